@@ -1,0 +1,9 @@
+#!/bin/sh
+# Compiles the lock files from pyproject.toml. They pin every package by hash and name no index.
+set -eu
+cd "$(dirname "$0")/.."
+compile() { .venv/bin/uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -q "$@"; }
+compile pyproject.toml --all-extras --group dev -o requirements/dev.lock
+compile pyproject.toml --extra train -c requirements/dev.lock -o requirements/train.lock
+compile pyproject.toml -c requirements/dev.lock -o requirements/control.lock
+grep '^uv==' requirements/uv.lock | cut -d' ' -f1 | compile - -o requirements/uv.lock
