@@ -1,0 +1,151 @@
+"""From a choice to a checkpoint: plan, job, attempts, incarnations.
+
+Three numbers that must not be mixed: the *lease epoch* guards ledger writes and never reaches a job; an *attempt* is minted
+by a ledger row; an *incarnation* is a restart within an attempt. A job writes to `plan/aN/iM/step_K`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from contracts.data import Facts, ScorerVersion
+from contracts.exits import Outcome
+from contracts.ids import Digest, digest
+from contracts.model import Frozen, ModelRef
+
+
+class Method(StrEnum):
+    """How to train, or that we do not."""
+
+    GRPO = "grpo"
+    DPO = "dpo"
+    NONE = "none"
+
+
+class RuleResult(Frozen):
+    """One row of the choice's table."""
+
+    rule: str
+    holds: bool
+    evidence: str
+    """The measured figures, in words."""
+    effect: str
+    """What this row says to the choice."""
+
+
+class Choice(Frozen):
+    """The method, and the table it follows from."""
+
+    method: Method
+    reason: str
+    rules: tuple[RuleResult, ...]
+    facts: Facts
+
+
+class TrainingPlan(Frozen):
+    """Everything that decides a training run. Computed once, stored in the ledger, never recomputed."""
+
+    line: str
+    cycle: str
+    start: ModelRef
+    dataset: Digest
+    """TrainingSet.content"""
+    pairs: Digest
+    prompts: Digest
+    method: Method
+    recipe: dict[str, Any]
+    """A complete recipe as data (trainers/recipes.py): no default is left to the trainer's own version."""
+    seed: int
+    scorers: tuple[ScorerVersion, ...]
+    scorer_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    code: Digest
+    """Of contracts + rewards + trainers."""
+
+    @property
+    def id(self) -> Digest:
+        return digest(self)
+
+
+class JobSpec(Frozen):
+    """One attempt of a plan, ready for any executor."""
+
+    name: str
+    plan: Digest
+    attempt: int
+    command: tuple[str, ...]
+    """argv of process 1, our wrapper; `{python}` and `{run}` are filled in by the executor."""
+    environment: dict[str, str]
+    inputs: dict[str, Digest]
+    """Folder name below the run folder -> artifact (a file or a folder manifest)."""
+    plan_json: str
+    """Written to `plan.json` in the run folder."""
+    grace_seconds: int
+    """From SIGTERM to SIGKILL."""
+    gpus: int = 0
+    cpus: int = 1
+
+
+class ResumePoint(Frozen):
+    """A checkpoint that the ledger accepted; the next incarnation resumes from it."""
+
+    attempt: int
+    incarnation: int
+    step: int
+    path: str
+    """Of the step's folder, relative to the plan's folder: `a1/i1/step_20`."""
+    manifest: Digest
+    """Of its manifest.json."""
+
+
+class Checkpoint(Frozen):
+    """A finished model as a job published it."""
+
+    plan: Digest
+    attempt: int
+    incarnation: int
+    step: int
+    files: Digest
+    """Artifact: the folder manifest (sha256 of every file), written last."""
+    model: ModelRef
+    metrics: dict[str, float]
+
+    @property
+    def id(self) -> Digest:
+        return digest([self.plan, self.model.id])
+
+
+class JobEvent(Frozen):
+    """One line of a job's events.jsonl."""
+
+    at: float
+    """Seconds since the epoch."""
+    incarnation: int
+    kind: str
+    """started | progress | checkpoint | warning | stopped | published"""
+    step: int = 0
+    total: int = 0
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class JobState(StrEnum):
+    """Where a job is."""
+
+    ABSENT = "absent"
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class JobStatus(Frozen):
+    """What an executor sees."""
+
+    state: JobState
+    incarnation: int = 0
+    step: int = 0
+    total: int = 0
+    outcome: Outcome | None = None
+    reason: str = ""
+    """Why it ended, in words for a person."""
