@@ -1,0 +1,36 @@
+"""Checks a scorer's options as a loop file gives them. Knows nothing of any particular scorer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from contracts.errors import ConfigError
+from contracts.model import Frozen
+
+Options = TypeVar("Options", bound=Frozen)
+
+
+def check_options(scorer: str, kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """The options as `kind`. ConfigError for an unknown key, with the nearest known one, or for a value that does not fit."""
+    known = sorted(kind.model_fields)
+    for key in given:
+        if key not in known:
+            raise ConfigError(
+                f"reward {scorer!r} has no option {key!r}" + nearest(key, known) + f"; its options: {', '.join(known) or 'none'}"
+            )
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"reward {scorer!r}, option {where!r}: {first['msg']}, got {first['input']!r}; correct the loop file") from error
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """`; did you mean 'x'?`, or nothing where no known word is close."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,170 @@
+"""The scorers of one loop file, bound to tiers and weights, as one panel. It decides which tier speaks and weighs within it;
+it knows neither where samples come from nor what is done with a reward."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from contracts.data import ScorerVersion
+from contracts.errors import ConfigError, Permanent, RatchetError
+from contracts.ids import canonical
+from contracts.loop import RewardSettings
+from contracts.ports import RewardFunction
+from contracts.records import FeedbackKind, Tier
+from contracts.training import TrainingPlan
+from rewards.feedback import ratings
+from rewards.installed import identify, load
+from rewards.verifiable import ExactMatch
+
+UNSEEN = frozenset({"prompt", "answer", "reference"})
+"""What is known of an answer that nobody has seen yet."""
+
+CORRECTION = "correction"
+"""Name of the part that a user's own correction of an answer gives."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a panel says about one sample."""
+
+    reward: float | None
+    """In [0, 1]; None where every scorer abstained."""
+    tier: Tier | None
+    """The tier that decided."""
+    parts: Mapping[str, float | None]
+    """scorer -> score, None for an abstention."""
+    votes: int
+    """Ratings behind the sample."""
+
+    @property
+    def parts_json(self) -> str:
+        return canonical(dict(self.parts)).decode()
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """One scorer with its place on the panel."""
+
+    function: RewardFunction
+    version: ScorerVersion
+
+
+class Panel:
+    """Implements the `Rewards` port. Tiers, strongest first: verifiable, feedback, judge; the highest tier in which some
+    scorer speaks decides, by the weighted mean of those that speak."""
+
+    def __init__(self, scorers: Sequence[Scorer]) -> None:
+        self.scorers = tuple(scorers)
+        self.versions = tuple(scorer.version for scorer in self.scorers)
+
+    def unseen(self) -> bool:
+        return any(_for_unseen(scorer) for scorer in self.scorers)
+
+    def score_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Rewards of answers that only prompt, answer and reference are known of; None: all abstained."""
+        return [label.reward for label in self.label_unseen(samples)]
+
+    def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
+        """Like `score_unseen`, with tier and parts."""
+        return self._label(samples, [scorer for scorer in self.scorers if _for_unseen(scorer)])
+
+    def label(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
+        """Labels logged answers. Samples have prompt, answer, reference (or None) and feedback: the latest per rater and kind."""
+        return [_with_correction(sample, label) for sample, label in zip(samples, self._label(samples, self.scorers), strict=True)]
+
+    def _label(self, samples: Sequence[Mapping[str, Any]], scorers: Sequence[Scorer]) -> list[Label]:
+        columns = [_scores(scorer, samples) for scorer in scorers]
+        labels = []
+        for sample, row in zip(samples, zip(*columns, strict=True) if columns else [()] * len(samples), strict=True):
+            reward, tier = _decide([(scorer.version, score) for scorer, score in zip(scorers, row, strict=True)])
+            parts = {scorer.version.name: score for scorer, score in zip(scorers, row, strict=True)}
+            labels.append(Label(reward, tier, parts, len(ratings(sample.get("feedback") or ()))))
+        return labels
+
+
+def _for_unseen(scorer: Scorer) -> bool:
+    return frozenset(scorer.function.needs) <= UNSEEN
+
+
+def _scores(scorer: Scorer, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """One column of scores. A scorer that raises abstains on all: its infrastructure failed, the answers did not."""
+    try:
+        scores = scorer.function.score(samples)
+    except RatchetError:
+        raise
+    except Exception:  # a scorer is anyone's code, and its failure must never read as a bad answer
+        log.warning("reward %s failed; it abstains on %d samples", scorer.version.name, len(samples), exc_info=True)
+        return [None] * len(samples)
+    if len(scores) != len(samples):
+        raise Permanent(f"reward {scorer.version.name!r} gave {len(scores)} scores for {len(samples)} samples; correct its code")
+    for score in scores:
+        if score is not None and not (math.isfinite(score) and 0 <= score <= 1):
+            raise Permanent(f"reward {scorer.version.name!r} gave {score}, outside [0, 1]; correct its code")
+    return [None if score is None else float(score) for score in scores]
+
+
+def _decide(scored: Sequence[tuple[ScorerVersion, float | None]]) -> tuple[float | None, Tier | None]:
+    for tier in Tier:
+        speaking = [(version.weight, score) for version, score in scored if version.tier == tier and score is not None]
+        if speaking:
+            total = sum(weight for weight, _ in speaking)
+            return sum(weight * score for weight, score in speaking) / total, tier
+    return None, None
+
+
+def _with_correction(sample: Mapping[str, Any], label: Label) -> Label:
+    """Where no verifiable scorer spoke, a correction of this very answer is the evidence: equal text is right, other text wrong."""
+    texts = [item["text"] for item in sample.get("feedback") or () if item["kind"] == FeedbackKind.CORRECTION and item["text"]]
+    if not texts or label.tier == Tier.VERIFIABLE:
+        return label
+    scores = ExactMatch().score([{"answer": sample["answer"], "reference": text} for text in texts])
+    reward = max(score for score in scores if score is not None)
+    return Label(reward, Tier.VERIFIABLE, {**label.parts, CORRECTION: reward}, label.votes)
+
+
+def build_panel(rewards: Sequence[RewardSettings]) -> Panel:
+    """The panel of a loop file. ConfigError for an unknown reward or option."""
+    return Panel([_build(entry.name, entry.options, entry.tier, entry.weight) for entry in rewards])
+
+
+def _build(name: str, options: Mapping[str, Any], tier: Tier | None, weight: float) -> Scorer:
+    kind, entry = load(name)
+    try:
+        function = kind(**options)
+    except TypeError as error:
+        raise ConfigError(f"reward {name!r} does not take the options {sorted(options)}: {error}; correct them in the loop file") from error
+    distribution, version, code = identify(kind, entry)
+    decided = tier or Tier(function.tier)
+    return Scorer(function, ScorerVersion(name=name, distribution=distribution, version=version, code=code, tier=decided, weight=weight))
+
+
+def planned_panel(plan: TrainingPlan) -> Panel:
+    """The plan's scorers for unseen answers, as a training job uses them.
+
+    Permanent where the code of a scorer here is not the code that the plan names: rewards must not change between
+    planning and training.
+    """
+    scorers = []
+    for planned in plan.scorers:
+        scorer = _build(planned.name, plan.scorer_options.get(planned.name, {}), planned.tier, planned.weight)
+        if not _for_unseen(scorer):
+            continue
+        if scorer.version.code != planned.code:
+            raise Permanent(
+                f"reward {planned.name!r} has other code here ({_code(scorer.version)}) than in the plan ({_code(planned)}); "
+                "install the planned version, or plan again"
+            )
+        scorers.append(scorer)
+    if not scorers:
+        raise Permanent("the plan names no reward that scores unseen answers; add one to the loop file and plan again")
+    return Panel(scorers)
+
+
+def _code(version: ScorerVersion) -> str:
+    return f"{version.distribution} {version.version}, {version.code[:12]}"
