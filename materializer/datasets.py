@@ -1,0 +1,236 @@
+"""Implements the `Datasets` port on the lake: the order of the stages, the names of their results, and nothing of their insides.
+
+A result is stored as an artifact and its name bound once, so a repeat after a crash returns what the first call stored.
+All artifacts are Parquet whose bytes depend on their rows alone, so equal content has equal digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+import polars as pl
+
+from contracts.data import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from contracts.errors import ConfigError, Inconclusive, Permanent
+from contracts.ids import Digest, canonical, digest
+from contracts.loop import Loop
+from contracts.model import Frozen
+from contracts.ports import Artifacts, Clock, ModelClient, Progress
+from contracts.records import PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
+from materializer.decoded import Limits
+from materializer.facts import label_noise, measure
+from materializer.govern import Governed, govern
+from materializer.holdout import NORMALISER, choose, identify, read_golden, root_id
+from materializer.ingest import ingest
+from materializer.label import attach, label, prompts_of, references
+from materializer.lake import Lake, until
+from materializer.pairs import make_pairs
+from materializer.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards
+from materializer.schemas import empty, parquet, read_parquet
+from materializer.seen import Seen
+from rewards.panel import Panel
+
+Result = TypeVar("Result", bound=Frozen)
+
+_SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
+
+
+class LakeDatasets:
+    """Traces to training sets, for one line, below one folder."""
+
+    def __init__(self, root: Path, loop: Loop, loop_folder: Path, rewards: Panel, artifacts: Artifacts, clock: Clock) -> None:
+        self.loop = loop
+        self.loop_folder = loop_folder
+        self.rewards = rewards
+        self.artifacts = artifacts
+        self.clock = clock
+        self.lake = Lake(root)
+        self._seen = Seen(self.lake)
+
+    def ingest(self, batch: RawBatch) -> IngestReport:
+        """Called again with the same batch it writes nothing and returns the same account (of feedback, what is parked by then)."""
+        settings = next((source for source in self.loop.sources if source.name == batch.source), None)
+        limits = Limits(
+            now=int(self.clock.now().timestamp() * 1_000_000),
+            assume_consent=self.loop.governance.consent == "assumed",
+            mapping=settings.mapping if settings else {},
+        )
+        return ingest(self.lake, self._seen, batch, limits)
+
+    def cursor(self) -> Cursor:
+        traces, newest = self.lake.size("traces")
+        feedback, newest_feedback = self.lake.size("feedback")
+        times = [time for time in (newest, newest_feedback) if time is not None]
+        return Cursor(traces=traces, feedback=feedback, newest=max(times, default=None))
+
+    def edition(self, number: int) -> HoldoutEdition:
+        """Freezes edition `number` at its first call, from what the lake holds then.
+
+        References that a reviewer or the application gave count; users' corrections do not, for they would fill the
+        edition with the model's failures. Inconclusive where no prompt qualifies.
+        """
+        name = f"edition/{self.loop.line.name}/{number}"
+        return self._once(name, HoldoutEdition, lambda: self._edition(name, number))
+
+    def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
+        return self._once(name, Snapshot, lambda: self._freeze(name, as_of, edition))
+
+    def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
+        """ConfigError where no scorer can score unseen answers; Retryable where the champion answers nothing."""
+        return self._once(name, ProbeReport, lambda: self._probe(name, snapshot, client, progress))
+
+    def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
+        return self._once(name, TrainingSet, lambda: self._assemble(name, snapshot, probe))
+
+    def _once(self, name: str, kind: type[Result], make: Callable[[], Result]) -> Result:
+        known = self.artifacts.resolve(name)
+        if known is None:
+            known = self.artifacts.bind(name, self.artifacts.put(canonical(make())))
+        return kind.model_validate_json(self.artifacts.get(known))
+
+    def _store(self, frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> Digest:
+        return self.artifacts.put(parquet(frame, columns, order))
+
+    def _pin_split(self) -> None:
+        """Train and holdout mix for ever if salt or fraction change on a line that has run: so both are pinned at the first use."""
+        split = {"salt": self.loop.line.salt, "fraction": self.loop.holdout.fraction, "normaliser": NORMALISER}
+        mine = self.artifacts.put(canonical(split))
+        if self.artifacts.bind(f"split/{self.loop.line.name}", mine) != mine:
+            raise ConfigError(
+                f"line {self.loop.line.name!r} was split with another line.salt, holdout.fraction or normaliser than {split}; "
+                "restore the old values, or start a line with a new name"
+            )
+
+    def _golden(self) -> pl.DataFrame | None:
+        golden = self.loop.holdout.golden
+        return None if golden is None else read_golden(self.loop_folder / golden)
+
+    def _golden_roots(self, newest: int) -> set[Digest]:
+        """Roots of every golden prompt that ever was: of today's file, and of all editions up to `newest`.
+
+        A gate may still ask an edition's golden prompts when somebody has long since edited the file; and what a model was
+        once trained on stays in it.
+        """
+        golden = self._golden()
+        roots = set() if golden is None else set(golden["root_id"].to_list())
+        for number in range(1, newest + 1):
+            known = self.artifacts.resolve(f"edition/{self.loop.line.name}/{number}")
+            edition = HoldoutEdition.model_validate_json(self.artifacts.get(known)) if known else None
+            if edition is not None and edition.golden is not None:
+                prompts = read_parquet(self.artifacts.get(edition.golden))["prompt"].to_list()
+                roots |= {root_id(orjson.loads(prompt)) for prompt in prompts}
+        return roots
+
+    def _governed(self, as_of: datetime | None, tag: str) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int | None]]:
+        """(governed, identified traces, feedback on them, Iceberg snapshots, tagged `tag`)."""
+        pinned = {"traces": self.lake.pin("traces", tag), "feedback": self.lake.pin("feedback", tag)}
+        where = until(as_of) if as_of else None
+        traces = self.lake.scan("traces", where=where, snapshot=pinned["traces"])
+        governed = govern(traces, self.loop.governance)
+        said = self.lake.scan("feedback", where=where, snapshot=pinned["feedback"])
+        feedback = attach(said, traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
+        ids = identify(governed.used["messages"], self.loop.line.salt, self.loop.holdout.fraction)
+        return governed, governed.used.join(ids, on="messages", how="left"), feedback, pinned
+
+    def _edition(self, name: str, number: int) -> HoldoutEdition:
+        self._pin_split()
+        golden = self._golden()
+        _, traces, feedback, _ = self._governed(None, name)
+        held = traces.filter(pl.col("held"))
+        known = references(held, feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
+        prompts = prompts_of(held, known).filter(pl.col("reference").is_not_null())
+        if prompts.is_empty():
+            raise Inconclusive(
+                f"no prompt with a reference to hold out for edition {number} of {self.loop.line.name!r} ({len(held)} held-out traces); "
+                "log metadata.reference with some traces, or send reviewer_reference evaluations"
+            )
+        chosen = choose(prompts, number, self.loop.line.salt, self.loop.holdout.max_size)
+        return HoldoutEdition(
+            line=self.loop.line.name,
+            number=number,
+            prompts=self._store(chosen, PROMPTS, ["prompt_id"]),
+            size=len(chosen),
+            golden=None if golden is None else self._store(golden, PROMPTS, ["prompt_id"]),
+            golden_size=0 if golden is None else len(golden),
+            normaliser=NORMALISER,
+            fraction=self.loop.holdout.fraction,
+        )
+
+    def _freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
+        self._pin_split()
+        if edition.fraction != self.loop.holdout.fraction or edition.normaliser != NORMALISER:
+            raise Permanent(
+                f"edition {edition.number} was split by other rules than the loop file's; restore holdout.fraction, or open a new line"
+            )
+        governed, traces, feedback, pinned = self._governed(as_of, name)
+        train = traces.filter(~pl.col("held") & ~pl.col("root_id").is_in(sorted(self._golden_roots(edition.number))))
+        known = references(train, feedback)
+        samples = label(train, feedback, known, self.rewards, self.loop.line.salt)
+        stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts_of(train, known), PROMPTS, ["prompt_id"])
+        counts = {"considered": len(traces) + sum(governed.out.values()), "holdout": len(traces) - len(train), "used": len(train)}
+        counts |= {f"out:{reason}": n for reason, n in governed.out.items()}
+        counts |= {"scored": samples["reward"].count(), "corrections": int((samples["origin"] == "correction").sum())}
+        return Snapshot(
+            name=name,
+            as_of=as_of,
+            lake=pinned,
+            samples=stored[0],
+            prompts=stored[1],
+            scorers=self.rewards.versions,
+            edition=edition.number,
+            counts=counts,
+            content=digest(list(stored)),
+        )
+
+    def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
+        if not self.rewards.unseen():
+            raise ConfigError("no reward of the loop file scores unseen answers; add one, for example `exact_match`, to [[rewards]]")
+        settings = self.loop.probe
+        salt = f"{self.loop.line.salt}/{self.loop.line.seed}/{snapshot.content}"
+        prompts = choose_prompts(read_parquet(self.artifacts.get(snapshot.prompts)), settings.prompts, salt)
+        probed = ask(prompts, settings, self.rewards, client, salt, progress)
+        groups = group_rewards(probed.answers)
+        rewards = probed.answers["reward"].drop_nulls()
+        return ProbeReport(
+            name=name,
+            answers=self._store(probed.answers, SAMPLES, ["prompt_id", "answer", "parts"]),
+            prompts=probed.prompts,
+            samples_per_prompt=settings.samples,
+            answered=len(probed.answers),
+            scored=len(rewards),
+            failures=probed.failures,
+            mean_reward=float(rewards.sum()) / len(rewards) if len(rewards) else None,
+            group_coverage=coverage(groups),
+            best_of_k=best_of(groups),
+        )
+
+    def _assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
+        samples = read_parquet(self.artifacts.get(snapshot.samples))
+        prompts = read_parquet(self.artifacts.get(snapshot.prompts))
+        answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty(SAMPLES)
+        noise = label_noise(samples, snapshot.scorers)
+        pairs = make_pairs(pl.concat([samples, answers]), self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
+        stored = (
+            self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
+            self._store(_ordered(prompts, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
+        )
+        return TrainingSet(
+            name=name,
+            snapshot=snapshot.content,
+            probe=probe.answers if probe else None,
+            pairs=stored[0],
+            prompts=stored[1],
+            facts=measure(samples, prompts, pairs, noise, probe),
+            content=digest(list(stored)),
+        )
+
+
+def _ordered(prompts: pl.DataFrame, groups: dict[str, list[float]]) -> pl.DataFrame:
+    """Prompts that GRPO can be scored on, in the order of what it can learn: mixed groups, those not probed, then those all alike."""
+    places = {prompt: 0 if max(rewards) - min(rewards) > MIXED else 2 for prompt, rewards in groups.items()}
+    known = prompts.filter(pl.col("reference").is_not_null())
+    return known.with_columns(pl.Series("order", [places.get(prompt, 1) for prompt in known["prompt_id"].to_list()], dtype=pl.Int8))

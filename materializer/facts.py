@@ -1,0 +1,54 @@
+"""The measured facts that the choice of a method rests on. Measures only; what they mean is the trainers' business."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import polars as pl
+
+from contracts.data import Facts, ProbeReport, ScorerVersion
+from contracts.records import Tier
+from materializer.pairs import Pairs
+
+_LEAST_COMPARED = 20
+"""Answers with both a rating and a verifiable score below which noise counts as unmeasured."""
+
+
+def label_noise(samples: pl.DataFrame, scorers: Sequence[ScorerVersion]) -> float | None:
+    """Share of rated answers whose ratings and verifiable score fall on different sides of one half; None where too few have both."""
+    tiers = {version.name: version.tier for version in scorers}
+    agree = []
+    for text in samples.filter(pl.col("origin") == "traffic")["parts"].to_list():
+        parts = {name: score for name, score in json.loads(text).items() if score is not None}
+        people = [score for name, score in parts.items() if tiers.get(name) == Tier.FEEDBACK and score != 0.5]
+        proof = [score for name, score in parts.items() if tiers.get(name) == Tier.VERIFIABLE and score != 0.5]
+        if people and proof:
+            agree.append((sum(people) / len(people) > 0.5) == (sum(proof) / len(proof) > 0.5))
+    return 1 - sum(agree) / len(agree) if len(agree) >= _LEAST_COMPARED else None
+
+
+def off_policy(own: Sequence[tuple[bool, bool]]) -> float | None:
+    """Share of the pairs' answers that no version of this line wrote: other models' answers and people's corrections. An answer
+    of an older version counts as the line's own. None without pairs."""
+    answers = [ours for pair in own for ours in pair]
+    return sum(not ours for ours in answers) / len(answers) if answers else None
+
+
+def measure(samples: pl.DataFrame, prompts: pl.DataFrame, pairs: Pairs, noise: float | None, probe: ProbeReport | None) -> Facts:
+    """All facts of one training set."""
+    by_tier = dict(pairs.frame.group_by("tier").len().sort("tier").iter_rows())
+    return Facts(
+        pairs=len(pairs.frame),
+        pairs_by_tier=by_tier,
+        pairs_dropped=pairs.dropped,
+        prompts=len(prompts),
+        prompts_with_reference=prompts["reference"].count(),
+        corrections=int((samples["origin"] == "correction").sum()),
+        samples=len(samples),
+        group_coverage=probe.group_coverage if probe else None,
+        label_noise=noise,
+        champion_reward=probe.mean_reward if probe else None,
+        best_of_k=probe.best_of_k if probe else None,
+        off_policy=off_policy(pairs.own),
+    )

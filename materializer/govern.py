@@ -1,0 +1,61 @@
+"""Which traces may be used at all, in a fixed order and fail-closed: origin, consent, region, quality, duplicates.
+
+Personal data in texts is not masked in this version, and there is no k-anonymity and no confidentiality class: a line whose
+users write such data needs a region or consent rule that keeps it out. Knows nothing of rewards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from contracts.loop import GovernanceSettings
+
+
+@dataclass(frozen=True)
+class Governed:
+    """Traces that may be used, and the account of the others."""
+
+    used: pl.DataFrame
+    """Columns of records.TRACES; one row per distinct (messages, answer): the first one."""
+    merged: pl.DataFrame
+    """source, id, keeper_source, keeper_id: every admitted trace and the equal one that stands for it (often itself)."""
+    out: dict[str, int]
+    """Reason -> traces left out. len(used) + sum(out) = traces considered."""
+
+
+def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
+    """Applies the rules. Each trace left out is counted once, under the first rule that it breaks."""
+    judged = traces.with_columns(_reason(settings).alias("reason"))
+    admitted = judged.filter(pl.col("reason").is_null()).drop("reason").sort("time", "source", "id")
+    first = [pl.col(key).first().over("messages", "answer").alias(f"keeper_{key}") for key in ("source", "id")]
+    merged = admitted.with_columns(first)
+    stands = (pl.col("source") == pl.col("keeper_source")) & (pl.col("id") == pl.col("keeper_id"))
+    used = merged.filter(stands).drop("keeper_source", "keeper_id")
+    out = dict(judged.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason").iter_rows())
+    if len(used) < len(merged):
+        out["duplicate"] = len(merged) - len(used)
+    return Governed(used, merged.select("source", "id", "keeper_source", "keeper_id"), out)
+
+
+def _reason(settings: GovernanceSettings) -> pl.Expr:
+    """The first broken rule, or null."""
+    agreed = pl.col("messages").is_not_null()  # content is stored only with consent, or where the loop file assumes it
+    if settings.consent == "required":
+        agreed = agreed & pl.col("consent")
+    in_region = pl.col("region").is_in(settings.regions).fill_null(False) if settings.regions else pl.lit(True)
+    longest = pl.max_horizontal(pl.col("messages").str.len_chars(), pl.col("answer").str.len_chars())
+    rules = (
+        ("origin", pl.col("origin") == "traffic"),
+        ("consent", agreed),
+        ("region", in_region),
+        ("failed_request", pl.col("status") == "ok"),
+        ("truncated", (pl.col("finish_reason") != "length").fill_null(True)),
+        ("empty_response", (pl.col("answer").str.len_chars() > 0).fill_null(False)),
+        ("too_long", longest <= settings.max_chars),
+    )
+    reason: pl.Expr = pl.lit(None, dtype=pl.String)
+    for name, holds in reversed(rules):
+        reason = pl.when(holds).then(reason).otherwise(pl.lit(name))
+    return reason

@@ -1,0 +1,71 @@
+"""Live evidence per model version, from the traces and the feedback in the lake. Implements the `Metrics` port.
+
+It counts and groups; whether a version does harm is judged elsewhere. User ids decide the clusters and never leave.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
+
+from contracts.records import FeedbackKind
+from contracts.serving import Arm, Evidence
+from materializer.lake import Lake
+
+_TRACE_COLUMNS = ("source", "id", "time", "user", "session", "response_id", "model_version", "status", "latency_ms")
+
+
+class LakeMetrics:
+    """Evidence from the lake below `root` (the folder of LakeDatasets)."""
+
+    def __init__(self, root: Path) -> None:
+        self.lake = Lake(root)
+
+    def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
+        """Traces of real traffic that began in [since, until), and the ratings on them so far; tags are version tags.
+
+        A request that the model server refused as the caller's mistake is no evidence, neither as a request nor as an error.
+        """
+        window = And(
+            And(GreaterThanOrEqual("time", _iso(since)), LessThan("time", _iso(until))),
+            And(EqualTo("origin", "traffic"), In("model_version", {champion, candidate})),
+        )
+        traces = self.lake.scan("traces", _TRACE_COLUMNS, window).filter(pl.col("status") != "refused")
+        rated = self._ratings(traces, since)
+        return Evidence(since=since, until=until, champion=_arm(champion, traces, rated), candidate=_arm(candidate, traces, rated))
+
+    def _ratings(self, traces: pl.DataFrame, since: datetime) -> pl.DataFrame:
+        """model_version, person, value: the latest rating of each rater on each of `traces`."""
+        where = And(EqualTo("kind", FeedbackKind.RATING.value), GreaterThanOrEqual("time", _iso(since)))
+        said = self.lake.scan("feedback", ("source", "trace_id", "response_id", "rater", "time", "value"), where)
+        person = pl.coalesce("user", "session", "id").alias("person")
+        subjects = traces.select("source", "id", "response_id", "model_version", person)
+        by_id = said.join(subjects.drop("response_id"), left_on=["source", "trace_id"], right_on=["source", "id"], how="inner")
+        by_id = by_id.with_columns(pl.col("trace_id").alias("id"))
+        rest = said.join(by_id, on=["source", "trace_id"], how="anti")
+        named = subjects.filter(pl.col("response_id").is_not_null()).unique(["source", "response_id"], keep="first", maintain_order=True)
+        by_response = rest.join(named, on=["source", "response_id"], how="inner")
+        columns = ["source", "id", "rater", "time", "value", "model_version", "person"]
+        joined = pl.concat([by_id.select(columns), by_response.select(columns)])
+        return joined.sort("time", "value").unique(["source", "id", "rater"], keep="last", maintain_order=True)
+
+
+def _arm(tag: str, traces: pl.DataFrame, rated: pl.DataFrame) -> Arm:
+    own = traces.filter(pl.col("model_version") == tag)
+    latencies = own.filter(pl.col("status") == "ok")["latency_ms"].drop_nulls()
+    people = rated.filter(pl.col("model_version") == tag).group_by("person").agg(pl.len().alias("n"), pl.col("value").sum())
+    return Arm(
+        tag=tag,
+        requests=len(own),
+        errors=int((own["status"] == "error").sum()),
+        latency_p50_ms=latencies.quantile(0.5, "linear"),
+        latency_p95_ms=latencies.quantile(0.95, "linear"),
+        rated=tuple((int(n), float(total)) for n, total in people.select("n", "value").sort("n", "value").iter_rows()),
+    )
+
+
+def _iso(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat()

@@ -1,0 +1,135 @@
+"""Pairs of a better and a worse answer to one prompt, each with the weight that its evidence deserves.
+
+Both answers must be judged by the same tier, lie on their side of the thresholds, and differ by the margin, on the scorers
+that spoke on both. Knows nothing of the lake or of how answers came to their rewards.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import comb
+from typing import Any
+
+import polars as pl
+
+from contracts.data import ScorerVersion
+from contracts.loop import SnapshotSettings
+from contracts.records import PAIRS, Tier
+from materializer.holdout import share
+from materializer.schemas import frame_of
+from rewards.panel import CORRECTION
+
+UNMEASURED_NOISE = 0.25
+"""Assumed where too few answers have both a rating and a verifiable score. Careful on purpose: with 15 % of the ratings of GSM8K
+answers flipped, a quarter of the thumbs-up/down pairs were ordered wrongly (ties as half), since answers to one prompt tend to be
+right or wrong together."""
+
+_CANDIDATES = 64
+"""Per prompt, before caps: the widest margins; beyond that nothing new is learnt about one prompt."""
+
+
+@dataclass
+class Pairs:
+    """What became of the candidates."""
+
+    frame: pl.DataFrame
+    """records.PAIRS"""
+    own: list[tuple[bool, bool]]
+    """(chosen, rejected) per pair: whether a version of this line wrote it, in the probe or by the router's attribution."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Reason -> candidates that are no pair."""
+
+
+def make_pairs(
+    samples: pl.DataFrame, settings: SnapshotSettings, scorers: Sequence[ScorerVersion], noise: float | None, salt: str
+) -> Pairs:
+    """`samples`: records.SAMPLES. `noise`: share of single ratings that are wrong, None where unmeasured."""
+    dropped: Counter[str] = Counter()
+    taken = []
+    persons: Counter[str] = Counter()
+    prompts: Counter[str] = Counter()
+    weights = {(version.tier, version.name): version.weight for version in scorers}
+    for row in _candidates(samples, settings, salt).iter_rows(named=True):
+        people = {row["user"], row["user_rejected"]} - {None}
+        row["weight"] = weight_of(row["tier"], row["votes"], row["votes_rejected"], UNMEASURED_NOISE if noise is None else noise)
+        if not _common_margin(row, settings.margin, weights):
+            dropped["margin_on_common_parts"] += 1
+        elif row["weight"] <= 0:
+            dropped["noise"] += 1
+        elif prompts[row["prompt_id"]] >= settings.pairs_per_prompt:
+            dropped["per_prompt"] += 1
+        elif any(persons[person] >= settings.pairs_per_person for person in people):
+            dropped["per_person"] += 1
+        else:
+            prompts[row["prompt_id"]] += 1
+            persons.update(people)
+            taken.append(row)
+    return Pairs(frame_of(taken, PAIRS), [(row["ours"], row["ours_rejected"]) for row in taken], dict(sorted(dropped.items())))
+
+
+def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) -> pl.DataFrame:
+    """Chosen and rejected side by side; the best pair of every prompt before the second of any, else in an order without meaning."""
+    keys = ["prompt_id", "tier"]
+    kept = ["answer", "reward", "votes", "user", "origin", "ours", "parts"]
+    ours = (pl.col("origin") == "probe") | pl.col("model_version").is_not_null()
+    scored = (
+        samples.with_columns(ours.alias("ours"))
+        .filter(pl.col("reward").is_not_null())
+        .sort("prompt_id", "answer", "origin", "trace", nulls_last=True)
+    )
+    distinct = scored.unique(["prompt_id", "tier", "answer", "reward"], keep="first", maintain_order=True)
+    chosen = distinct.filter(pl.col("reward") >= settings.chosen_min).select(*keys, "prompt", "slice", *kept)
+    rejected = distinct.filter(pl.col("reward") < settings.rejected_max).select(
+        *keys, *[pl.col(name).alias(f"{name}_rejected") for name in kept]
+    )
+    both = chosen.join(rejected, on=keys, how="inner").with_columns((pl.col("reward") - pl.col("reward_rejected")).alias("margin"))
+    wide = both.filter((pl.col("margin") >= settings.margin) & (pl.col("answer") != pl.col("answer_rejected")))
+    own = (pl.col("origin") == "probe").cast(pl.Int8) + (pl.col("origin_rejected") == "probe").cast(pl.Int8)
+    ranked = (
+        wide.with_columns(
+            own.alias("own"),
+            pl.concat_str("answer", pl.lit("\x1f"), "answer_rejected")
+            .map_elements(lambda text: share("pair", salt, text), return_dtype=pl.Float64)
+            .alias("draw"),
+            pl.col("prompt_id").map_elements(lambda prompt: share("prompt", salt, prompt), return_dtype=pl.Float64).alias("turn"),
+        )
+        .sort(["margin", "own", "draw", "answer", "answer_rejected"], descending=[True, True, False, False, False])
+        .with_columns(pl.int_range(pl.len()).over("prompt_id").alias("rank"))
+    )
+    return (
+        ranked.filter(pl.col("rank") < _CANDIDATES)
+        .sort("rank", "turn", "prompt_id")
+        .rename({"answer": "chosen", "answer_rejected": "rejected"})
+    )
+
+
+def _common_margin(row: Mapping[str, Any], margin: float, weights: Mapping[tuple[Tier, str], float]) -> bool:
+    """Whether the margin holds on the tier's scorers that spoke on both answers. A user's correction stands on its own word."""
+    parts, other = json.loads(row["parts"]), json.loads(row["parts_rejected"])
+    own = {name: weight for (tier, name), weight in weights.items() if tier == row["tier"]}
+    common = [name for name in own if parts.get(name) is not None and other.get(name) is not None]
+    if not common:
+        return CORRECTION in parts or CORRECTION in other
+    total = sum(own[name] for name in common)
+    difference = sum(own[name] * (parts[name] - other[name]) for name in common) / total
+    return bool(difference >= margin - 1e-9)
+
+
+def weight_of(tier: str, votes: int, votes_rejected: int, noise: float) -> float:
+    """1 - 2 P(the order is wrong). Verifiable orders count in full. Where people voted, each answer's majority is wrong with its
+    own chance; with one of the two wrong both answers are equally good and the order is a coin, with both wrong it is reversed:
+    so P = (e1 + e2) / 2."""
+    if tier != Tier.FEEDBACK:
+        return 1.0
+    return max(0.0, 1.0 - majority_error(votes, noise) - majority_error(votes_rejected, noise))
+
+
+def majority_error(votes: int, noise: float) -> float:
+    """Chance that the majority of `votes` independent ratings is wrong where each is with chance `noise`; a tie is a coin."""
+    n = max(votes, 1)
+    wrong = sum(comb(n, k) * noise**k * (1 - noise) ** (n - k) for k in range(n // 2 + 1, n + 1))
+    tie = comb(n, n // 2) * (noise * (1 - noise)) ** (n // 2) if n % 2 == 0 else 0.0
+    return wrong + tie / 2

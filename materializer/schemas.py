@@ -1,0 +1,80 @@
+"""Builds Arrow, polars and Iceberg schemas from the columns that contracts/records.py declares, and writes Parquet whose bytes
+depend on its rows alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+from pyiceberg.types import BooleanType, DoubleType, IcebergType, LongType, NestedField, StringType, TimestamptzType
+
+from contracts.records import Column
+
+_ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "double": pa.float64(),
+    "long": pa.int64(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+_ICEBERG: Mapping[str, IcebergType] = {
+    "string": StringType(),
+    "double": DoubleType(),
+    "long": LongType(),
+    "boolean": BooleanType(),
+    "timestamp": TimestamptzType(),
+}
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """The Arrow schema of a table."""
+    return pa.schema([pa.field(column.name, _ARROW[column.type], nullable=not column.required) for column in columns])
+
+
+def iceberg_schema(columns: Sequence[Column]) -> Schema:
+    """The Iceberg schema; field ids are positions, counted from 1."""
+    fields = [
+        NestedField(field_id=index, name=column.name, field_type=_ICEBERG[column.type], required=column.required, doc=column.doc or None)
+        for index, column in enumerate(columns, 1)
+    ]
+    return Schema(*fields)
+
+
+def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pa.Table:
+    """Rows as a table, column by column. Times are microseconds since the epoch."""
+    arrays = []
+    for column in columns:
+        values = [row[column.name] for row in rows]
+        kind = _ARROW[column.type]
+        arrays.append(pa.array(values, pa.int64()).cast(kind) if column.type == "timestamp" else pa.array(values, kind))
+    return pa.table(arrays, schema=arrow_schema(columns))
+
+
+def parquet(frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> bytes:
+    """Parquet of `frame`'s `columns`, rows sorted by `order` (which must be a key), without anything that varies from run to run."""
+    table = frame.sort(order, nulls_last=True).select([column.name for column in columns]).to_arrow().cast(arrow_schema(columns))
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(None), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def read_parquet(data: bytes) -> pl.DataFrame:
+    """The frame of an artifact."""
+    return pl.read_parquet(io.BytesIO(data))
+
+
+def empty(columns: Sequence[Column]) -> pl.DataFrame:
+    """No rows, typed."""
+    return frame_of([], columns)
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.DataFrame:
+    """Rows as a polars frame with the columns' types."""
+    found = pl.from_arrow(arrow_table(rows, columns))
+    assert isinstance(found, pl.DataFrame)
+    return found

@@ -1,0 +1,58 @@
+"""Small loops, clocks and OTLP requests for the tests of this room."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.files import FolderArtifacts
+from contracts.loop import Loop
+from materializer.datasets import LakeDatasets
+from rewards.panel import build_panel
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+class SteppingClock:
+    """Each look at it is a second later."""
+
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now(self) -> datetime:
+        self.time += timedelta(seconds=1)
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+def make_loop(**more: Any) -> Loop:
+    """A loop file of one JSONL source."""
+    fields: dict[str, Any] = {
+        "line": {"name": "math", "served_model": "m"},
+        "sources": [{"name": "app", "kind": "jsonl", "path": "app"}, {"name": "gateway", "kind": "otlp", "path": "otlp"}],
+        "rewards": [{"name": "final_number"}, {"name": "user_feedback"}],
+    }
+    return Loop.model_validate(fields | more)
+
+
+def make_datasets(folder: Path, loop: Loop | None = None) -> LakeDatasets:
+    """Datasets of `loop` below `folder`."""
+    loop = loop or make_loop()
+    return LakeDatasets(folder / "lake", loop, folder, build_panel(loop.rewards), FolderArtifacts(folder / "artifacts"), SteppingClock())
+
+
+@pytest.fixture(scope="session")
+def traces() -> Path:
+    """The shared GSM8K traces."""
+    path = Path(os.environ.get("RATCHET_SHARED", "../shared")) / "data" / "gsm8k_traces"
+    if not path.exists():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{path} is absent")
+        pytest.skip(f"{path} is absent: set RATCHET_SHARED")
+    return path

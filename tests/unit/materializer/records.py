@@ -1,0 +1,72 @@
+"""Small OTLP and JSONL records that the tests of this room are made of."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from contracts.data import RawBatch
+from contracts.ids import digest
+
+T0 = 1_790_000_000_000_000_000  # nanoseconds, autumn 2026
+
+
+def attribute(key: str, value: Any) -> dict[str, Any]:
+    kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
+    return {"key": key, "value": {kinds[type(value)]: value}}
+
+
+def evaluation(name: str, value: Any = None, *, at: int = T0 + 10, text: str | None = None, **more: str) -> dict[str, Any]:
+    attributes = [attribute("gen_ai.evaluation.name", name)]
+    if value is not None:
+        attributes.append(attribute("gen_ai.evaluation.score.value", float(value)))
+    if text is not None:
+        attributes.append(attribute("gen_ai.evaluation.explanation", text))
+    attributes += [attribute(key.replace("__", "."), item) for key, item in more.items()]
+    return {"name": "gen_ai.evaluation.result", "timeUnixNano": str(at), "attributes": attributes}
+
+
+def span(n: int, prompt: str = "1 + 1?", answer: str = "A: 2", events: Iterable[Any] = (), *, at: int = T0, **more: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.id": f"r-{n}",
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": prompt}]}]),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": answer}]}]),
+        "metadata.consent": True,
+        "user.id": f"user-{n}",
+    } | {key.replace("__", "."): value for key, value in more.items()}
+    return {
+        "traceId": f"{n:032x}",
+        "spanId": f"{n:016x}",
+        "startTimeUnixNano": str(at),
+        "endTimeUnixNano": str(at + 5_000_000),
+        "attributes": [attribute(key, value) for key, value in values.items() if value is not None],
+        "events": list(events),
+        "status": {},
+    }
+
+
+def spans(*items: Any) -> dict[str, Any]:
+    return {"resourceSpans": [{"scopeSpans": [{"spans": list(items)}]}]}
+
+
+def logs(*items: Any) -> dict[str, Any]:
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": list(items)}]}]}
+
+
+def log(n: int, event: dict[str, Any]) -> dict[str, Any]:
+    """An evaluation as a log record on span `n`."""
+    return event | {"eventName": event["name"], "traceId": f"{n:032x}", "spanId": f"{n:016x}"}
+
+
+def batch(*requests: Any, source: str = "gateway", kind: str = "otlp-json") -> RawBatch:
+    """Requests as lines; bytes are taken as they are."""
+    lines = [item if isinstance(item, bytes) else json.dumps(item).encode() for item in requests]
+    return raw(b"\n".join(lines) + b"\n", source, kind)
+
+
+def raw(data: bytes, source: str = "gateway", kind: str = "otlp-json") -> RawBatch:
+    return RawBatch(source, kind, digest(data), "test", lambda: io.BytesIO(data))

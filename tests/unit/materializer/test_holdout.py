@@ -1,0 +1,159 @@
+"""A prompt is for ever on one side."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.errors import ConfigError, Inconclusive
+from materializer.holdout import held_out, identify, normalise, read_golden, root_id
+from materializer.schemas import read_parquet
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import batch, evaluation, span, spans
+
+LATER = datetime(2026, 12, 1, tzinfo=UTC)
+
+
+def _user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_normaliser_version_1_is_pinned() -> None:
+    assert normalise("  What\tIS\n ﬁve? ") == "what is five?"
+    assert root_id(_user("Straße")) == root_id(_user("STRASSE"))
+    assert held_out("a" * 64, "ratchet", 0.2) is held_out("a" * 64, "ratchet", 0.2)
+
+
+@given(st.text(), st.lists(st.text(), max_size=3))
+def test_every_turn_of_a_conversation_has_one_root(first: str, rest: list[str]) -> None:
+    system = [{"role": "system", "content": "Be brief."}]
+    later = [{"role": "assistant" if index % 2 == 0 else "user", "content": text} for index, text in enumerate(rest)]
+    assert root_id(_user(first)) == root_id(system + _user(first) + later)
+
+
+def test_the_share_held_out_is_the_fraction() -> None:
+    texts = pl.Series([json.dumps(_user(f"question {n}")) for n in range(4000)])
+    assert identify(texts, "salt", 0.2)["held"].mean() == pytest.approx(0.2, abs=0.02)
+    one, other = (set(identify(texts, salt, 0.2).filter(pl.col("held"))["prompt_id"]) for salt in ("salt", "other"))
+    assert one != other
+
+
+_QUESTIONS = st.lists(st.tuples(st.integers(0, 30), st.booleans(), st.sampled_from(["", " ", "\n"])), min_size=1, max_size=25)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(first=_QUESTIONS, second=_QUESTIONS, fraction=st.sampled_from([0.2, 0.5]))
+def test_a_prompt_never_crosses(
+    tmp_path_factory: pytest.TempPathFactory,
+    first: list[tuple[int, bool, str]],
+    second: list[tuple[int, bool, str]],
+    fraction: float,
+) -> None:
+    """Whatever comes later, under whatever spelling: no prompt of any edition is ever in any snapshot, probe prompt or pair."""
+    datasets = make_datasets(tmp_path_factory.mktemp("sides"), make_loop(holdout={"fraction": fraction}))
+    trained: set[str] = set()
+    held: set[str] = set()
+    for number, questions in enumerate((first, second), 1):
+        items = [
+            span(
+                1000 * number + at,
+                (f"Question {n}?" + space).upper() if loud else f"question {n}?",
+                f"A: {at % 2}",
+                metadata__reference="1",
+            )
+            for at, (n, loud, space) in enumerate(questions)
+        ]
+        datasets.ingest(batch(spans(*items)))
+        try:
+            edition = datasets.edition(number)
+        except Inconclusive:
+            continue
+        snapshot = datasets.freeze(f"s{number}", LATER, edition)
+        training = datasets.assemble(f"t{number}", snapshot, None)
+        for key in (snapshot.samples, snapshot.prompts, training.pairs, training.prompts):
+            trained |= set(read_parquet(datasets.artifacts.get(key))["prompt_id"])
+        held |= set(read_parquet(datasets.artifacts.get(edition.prompts))["prompt_id"])
+        assert snapshot.counts["considered"] == snapshot.counts["holdout"] + snapshot.counts["used"] + sum(
+            n for key, n in snapshot.counts.items() if key.startswith("out:")
+        )
+    assert not trained & held
+
+
+def _held_and_trained(count: int) -> tuple[list[str], list[str]]:
+    texts = [f"question {n}?" for n in range(count)]
+    held = [text for text in texts if held_out(root_id(_user(text)), "ratchet", 0.2)]
+    return held, [text for text in texts if text not in held]
+
+
+def test_an_edition_has_reviewers_references_and_never_corrections(tmp_path: Path) -> None:
+    held, _ = _held_and_trained(40)
+    kinds = [evaluation("reviewer_reference", text="7"), evaluation("user_correction", text="8")]
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1, held[0], events=kinds[:1]), span(2, held[1], events=kinds[1:]), span(3, held[2]))))
+    edition = datasets.edition(1)
+    rows = read_parquet(datasets.artifacts.get(edition.prompts)).to_dicts()
+    assert [(row["reference"], row["reference_kind"]) for row in rows] == [("7", "reference")]
+    datasets.ingest(batch(spans(span(4, held[3], events=kinds[:1]))))
+    assert datasets.edition(1) == edition
+    assert datasets.edition(2).size == 2
+
+
+def test_without_references_there_is_no_edition(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1))))
+    with pytest.raises(Inconclusive, match=r"metadata\.reference"):
+        datasets.edition(1)
+
+
+def test_golden_prompts_are_never_trained_on(tmp_path: Path) -> None:
+    held, trained = _held_and_trained(40)
+    (tmp_path / "golden.jsonl").write_text(json.dumps({"question": f" {trained[0].upper()}", "reference": 5, "slice": "a"}) + "\n")
+    datasets = make_datasets(tmp_path, make_loop(holdout={"golden": "golden.jsonl"}))
+    datasets.ingest(batch(spans(*(span(n, text, metadata__reference="1") for n, text in enumerate([held[0], *trained[:3]], 1)))))
+    edition = datasets.edition(1)
+    assert edition.golden_size == 1
+    snapshot = datasets.freeze("s", LATER, edition)
+    assert (snapshot.counts["used"], snapshot.counts["holdout"]) == (2, 2)
+
+
+@pytest.mark.parametrize("later", ["edited", "removed", "edited, then the next edition"])
+def test_golden_prompts_stay_untrained_when_the_file_changes(tmp_path: Path, later: str) -> None:
+    held, trained = _held_and_trained(40)
+    golden = tmp_path / "golden.jsonl"
+    golden.write_text(json.dumps({"question": trained[0], "reference": 5}) + "\n")
+    datasets = make_datasets(tmp_path, make_loop(holdout={"golden": "golden.jsonl"}))
+    datasets.ingest(batch(spans(*(span(n, text, metadata__reference="1") for n, text in enumerate([held[0], *trained[:3]], 1)))))
+    edition = datasets.edition(1)
+    golden.write_text(json.dumps({"question": trained[1], "reference": 5}) + "\n")
+    if later == "removed":
+        datasets = make_datasets(tmp_path)
+    elif later != "edited":
+        edition = datasets.edition(2)
+    snapshot = datasets.freeze("s", LATER, edition)
+    found = set(read_parquet(datasets.artifacts.get(snapshot.prompts))["prompt"])
+    assert not any(trained[0] in prompt for prompt in found)
+    assert len(found) == (2 if later == "removed" else 1)
+
+
+@pytest.mark.parametrize("line", ["{", '{"question": "x"}', '{"reference": "x"}', "[]", '{"messages": 5, "reference": "x"}'])
+def test_a_golden_set_that_is_wrong_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "golden.jsonl"
+    path.write_text('{"prompt": "ok", "reference": "1"}\n' + line)
+    with pytest.raises(ConfigError, match="line 2"):
+        read_golden(path)
+
+
+def test_the_split_cannot_be_changed_under_a_running_line(tmp_path: Path) -> None:
+    held, _ = _held_and_trained(40)
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1, held[0], metadata__reference="1"))))
+    datasets.edition(1)
+    changed = make_datasets(tmp_path, make_loop(holdout={"fraction": 0.5}))
+    with pytest.raises(ConfigError, match="restore the old values"):
+        changed.edition(2)

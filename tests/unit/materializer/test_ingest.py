@@ -1,0 +1,231 @@
+"""Exactly once, with counts that add up, whatever comes and wherever it crashes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.data import RawBatch
+from contracts.errors import Retryable
+from materializer.datasets import LakeDatasets
+from materializer.lake import Lake, TableName
+from materializer.sources import FileSource
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
+
+
+def test_one_bad_span_costs_itself_only(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    report = datasets.ingest(batch(spans(span(1), span(2) | {"traceId": ""}, 7, span(3)), b"{broken", spans(span(4))))
+    assert report.traces.model_dump() == {
+        "read": 6,
+        "kept": 3,
+        "duplicate": 0,
+        "skipped": 0,
+        "quarantined": 3,
+        "reasons": {"malformed_json": 1, "missing_id": 1, "wrong_type": 1},
+    }
+    bad = datasets.lake.scan("quarantine").sort("position")
+    assert bad["position"].to_list() == ["line 1, span 1", "line 1, span 2", "line 2"]
+
+
+def test_the_same_record_twice_is_a_duplicate_and_another_under_its_id_a_conflict(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    report = datasets.ingest(batch(spans(span(1), span(1), span(1, answer="A: 3"))))
+    assert (report.traces.kept, report.traces.duplicate, report.traces.reasons) == (1, 1, {"id_conflict": 1})
+    later = datasets.ingest(batch(spans(span(1)), spans(span(1, answer="A: 4"))))
+    assert (later.traces.kept, later.traces.duplicate, later.traces.reasons) == (0, 1, {"id_conflict": 1})
+    assert datasets.lake.scan("traces")["answer"].to_list() == ["A: 2"]
+    assert datasets.lake.scan("quarantine").height == 2
+
+
+def test_another_source_may_use_the_same_ids(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    assert datasets.ingest(batch(spans(span(1)))).traces.kept == 1
+    assert datasets.ingest(batch(spans(span(1)), source="other")).traces.kept == 1
+
+
+def test_without_consent_only_metadata_is_kept(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    correction = evaluation("user_correction", text="secret words")
+    quiet = span(1, "secret prompt", "secret answer", [correction], metadata__consent=False, metadata__reference="secret reference")
+    report = datasets.ingest(batch(spans(quiet, span(2, "secret too", metadata__consent=None))))
+    assert report.traces.kept == 2
+    assert report.feedback.reasons == {"no_consent": 1}
+    for table in ("traces", "feedback", "quarantine"):
+        assert "secret" not in str(datasets.lake.scan(table).to_dicts())  # type: ignore[arg-type]
+
+
+def test_assumed_consent_never_overrules_a_no(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(governance={"consent": "assumed"}))
+    datasets.ingest(batch(spans(span(1, metadata__consent=None), span(2, metadata__consent=False))))
+    rows = datasets.lake.scan("traces").sort("id")
+    assert rows["answer"].to_list() == ["A: 2", None]
+    assert rows["consent"].to_list() == [False, False]  # the record did not say so
+
+
+def test_feedback_that_comes_first_waits_for_its_trace(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    by_response = evaluation("user_feedback", 1, gen_ai__response__id="r-2") | {"eventName": "gen_ai.evaluation.result"}
+    early = datasets.ingest(batch(logs(log(1, evaluation("user_feedback", 0)), by_response)))
+    assert (early.feedback.kept, early.feedback.parked) == (2, 2)
+    datasets.ingest(batch(spans(span(1), span(2))))
+    late = datasets.ingest(batch(logs(log(1, evaluation("user_feedback", 1, at=T0 + 99_000)))))
+    assert (late.feedback.kept, late.feedback.parked) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (evaluation("user_feedback", 7), "bad_value"),
+        (evaluation("user_feedback"), "bad_value"),
+        (evaluation("user_correction"), "bad_value"),
+        (evaluation("user_feedback", 1, at=1), "bad_timestamp"),
+        (evaluation("toxicity", 1), "other_evaluation"),
+    ],
+)
+def test_feedback_that_is_none_is_counted(tmp_path: Path, event: dict[str, Any], reason: str) -> None:
+    report = make_datasets(tmp_path).ingest(batch(logs(log(1, event))))
+    assert report.feedback.adds_up
+    assert (report.feedback.kept, report.feedback.reasons) == (0, {reason: 1})
+
+
+def test_jsonl_under_other_names(tmp_path: Path) -> None:
+    sources = [{"name": "app", "kind": "jsonl", "path": "x", "mapping": {"response": "out.text", "id": "meta.key"}}]
+    datasets = make_datasets(tmp_path, make_loop(sources=sources))
+    record = {"meta": {"key": "k1"}, "timestamp": "2026-10-01T00:00:00Z", "messages": "How?", "out": {"text": "So."}, "consent": True}
+    report = datasets.ingest(
+        batch(record | {"feedback": True, "user_id": "u"}, record | {"out": None, "meta": {"key": "k2"}}, source="app", kind="jsonl")
+    )
+    assert (report.traces.kept, report.traces.reasons, report.feedback.kept) == (1, {"empty_response": 1}, 1)
+    row = datasets.lake.scan("traces").to_dicts()[0]
+    assert (row["id"], row["answer"], json.loads(row["messages"])) == ("k1", "So.", [{"role": "user", "content": "How?"}])
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+class CrashingLake(Lake):
+    """Dies at its `at`-th commit, just before or just after it."""
+
+    def __init__(self, root: Path, at: int, after: bool) -> None:
+        super().__init__(root)
+        self.left, self.after = at, after
+
+    def append(self, name: TableName, rows: pa.Table, batch: str) -> None:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Crash
+        super().append(name, rows, batch)
+        if self.left == 0:
+            raise Crash
+
+
+def _whole() -> RawBatch:
+    rated = span(1, events=[evaluation("user_feedback", 1)])
+    return batch(spans(rated, span(2), span(2), rated), b"{", logs(log(2, evaluation("user_feedback", 0)), log(9, evaluation("x", 1))))
+
+
+def _contents(datasets: LakeDatasets) -> list[list[dict[str, Any]]]:
+    tables: tuple[TableName, ...] = ("traces", "feedback", "quarantine")
+    return [sorted(datasets.lake.scan(name).drop("ingested").to_dicts(), key=str) for name in tables]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_crash_between_commits_leaves_no_trace(tmp_path: Path, at: int, after: bool) -> None:
+    undisturbed = make_datasets(tmp_path / "undisturbed")
+    report = undisturbed.ingest(_whole())
+    crashed = make_datasets(tmp_path / "crashed")
+    crashed.lake = crashed._seen.lake = CrashingLake(tmp_path / "crashed" / "lake", at, after)
+    with pytest.raises(Crash):
+        crashed.ingest(_whole())
+    again = make_datasets(tmp_path / "crashed")
+    assert again.ingest(_whole()) == report
+    assert _contents(again) == _contents(undisturbed)
+
+
+def test_a_cut_or_damaged_file_gives_what_it_has_and_says_so(tmp_path: Path) -> None:
+    whole = b"".join(json.dumps(spans(span(n))).encode() + b"\n" for n in range(1, 400))
+    path = tmp_path / "day.jsonl.gz"
+    path.write_bytes(gzip.compress(whole)[:-500])
+    report = make_datasets(tmp_path).ingest(next(FileSource("gateway", "otlp", path).batches()))
+    assert report.traces.adds_up
+    assert report.traces.kept > 100
+    assert report.traces.reasons.get("damaged_file", 0) + report.traces.reasons.get("malformed_json", 0) >= 1
+
+
+def test_a_file_that_went_away_is_retryable(tmp_path: Path) -> None:
+    path = tmp_path / "day.jsonl"
+    path.write_bytes(b"{}")
+    gone = next(FileSource("gateway", "otlp", path).batches())
+    path.unlink()
+    with pytest.raises(Retryable, match="bring it back"):
+        make_datasets(tmp_path).ingest(gone)
+
+
+def test_a_lost_index_is_built_again_from_the_lake(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1), span(2))))
+    for file in (tmp_path / "lake").glob("seen.sqlite*"):
+        file.unlink()
+    assert datasets.ingest(batch(spans(span(2), span(3)))).traces.duplicate == 1
+
+
+def test_a_refusing_disk_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyiceberg.table import Table
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Table, "append", refuse)
+    with pytest.raises(Retryable, match="ingest again"):
+        make_datasets(tmp_path).ingest(batch(spans(span(1))))
+
+
+_BROKEN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda v: st.lists(v, max_size=3),
+)
+
+
+@st.composite
+def _spans(draw: st.DrawFn) -> Any:
+    item = span(draw(st.integers(0, 5)), answer=draw(st.sampled_from(["A: 2", "", "A: 3"])), events=draw(st.lists(_BROKEN, max_size=2)))
+    for key in draw(st.sets(st.sampled_from(sorted(item)), max_size=2)):
+        item[key] = draw(_BROKEN)
+    return draw(st.sampled_from([item, item, item, draw(_BROKEN)]))
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(items=st.lists(_spans(), max_size=6), feedback=st.lists(st.integers(0, 5) | _BROKEN, max_size=4))
+def test_counts_add_up_over_anything(tmp_path_factory: pytest.TempPathFactory, items: list[Any], feedback: list[Any]) -> None:
+    datasets = make_datasets(tmp_path_factory.mktemp("law"))
+    records = [log(item, evaluation("user_feedback", 1)) if isinstance(item, int) and 0 <= item <= 5 else item for item in feedback]
+    request = batch(spans(*items), logs(*records))
+    report = datasets.ingest(request)
+    assert report.traces.adds_up
+    assert report.feedback.adds_up
+    assert report.traces.read == len(items)
+    assert report.feedback.read >= len(records)
+    assert (datasets.cursor().traces, datasets.cursor().feedback) == (report.traces.kept, report.feedback.kept)
+    assert datasets.lake.size("quarantine")[0] == report.traces.quarantined + report.feedback.quarantined
+    assert datasets.ingest(request).traces == report.traces
+    again = datasets.ingest(batch(spans(*items), logs(*records), b""))
+    assert (again.traces.kept, again.feedback.kept) == (0, 0)
+
+
+def test_a_slice_that_is_no_short_plain_name_is_none(tmp_path: Path) -> None:
+    """Slices become parts of metric names and reports; nothing else of the trace is lost."""
+    said = ["billing/eu 2", "a{b}", "it's", "x" * 65, "<b>"]
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(*(span(n, metadata__slice=text) for n, text in enumerate(said, 1)))))
+    assert sorted(datasets.lake.scan("traces", ("slice",))["slice"].to_list(), key=str) == [None] * 4 + ["billing/eu 2"]

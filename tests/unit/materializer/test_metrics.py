@@ -1,0 +1,55 @@
+"""Live evidence, counted per version and clustered per person."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from materializer.metrics import LakeMetrics
+from tests.unit.materializer.conftest import make_datasets
+from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
+
+SINCE = datetime.fromtimestamp(T0 / 1e9, UTC)
+
+
+def test_evidence_counts_both_arms_in_the_window(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    ms = 1_000_000
+
+    def call(n: int, version: str, user: str | None, **more: object) -> dict[str, object]:
+        return span(n, at=T0 + n * ms, ratchet__model_version=version, user__id=user, **more)  # type: ignore[arg-type]
+
+    failed = call(4, "new", "bob") | {"status": {"code": 2}}
+    items = [call(1, "old", "ann"), call(2, "new", "ann"), call(3, "new", "ann"), failed, call(5, "new", None)]
+    items += [call(6, "new", "x", ratchet__origin="probe"), call(7, "elsewhere", "x"), call(5000, "new", "x")]
+    ratings = [
+        log(1, evaluation("user_feedback", 1)),
+        log(2, evaluation("user_feedback", 0)),
+        log(2, evaluation("user_feedback", 1, at=T0 + 9 * ms)),
+        log(3, evaluation("user_feedback", 1, user__id="r1")),
+        log(3, evaluation("user_feedback", 0, user__id="r2")),
+        log(3, evaluation("user_correction", text="no")),
+        evaluation("user_feedback", 1, gen_ai__response__id="r-5") | {"eventName": "gen_ai.evaluation.result"},
+        log(6, evaluation("user_feedback", 1)),
+    ]
+    datasets.ingest(batch(spans(*items), logs(*ratings)))
+    evidence = LakeMetrics(tmp_path / "lake").evidence("old", "new", SINCE, SINCE + timedelta(seconds=1))
+    assert (evidence.champion.requests, evidence.champion.errors, evidence.champion.rated) == (1, 0, ((1, 1.0),))
+    assert (evidence.candidate.requests, evidence.candidate.errors) == (4, 1)
+    assert evidence.candidate.rated == ((1, 1.0), (3, 2.0))  # nobody's session, and ann over two traces
+    assert evidence.candidate.latency_p50_ms == 5.0
+
+
+def test_a_request_that_no_version_could_serve_is_no_evidence(tmp_path: Path) -> None:
+    """Whoever sends nonsense must not be able to roll a candidate back."""
+    said = {"ratchet__model_version": "new", "gen_ai__output__messages": None, "ratchet__refused": True}
+    datasets = make_datasets(tmp_path)
+    report = datasets.ingest(batch(spans(*(span(n, **said) for n in range(1, 9)), span(9, ratchet__model_version="new"))))
+    assert report.traces.kept == 9
+    candidate = LakeMetrics(tmp_path / "lake").evidence("old", "new", SINCE, SINCE + timedelta(seconds=1)).candidate
+    assert (candidate.requests, candidate.errors) == (1, 0)
+
+
+def test_dark_arms_are_zero_not_an_error(tmp_path: Path) -> None:
+    evidence = LakeMetrics(tmp_path / "lake").evidence("a", "b", SINCE, SINCE + timedelta(hours=1))
+    assert (evidence.candidate.requests, evidence.candidate.latency_p95_ms, evidence.candidate.rated) == (0, None, ())

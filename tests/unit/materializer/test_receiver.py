@@ -1,0 +1,177 @@
+"""What the receiver acknowledges is on disk; what it refuses, it refuses with a reason in the client's own encoding."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from contracts.errors import ConfigError, Retryable
+from materializer import receiver, spool
+from materializer.receiver import create_app
+from materializer.sources import SpoolSource
+from materializer.spool import Spool
+from tests.unit.materializer.conftest import make_datasets
+
+TOKEN = "t" * 32
+AUTH = {"authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> TestClient:
+    return TestClient(create_app(Spool(tmp_path / "spool"), TOKEN, max_body=100_000))
+
+
+def request_of(n: int = 1) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    values = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "1 + 1?"}]}]),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "A: 2"}]}]),
+        "metadata.consent": "true",
+        "ratchet.model_version": "v-1",
+    }
+    for index in range(1, n + 1):
+        span = spans.add(trace_id=index.to_bytes(16, "big"), span_id=index.to_bytes(8, "big"))
+        span.start_time_unix_nano = int(datetime(2026, 10, 5, tzinfo=UTC).timestamp() * 1e9) + index
+        span.end_time_unix_nano = span.start_time_unix_nano + 5_000_000
+        span.attributes.extend(KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in values.items())
+    return request
+
+
+def _send(client: TestClient, body: bytes, kind: str = receiver.PROTO, path: str = "/v1/traces", **headers: str) -> httpx.Response:
+    return client.post(path, content=body, headers={"content-type": kind, **AUTH, **{k.replace("_", "-"): v for k, v in headers.items()}})
+
+
+def test_protobuf_and_json_meet_in_the_lake(client: TestClient, tmp_path: Path) -> None:
+    answer = _send(client, gzip.compress(request_of(3).SerializeToString()), content_encoding="gzip")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == receiver.PROTO
+    ExportTraceServiceResponse.FromString(answer.content)
+    attributes = [{"key": "gen_ai.evaluation.name", "value": {"stringValue": "user_feedback"}}]
+    attributes.append({"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": 1}})
+    record = {"traceId": f"{1:032x}", "spanId": f"{1:016x}", "timeUnixNano": "1791158400000000000"}
+    record |= {"eventName": "gen_ai.evaluation.result", "attributes": attributes}
+    logs = json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}, indent=1).encode()
+    answer = _send(client, logs, receiver.JSON, "/v1/logs")
+    assert (answer.status_code, answer.json()) == (200, {})
+
+    datasets = make_datasets(tmp_path)
+    source = SpoolSource("gateway", tmp_path / "spool")
+    for batch in source.batches():
+        report = datasets.ingest(batch)
+        assert report.traces.adds_up
+        source.done(batch)
+    assert datasets.cursor().traces == 3
+    rows = datasets.lake.scan("traces").sort("id").to_dicts()
+    assert (rows[0]["id"], rows[0]["answer"], rows[0]["latency_ms"]) == (f"{1:032x}:{1:016x}", "A: 2", 5.0)
+    assert rows[0]["model_version"] == "v-1"
+    assert datasets.lake.scan("feedback")["trace_id"].to_list() == [rows[0]["id"]]
+    assert list(source.batches()) == []
+
+
+@pytest.mark.parametrize("given", [{}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}, {"authorization": "Bearer é"}])
+def test_without_the_token_nothing_is_stored(client: TestClient, tmp_path: Path, given: dict[str, str]) -> None:
+    headers = {"content-type": receiver.JSON, **{key: value.encode() for key, value in given.items()}}
+    answer = client.post("/v1/traces", content=b"{}", headers=headers)
+    assert answer.status_code == 401
+    assert answer.json()["code"] == 16
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "headers", "status"),
+    [
+        (b"{", receiver.JSON, {}, 400),
+        (b"[]", receiver.JSON, {}, 400),
+        (b'{"resourceLogs":[]}', receiver.JSON, {}, 400),
+        (b"\xff\xff\xff", receiver.PROTO, {}, 400),
+        (b"[" * 5000, receiver.JSON, {}, 400),
+        (b"not gzip", receiver.PROTO, {"content_encoding": "gzip"}, 400),
+        (gzip.compress(b"{}")[:-3], receiver.JSON, {"content_encoding": "gzip"}, 400),
+        (b"x" * 100_001, receiver.PROTO, {}, 413),
+        (gzip.compress(b" " * 100_001), receiver.JSON, {"content_encoding": "gzip"}, 413),
+        (b"{}", "text/plain", {}, 415),
+        (b"{}", receiver.JSON, {"content_encoding": "br"}, 415),
+    ],
+)
+def test_what_can_never_be_read_is_refused(
+    client: TestClient, tmp_path: Path, body: bytes, kind: str, headers: dict[str, str], status: int
+) -> None:
+    answer = _send(client, body, kind, **headers)
+    assert answer.status_code == status
+    if kind == receiver.PROTO:
+        assert answer.content[0] == 0x08  # google.rpc.Status.code
+    else:
+        assert answer.json()["message"]
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_a_full_disk_is_said_and_the_client_may_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = TestClient(create_app(Spool(tmp_path / "spool"), TOKEN, room=1 << 62))
+    assert _send(full, request_of().SerializeToString()).status_code == 503
+
+    def refuse(path: Path, data: bytes) -> None:
+        raise Retryable("no space left")
+
+    monkeypatch.setattr(spool, "write_atomic", refuse)
+    answer = _send(TestClient(create_app(Spool(tmp_path / "spool"), TOKEN)), request_of().SerializeToString())
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "30"
+
+
+def test_a_short_token_is_no_token(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="16 characters"):
+        create_app(Spool(tmp_path), "short")
+
+
+def test_a_request_that_lands_while_a_batch_is_ingested_survives_it(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    writer, source = Spool(folder), SpoolSource("gateway", folder)
+    writer.put_json(b'{"resourceSpans": []}')
+    batch = next(source.batches())
+    early = folder / "00000000000000000001-1-00000000.json"
+    early.write_bytes(b"{}\n")
+    late = writer.put_json(b"{}")
+    source.done(batch)
+    assert sorted(file.name for file in folder.iterdir()) == sorted([early.name, late.name])
+
+
+def test_it_runs_as_a_process_and_says_where(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    command = [sys.executable, "-m", "materializer.receiver", "--spool", str(tmp_path / "spool"), "--token-file", str(token)]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
+    try:
+        told = tmp_path / "receiver.json"
+        deadline = time.monotonic() + 60
+        while not told.exists() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.05)
+        address = json.loads(told.read_text())
+        assert address["pid"] == process.pid
+        base = f"http://127.0.0.1:{address['port']}"
+        assert httpx.get(f"{base}/healthz").status_code == 200
+        body = request_of().SerializeToString()
+        assert httpx.post(f"{base}/v1/traces", content=body, headers={"content-type": receiver.PROTO, **AUTH}).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, -signal.SIGTERM)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    (spooled,) = (tmp_path / "spool").glob("*.pb")
+    assert spooled.stat().st_mode & 0o077 == 0, "users' conversations are nobody else's to read"

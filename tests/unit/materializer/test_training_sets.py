@@ -1,0 +1,259 @@
+"""Labels, pairs, probes and their facts on small worlds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.data import ScorerVersion, Snapshot, TrainingSet
+from contracts.errors import ConfigError, Retryable
+from contracts.evaluation import ChatAnswer, ChatRequest
+from contracts.loop import SnapshotSettings
+from contracts.ports import Progress
+from contracts.records import SAMPLES, Tier
+from materializer.datasets import LakeDatasets
+from materializer.facts import off_policy
+from materializer.holdout import held_out, root_id
+from materializer.pairs import majority_error, make_pairs, weight_of
+from materializer.schemas import frame_of, read_parquet
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
+
+LATER = datetime(2026, 12, 1, tzinfo=UTC)
+
+
+def _questions(held: bool, count: int) -> list[str]:
+    texts = (f"question {n}?" for n in range(1000))
+    return [text for text in texts if held_out(root_id([{"role": "user", "content": text}]), "ratchet", 0.2) is held][:count]
+
+
+HELD = _questions(True, 1)[0]
+TRAIN = _questions(False, 9)
+
+
+def _frozen(datasets: LakeDatasets, *items: Any, name: str = "s") -> Snapshot:
+    datasets.ingest(batch(spans(span(900, HELD, metadata__reference="1"), *items)))
+    return datasets.freeze(name, LATER, datasets.edition(1))
+
+
+def _rows(datasets: LakeDatasets, key: str) -> list[dict[str, Any]]:
+    return read_parquet(datasets.artifacts.get(key)).to_dicts()
+
+
+def _assembled(datasets: LakeDatasets, *items: Any) -> tuple[TrainingSet, list[dict[str, Any]]]:
+    training = datasets.assemble("t", _frozen(datasets, *items), None)
+    return training, _rows(datasets, training.pairs)
+
+
+def test_a_correction_is_a_reference_and_the_better_half_of_a_pair(tmp_path: Path) -> None:
+    wrong = span(1, TRAIN[0], "A: 3", [evaluation("user_correction", text="1 + 1 = 2\nA: 2")])
+    datasets = make_datasets(tmp_path)
+    training, pairs = _assembled(datasets, wrong, span(2, TRAIN[0], "A: 2"))
+    assert {(pair["chosen"], pair["rejected"], pair["tier"], pair["weight"]) for pair in pairs} == {
+        ("1 + 1 = 2\nA: 2", "A: 3", "verifiable", 1.0),
+        ("A: 2", "A: 3", "verifiable", 1.0),
+    }
+    assert training.facts.corrections == 1
+    prompts = _rows(datasets, training.prompts)
+    assert [(row["reference"], row["reference_kind"]) for row in prompts] == [("1 + 1 = 2\nA: 2", "correction")]
+
+
+def test_a_correction_against_a_better_reference_is_dropped(tmp_path: Path) -> None:
+    confused = span(1, TRAIN[0], "A: 2", [evaluation("user_correction", text="A: 5")], metadata__reference="2")
+    datasets = make_datasets(tmp_path)
+    training, pairs = _assembled(datasets, confused)
+    assert (pairs, training.facts.corrections) == ([], 0)
+
+
+def test_a_correction_makes_a_pair_where_only_people_score(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
+    _, pairs = _assembled(datasets, span(1, TRAIN[0], "no", [evaluation("user_correction", text="yes")]))
+    assert [(pair["chosen"], pair["rejected"], pair["tier"]) for pair in pairs] == [("yes", "no", "verifiable")]
+
+
+def test_the_latest_word_of_a_rater_counts_and_late_feedback_finds_its_trace(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
+    second = T0 + 10**9
+    datasets.ingest(
+        batch(
+            logs(
+                log(1, evaluation("user_feedback", 0, at=second, user__id="a")),
+                log(1, evaluation("user_feedback", 1, at=T0, user__id="a")),
+                log(1, evaluation("user_feedback", 1, user__id="b")),
+                evaluation("user_feedback", 1, gen_ai__response__id="r-2") | {"eventName": "gen_ai.evaluation.result"},
+            )
+        )
+    )
+    snapshot = _frozen(datasets, span(1, TRAIN[0], "x"), span(2, TRAIN[1], "y"))
+    samples = {row["answer"]: (row["reward"], row["votes"], row["tier"]) for row in _rows(datasets, snapshot.samples)}
+    assert samples == {"x": (0.5, 2, "feedback"), "y": (1.0, 1, "feedback")}
+
+
+def test_feedback_after_the_freeze_touches_the_next_snapshot_only(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
+    first = _frozen(datasets, span(1, TRAIN[0], "x"))
+    as_of = datasets.clock.now()
+    datasets.ingest(batch(logs(log(1, evaluation("user_feedback", 1)))))
+    assert datasets.freeze("s", LATER, datasets.edition(1)) == first
+    assert datasets.freeze("past", as_of, datasets.edition(1)).content == first.content
+    now = datasets.freeze("now", LATER, datasets.edition(1))
+    assert now.content != first.content
+    assert _rows(datasets, now.samples)[0]["reward"] == 1.0
+
+
+def test_equal_lakes_give_equal_bytes(tmp_path: Path) -> None:
+    items = [span(n, TRAIN[n % 3], f"A: {n % 4}", metadata__reference="1", at=T0 + n) for n in range(1, 20)]
+    one, other = make_datasets(tmp_path / "one"), make_datasets(tmp_path / "other")
+    first = _frozen(one, *items)
+    for item in reversed(items):
+        other.ingest(batch(spans(item)))
+    second = _frozen(other, *items)
+    assert first.content == second.content
+    assert one.assemble("t", first, None).content == other.assemble("t", second, None).content
+
+
+class Client:
+    """Answers what it is told, in turns."""
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        self.texts = texts
+        self.asked: list[ChatRequest] = []
+
+    def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:
+        self.asked += requests
+        texts = [self.texts[index % len(self.texts)] for index in range(len(requests))]
+        return [ChatAnswer(text=text, error=None if text else "down") for text in texts]
+
+
+def test_a_probe_measures_what_grpo_could_learn(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(probe={"samples": 2}))
+    snapshot = _frozen(
+        datasets, *(span(n, text, "A: 0", metadata__reference="1") for n, text in enumerate(TRAIN[:4], 1)), span(8, TRAIN[5])
+    )
+    client = Client(["A: 1", "A: 0", None, "A: 0", "A: 0", "A: 0"])
+    report = datasets.probe("p", snapshot, client, lambda *_: None)
+    assert (report.prompts, report.answered, report.scored, report.failures) == (4, 7, 7, 1)
+    assert report.group_coverage == pytest.approx(2 / 3)  # three groups are complete: two are mixed, one is all wrong
+    assert datasets.probe("p", snapshot, Client([None]), lambda *_: None) == report
+    assert len({request.seed for request in client.asked}) == len(client.asked) == 8
+    training = datasets.assemble("t", snapshot, report)
+    assert _rows(datasets, training.prompts)[0]["prompt_id"] in {
+        row["prompt_id"] for row in _rows(datasets, report.answers) if row["reward"] == 1.0
+    }
+    assert training.facts.champion_reward == report.mean_reward
+    assert all(row["origin"] == "probe" and row["votes"] == 0 for row in _rows(datasets, report.answers))
+
+
+def test_a_champion_that_answers_nothing_is_no_evidence(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    snapshot = _frozen(datasets, span(1, TRAIN[0], metadata__reference="1"))
+    with pytest.raises(Retryable, match="down"):
+        datasets.probe("p", snapshot, Client([None]), lambda *_: None)
+
+
+def test_a_probe_needs_a_scorer_for_unseen_answers(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
+    with pytest.raises(ConfigError, match="unseen"):
+        datasets.probe("p", _frozen(datasets, span(1, TRAIN[0])), Client(["x"]), lambda *_: None)
+
+
+VERSIONS = tuple(
+    ScorerVersion(name=n, distribution="d", version="1", code="c", tier=t, weight=1.0)
+    for n, t in (("v", Tier.VERIFIABLE), ("f", Tier.FEEDBACK))
+)
+
+_SAMPLE = st.fixed_dictionaries(
+    {
+        "prompt_id": st.sampled_from(["p1", "p2"]),
+        "answer": st.text("ab", min_size=1, max_size=3),
+        "reward": st.none() | st.sampled_from([0.0, 0.3, 0.5, 0.7, 1.0]),
+        "tier": st.sampled_from(["verifiable", "feedback"]),
+        "votes": st.integers(0, 4),
+        "user": st.none() | st.sampled_from(["u1", "u2"]),
+        "origin": st.sampled_from(["traffic", "probe"]),
+    }
+)
+
+
+@given(rows=st.lists(_SAMPLE, max_size=20), noise=st.none() | st.floats(0, 1), per_prompt=st.integers(1, 3), per_person=st.integers(1, 3))
+def test_pairs_keep_their_rules(rows: list[dict[str, Any]], noise: float | None, per_prompt: int, per_person: int) -> None:
+    settings = SnapshotSettings(pairs_per_prompt=per_prompt, pairs_per_person=per_person)
+    full = [
+        row
+        | {
+            "prompt": "[]",
+            "slice": None,
+            "trace": str(index),
+            "model_version": None,
+            "parts": json.dumps({"v" if row["tier"] == "verifiable" else "f": row["reward"]}),
+        }
+        for index, row in enumerate(rows)
+    ]
+    frame = frame_of(full, SAMPLES)
+    made = make_pairs(frame, settings, VERSIONS, noise, "salt")
+    rewards = {(row["prompt_id"], row["tier"], row["answer"], row["reward"]) for row in rows}
+    for pair in made.frame.iter_rows(named=True):
+        assert pair["chosen"] != pair["rejected"]
+        assert pair["margin"] >= settings.margin
+        assert 0 < pair["weight"] <= 1
+        better = [r for p, t, a, r in rewards if (p, t, a) == (pair["prompt_id"], pair["tier"], pair["chosen"]) and r is not None]
+        assert max(better) >= settings.chosen_min
+    counts = made.frame.group_by("prompt_id").len()
+    assert counts.is_empty() or int(counts["len"].max() or 0) <= per_prompt  # type: ignore[arg-type]
+    shuffled = make_pairs(frame.sample(fraction=1, shuffle=True, seed=3), settings, VERSIONS, noise, "salt")
+    if len({(row["prompt_id"], row["tier"], row["answer"], row["reward"]) for row in rows}) == len(rows):
+        assert shuffled.frame.sort(pl.all()).equals(made.frame.sort(pl.all()))
+
+
+def test_a_single_vote_weighs_less_than_many_and_than_proof() -> None:
+    assert weight_of("verifiable", 0, 0, 0.3) == 1.0
+    assert weight_of("feedback", 1, 1, 0.15) == pytest.approx(0.7)
+    assert weight_of("feedback", 5, 5, 0.15) > 0.9
+    assert weight_of("feedback", 1, 1, 0.6) == 0.0
+
+
+@given(st.integers(0, 9), st.floats(0, 1))
+def test_majority_error_is_a_probability_and_symmetric(votes: int, noise: float) -> None:
+    assert 0 <= majority_error(votes, noise) <= 1 + 1e-9
+    assert majority_error(votes, noise) + majority_error(votes, 1 - noise) == pytest.approx(1)
+
+
+def test_a_margin_that_comes_from_a_scorer_of_one_side_only_does_not_count() -> None:
+    versions = tuple(ScorerVersion(name=n, distribution="d", version="1", code="c", tier=Tier.VERIFIABLE, weight=1.0) for n in ("a", "b"))
+    row = {
+        "prompt_id": "p",
+        "prompt": "[]",
+        "tier": "verifiable",
+        "votes": 0,
+        "user": None,
+        "origin": "probe",
+        "model_version": None,
+        "slice": None,
+        "trace": None,
+    }
+    rows = [
+        row | {"answer": "x", "reward": 0.75, "parts": '{"a": 0.5, "b": 1.0}'},
+        row | {"answer": "y", "reward": 0.45, "parts": '{"a": 0.45, "b": null}'},
+    ]
+    made = make_pairs(frame_of(rows, SAMPLES), SnapshotSettings(), versions, None, "salt")
+    assert made.dropped == {"margin_on_common_parts": 1}
+
+
+def test_a_logged_answer_is_the_lines_own_only_where_the_router_says_so() -> None:
+    row = {"prompt_id": "p", "prompt": "[]", "tier": "verifiable", "votes": 0, "user": None, "slice": None, "trace": None}
+    traffic = row | {"origin": "traffic", "parts": '{"v": 1.0}'}
+    rows = [
+        traffic | {"answer": "x", "reward": 1.0, "model_version": "v-1"},
+        traffic | {"answer": "y", "reward": 0.0, "model_version": None, "parts": '{"v": 0.0}'},
+    ]
+    made = make_pairs(frame_of(rows, SAMPLES), SnapshotSettings(), VERSIONS, None, "salt")
+    assert made.own == [(True, False)]
+    assert off_policy(made.own) == 0.5
