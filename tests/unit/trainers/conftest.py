@@ -1,0 +1,124 @@
+"""A tiny model, its data and its plans: enough to run real training in seconds on a CPU."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from contracts.files import FolderArtifacts
+from contracts.ids import Digest
+from contracts.loop import RewardSettings
+from contracts.model import model_ref
+from contracts.training import JobSpec, JobState, JobStatus, Method, TrainingPlan
+from local.executor import LocalExecutor
+from rewards.panel import build_panel
+from trainers.code import code_digest
+from trainers.trl import DPO, GRPO
+
+CONTROL = ("<pad>", "<end>", "<unk>", "<user>", "<assistant>")
+CONTENT = ("the", "a", "one", "two", "three", "four", "five", "six", "yes", "no", "up", "down", "left", "right")
+WORDS = (*CONTROL, *CONTENT)
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'user' %}<user> {{ m.content }} "
+    "{% else %}<assistant> {{ m.content }} <end>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+
+
+def write_model(folder: Path) -> Path:
+    """A Llama of two layers and its own word-level tokenizer: some tens of kilobytes."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<pad>", unk_token="<unk>")
+    tokenizer.chat_template = TEMPLATE
+    torch.manual_seed(7)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=64, **ends, **shape))
+    model.generation_config = GenerationConfig(do_sample=True, eos_token_id=1, pad_token_id=0, max_new_tokens=7)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _store(artifacts: FolderArtifacts, path: Path, columns: dict[str, list[Any]]) -> Digest:
+    pq.write_table(pa.table(columns), path)
+    return artifacts.put_file(path)
+
+
+class Workshop:
+    """Artifacts, an executor, and plans for the tiny model."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.folder = folder
+        self.artifacts = FolderArtifacts(folder / "artifacts")
+        self.executor = LocalExecutor(folder / "jobs", folder / "artifacts")
+        files = self.artifacts.put_folder(model)
+        self.start = model_ref(model, files)
+        words = CONTENT
+        prompts = [json.dumps([{"role": "user", "content": f"{a} {b}"}]) for a in words[:6] for b in words[6:10]]
+        n = len(prompts)
+        answers = [words[i % len(words)] for i in range(n)]
+        pairs = {"prompt": prompts, "chosen": answers, "rejected": [words[(i + 5) % len(words)] for i in range(n)]}
+        self.pairs = _store(self.artifacts, folder / "pairs.parquet", {**pairs, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]})
+        self.prompts = _store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n})
+
+    def plan(self, method: Method, **changes: Any) -> TrainingPlan:
+        trainer = DPO() if method == Method.DPO else GRPO()
+        small = {"micro_batch": 4, "warmup_steps": 0, "learning_rate": 1e-3, "gradient_checkpointing": False, "save_every": 1}
+        pairs = {"batch": 8, "max_length": 48}
+        groups = {"prompts_per_step": 4, "generations": 8, "max_completion": 1, "micro_batch": 16}
+        own = pairs if method == Method.DPO else groups
+        return TrainingPlan(
+            line="tiny",
+            cycle="cycle/tiny/0001",
+            start=self.start,
+            dataset="d" * 64,
+            pairs=self.pairs,
+            prompts=self.prompts,
+            method=method,
+            recipe=trainer.recipe({**small, **own, **changes}),
+            seed=3,
+            scorers=build_panel([RewardSettings(name="exact_match")]).versions,
+            code=code_digest(),
+        )
+
+    def spec(self, plan: TrainingPlan, attempt: int = 1, timeout: float = 300) -> JobSpec:
+        return (DPO() if plan.method == Method.DPO else GRPO()).job(plan, attempt, timeout, gpus=0)
+
+    def wait(self, spec: JobSpec, until: Callable[[JobStatus], bool] = lambda status: status.state == JobState.ENDED) -> JobStatus:
+        limit = time.monotonic() + 240
+        while time.monotonic() < limit:
+            status = self.executor.observe(spec.name)
+            if until(status):
+                return status
+            time.sleep(0.02)
+        raise AssertionError(f"waited in vain: {status}; {self.log(spec)}")
+
+    def run_folder(self, spec: JobSpec) -> Path:
+        return self.executor.root / spec.plan[:16] / f"a{spec.attempt}"
+
+    def log(self, spec: JobSpec) -> str:
+        logs = sorted(self.run_folder(spec).glob("i*/*.log"))
+        return "\n".join(f"{path}: {path.read_text()[-3000:]}" for path in logs)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, tiny_model: Path) -> Workshop:
+    return Workshop(tmp_path, tiny_model)

@@ -1,0 +1,148 @@
+"""The choice of a method: its rules, and the laws that hold whatever the figures are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.data import Facts
+from contracts.loop import TrainingSettings
+from contracts.training import Choice, Method
+from trainers.choose import choose, effective_pairs
+
+
+def facts(**changes: Any) -> Facts:
+    """A line with everything in plenty."""
+    plenty: dict[str, Any] = {
+        "pairs": 300,
+        "pairs_by_tier": {"verifiable": 200, "feedback": 100},
+        "pairs_dropped": {},
+        "prompts": 400,
+        "prompts_with_reference": 300,
+        "corrections": 40,
+        "samples": 900,
+        "group_coverage": 0.4,
+        "label_noise": 0.1,
+        "champion_reward": 0.6,
+        "best_of_k": 0.85,
+        "off_policy": 0.2,
+    }
+    return Facts(**(plenty | changes))
+
+
+def pick(found: Facts, unseen: bool = True, **settings: Any) -> Choice:
+    return choose(found, TrainingSettings(**settings), unseen)
+
+
+def test_the_order_of_methods_decides_where_both_would_do() -> None:
+    assert pick(facts()).method == Method.DPO
+    assert pick(facts(), methods=("grpo", "dpo")).method == Method.GRPO
+
+
+def test_without_pairs_groups_with_mixed_rewards_make_grpo() -> None:
+    assert pick(facts(pairs=0, pairs_by_tier={})).method == Method.GRPO
+
+
+@pytest.mark.parametrize(
+    ("found", "unseen"),
+    [
+        (facts(pairs=0, pairs_by_tier={}, group_coverage=0.0), True),
+        (facts(pairs=0, pairs_by_tier={}, group_coverage=None), True),
+        (facts(pairs=0, pairs_by_tier={}), False),
+        (facts(pairs=49, group_coverage=0.1), True),
+        (facts(pairs=300, pairs_by_tier={"feedback": 300}, label_noise=0.5, group_coverage=0.0), True),
+    ],
+)
+def test_does_not_train_on_what_cannot_teach(found: Facts, unseen: bool) -> None:
+    choice = pick(found, unseen)
+    assert choice.method == Method.NONE
+    assert choice.reason.startswith("do not train: ")
+
+
+def test_does_not_train_where_nothing_is_to_gain() -> None:
+    at_its_best = facts(best_of_k=0.61, corrections=0)
+    assert pick(at_its_best).method == Method.NONE
+    assert "nothing to gain" in pick(at_its_best).reason
+
+
+def test_corrections_teach_what_the_model_never_samples_right() -> None:
+    never_right = facts(best_of_k=0.6, champion_reward=0.6, group_coverage=0.0)
+    assert pick(never_right).method == Method.DPO
+    assert pick(never_right, methods=("grpo",)).method == Method.NONE
+
+
+def test_every_row_shows_its_figures() -> None:
+    for rule in pick(facts()).rules:
+        assert rule.evidence
+        assert rule.effect
+
+
+def test_noise_is_paid_in_pairs() -> None:
+    assert effective_pairs(facts(pairs=100, pairs_by_tier={"feedback": 100}, label_noise=0.25)) == pytest.approx(25)
+    assert effective_pairs(facts(pairs=100, pairs_by_tier={"verifiable": 100}, label_noise=0.25)) == 100
+
+
+share = st.none() | st.floats(0, 1)
+some_facts = st.builds(
+    lambda clean, other, **rest: Facts(
+        pairs=clean + other, pairs_by_tier={"verifiable": clean, "feedback": other}, pairs_dropped={}, samples=0, **rest
+    ),
+    clean=st.integers(0, 200),
+    other=st.integers(0, 200),
+    prompts=st.integers(0, 50),
+    prompts_with_reference=st.integers(0, 50),
+    corrections=st.integers(0, 5),
+    group_coverage=share,
+    label_noise=share,
+    champion_reward=share,
+    best_of_k=share,
+    off_policy=share,
+)
+some_settings = st.builds(
+    TrainingSettings,
+    methods=st.sampled_from([(), ("dpo",), ("grpo",), ("dpo", "grpo"), ("grpo", "dpo")]),
+    min_pairs=st.integers(1, 100),
+    min_group_coverage=st.floats(0, 1),
+)
+
+
+def trains(found: Facts, settings: TrainingSettings, unseen: bool) -> bool:
+    return choose(found, settings, unseen).method != Method.NONE
+
+
+@given(some_facts, some_settings, st.booleans())
+def test_never_trains_on_an_empty_or_one_sided_set(found: Facts, settings: TrainingSettings, unseen: bool) -> None:
+    choice = choose(found, settings, unseen)
+    assert choice.method == Method.NONE or choice.method in settings.methods
+    if choice.method == Method.DPO:
+        assert found.pairs > 0
+        assert effective_pairs(found) >= settings.min_pairs
+    if choice.method == Method.GRPO:
+        assert unseen
+        assert found.prompts > 0
+        assert found.group_coverage
+
+
+@given(some_facts, some_settings, st.booleans(), st.integers(1, 100), st.sampled_from(["verifiable", "feedback"]))
+def test_more_pairs_never_stop_training(found: Facts, settings: TrainingSettings, unseen: bool, extra: int, tier: str) -> None:
+    tiers = {**found.pairs_by_tier, tier: found.pairs_by_tier[tier] + extra}
+    more = found.model_copy(update={"pairs": found.pairs + extra, "pairs_by_tier": tiers})
+    assert trains(more, settings, unseen) or not trains(found, settings, unseen)
+
+
+@given(some_facts, some_settings, st.booleans(), st.floats(0, 1))
+def test_more_noise_never_starts_training(found: Facts, settings: TrainingSettings, unseen: bool, noise: float) -> None:
+    noisier = found.model_copy(update={"label_noise": max(noise, found.label_noise or 0.0)})
+    assert trains(found, settings, unseen) or not trains(noisier, settings, unseen)
+
+
+@given(some_facts, some_settings, st.booleans(), st.floats(0, 1), st.integers(1, 5))
+def test_more_to_learn_never_stops_training(found: Facts, settings: TrainingSettings, unseen: bool, better: float, extra: int) -> None:
+    changes = {
+        "group_coverage": max(better, found.group_coverage or 0.0),
+        "corrections": found.corrections + extra,
+    }
+    assert trains(found.model_copy(update=changes), settings, unseen) or not trains(found, settings, unseen)

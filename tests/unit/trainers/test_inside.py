@@ -1,0 +1,222 @@
+"""The parts of a training job that need no torch: drawing, health, events, checkpoints, and what the wrapper refuses."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import Permanent
+from contracts.exits import Outcome
+from contracts.ids import canonical
+from contracts.manifest import MANIFEST, verify_manifest
+from contracts.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
+from trainers.inside import checkpoints
+from trainers.inside.dpo import draw
+from trainers.inside.events import Events
+from trainers.inside.grpo import order
+from trainers.inside.health import Watch
+from trainers.recipes import Health
+
+
+def test_equal_weights_make_ordinary_epochs() -> None:
+    drawn = draw([0.7] * 10, 30, seed=1)
+    assert [sorted(drawn[at : at + 10]) for at in (0, 10, 20)] == [list(range(10))] * 3
+    assert drawn[:10] != drawn[10:20]
+
+
+@given(st.lists(st.floats(0.05, 1), min_size=1, max_size=20), st.integers(0, 99))
+def test_pairs_are_drawn_in_proportion_to_their_weights(weights: list[float], seed: int) -> None:
+    n = 4000
+    drawn = Counter(draw(weights, n, seed))
+    for index, weight in enumerate(weights):
+        expected = n * weight / sum(weights)
+        assert drawn[index] == pytest.approx(expected, rel=0.25, abs=40)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20).filter(any), st.integers(1, 50), st.integers(0, 99))
+def test_drawing_is_repeatable_and_never_takes_noise(weights: list[float], n: int, seed: int) -> None:
+    drawn = draw(weights, n, seed)
+    assert drawn == draw(weights, n, seed)
+    assert len(drawn) == n
+    assert all(weights[index] > 0 for index in drawn)
+
+
+@pytest.mark.parametrize("weights", [[], [0.0, 0.0], [0.5, -0.1]])
+def test_pairs_without_weight_are_refused(weights: list[float]) -> None:
+    with pytest.raises(Permanent, match="positive weight"):
+        draw(weights, 4, 0)
+
+
+@given(st.integers(1, 9), st.integers(1, 40))
+def test_every_prompt_comes_before_any_comes_again(prompts: int, n: int) -> None:
+    drawn = order(prompts, n, seed=5)
+    assert len(drawn) == n
+    for at in range(0, n, prompts):
+        assert len(set(drawn[at : at + prompts])) == len(drawn[at : at + prompts])
+
+
+@pytest.mark.parametrize("name", ["loss", "grad_norm"])
+def test_what_is_no_number_stops_at_once(name: str) -> None:
+    assert "learning rate" in (Watch(Health(), 0.1).judge(7, {name: float("nan")}) or "")
+
+
+def test_a_limit_must_be_exceeded_in_a_row() -> None:
+    watch = Watch(Health(max_kl=1.0, patience=2), beta=0.04)
+    said = [watch.judge(step, {"kl": kl}) for step, kl in enumerate([2.0, 0.5, 2.0, 3.0])]
+    assert said[:3] == [None, None, None]
+    assert said[3] == "KL to the start model 3 exceeded 1 for 2 steps in a row, last at step 3"
+
+
+def test_the_chosen_answers_must_not_become_unlikely() -> None:
+    watch = Watch(Health(max_chosen_drop=10, patience=1), beta=0.1)
+    assert watch.judge(1, {"rewards/chosen": -0.9}) is None
+    assert "log-probability" in (watch.judge(2, {"rewards/chosen": -1.5}) or "")
+
+
+def test_events_keep_figures_that_json_has_no_word_for(tmp_path: Path) -> None:
+    events = Events(tmp_path / "events.jsonl", incarnation=2, total=9)
+    events.write("progress", 1, loss=float("nan"), reward=0.5)
+    event = JobEvent.model_validate_json((tmp_path / "events.jsonl").read_bytes())
+    assert (event.incarnation, event.step, event.total, event.data) == (2, 1, 9, {"loss": "nan", "reward": 0.5})
+
+
+def written(folder: Path) -> Path:
+    (folder / "sub").mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "sub" / "state.json").write_text("{}")
+    return folder
+
+
+def point(plan_folder: Path, folder: Path) -> ResumePoint:
+    return ResumePoint(attempt=1, incarnation=1, step=5, path=folder.relative_to(plan_folder).as_posix(), manifest=verify_manifest(folder))
+
+
+def test_a_sealed_checkpoint_can_be_resumed_from(tmp_path: Path) -> None:
+    folder = tmp_path / "a1" / "i1" / "step_5"
+    folder.parent.mkdir(parents=True)
+    assert checkpoints.seal(written(tmp_path / "work"), folder) == verify_manifest(folder)
+    assert checkpoints.resume_folder(tmp_path, point(tmp_path, folder)) == folder
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / MANIFEST).unlink(),
+        lambda folder: (folder / MANIFEST).write_bytes((folder / MANIFEST).read_bytes()[:-9]),
+        lambda folder: (folder / MANIFEST).write_bytes(b'{"files":{}}'),
+        lambda folder: (folder / "model.safetensors").write_bytes(b"weight"),
+        lambda folder: (folder / "model.safetensors").unlink(),
+        lambda folder: (folder / "sub" / "added.pkl").write_bytes(b"x"),
+        lambda folder: checkpoints.seal(written(folder.parent / "again"), folder),
+    ],
+)
+def test_only_what_was_pinned_is_resumed_from(tmp_path: Path, damage: Any) -> None:
+    folder = tmp_path / "a1" / "i1" / "step_5"
+    folder.parent.mkdir(parents=True)
+    source = written(tmp_path / "work")
+    (source / "model.safetensors").write_bytes(b"other weights")
+    checkpoints.seal(source, folder)
+    resume = point(tmp_path, folder)
+    damage(folder)
+    with pytest.raises(Permanent):
+        checkpoints.resume_folder(tmp_path, resume)
+
+
+def test_a_resume_point_outside_the_plan_is_refused(tmp_path: Path) -> None:
+    folder = checkpoints_elsewhere = tmp_path / "elsewhere"
+    checkpoints.seal(written(tmp_path / "work"), folder)
+    resume = ResumePoint(attempt=1, incarnation=1, step=1, path="../elsewhere", manifest=verify_manifest(checkpoints_elsewhere))
+    with pytest.raises(Permanent, match="outside"):
+        checkpoints.resume_folder(tmp_path / "plan", resume)
+
+
+def test_pruning_keeps_the_newest_and_the_pinned(tmp_path: Path) -> None:
+    incarnation = tmp_path / "a1" / "i1"
+    for step in (2, 4, 6, 8, 10):
+        (incarnation / f"step_{step}").mkdir(parents=True)
+        (incarnation / f"step_{step}" / MANIFEST).write_text("{}")
+    pinned = ResumePoint(attempt=1, incarnation=1, step=2, path="a1/i1/step_2", manifest="0" * 64)
+    checkpoints.prune(incarnation, 2, pinned)
+    assert {folder.name for folder in incarnation.iterdir()} == {"step_2", "step_8", "step_10"}
+
+
+def safetensors(path: Path, **tensors: tuple[str, int]) -> None:
+    header, at = {}, 0
+    for name, (dtype, size) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": [size], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(at))
+
+
+def test_what_leaves_is_the_start_model_with_other_weights(tmp_path: Path) -> None:
+    start, trained = tmp_path / "start", tmp_path / "trained"
+    start.mkdir()
+    trained.mkdir()
+    safetensors(start / "model.safetensors", a=("BF16", 8), b=("F32", 4))
+    for name in ("config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json", "pytorch_model.bin", "modeling_own.py"):
+        (start / name).write_text(f"start's {name}")
+    safetensors(trained / "model.safetensors", a=("BF16", 16))
+    (trained / "config.json").write_text("the library's")
+    folder = checkpoints.publishable(start, trained, tmp_path / "out")
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json", "model.safetensors"}
+    assert (folder / "config.json").read_text() == "start's config.json"
+    assert checkpoints.stored_dtype(start) == "BF16"
+
+
+def test_a_model_without_safe_weights_does_not_leave(tmp_path: Path) -> None:
+    for name in ("start", "trained"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "trained" / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(Permanent, match="no weights"):
+        checkpoints.publishable(tmp_path / "start", tmp_path / "trained", tmp_path / "out")
+    with pytest.raises(Permanent, match="no safetensors"):
+        checkpoints.stored_dtype(tmp_path / "start")
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Any:
+    """A workshop whose start model is only files: enough for what ends before training."""
+    from conftest import Workshop
+
+    model = tmp_path / "bare"
+    model.mkdir()
+    safetensors(model / "model.safetensors", a=("F32", 4))
+    return Workshop(tmp_path, model)
+
+
+def test_a_plan_for_other_code_is_refused(bare: Any) -> None:
+    spec = bare.spec(bare.plan(Method.DPO).model_copy(update={"code": "0" * 64}))
+    bare.executor.submit(spec, 1)
+    status = bare.wait(spec)
+    assert (status.state, status.outcome) == (JobState.ENDED, Outcome.PERMANENT)
+    assert "plan again" in status.reason
+
+
+def test_a_plan_for_other_scorers_is_refused(bare: Any) -> None:
+    plan = bare.plan(Method.GRPO)
+    foreign = plan.scorers[0].model_copy(update={"code": "0" * 64})
+    spec = bare.spec(plan.model_copy(update={"scorers": (foreign,)}))
+    bare.executor.submit(spec, 1)
+    status = bare.wait(spec)
+    assert status.outcome == Outcome.PERMANENT
+    assert "exact_match" in status.reason
+
+
+def test_what_an_earlier_incarnation_published_is_not_trained_again(bare: Any) -> None:
+    plan = bare.plan(Method.DPO)
+    spec = bare.spec(plan)
+    done = Checkpoint(plan=plan.id, attempt=1, incarnation=1, step=9, files=bare.start.files, model=bare.start, metrics={})
+    bare.artifacts.bind(f"checkpoint/{plan.id}/a1", bare.artifacts.put(canonical(done)))
+    bare.executor.submit(spec, 1)
+    status = bare.wait(spec)
+    assert status.outcome == Outcome.DONE
+    assert "earlier incarnation" in status.reason

@@ -1,0 +1,121 @@
+"""Recipes and plans as data: complete, checked, and the same job for the same plan."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import ConfigError, Permanent
+from contracts.model import ModelRef
+from contracts.training import Method, TrainingPlan
+from trainers.code import code_digest
+from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe
+from trainers.trl import DPO, GRPO
+
+START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
+
+
+def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPlan:
+    trainer = DPO() if method == Method.DPO else GRPO()
+    return TrainingPlan(
+        line="l",
+        cycle="cycle/l/0001",
+        start=start,
+        dataset="1" * 64,
+        pairs="2" * 64,
+        prompts="3" * 64,
+        method=method,
+        recipe=trainer.recipe(changes),
+        seed=0,
+        scorers=(),
+        code=code_digest(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learnign_rate": 1e-4}, "did you mean 'learning_rate'"),
+        ({"lora": {"rnak": 8}}, "did you mean 'rank'"),
+        ({"health": {"max_k": 1}}, "did you mean 'max_kl'"),
+        ({"xyzzy": 1}, "known are"),
+        ({"batch": 3, "micro_batch": 2}, "not a multiple"),
+        ({"losses": {"sigmoid": 0.0}}, "at least one weight"),
+        ({"losses": {"robust": 1.0}}, "label_smoothing"),
+        ({"losses": {"sigmoyd": 1.0}}, "losses"),
+        ({"steps": 0}, "steps"),
+        ({"steps": "many"}, "steps"),
+    ],
+)
+def test_a_wrong_recipe_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DPO().recipe(changes)
+
+
+def test_a_group_must_fill_whole_micro_batches() -> None:
+    with pytest.raises(ConfigError, match="prompts_per_step"):
+        GRPO().recipe({"prompts_per_step": 3, "generations": 3, "micro_batch": 4})
+
+
+@pytest.mark.parametrize("trainer", [DPO(), GRPO()])
+def test_a_recipe_is_complete_and_stays_so(trainer: Any) -> None:
+    recipe = trainer.recipe({"steps": 7, "lora": {"rank": 4}})
+    assert set(recipe) == set(trainer.kind.model_fields)
+    assert recipe["lora"]["alpha"] == 32.0
+    assert trainer.recipe(recipe) == recipe
+
+
+@pytest.mark.parametrize("kind", [DPORecipe, GRPORecipe, Recipe, Lora, Health])
+def test_every_setting_is_documented(kind: type[Any]) -> None:
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for item, following in zip(body.body, [*body.body[1:], None], strict=True):
+        if isinstance(item, ast.AnnAssign):
+            assert isinstance(following, ast.Expr), f"{ast.unparse(item.target)} has no docstring"
+
+
+@given(st.integers(1, 5), st.floats(1, 1e6), st.integers(0, 1))
+def test_the_same_plan_gives_the_same_job(attempt: int, timeout: float, gpus: int) -> None:
+    first, again = (DPO().job(plan(Method.DPO), attempt, timeout, gpus) for _ in range(2))
+    assert first == again
+    assert first.name.endswith(f"-a{attempt}")
+    assert len(first.name) <= 63
+
+
+def test_another_attempt_or_limit_is_another_job() -> None:
+    names = {DPO().job(plan(Method.DPO), attempt, timeout, 0).name for attempt in (1, 2) for timeout in (10.0, 20.0)}
+    assert len(names) == 4
+
+
+def test_a_job_gets_only_what_its_method_reads() -> None:
+    assert set(DPO().job(plan(Method.DPO), 1, 60, 0).inputs) == {"model", "pairs.parquet"}
+    assert set(GRPO().job(plan(Method.GRPO), 1, 60, 0).inputs) == {"model", "prompts.parquet"}
+
+
+def test_threads_and_offline_reach_the_environment() -> None:
+    environment = DPO().job(plan(Method.DPO, cpus=3), 1, 60, 0).environment
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in DPO().job(plan(Method.DPO), 1, 60, 1).environment
+
+
+def test_what_it_cannot_run_is_refused() -> None:
+    with pytest.raises(Permanent, match="asks for"):
+        GRPO().job(plan(Method.DPO), 1, 60, 0)
+    with pytest.raises(ConfigError, match="at most one GPU"):
+        DPO().job(plan(Method.DPO), 1, 60, 2)
+    with pytest.raises(Permanent, match="adapter"):
+        DPO().job(plan(Method.DPO, start=START.model_copy(update={"parent": "f" * 64})), 1, 60, 0)
+
+
+def test_planning_and_wrapping_load_no_torch() -> None:
+    code = "import sys, trainers.choose, trainers.trl, trainers.inside.wrapper; print({'torch', 'trl', 'transformers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"

@@ -1,0 +1,172 @@
+"""Whole training jobs on a tiny model: real libraries, real processes, seconds on a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.exits import Outcome
+from contracts.files import FolderArtifacts
+from contracts.ids import Digest
+from contracts.manifest import MANIFEST
+from contracts.training import Checkpoint, JobEvent, JobSpec, JobState, Method, ResumePoint
+
+pytestmark = pytest.mark.slow
+
+
+def checkpoint_of(artifacts: FolderArtifacts, spec: JobSpec) -> Checkpoint:
+    bound = artifacts.resolve(f"checkpoint/{spec.plan}/a{spec.attempt}")
+    assert bound is not None
+    return Checkpoint.model_validate_json(artifacts.get(bound))
+
+
+def weights(artifacts: FolderArtifacts, checkpoint: Checkpoint) -> Digest:
+    files: dict[str, Digest] = json.loads(artifacts.get(checkpoint.files))["files"]
+    return files["model.safetensors"]
+
+
+def kinds(events: list[JobEvent]) -> list[str]:
+    return [event.kind for event in events]
+
+
+def pin_newest(workshop: Any, spec: JobSpec) -> ResumePoint:
+    event = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"][-1]
+    resume = ResumePoint(attempt=1, incarnation=event.incarnation, step=event.step, **event.data)
+    workshop.executor.pin(spec, resume)
+    return resume
+
+
+def finish(workshop: Any, spec: JobSpec, incarnation: int = 1) -> Checkpoint:
+    workshop.executor.submit(spec, incarnation)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
+    return checkpoint_of(workshop.artifacts, spec)
+
+
+@pytest.mark.parametrize(("method", "steps"), [(Method.DPO, 3), (Method.GRPO, 2)])
+def test_trains_and_publishes_a_model_that_loads(workshop: Any, method: Method, steps: int, tiny_model: Path) -> None:
+    spec = workshop.spec(workshop.plan(method, steps=steps))
+    checkpoint = finish(workshop, spec)
+    assert checkpoint.step == steps
+    assert checkpoint.model.weights != workshop.start.weights
+    same = {"weights", "files"}
+    assert checkpoint.model.model_dump(exclude=same) == workshop.start.model_dump(exclude=same), "only weights may differ"
+    folder = workshop.artifacts.fetch(checkpoint.files, workshop.folder / "fetched")
+    assert {path.name for path in folder.iterdir()} == {path.name for path in tiny_model.iterdir()}
+    events = workshop.executor.events(spec.name)
+    assert kinds(events)[0] == "started"
+    assert kinds(events).count("progress") == steps
+    assert kinds(events)[-2:] == ["published", "stopped"]
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    chat = [{"role": "user", "content": "one up"}]
+    asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    assert model.generate(**asked, do_sample=False, max_new_tokens=3).shape[1] > asked["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize("method", [Method.DPO, Method.GRPO])
+def test_a_preempted_run_resumes_to_the_same_weights(workshop: Any, method: Method) -> None:
+    plan = workshop.plan(method, steps=40)
+    checkpoint = finish(workshop, workshop.spec(plan, attempt=2))
+    assert checkpoint.model.weights != workshop.start.weights
+    undisturbed = weights(workshop.artifacts, checkpoint)
+    spec = workshop.spec(plan)
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 3 or status.state == JobState.ENDED)
+    workshop.executor.cancel(spec.name)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    assert 3 <= pin_newest(workshop, spec).step < 40
+    assert weights(workshop.artifacts, finish(workshop, spec, 2)) == undisturbed
+    assert [event.step for event in workshop.executor.events(spec.name) if event.kind == "progress"] == list(range(1, 41))
+
+
+def test_a_killed_run_is_lost_and_resumes(workshop: Any) -> None:
+    plan = workshop.plan(Method.DPO, steps=30)
+    undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(plan, attempt=2)))
+    spec = workshop.spec(plan)
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 4 or status.state == JobState.ENDED)
+    os.kill(json.loads((workshop.run_folder(spec) / "i1" / "process.json").read_text())["pid"], signal.SIGKILL)
+    assert workshop.wait(spec).outcome == Outcome.LOST
+    pin_newest(workshop, spec)
+    assert weights(workshop.artifacts, finish(workshop, spec, 2)) == undisturbed
+
+
+def test_a_checkpoint_that_changed_after_it_was_pinned_is_not_loaded(workshop: Any) -> None:
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=200))
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
+    workshop.executor.cancel(spec.name)
+    workshop.wait(spec)
+    pinned = pin_newest(workshop, spec)
+    manifest = workshop.run_folder(spec).parent / pinned.path / MANIFEST
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    workshop.executor.submit(spec, 2)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.FAILED
+    assert "torn" in status.reason
+
+
+def test_an_adapter_is_merged_into_what_is_published(workshop: Any) -> None:
+    checkpoint = finish(workshop, workshop.spec(workshop.plan(Method.DPO, steps=2, lora={"rank": 2})))
+    assert checkpoint.model.parent is None
+    assert checkpoint.model.weights != workshop.start.weights
+
+
+def test_a_run_that_goes_wrong_is_stopped_with_a_reason(workshop: Any) -> None:
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=30, health={"max_grad_norm_seen": 1e-9, "patience": 2}))
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.FAILED
+    assert "gradient norm" in status.reason
+    assert status.step == 2
+
+
+def test_resume_state_runs_no_code_when_loaded(workshop: Any) -> None:
+    import torch
+    from transformers.trainer_pt_utils import safe_globals
+
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=2))
+    finish(workshop, spec)
+    files = [
+        path for path in (workshop.run_folder(spec) / "i1" / "step_2").rglob("*") if path.suffix not in (".json", ".jinja", ".safetensors")
+    ]
+    states = {path.name for path in files if path.suffix != ".md"}
+    assert states == {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
+    with safe_globals():  # NumPy's arrays, as the library allows when it resumes
+        for name in states:
+            assert torch.load(workshop.run_folder(spec) / "i1" / "step_2" / name, weights_only=True)
+
+
+def mean_of(workshop: Any, spec: JobSpec, figure: str, part: slice) -> float:
+    """Mean of a figure over some of the steps."""
+    values = [event.data[figure] for event in workshop.executor.events(spec.name) if event.kind == "progress"][part]
+    return float(sum(values) / len(values))
+
+
+def test_dpo_learns_the_order_of_its_pairs(workshop: Any) -> None:
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=40, save_every=40, learning_rate=5e-3))
+    finish(workshop, spec)
+    assert mean_of(workshop, spec, "margin", slice(-5, None)) > mean_of(workshop, spec, "margin", slice(5)) + 0.2
+    assert mean_of(workshop, spec, "pairs_in_order", slice(-5, None)) > 0.8
+
+
+def test_grpo_learns_the_answer_that_is_rewarded(workshop: Any) -> None:
+    spec = workshop.spec(workshop.plan(Method.GRPO, steps=40, save_every=40, learning_rate=5e-3, beta=0.0))
+    finish(workshop, spec)
+    assert mean_of(workshop, spec, "reward", slice(-5, None)) > mean_of(workshop, spec, "reward", slice(5)) + 0.3
+
+
+def test_an_attempt_has_only_its_time(workshop: Any) -> None:
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=100_000, grace_seconds=30), timeout=0.5)
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert (status.outcome, status.reason) == (Outcome.FAILED, "the attempt's time of 0.5 s is over")

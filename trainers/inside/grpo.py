@@ -1,0 +1,89 @@
+"""The GRPO trainer process: the model's own answers to prompts, scored by the very scorers that label traces.
+
+The scorers are rebuilt from the plan, which names their code; other code here is refused. An abstention stays one: the
+library leaves such an answer out of its group's mean and gives it no advantage.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from contracts.errors import Permanent
+from trainers.inside.job import Job
+from trainers.inside.training import lora, main
+from trainers.recipes import GRPORecipe, complete
+
+
+def rows(job: Job) -> list[dict[str, Any]]:
+    """Prompts as conversations with their references. Where any has a reference, those without are left out: most scorers need one."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(job.run / "prompts.parquet", columns=["prompt", "reference"])
+    found = [{"prompt": json.loads(row["prompt"]), "reference": row["reference"]} for row in table.to_pylist()]
+    return [row for row in found if row["reference"] is not None] or found
+
+
+def order(prompts: int, n: int, seed: int) -> list[int]:
+    """`n` indices of prompts: all of them in a random order, then again in another, and so on."""
+    chance = random.Random(seed)
+    drawn: list[int] = []
+    while len(drawn) < n:
+        drawn += chance.sample(range(prompts), prompts)
+    return drawn[:n]
+
+
+def reward_function(job: Job) -> Any:
+    """The library's kind of reward function around the plan's panel."""
+    from rewards.panel import planned_panel
+
+    panel = planned_panel(job.plan)
+
+    def reward(prompts: Any, completions: Any, reference: Any, **_: Any) -> list[float | None]:
+        samples = [
+            {"prompt": prompt, "answer": completion[0]["content"], "reference": right}
+            for prompt, completion, right in zip(prompts, completions, reference, strict=True)
+        ]
+        return panel.score_unseen(samples)
+
+    return reward
+
+
+def build(job: Job, shared: dict[str, Any]) -> Any:
+    """TRL's GRPOTrainer over one epoch that lasts the whole run, so that resume meets the same order."""
+    reward = reward_function(job)  # refuses foreign code before the library is loaded
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    recipe = complete(GRPORecipe, job.plan.recipe)
+    prompts = rows(job)
+    if not prompts:
+        raise Permanent("the training set holds no prompts; this plan should not have been made")
+    chosen = order(len(prompts), recipe.steps * recipe.prompts_per_step, job.plan.seed)
+    config = GRPOConfig(
+        **shared,
+        gradient_accumulation_steps=recipe.prompts_per_step * recipe.generations // recipe.micro_batch,
+        num_generations=recipe.generations,
+        max_completion_length=recipe.max_completion,
+        temperature=recipe.temperature,
+        top_p=recipe.top_p,
+        top_k=recipe.top_k,
+        beta=recipe.beta,
+        loss_type=recipe.loss,
+        scale_rewards=recipe.scale_rewards,
+        shuffle_dataset=False,
+    )
+    return GRPOTrainer(
+        model=str(job.run / "model"),
+        reward_funcs=reward,
+        args=config,
+        train_dataset=Dataset.from_list(prompts).select(chosen),
+        processing_class=AutoTokenizer.from_pretrained(job.run / "model", padding_side="left"),
+        peft_config=lora(recipe),
+    )
+
+
+if __name__ == "__main__":
+    main(build, lambda job: complete(GRPORecipe, job.plan.recipe))

@@ -1,0 +1,85 @@
+"""A job's place: its plan, its folders, its diary and its result, as wrapper and trainer both see them. No torch.
+
+<plan folder>/aN/               run folder = working directory: plan.json, model/, *.parquet, resume.json
+<plan folder>/aN/iM/            this incarnation: events.jsonl, step_K/, result.json (trainer), ended.json (wrapper)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import Permanent
+from contracts.exits import Outcome
+from contracts.files import write_atomic
+from contracts.ids import canonical
+from contracts.training import Method, ResumePoint, TrainingPlan
+from trainers.inside.events import Events
+from trainers.recipes import DPORecipe, GRPORecipe, Recipe, complete
+
+
+@dataclass(frozen=True)
+class Result:
+    """How the trainer process ended, in its own words."""
+
+    outcome: Outcome
+    reason: str
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One incarnation of one attempt."""
+
+    run: Path
+    plan: TrainingPlan
+    attempt: int
+    incarnation: int
+    gpus: int
+    events: Events
+
+    @property
+    def folder(self) -> Path:
+        """This incarnation's own folder."""
+        return self.run / f"i{self.incarnation}"
+
+    @property
+    def resume(self) -> ResumePoint | None:
+        """The only step that this incarnation may resume from: the one that was accepted and pinned."""
+        path = self.run / "resume.json"
+        return ResumePoint.model_validate_json(path.read_bytes()) if path.exists() else None
+
+    def finish(self, result: Result) -> None:
+        """The trainer's last word; the wrapper derives everything from it."""
+        value = {"outcome": result.outcome.value, "reason": result.reason, "step": result.step, "metrics": result.metrics}
+        write_atomic(self.folder / "result.json", canonical(value))
+
+    def result(self) -> Result | None:
+        """What the trainer said, if it did."""
+        path = self.folder / "result.json"
+        if not path.exists():
+            return None
+        value: dict[str, Any] = json.loads(path.read_bytes())
+        return Result(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"])
+
+
+def recipe_of(plan: TrainingPlan) -> Recipe:
+    """The plan's recipe, complete already, checked again."""
+    return complete(DPORecipe if plan.method == Method.DPO else GRPORecipe, plan.recipe)
+
+
+def here() -> Job:
+    """The job that this process belongs to: from the working directory and RATCHET_* variables. Permanent where they are not a job's."""
+    run = Path.cwd()
+    try:
+        plan = TrainingPlan.model_validate_json((run / "plan.json").read_bytes())
+        attempt, incarnation = int(os.environ["RATCHET_ATTEMPT"]), int(os.environ["RATCHET_INCARNATION"])
+    except (OSError, KeyError, ValueError) as error:
+        raise Permanent(f"{run} is no run folder of a job ({error}); jobs are started by an executor") from error
+    (run / f"i{incarnation}").mkdir(exist_ok=True)
+    events = Events(run / f"i{incarnation}" / "events.jsonl", incarnation, recipe_of(plan).steps)
+    return Job(run, plan, attempt, incarnation, int(os.environ.get("RATCHET_GPUS", "0")), events)

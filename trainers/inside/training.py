@@ -1,0 +1,219 @@
+"""What DPO and GRPO share inside the trainer process: arguments, the watch over each step, checkpoints, the saved model.
+
+SIGTERM: the step at hand is finished and checkpointed, then the run stops as preempted. The library's own just-in-time
+checkpoint saves in the middle of a step, where a GRPO step has already drawn its random numbers; at the end of a step
+resume is exact.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import Permanent, RatchetError
+from contracts.exits import Outcome
+from contracts.training import ResumePoint
+from trainers.inside import checkpoints
+from trainers.inside.health import Watch
+from trainers.inside.job import Job, Result, here
+from trainers.recipes import Recipe
+
+FIGURES = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "kl": "kl",
+    "entropy": "entropy",
+    "reward": "reward",
+    "reward_std": "reward_std",
+    "frac_reward_zero_std": "groups_without_signal",
+    "completions/mean_length": "answer_tokens",
+    "rewards/accuracies": "pairs_in_order",
+    "rewards/margins": "margin",
+    "logps/chosen": "chosen_logp",
+    "logps/rejected": "rejected_logp",
+}
+"""The library's names -> ours, for progress events."""
+
+
+class Stop:
+    """Whether somebody asked us to stop. Listens from the first moment, long before the library is loaded."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._hear)
+
+    def _hear(self, *_: object) -> None:
+        self.asked = True
+
+
+def die_with_parent() -> None:
+    """Linux: this process is killed when the wrapper is, so that no orphan goes on writing (prctl(2), PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+Build = Callable[[Job, dict[str, Any]], Any]
+"""(job, shared arguments) -> the library's trainer, ready to train."""
+
+
+def main(build: Build, recipe_of: Callable[[Job], Recipe]) -> None:
+    """The trainer process: trains, and leaves a result file whatever happens short of a kill."""
+    die_with_parent()
+    stop = Stop()
+    job = here()
+    try:
+        job.finish(_run(job, recipe_of(job), build, stop))
+    except ImportError as error:
+        job.finish(Result(Outcome.PERMANENT, f"{error}: this environment cannot train; install ratchet[train]", 0, {}))
+    except Permanent as error:
+        job.finish(Result(Outcome.PERMANENT, str(error), 0, {}))
+    except (Exception, MemoryError) as error:
+        job.finish(Result(Outcome.FAILED, f"{type(error).__name__}: {str(error)[:400]}", 0, {}))
+        raise
+
+
+def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
+    resume = job.resume
+    try:
+        folder = checkpoints.resume_folder(job.run.parent, resume) if resume else None
+    except RatchetError as error:  # another attempt starts afresh, so this is the attempt's failure, not the plan's
+        return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
+    trainer = build(job, arguments(job, recipe))
+    watcher = _Watcher(job, recipe, stop, resume)
+    trainer.add_callback(watcher.callback())
+    if stop.asked:
+        return Result(Outcome.PREEMPTED, "asked to stop before the first step", resume.step if resume else 0, {})
+    trainer.train(resume_from_checkpoint=str(folder) if folder else None)
+    step = int(trainer.state.global_step)
+    if watcher.wrong:
+        return Result(Outcome.FAILED, watcher.wrong, step, watcher.figures)
+    if step < recipe.steps:
+        return Result(Outcome.PREEMPTED, f"asked to stop; checkpointed at step {step} of {recipe.steps}", step, watcher.figures)
+    save(trainer, job)
+    return Result(Outcome.DONE, f"{step} steps", step, watcher.figures)
+
+
+def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
+    """Arguments that both of the library's configurations take; every one that matters is the recipe's."""
+    import torch
+
+    torch.set_num_threads(recipe.cpus)
+    on_gpu = job.gpus > 0
+    return {
+        "output_dir": str(job.folder / "work"),
+        "seed": job.plan.seed,
+        "max_steps": recipe.steps,
+        "per_device_train_batch_size": recipe.micro_batch,
+        "learning_rate": recipe.learning_rate,
+        "lr_scheduler_type": recipe.schedule,
+        "warmup_steps": recipe.warmup_steps,
+        "weight_decay": recipe.weight_decay,
+        "max_grad_norm": recipe.max_grad_norm,
+        "optim": "adamw_torch",
+        "model_init_kwargs": {"dtype": "float32"},
+        "bf16": recipe.precision == "bf16" or (recipe.precision == "auto" and on_gpu),
+        "gradient_checkpointing": recipe.gradient_checkpointing,
+        "use_cpu": not on_gpu,
+        "save_strategy": "steps",
+        "save_steps": recipe.save_every,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # else the watch would never see a NaN
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": on_gpu,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+
+
+def lora(recipe: Recipe) -> Any:
+    """The library's adapter configuration, or None."""
+    if recipe.lora is None:
+        return None
+    from peft import LoraConfig
+
+    targets = recipe.lora.targets if isinstance(recipe.lora.targets, str) else list(recipe.lora.targets)
+    return LoraConfig(
+        r=recipe.lora.rank, lora_alpha=recipe.lora.alpha, lora_dropout=recipe.lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
+    )
+
+
+class _Watcher:
+    """Sees every step: writes events, seals checkpoints, stops what goes wrong or is asked to stop."""
+
+    def __init__(self, job: Job, recipe: Recipe, stop: Stop, pinned: ResumePoint | None) -> None:
+        self.job = job
+        self.recipe = recipe
+        self.stop = stop
+        self.pinned = pinned
+        self.watch = Watch(recipe.health, float(getattr(recipe, "beta", 0.0)))
+        self.wrong: str | None = None
+        self.figures: dict[str, float] = {}
+
+    def logged(self, step: int, logs: Mapping[str, Any]) -> None:
+        if "loss" not in logs:  # the summary at the end of a run
+            return
+        numbers = {ours: float(logs[theirs]) for theirs, ours in FIGURES.items() if logs.get(theirs) is not None}
+        self.figures = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        self.job.events.write("progress", step, **numbers)
+        self.wrong = self.watch.judge(step, logs)
+        if self.wrong:
+            self.job.events.write("warning", step, reason=self.wrong)
+
+    def saved(self, step: int) -> None:
+        folder = self.job.folder / f"step_{step}"
+        written = self.job.folder / "work" / f"checkpoint-{step}"
+        (written / "training_args.bin").unlink(missing_ok=True)  # a pickle that nobody needs: the recipe says it all
+        manifest = checkpoints.seal(written, folder)
+        path = folder.relative_to(self.job.run.parent).as_posix()
+        self.job.events.write("checkpoint", step, path=path, manifest=manifest)
+        checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.pinned)
+
+    def callback(self) -> Any:
+        from transformers import TrainerCallback
+
+        watcher = self
+
+        class Callback(TrainerCallback):
+            def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
+                if watcher.stop.asked:
+                    control.should_save = control.should_training_stop = True
+                return control
+
+            def on_log(self, _args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> Any:
+                watcher.logged(state.global_step, logs or {})
+                if watcher.wrong:  # logged before saved: a broken step is not kept
+                    control.should_save, control.should_training_stop = False, True
+                return control
+
+            def on_save(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
+                watcher.saved(state.global_step)
+                return control
+
+        return Callback()
+
+
+def save(trainer: Any, job: Job) -> Path:
+    """The trained model beside the start model's own files, in the start model's number type; an adapter is merged first."""
+    import torch
+
+    types = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+    start = job.run / "model"
+    stored = checkpoints.stored_dtype(start)
+    if stored not in types:
+        raise Permanent(f"the start model's weights are {stored}; train from float32, bfloat16 or float16 weights")
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    raw = job.folder / "work" / "trained"
+    model.to(types[stored]).save_pretrained(raw)
+    return checkpoints.publishable(start, raw, job.folder / "model")

@@ -1,0 +1,175 @@
+"""Process 1 of a training job: starts the trainer, watches over its time, publishes what it made, and says how it ended.
+
+It judges by files, never by the trainer's exit code, and loads no torch. It refuses a plan that other code than the
+installed one was planned for. Its own exit code is one of contracts/exits.py; `ended.json` says the same in words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from contracts.errors import Permanent, RatchetError
+from contracts.exits import DONE, FAILURE, PERMANENT, PREEMPTED, Outcome
+from contracts.files import FolderArtifacts, write_atomic
+from contracts.ids import canonical
+from contracts.model import model_ref
+from contracts.training import Checkpoint, Method
+from trainers.code import code_digest
+from trainers.inside.job import Job, Result, here, recipe_of
+
+CODES = {Outcome.DONE: DONE, Outcome.PREEMPTED: PREEMPTED, Outcome.PERMANENT: PERMANENT, Outcome.FAILED: FAILURE, Outcome.LOST: 137}
+POLL = 0.1
+"""Seconds between two looks at the trainer."""
+RESERVE = 2.0
+"""Seconds of the grace that we keep for ourselves."""
+
+
+class Wrapper:
+    """One incarnation from start to end."""
+
+    def __init__(self, job: Job, artifacts: FolderArtifacts) -> None:
+        self.job = job
+        self.artifacts = artifacts
+        self.recipe = recipe_of(job.plan)
+        self.asked_at: float | None = None
+        signal.signal(signal.SIGTERM, self._hear)
+
+    def _hear(self, *_: object) -> None:
+        self.asked_at = self.asked_at or time.monotonic()
+
+    def run(self) -> Result:
+        """Trains and publishes, or finds that an earlier incarnation has."""
+        if self.artifacts.resolve(_name(self.job)):
+            return Result(Outcome.DONE, "an earlier incarnation had published the checkpoint", self.recipe.steps, {})
+        self._check()
+        self.job.events.write("started", self.job.resume.step if self.job.resume else 0, plan=self.job.plan.id)
+        result = self._derive(*self._train())
+        if result.outcome == Outcome.DONE:
+            self._publish(result)
+        return result
+
+    def _check(self) -> None:
+        plan = self.job.plan
+        if plan.code != code_digest():
+            raise Permanent(
+                f"the plan was made for code {plan.code[:12]}, installed is {code_digest()[:12]}; install that version, or plan again"
+            )
+        if plan.method == Method.GRPO:
+            from rewards.panel import planned_panel
+
+            planned_panel(plan)
+
+    def _train(self) -> tuple[int, str | None]:
+        """Runs the trainer process to its end: its return code, and why we stopped it, if we did."""
+        trainer = self._spawn()
+        forwarded, why = False, None
+        deadline = self._attempt_began() + float(os.environ.get("RATCHET_TIMEOUT", "inf"))
+        while (code := _wait(trainer)) is None:
+            if why is None and time.time() > deadline:
+                why = f"the attempt's time of {os.environ['RATCHET_TIMEOUT']} s is over"
+            if why is None and time.time() - self._last_sign() > self.recipe.health.stall_seconds:
+                why = f"no step for {self.recipe.health.stall_seconds:g} s: it stalls"
+            if why is not None:
+                self.asked_at = self.asked_at or time.monotonic()
+            if self.asked_at is not None and not forwarded:
+                forwarded = True
+                trainer.terminate()
+            if self.asked_at is not None and time.monotonic() - self.asked_at > max(
+                float(os.environ.get("RATCHET_GRACE", "30")) - RESERVE, 1.0
+            ):
+                os.killpg(trainer.pid, signal.SIGKILL)
+        return code, why
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        lock = os.environ.get("RATCHET_LOCK_FD")
+        with (self.job.folder / "trainer.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", f"trainers.inside.{self.job.plan.method.value}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "HF_HOME": str(self.job.run / "cache")},
+                process_group=0,
+                pass_fds=[int(lock)] if lock else [],  # who trains holds the attempt's lock, even if we are killed
+            )
+
+    def _attempt_began(self) -> float:
+        """When the attempt's first incarnation wrote its first event: time between incarnations counts too."""
+        first = min(self.job.run.glob("i[0-9]*/events.jsonl"), key=lambda path: int(path.parent.name[1:]))
+        with first.open() as file:
+            return float(json.loads(file.readline())["at"])
+
+    def _last_sign(self) -> float:
+        return self.job.events.path.stat().st_mtime
+
+    def _derive(self, code: int, why: str | None) -> Result:
+        result = self.job.result()
+        if result is not None and result.outcome == Outcome.DONE:
+            return result
+        if why is not None:
+            return Result(Outcome.FAILED, why, result.step if result else 0, {})
+        if result is not None:
+            return result
+        if self.asked_at is not None:
+            return Result(Outcome.PREEMPTED, "asked to stop; no checkpoint could be made in time", 0, {})
+        if code < 0:
+            return Result(Outcome.LOST, f"the trainer was killed by signal {-code} (out of memory?)", 0, {})
+        return Result(Outcome.FAILED, f"the trainer left no result (exit code {code}); see {self.job.folder / 'trainer.log'}", 0, {})
+
+    def _publish(self, result: Result) -> None:
+        """Files first, then the checkpoint, then its name: what is bound is whole."""
+        folder = self.job.folder / "model"
+        files = self.artifacts.put_folder(folder)
+        checkpoint = Checkpoint(
+            plan=self.job.plan.id,
+            attempt=self.job.attempt,
+            incarnation=self.job.incarnation,
+            step=result.step,
+            files=files,
+            model=model_ref(folder, files),
+            metrics=result.metrics,
+        )
+        bound = self.artifacts.bind(_name(self.job), self.artifacts.put(canonical(checkpoint)))
+        self.job.events.write("published", result.step, checkpoint=bound, files=files)
+        for done_with in (folder, self.job.folder / "work"):
+            shutil.rmtree(done_with, ignore_errors=True)
+
+
+def _name(job: Job) -> str:
+    return f"checkpoint/{job.plan.id}/a{job.attempt}"
+
+
+def _wait(trainer: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return trainer.wait(POLL)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def main() -> int:
+    """The exit code; every way out leaves ended.json, written last."""
+    folder = Path.cwd() / f"i{os.environ.get('RATCHET_INCARNATION', '0')}"
+    try:
+        job = here()
+        root = os.environ.get("RATCHET_ARTIFACTS")
+        if not root:
+            raise Permanent("RATCHET_ARTIFACTS is not set; the executor names the folder that checkpoints go to")
+        result = Wrapper(job, FolderArtifacts(Path(root))).run()
+        job.events.write("stopped", result.step, outcome=result.outcome.value, reason=result.reason)
+    except Permanent as error:
+        result = Result(Outcome.PERMANENT, str(error), 0, {})
+    except (RatchetError, OSError) as error:
+        result = Result(Outcome.FAILED, str(error), 0, {})
+    write_atomic(folder / "ended.json", canonical({"outcome": result.outcome.value, "reason": result.reason}))
+    return CODES[result.outcome]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
