@@ -1,0 +1,97 @@
+"""`ModelClient` over the OpenAI chat API. A failed request is an answer with `error`, so that no failure is scored as zero."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from contracts.evaluation import ChatAnswer, ChatRequest
+from contracts.ports import Progress
+from contracts.serving import Endpoint
+
+VERSION_HEADER = "x-ratchet-version"
+TRACE_HEADER = "x-ratchet-trace"
+SESSION_HEADER = "x-session-id"
+_TRIES = 3
+_BUSY = {429, 502, 503, 504}
+
+
+class HttpModelClient:
+    """Asks one endpoint, `concurrency` requests at a time; tries again where a server is busy or unreachable."""
+
+    def __init__(self, endpoint: Endpoint, concurrency: int = 16, timeout: float = 120.0) -> None:
+        self._endpoint = endpoint
+        self._concurrency = concurrency
+        self._limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        self._timeout = timeout
+
+    def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:
+        done = 0
+        lock = threading.Lock()
+
+        def ask(request: ChatRequest) -> ChatAnswer:
+            nonlocal done
+            answer = self._ask(client, request)
+            with lock:
+                done += 1
+                if progress and (done % 20 == 0 or done == len(requests)):
+                    progress(f"asking {self._endpoint.tag}", done, len(requests))
+            return answer
+
+        with (
+            httpx.Client(base_url=self._endpoint.url, limits=self._limits, timeout=self._timeout, trust_env=False) as client,
+            ThreadPoolExecutor(self._concurrency) as pool,
+        ):
+            return list(pool.map(ask, requests))
+
+    def _ask(self, client: httpx.Client, request: ChatRequest) -> ChatAnswer:
+        headers = {SESSION_HEADER: request.session} if request.session else {}
+        error = ""
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(0.2 * 2**attempt)
+            started = time.perf_counter()
+            try:
+                response = client.post("/v1/chat/completions", json=_body(self._endpoint.model, request), headers=headers)
+            except httpx.HTTPError as problem:  # also a reply that cannot be decoded
+                error = f"{type(problem).__name__}: {problem}"
+                continue
+            if response.status_code in _BUSY:
+                error = f"HTTP {response.status_code}"
+                continue
+            return _answer(response, (time.perf_counter() - started) * 1000)
+        return ChatAnswer(text=None, error=error)
+
+
+def _body(model: str, request: ChatRequest) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": list(request.messages),
+        "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+    }
+    return body | ({"seed": request.seed} if request.seed is not None else {})
+
+
+def _answer(response: httpx.Response, latency_ms: float) -> ChatAnswer:
+    if response.status_code != 200:
+        return ChatAnswer(text=None, error=f"HTTP {response.status_code}", latency_ms=latency_ms)
+    try:
+        choice = response.json()["choices"][0]
+        text, finish = choice["message"]["content"], choice.get("finish_reason")
+    except (ValueError, LookupError, TypeError, RecursionError) as problem:
+        return ChatAnswer(text=None, error=f"not a chat completion: {type(problem).__name__}: {str(problem)[:200]}", latency_ms=latency_ms)
+    if not isinstance(text, str):  # an answer without text is none; read as "", it would be scored as wrong
+        return ChatAnswer(text=None, error="no text in the answer", latency_ms=latency_ms)
+    return ChatAnswer(
+        text=text,
+        finish_reason=finish if isinstance(finish, str) else None,
+        latency_ms=latency_ms,
+        version=response.headers.get(VERSION_HEADER),
+        trace=response.headers.get(TRACE_HEADER),
+    )

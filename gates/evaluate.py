@@ -1,0 +1,140 @@
+"""`Evaluator`: both models answer one holdout edition and the golden set over their served API; rewards are paired by prompt."""
+
+from __future__ import annotations
+
+import io
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from contracts.data import HoldoutEdition
+from contracts.errors import Inconclusive
+from contracts.evaluation import ChatAnswer, ChatRequest, Comparison, EvalReport
+from contracts.ids import Digest, canonical
+from contracts.loop import GateSettings
+from contracts.model import ModelRef
+from contracts.ports import Artifacts, ModelClient, Progress, Rewards
+from gates.statistics import paired_interval
+
+
+@dataclass(frozen=True)
+class _Question:
+    set: str
+    prompt: tuple[dict[str, Any], ...]
+    reference: str | None
+    slice: str | None
+
+
+class PairedEvaluator:
+    """Greedy answers (temperature 0) of both sides to the same prompts, scored by the scorers for unseen answers."""
+
+    def __init__(self, artifacts: Artifacts, rewards: Rewards, settings: GateSettings) -> None:
+        self._artifacts = artifacts
+        self._rewards = rewards
+        self._settings = settings
+
+    def evaluate(
+        self, edition: HoldoutEdition, champion: tuple[ModelRef, ModelClient], candidate: tuple[ModelRef, ModelClient], progress: Progress
+    ) -> EvalReport:
+        questions = self._questions(edition)
+        requests = [ChatRequest(messages=q.prompt, temperature=0.0, max_tokens=self._settings.max_tokens) for q in questions]
+        with ThreadPoolExecutor(2) as pool:
+            old, new = pool.map(lambda side: side[1].chat(requests, progress), (champion, candidate))
+        scores = {"champion": self._score(questions, old), "candidate": self._score(questions, new)}
+        failures = _failures("champion", old, scores["champion"]) + _failures("candidate", new, scores["candidate"])
+        rows = list(zip(questions, old, new, scores["champion"], scores["candidate"], strict=True))
+        paired = [(q, a, b) for q, _, _, a, b in rows if a is not None and b is not None]
+        return EvalReport(
+            edition=edition.number,
+            champion=champion[0].id,
+            candidate=candidate[0].id,
+            asked=len(questions),
+            answered_by_both=len(paired),
+            failures=dict(failures),
+            comparisons=tuple(self._comparisons(paired)),
+            lengths={side: _mean_length(answers) for side, answers in (("champion", old), ("candidate", new))},
+            latency_ms={side: _p95(answers) for side, answers in (("champion", old), ("candidate", new))},
+            answers=self._artifacts.put(b"\n".join(_row(*row) for row in rows)),
+        )
+
+    def _questions(self, edition: HoldoutEdition) -> list[_Question]:
+        sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), ("golden", edition.golden)]
+        questions = [q for name, key in sets if key for q in _read(name, self._artifacts.get(key))]
+        if not questions:
+            raise Inconclusive(f"edition {edition.number} of line {edition.line!r} holds no prompts; nothing can be compared")
+        return questions
+
+    def _score(self, questions: Sequence[_Question], answers: Sequence[ChatAnswer]) -> list[float | None]:
+        known = [i for i, answer in enumerate(answers) if answer.text is not None]
+        samples = [{"prompt": list(questions[i].prompt), "answer": answers[i].text, "reference": questions[i].reference} for i in known]
+        scores: list[float | None] = [None] * len(answers)
+        for i, score in zip(known, self._rewards.score_unseen(samples), strict=True):
+            scores[i] = score
+        return scores
+
+    def _comparisons(self, paired: Sequence[tuple[_Question, float, float]]) -> list[Comparison]:
+        groups = {"overall": list(paired)}
+        for q, a, b in paired:
+            groups.setdefault(q.set, []).append((q, a, b))
+        for name in sorted({q.slice for q, _, _ in paired if q.slice}):
+            groups[f"slice:{name}"] = [row for row in paired if row[0].slice == name]
+        comparisons = (self._compare(name, rows) for name, rows in groups.items())
+        return [comparison for comparison in comparisons if comparison is not None]
+
+    def _compare(self, name: str, rows: Sequence[tuple[_Question, float, float]]) -> Comparison | None:
+        """Turns of one conversation, and one prompt asked twice, are one cluster: its differences are averaged first."""
+        clusters: dict[str, list[float]] = {}
+        for q, a, b in rows:
+            clusters.setdefault(_root(q.prompt), []).append(b - a)
+        interval = paired_interval([float(np.mean(values)) for values in clusters.values()], self._settings.level)
+        if interval is None:
+            return None
+        means = [float(np.mean([row[side] for row in rows])) for side in (1, 2)]
+        return Comparison(name=name, n=len(clusters), champion=means[0], candidate=means[1], difference=interval)
+
+
+def _root(prompt: Sequence[Mapping[str, Any]]) -> str:
+    """What a conversation's turns have in common, as in the holdout's split: the first user message (or the first message)."""
+    first = next((message for message in prompt if message.get("role") == "user"), prompt[0] if prompt else {})
+    return " ".join(unicodedata.normalize("NFKC", str(first.get("content"))).casefold().split())
+
+
+def _read(name: str, parquet: bytes) -> list[_Question]:
+    rows = pq.read_table(io.BytesIO(parquet), columns=["prompt", "reference", "slice"]).to_pylist()
+    return [_Question(name, tuple(json.loads(row["prompt"])), row["reference"], row["slice"]) for row in rows]
+
+
+def _failures(side: str, answers: Sequence[ChatAnswer], scores: Sequence[float | None]) -> Counter[str]:
+    failed = Counter(f"{side}:{(answer.error or 'no answer').split(':')[0]}" for answer in answers if answer.text is None)
+    unscored = sum(1 for answer, score in zip(answers, scores, strict=True) if answer.text is not None and score is None)
+    return failed + Counter({f"{side}:unscored": unscored})
+
+
+def _mean_length(answers: Sequence[ChatAnswer]) -> float:
+    lengths = [len(answer.text) for answer in answers if answer.text is not None]
+    return float(np.mean(lengths)) if lengths else 0.0
+
+
+def _p95(answers: Sequence[ChatAnswer]) -> float:
+    values = [answer.latency_ms for answer in answers if answer.text is not None]
+    return float(np.percentile(values, 95)) if values else 0.0
+
+
+def _row(question: _Question, old: ChatAnswer, new: ChatAnswer, old_score: float | None, new_score: float | None) -> bytes:
+    return canonical(
+        {
+            "set": question.set,
+            "slice": question.slice,
+            "prompt": list(question.prompt),
+            "reference": question.reference,
+            "champion": {"answer": old.text, "reward": old_score, "error": old.error},
+            "candidate": {"answer": new.text, "reward": new_score, "error": new.error},
+        }
+    )

@@ -1,0 +1,104 @@
+"""`RolloutJudge`: what live evidence says about one step of a rollout. Does no harm within the margin, or goes back.
+
+Low weights decide on exposure, errors and latency; quality is decided as non-inferiority at the largest weight below 100,
+but a candidate that is shown to be worse than the margin goes back at any step. alpha is one budget: it is divided evenly
+over both tested metrics and all steps. Each person counts once, by the mean of his or her ratings. Latency is compared by
+plain ratios and is not part of the budget.
+"""
+
+from __future__ import annotations
+
+import math
+
+from contracts.evaluation import Interval
+from contracts.loop import RolloutSettings
+from contracts.serving import Arm, Evidence, StepJudgement, StepResult
+from gates.statistics import difference_sequence, sequence_factor, share_difference_sequence
+
+_METRICS = 2
+
+
+class EvidenceJudge:
+    """Judges by the loop file's rollout settings; pure."""
+
+    def __init__(self, settings: RolloutSettings) -> None:
+        self._settings = settings
+        self._alpha = settings.alpha / (_METRICS * len(settings.steps))
+        self._tightest = max(20.0, float(settings.min_requests))
+
+    def judge(self, largest: bool, seconds: float, fresh: Evidence, mature: Evidence) -> StepJudgement:
+        errors = share_difference_sequence(_errors(fresh.champion), _errors(fresh.candidate), self._alpha, self._tightest)
+        quality = difference_sequence(mature.champion.rated, mature.candidate.rated, self._alpha, self._tightest)
+        strict = difference_sequence(mature.champion.rated, mature.candidate.rated, 2 * self._settings.beta, self._tightest)
+        harm = self._harm(errors, quality, fresh)
+        missing = self._missing(largest, seconds, fresh, strict)
+        result = StepResult.ROLL_BACK if harm else StepResult.WAIT if missing else StepResult.ADVANCE
+        reasons = harm or missing or self._summary(largest, fresh, strict)
+        counts = {"requests": fresh.champion.requests + fresh.candidate.requests, "candidate_requests": fresh.candidate.requests}
+        return StepJudgement(result=result, reasons=tuple(reasons), quality=strict, errors=errors, **counts)
+
+    def _harm(self, errors: Interval | None, quality: Interval | None, fresh: Evidence) -> list[str]:
+        settings = self._settings
+        harm = []
+        if errors is not None and errors.low > settings.error_margin:
+            harm.append(f"its error share is higher by {_show(errors)}, more than the margin {settings.error_margin:g}")
+        if quality is not None and quality.high < 0 and quality.low <= -settings.margin:
+            harm.append(f"its users rate it lower by {_show(quality)}, and a loss beyond the margin {settings.margin:g} is not excluded")
+        slow = _slower(fresh, settings.latency_ratio, settings.min_requests)
+        return [*harm, slow] if slow else harm
+
+    def _missing(self, largest: bool, seconds: float, fresh: Evidence, quality: Interval | None) -> list[str]:
+        settings, n = self._settings, fresh.candidate.requests
+        missing = []
+        if n < settings.min_requests:
+            missing.append(f"{n} of {settings.min_requests} requests seen")
+        if fresh.champion.requests == 0 and (largest or settings.holdback > 0):
+            missing.append("the champion had no request to compare with")
+        if seconds < settings.min_seconds:
+            missing.append(f"{seconds:.0f} of {settings.min_seconds:g} s passed")
+        if largest and (quality is None or quality.low <= -settings.margin):
+            known = _show(quality) if quality else "no ratings on both sides"
+            missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: {known}")
+        return missing
+
+    def _summary(self, largest: bool, fresh: Evidence, quality: Interval | None) -> list[str]:
+        old, new = fresh.champion, fresh.candidate
+        errors = f"errors {new.errors}/{new.requests} against {old.errors}/{old.requests}"
+        rated = f"; ratings {_show(quality)}, above -{self._settings.margin:g}" if largest and quality else ""
+        return [errors + rated]
+
+
+def _errors(arm: Arm) -> tuple[int, int]:
+    return arm.errors, arm.requests
+
+
+def _slower(fresh: Evidence, ratio: float, enough: int) -> str | None:
+    """Both the median and the 95th percentile must be slower: a single slow request, or a busy machine's tail, is not harm."""
+    old, new = fresh.champion, fresh.candidate
+    if min(old.requests, new.requests) < enough:
+        return None
+    pairs = [(new.latency_p50_ms, old.latency_p50_ms), (new.latency_p95_ms, old.latency_p95_ms)]
+    ratios = [a / b for a, b in pairs if a is not None and b]
+    if len(ratios) < 2 or min(ratios) <= ratio:
+        return None
+    return f"it is slower: median ×{ratios[0]:.2f}, p95 ×{ratios[1]:.2f}, more than ×{ratio:g}"
+
+
+def _show(interval: Interval) -> str:
+    return f"{interval.estimate:+.3f} ({interval.low:+.3f} to {interval.high:+.3f}, {interval.n} clusters)"
+
+
+def ratings_to_decide(settings: RolloutSettings, difference: float = 0.0, deviation: float = 0.5) -> int:
+    """Ratings (both arms, one a person) that the quality step needs to show non-inferiority at a true `difference`."""
+    below = [weight for weight in settings.steps if weight < 100]
+    share = (below[-1] if below else 50.0) / 100
+    room = settings.margin + difference
+    if room <= 0:
+        return -1
+    n = 20.0
+    while n < 1e9:
+        error = deviation * math.sqrt(1 / (n * share) + 1 / (n * (1 - share)))
+        if error * sequence_factor(n, 2 * settings.beta, max(20.0, float(settings.min_requests))) <= room:
+            return math.ceil(n)
+        n *= 1.02
+    return -1

@@ -1,0 +1,132 @@
+"""`Registry` in MLflow: a copy of what the ledger knows, where people look for models. Never the authority.
+
+The model folder is registered by reference to our artifact (no pickled flavour, no upload): MLflow keeps lineage tags,
+metrics and aliases. mlflow is imported at first use, because it takes seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import Permanent, Retryable
+from contracts.serving import ModelVersion
+
+log = logging.getLogger("ratchet.registry")
+_TAG = "ratchet.tag"
+_NAME_LENGTH = 250
+"""Of a metric, in MLflow."""
+_INVALID = "INVALID_PARAMETER_VALUE"
+
+
+class MlflowRegistry:
+    """Versions, aliases and lineage tags at a tracking URI (a server, or SQLite on one machine)."""
+
+    def __init__(self, uri: str, folder: Path) -> None:
+        self._uri = uri
+        self._folder = folder
+
+    @cached_property
+    def _client(self) -> Any:
+        import mlflow
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table that it makes
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return mlflow.MlflowClient(tracking_uri=self._uri, registry_uri=self._uri)
+
+    def register(self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float]) -> str:
+        with _reachable(self._uri):
+            self._model(version.line)
+            found = self._version(version.line, version.tag)
+            if found is None:
+                run = self._run(version, metrics)
+                known = {**tags, _TAG: version.tag}
+                found = self._client.create_model_version(version.line, source=str(folder.absolute()), run_id=run, tags=known).version
+        return f"models:/{version.line}/{found}"
+
+    def alias(self, line: str, alias: str, tag: str) -> None:
+        with _reachable(self._uri):
+            found = self._version(line, tag)
+            if found is None:
+                raise Retryable(f"the registry has no version {tag} of {line}; it is registered at the next reconciliation")
+            self._client.set_registered_model_alias(line, alias, found)
+
+    def aliases(self, line: str) -> dict[str, str]:
+        from mlflow.exceptions import MlflowException
+
+        with _reachable(self._uri):
+            try:
+                pointers = self._client.get_registered_model(line).aliases
+            except MlflowException as error:
+                if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                    return {}
+                raise
+            return {alias: str(self._client.get_model_version(line, number).tags.get(_TAG)) for alias, number in pointers.items()}
+
+    def _model(self, line: str) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.create_registered_model(line, tags={"ratchet": "line"})
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    def _version(self, line: str, tag: str) -> str | None:
+        """The number under which MLflow knows our tag: what makes `register` idempotent."""
+        versions = self._client.search_model_versions(f"name = '{line}'", max_results=10_000)
+        return next((str(v.version) for v in versions if v.tags.get(_TAG) == tag), None)
+
+    def _run(self, version: ModelVersion, metrics: Mapping[str, float]) -> str:
+        """A run for the metrics; one per version tag."""
+        experiment = self._client.get_experiment_by_name(f"ratchet/{version.line}")
+        number = (
+            experiment.experiment_id
+            if experiment
+            else self._client.create_experiment(f"ratchet/{version.line}", artifact_location=(self._folder / "runs").absolute().as_uri())
+        )
+        runs = self._client.search_runs([number], f"tags.`{_TAG}` = '{version.tag}'", max_results=1)
+        run = runs[0] if runs else self._client.create_run(number, tags={_TAG: version.tag}, run_name=version.tag)
+        for name, value in metrics.items():
+            self._log(str(run.info.run_id), metric_name(name), float(value))
+        with contextlib.suppress(Exception):
+            self._client.set_terminated(run.info.run_id)
+        return str(run.info.run_id)
+
+    def _log(self, run: str, name: str, value: float) -> None:
+        """A metric that MLflow refuses is left out of this copy: it must not keep a version from being registered."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.log_metric(run, name, value)
+        except MlflowException as error:
+            if error.error_code != _INVALID:
+                raise
+            log.warning("the registry refuses the metric %s: %s", name, str(error).splitlines()[0])
+
+
+def metric_name(name: str) -> str:
+    """As MLflow takes it: ASCII letters, digits, _ - . and blanks, in a relative path without empty or dotted parts, and not too long."""
+    plain = re.sub(r"[^A-Za-z0-9_\-. /]", "_", name.replace(":", "/"))
+    parts = [part for part in plain.split("/") if part.strip(".")]
+    return "/".join(parts)[:_NAME_LENGTH].rstrip("/") or "_"
+
+
+@contextmanager
+def _reachable(uri: str) -> Iterator[None]:
+    """Retryable where the registry is away; Permanent where it says that what it was sent is wrong."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        where = uri.split("@")[-1]
+        if getattr(error, "error_code", None) == _INVALID:
+            raise Permanent(f"the registry at {where} refuses this for ever: {str(error).splitlines()[0]}") from error
+        raise Retryable(f"the registry at {where} cannot be used now: {str(error).splitlines()[0]}") from error

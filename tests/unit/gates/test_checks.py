@@ -1,0 +1,177 @@
+"""Missing, broken or contradictory evidence never passes; alike models pass rarely; a planted regression is caught."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.evaluation import Comparison, EvalReport, Interval, Result, verdict_of
+from contracts.ids import digest
+from contracts.loop import GateSettings
+from gates.checks import checks
+from gates.statistics import paired_interval
+
+SETTINGS = GateSettings(min_prompts=50, min_slice=10)
+
+
+def comparison(name: str, low: float, high: float, n: int = 200, estimate: float | None = None) -> Comparison:
+    middle = (low + high) / 2 if estimate is None else estimate
+    return Comparison(
+        name=name, n=n, champion=0.5, candidate=0.5 + middle, difference=Interval(estimate=middle, low=low, high=high, level=0.95, n=n)
+    )
+
+
+GOOD = (
+    comparison("overall", 0.05, 0.15),
+    comparison("holdout", 0.02, 0.18, 100),
+    comparison("golden", 0.02, 0.18, 100),
+    comparison("slice:a", 0.0, 0.2, 100),
+    comparison("slice:b", -0.05, 0.2, 100),
+)
+
+
+def report(**changes: Any) -> EvalReport:
+    fields: dict[str, Any] = {
+        "edition": 1,
+        "champion": digest("old"),
+        "candidate": digest("new"),
+        "asked": 200,
+        "answered_by_both": 200,
+        "failures": {},
+        "comparisons": GOOD,
+        "lengths": {"champion": 100.0, "candidate": 110.0},
+        "latency_ms": {},
+        "answers": digest("answers"),
+    }
+    return EvalReport(**(fields | changes))
+
+
+def verdict(given: EvalReport, settings: GateSettings = SETTINGS) -> Result:
+    return verdict_of(tuple(check.check(given) for check in checks(settings)), digest("report")).result
+
+
+def said(name: str, given: EvalReport) -> Result:
+    return next(check.check(given).result for check in checks(SETTINGS) if check.name == name)
+
+
+def swapped(*comparisons: Comparison) -> tuple[Comparison, ...]:
+    """The good ones, with these in the places of their names."""
+    names = {c.name for c in comparisons}
+    return (*(c for c in GOOD if c.name not in names), *comparisons)
+
+
+NAN = math.nan
+BAD: dict[str, dict[str, Any]] = {
+    "coverage missing": {"asked": 0, "answered_by_both": 0},
+    "coverage few": {"answered_by_both": 49},
+    "coverage error champion": {"failures": {"champion:HTTP 500": 5}},
+    "coverage error candidate": {"failures": {"candidate:ReadTimeout": 3, "candidate:unscored": 2}},
+    "coverage conflicting": {"answered_by_both": 201},
+    "quality missing": {"comparisons": GOOD[1:]},
+    "quality nothing": {"comparisons": ()},
+    "quality nan": {"comparisons": swapped(comparison("overall", NAN, NAN))},
+    "quality nan high": {"comparisons": swapped(comparison("overall", 0.05, NAN))},
+    "quality nan estimate": {"comparisons": swapped(comparison("overall", 0.05, 0.15, estimate=NAN))},
+    "quality infinite": {"comparisons": swapped(comparison("overall", math.inf, math.inf))},
+    "quality few": {"comparisons": swapped(comparison("overall", 0.05, 0.15, n=3))},
+    "quality conflicting": {"comparisons": swapped(comparison("overall", 0.15, 0.05))},
+    "quality outside": {"comparisons": swapped(comparison("overall", 0.05, 0.15, estimate=-0.3))},
+    "quality touches": {"comparisons": swapped(comparison("overall", 0.0, 0.1))},
+    "quality worse": {"comparisons": swapped(comparison("overall", -0.2, -0.1))},
+    "quality twice": {"comparisons": (*GOOD, comparison("overall", -0.2, -0.1))},
+    "slices nan": {"comparisons": swapped(comparison("slice:a", NAN, NAN))},
+    "slices nan low": {"comparisons": swapped(comparison("slice:a", NAN, 0.1))},
+    "slices lost": {"comparisons": swapped(comparison("slice:a", -0.4, -0.2))},
+    "agreement nan": {"comparisons": swapped(comparison("golden", NAN, NAN))},
+    "agreement conflicting": {"comparisons": swapped(comparison("golden", -0.2, -0.05))},
+    "length missing": {"lengths": {}},
+    "length one side": {"lengths": {"champion": 100.0}},
+    "length nan": {"lengths": {"champion": 100.0, "candidate": NAN}},
+    "length infinite": {"lengths": {"champion": math.inf, "candidate": math.inf}},
+    "length exploded": {"lengths": {"champion": 100.0, "candidate": 1000.0}},
+    "length vanished": {"lengths": {"champion": 100.0, "candidate": 0.0}},
+}
+
+
+def test_good_evidence_passes() -> None:
+    assert verdict(report()) is Result.PASS
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_evidence_never_passes(case: str) -> None:
+    given = report(**BAD[case])
+    assert verdict(given) is not Result.PASS
+    assert said(case.split()[0], given) is not Result.PASS, "the check whose evidence it is must say so itself"
+
+
+def test_small_slices_are_shown_and_not_judged() -> None:
+    assert verdict(report(comparisons=swapped(comparison("slice:a", -0.5, -0.3, n=9)))) is Result.PASS
+
+
+def test_without_checks_nothing_passes() -> None:
+    assert verdict_of((), digest("report")).result is Result.INCONCLUSIVE
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(low=numbers, high=numbers, estimate=numbers, old=numbers, new=numbers, n=st.integers(0, 300))
+def test_whatever_the_figures_only_a_whole_interval_above_zero_passes(
+    low: float, high: float, estimate: float, old: float, new: float, n: int
+) -> None:
+    given = report(
+        comparisons=swapped(comparison("overall", low, high, n, estimate)), lengths={"champion": abs(old), "candidate": abs(new)}
+    )
+    if verdict(given) is Result.PASS:
+        assert 0 < low <= estimate <= high < math.inf
+        assert n >= SETTINGS.min_prompts
+        assert abs(new) + 1 <= SETTINGS.max_length_ratio * (abs(old) + 1)
+
+
+def _simulated(draw: np.random.Generator, n: int, gain: float, slice_loss: float = 0.0) -> EvalReport:
+    """Answers right or wrong, paired by prompt; a quarter of the prompts are slice b, where the candidate may lose."""
+    old = draw.random(n) < 0.6
+    flips = draw.random(n)
+    in_b = np.arange(n) % 4 == 0
+    chance = np.where(in_b, gain - slice_loss, gain)
+    new = np.where(flips < 0.15, draw.random(n) < 0.6, old)
+    new = np.where(draw.random(n) < np.abs(chance), chance > 0, new)
+    difference = new.astype(float) - old.astype(float)
+    comparisons = []
+    for name, rows in (("overall", slice(None)), ("slice:a", ~in_b), ("slice:b", in_b)):
+        values = difference[rows]
+        interval = paired_interval(list(values), SETTINGS.level)
+        assert interval is not None
+        comparisons.append(
+            Comparison(name=name, n=len(values), champion=float(old[rows].mean()), candidate=float(new[rows].mean()), difference=interval)
+        )
+    return report(asked=n, answered_by_both=n, comparisons=tuple(comparisons))
+
+
+def test_a_thousand_alike_models_pass_at_most_as_often_as_the_level_says() -> None:
+    draw = np.random.default_rng(1)
+    passed = sum(verdict(_simulated(draw, 300, 0.0)) is Result.PASS for _ in range(1000))
+    assert passed / 1000 <= 0.05
+
+
+def test_a_planted_regression_is_caught() -> None:
+    draw = np.random.default_rng(2)
+    results = [verdict(_simulated(draw, 400, -0.15)) for _ in range(100)]
+    assert Result.PASS not in results
+    assert results.count(Result.FAIL) >= 95
+
+
+def test_a_ruined_slice_is_caught_behind_a_good_average() -> None:
+    draw = np.random.default_rng(3)
+    results = [verdict(_simulated(draw, 800, 0.3, slice_loss=0.8)) for _ in range(50)]
+    assert Result.PASS not in results
+
+
+def test_a_real_gain_passes() -> None:
+    draw = np.random.default_rng(4)
+    assert sum(verdict(_simulated(draw, 400, 0.25)) is Result.PASS for _ in range(50)) >= 48

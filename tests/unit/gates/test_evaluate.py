@@ -1,0 +1,40 @@
+"""Both sides over the same prompts: what is one observation, and what is many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from contracts.loop import GateSettings
+from gates.evaluate import PairedEvaluator, _Question
+
+
+def _conversation(first: str, turns: int) -> list[tuple[_Question, float, float]]:
+    """Every turn of one conversation, as the holdout has it: each prompt holds all that was said before."""
+    said: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
+    rows = []
+    for turn in range(turns):
+        said = [*said, {"role": "user", "content": first if turn == 0 else f"turn {turn}"}]
+        rows.append((_Question("holdout", tuple(said), "r", None), 0.0, 1.0 if turn % 3 else 0.0))
+        said = [*said, {"role": "assistant", "content": "a"}]
+    return rows
+
+
+@pytest.fixture
+def evaluator() -> PairedEvaluator:
+    return PairedEvaluator(None, None, GateSettings())  # type: ignore[arg-type]
+
+
+def test_one_conversation_is_one_observation_however_many_turns_it_has(evaluator: PairedEvaluator) -> None:
+    assert evaluator._compare("overall", _conversation("hello", 60)) is None
+    both = evaluator._compare("overall", _conversation("hello", 60) + _conversation("good day", 3))
+    assert both is not None
+    assert (both.n, both.difference.n) == (2, 2)
+
+
+def test_spelling_does_not_make_two_of_one_question(evaluator: PairedEvaluator) -> None:
+    rows = _conversation("What is it?", 1) + _conversation(" what IS\n it?", 1) + _conversation("who is it?", 1)
+    compared = evaluator._compare("overall", rows)
+    assert compared is not None
+    assert compared.n == 2

@@ -1,0 +1,250 @@
+"""Evaluation over real HTTP against servers that misbehave: a failure is never an answer, and never a score of zero."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from contracts.data import HoldoutEdition
+from contracts.errors import Inconclusive
+from contracts.evaluation import ChatRequest, EvalReport, Result, verdict_of
+from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
+from contracts.ids import digest
+from contracts.loop import GateSettings
+from contracts.serving import Endpoint
+from gates.checks import checks
+from gates.client import HttpModelClient
+from gates.evaluate import PairedEvaluator
+
+Reply = tuple[int, bytes, dict[str, str]]
+Behaviour = Callable[[dict[str, Any]], Reply]
+
+
+def completion(text: Any, **more: Any) -> Reply:
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"} | more
+    return 200, json.dumps({"choices": [choice]}).encode(), {"x-ratchet-version": "v-1"}
+
+
+class Backend:
+    """A server that behaves as told; it counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.behaviour: Behaviour = lambda _body: completion("yes")
+        self.asked: list[dict[str, Any]] = []
+        backend = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                backend.asked.append(body)
+                status, content, headers = backend.behaviour(body)
+                if status == 0:
+                    self.wfile.write(content)
+                    return
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def client(self, timeout: float = 10.0) -> HttpModelClient:
+        return HttpModelClient(Endpoint(tag="v-1", url=self.url, model="m"), concurrency=8, timeout=timeout)
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    backend = Backend()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def other() -> Iterator[Backend]:
+    backend = Backend()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses between tries."""
+    monkeypatch.setattr("gates.client.time.sleep", lambda _seconds: None)
+
+
+def ask(n: int = 1, **fields: Any) -> list[ChatRequest]:
+    return [ChatRequest(messages=({"role": "user", "content": f"q{i}"},), **fields) for i in range(n)]
+
+
+def test_answers_come_in_order_with_attribution(backend: Backend) -> None:
+    backend.behaviour = lambda body: completion(body["messages"][0]["content"].upper())
+    answers = backend.client().chat(ask(50, temperature=0.5, seed=3, max_tokens=7))
+    assert [answer.text for answer in answers] == [f"Q{i}" for i in range(50)]
+    assert {answer.version for answer in answers} == {"v-1"}
+    assert {(body["model"], body["temperature"], body["seed"], body["max_tokens"]) for body in backend.asked} == {("m", 0.5, 3, 7)}
+
+
+def zipped(_body: dict[str, Any]) -> Reply:
+    return 200, b"this is not gzip", {"content-encoding": "gzip"}
+
+
+def nested(_body: dict[str, Any]) -> Reply:
+    return 200, b'{"choices":' + b"[" * 20_000, {}
+
+
+BROKEN: dict[str, Behaviour] = {
+    "500": lambda _: (500, b"oops", {}),
+    "404": lambda _: (404, b'{"error":{}}', {}),
+    "redirect": lambda _: (302, b"", {"location": "http://127.0.0.1:1/"}),
+    "empty": lambda _: (200, b"", {}),
+    "garbage": lambda _: (200, b"\xff\xfe<html>", {}),
+    "not an object": lambda _: (200, b"[1]", {}),
+    "null": lambda _: (200, b"null", {}),
+    "no choices": lambda _: (200, b'{"choices": []}', {}),
+    "choices of text": lambda _: (200, b'{"choices": ["hello"]}', {}),
+    "no message": lambda _: (200, b'{"choices": [{}]}', {}),
+    "null message": lambda _: (200, b'{"choices": [{"message": null}]}', {}),
+    "null content": lambda _: completion(None),
+    "content of parts": lambda _: completion([{"type": "text", "text": "yes"}]),
+    "number": lambda _: completion(5),
+    "bad gzip": zipped,
+    "nested": nested,
+    "not http": lambda _: (0, b"SSH-2.0-OpenSSH\r\n", {}),
+    "closed": lambda _: (0, b"", {}),
+}
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_reply_is_an_answer_with_an_error(backend: Backend, how: str) -> None:
+    backend.behaviour = lambda body: BROKEN[how](body) if body["messages"][0]["content"] == "q1" else completion("yes")
+    good, bad, also = backend.client().chat(ask(3))
+    assert (good.text, also.text) == ("yes", "yes")
+    assert bad.text is None
+    assert bad.error
+
+
+@pytest.mark.parametrize("finish", [5, None, {"reason": "x"}, ["stop"]])
+def test_an_odd_finish_reason_does_not_spoil_an_answer(backend: Backend, finish: Any) -> None:
+    backend.behaviour = lambda _: completion("yes", finish_reason=finish)
+    (answer,) = backend.client().chat(ask())
+    assert answer.text == "yes"
+
+
+def test_an_empty_answer_is_an_answer(backend: Backend) -> None:
+    backend.behaviour = lambda _: completion("")
+    (answer,) = backend.client().chat(ask())
+    assert (answer.text, answer.error) == ("", None)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_busy_server_is_asked_again(backend: Backend) -> None:
+    replies = [(503, b"", {}), (429, b"", {}), completion("yes")]
+    backend.behaviour = lambda _: replies.pop(0)
+    (answer,) = backend.client().chat(ask())
+    assert answer.text == "yes"
+    assert len(backend.asked) == 3
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_server_that_hangs_or_is_not_there_is_an_error(backend: Backend) -> None:
+    stop = threading.Event()
+    backend.behaviour = lambda _: (stop.wait(5), completion("late"))[1]
+    (answer,) = backend.client(timeout=0.1).chat(ask())
+    stop.set()
+    assert answer.text is None
+    assert "Timeout" in str(answer.error)
+    (gone,) = HttpModelClient(Endpoint(tag="x", url="http://127.0.0.1:1", model="x"), timeout=1).chat(ask())
+    assert "ConnectError" in str(gone.error)
+    assert time.monotonic() > 0
+
+
+SETTINGS = GateSettings(min_prompts=20, max_failures=0.1)
+
+
+def edition(artifacts: MemoryArtifacts, n: int = 40, golden: int = 0, prompts: list[str] | None = None) -> HoldoutEdition:
+    def store(names: list[str]) -> str:
+        rows = [
+            {"prompt": json.dumps([{"role": "user", "content": name}]), "reference": "yes", "slice": f"s{i % 2}"}
+            for i, name in enumerate(names)
+        ]
+        buffer = io.BytesIO()
+        schema = pa.schema([("prompt", pa.string()), ("reference", pa.string()), ("slice", pa.string())])
+        pq.write_table(pa.Table.from_pylist(rows, schema), buffer)
+        return artifacts.put(buffer.getvalue())
+
+    names = prompts if prompts is not None else [f"q{i}" for i in range(n)]
+    key = store([f"g{i}" for i in range(golden)]) if golden else None
+    return HoldoutEdition(
+        line="l", number=1, prompts=store(names), size=len(names), golden=key, golden_size=golden, normaliser=1, fraction=0.2
+    )
+
+
+def evaluated(old: Backend, new: Backend, held: HoldoutEdition, artifacts: MemoryArtifacts) -> EvalReport:
+    sides = [(fake_model(name), backend.client(timeout=2)) for name, backend in (("old", old), ("new", new))]
+    return PairedEvaluator(artifacts, FakeRewards(), SETTINGS).evaluate(held, sides[0], sides[1], lambda *_: None)
+
+
+def result(report: EvalReport) -> Result:
+    return verdict_of(tuple(check.check(report) for check in checks(SETTINGS)), digest("r")).result
+
+
+def test_a_better_candidate_passes_and_a_worse_one_fails(backend: Backend, other: Backend) -> None:
+    artifacts = MemoryArtifacts()
+    backend.behaviour = lambda _: completion("nay")
+    report = evaluated(backend, other, edition(artifacts, golden=10), artifacts)
+    by_name = {c.name: c for c in report.comparisons}
+    assert set(by_name) == {"overall", "holdout", "golden", "slice:s0", "slice:s1"}
+    assert (by_name["overall"].n, by_name["overall"].champion, by_name["overall"].candidate) == (50, 0.0, 1.0)
+    assert (report.asked, report.answered_by_both, report.lengths) == (50, 50, {"champion": 3.0, "candidate": 3.0})
+    assert result(report) is Result.PASS
+    assert result(evaluated(other, backend, edition(artifacts), artifacts)) is Result.FAIL
+    assert len(artifacts.get(report.answers).splitlines()) == 50
+    assert {body["temperature"] for body in backend.asked} == {0.0}
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("how", ["500", "empty", "garbage", "null content", "closed", "bad gzip"])
+@pytest.mark.parametrize("sick", ["champion", "candidate"])
+def test_a_sick_server_on_either_side_is_inconclusive(backend: Backend, other: Backend, how: str, sick: str) -> None:
+    artifacts = MemoryArtifacts()
+    ill = backend if sick == "champion" else other
+    ill.behaviour = lambda body: BROKEN[how](body) if int(body["messages"][0]["content"][1:]) % 2 else completion("nay")
+    report = evaluated(backend, other, edition(artifacts), artifacts)
+    assert sum(n for key, n in report.failures.items() if key.startswith(f"{sick}:")) == 20
+    assert report.answered_by_both == 20
+    assert result(report) is not Result.PASS
+
+
+def test_the_same_prompt_many_times_is_one_piece_of_evidence(backend: Backend, other: Backend) -> None:
+    artifacts = MemoryArtifacts()
+    backend.behaviour = lambda _: completion("nay")
+    report = evaluated(backend, other, edition(artifacts, prompts=["q0", "q1"] * 30), artifacts)
+    assert report.comparisons[0].n == 2
+    assert result(report) is Result.INCONCLUSIVE
+
+
+def test_an_empty_edition_is_inconclusive(backend: Backend, other: Backend) -> None:
+    artifacts = MemoryArtifacts()
+    with pytest.raises(Inconclusive):
+        evaluated(backend, other, edition(artifacts, n=0), artifacts)

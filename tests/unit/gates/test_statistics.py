@@ -1,0 +1,160 @@
+"""The intervals hold what they say: coverage is counted over thousands of seeded worlds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gates.statistics import (
+    clustered_mean,
+    detectable_effect,
+    difference_sequence,
+    paired_interval,
+    sequence_factor,
+    share_difference_sequence,
+)
+
+
+def _slack(share: float, trials: int) -> float:
+    """Three standard errors of a counted share: a seed's luck, not a method's."""
+    return 3 * math.sqrt(share * (1 - share) / trials)
+
+
+@pytest.mark.parametrize("n", [20, 100, 400])
+@pytest.mark.parametrize("losses", [0.1, 0.3])
+def test_a_paired_interval_misses_no_more_often_than_its_level_allows(n: int, losses: float) -> None:
+    draw, worlds, level = np.random.default_rng(n), 4000, 0.95
+    truth = 0.3 - losses
+    values = draw.choice([-1.0, 0.0, 1.0], p=[losses, 0.7 - losses, 0.3], size=(worlds, n))
+    intervals = [paired_interval(list(row), level) for row in values]
+    missed = np.mean([not (i.low <= truth <= i.high) for i in intervals if i])
+    assert missed <= 0.05 + _slack(0.05, worlds) + 0.5 / n  # Student on three-valued data: exact only in the limit
+
+
+def test_where_all_differences_are_equal_the_interval_is_as_wide_as_its_n_allows() -> None:
+    ten, thousand = paired_interval([0.0] * 10, 0.95), paired_interval([0.0] * 1000, 0.95)
+    assert ten is not None
+    assert thousand is not None
+    assert ten.high == pytest.approx(1 - 0.05**0.1)
+    assert thousand.high == pytest.approx(0.003, abs=1e-4)
+    assert paired_interval([0.5], 0.95) is None
+    assert paired_interval([], 0.95) is None
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=50), st.floats(0.6, 0.99))
+def test_an_interval_holds_its_estimate_and_grows_with_its_level(values: list[float], level: float) -> None:
+    narrow, wide = paired_interval(values, level), paired_interval(values, (1 + level) / 2)
+    assert narrow is not None
+    assert wide is not None
+    assert wide.low - 1e-9 <= narrow.low <= narrow.estimate <= narrow.high <= wide.high + 1e-9
+    mirrored = paired_interval([-value for value in values], level)
+    assert mirrored is not None
+    assert mirrored.high == pytest.approx(-narrow.low)
+
+
+@pytest.mark.parametrize(("alpha", "tightest"), [(0.05, 20.0), (0.05, 100.0), (0.0125, 100.0)])
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.02])
+def test_a_confidence_sequence_is_missed_at_any_look_no_more_often_than_alpha(alpha: float, tightest: float, share: float) -> None:
+    """Both arms alike, a look after every 10 requests up to 2000: the share of worlds in which any look excludes zero."""
+    draw, worlds, horizon = np.random.default_rng(7), 600, 2000
+    looks = np.arange(10, horizon + 1, 10)
+    missed = 0
+    for _ in range(worlds):
+        old, new = (np.cumsum(draw.random(horizon) < share)[looks - 1] for _ in range(2))
+        for n, a, b in zip(looks, old, new, strict=True):
+            interval = share_difference_sequence((int(a), int(n)), (int(b), int(n)), alpha, tightest)
+            assert interval is not None
+            if not interval.low <= 0 <= interval.high:
+                missed += 1
+                break
+    assert missed / worlds <= alpha + _slack(alpha, worlds)
+
+
+def _misses_zero_at_some_look(people: list[list[tuple[int, float]]], alpha: float) -> bool:
+    """Whether two sides without a true difference look different at any of 75 looks."""
+    looks = (difference_sequence(people[0][:n], people[1][:n], alpha, 40.0) for n in range(4, 301, 4))
+    return any(interval is not None and not interval.low <= 0 <= interval.high for interval in looks)
+
+
+@pytest.mark.parametrize("repeat", [1, 5])
+def test_ratings_of_the_same_people_do_not_make_a_sequence_sure(repeat: int) -> None:
+    """People who rate often and are of one mind are one source of noise each: the error stays below alpha."""
+    draw, worlds, alpha, missed = np.random.default_rng(3), 400, 0.05, 0
+    for _ in range(worlds):
+        people = [[(repeat, float(repeat * (draw.random() < 0.6))) for _ in range(300)] for _ in range(2)]
+        missed += _misses_zero_at_some_look(people, alpha)
+    assert missed / worlds <= alpha + _slack(alpha, worlds)
+
+
+def test_one_heavy_rater_decides_nothing() -> None:
+    """Each person counts once: five thousand ratings of one move the interval hardly further than one rating does."""
+    like = [(1, 1.0)] * 80 + [(1, 0.0)] * 20
+    worse = [(1, 0.0)] * 95 + [(1, 1.0)] * 5
+    for heavy in (0.0, 1.0):
+        for others in (like, worse):
+            often = difference_sequence(like, [*others, (5000, 5000 * heavy)], 0.05, 100.0)
+            once = difference_sequence(like, [*others, (1, heavy)], 0.05, 100.0)
+            assert often is not None
+            assert once is not None
+            assert often.estimate == once.estimate
+            assert abs(often.low - once.low) < 0.01
+    promoted = difference_sequence(like, [*worse, (5000, 5000.0)], 0.1, 100.0)
+    assert promoted is not None
+    assert promoted.high < 0
+
+
+def test_the_same_people_say_more_by_rating_more() -> None:
+    """Eighty people and no more: their interval still closes as each of them rates again."""
+    widths = []
+    for ratings in (1, 4, 16):
+        draw = np.random.default_rng(5)
+        sides = [[(ratings, float(draw.binomial(ratings, 0.6))) for _ in range(80)] for _ in range(2)]
+        interval = difference_sequence(sides[0], sides[1], 0.1, 20.0)
+        assert interval is not None
+        widths.append(interval.high - interval.low)
+    assert widths[1] < 0.6 * widths[0]
+    assert widths[2] < 0.6 * widths[1]
+
+
+def test_people_who_rate_unequally_often_are_covered() -> None:
+    """Few rate very often, and of one mind: the error over all looks stays below alpha."""
+    draw, worlds, alpha, missed = np.random.default_rng(4), 400, 0.05, 0
+    for _ in range(worlds):
+        often = np.where(draw.random((2, 300)) < 0.05, 200, 1)
+        likes = draw.random((2, 300)) < 0.6
+        people = [[(int(n), float(n * like)) for n, like in zip(often[side], likes[side], strict=True)] for side in range(2)]
+        missed += _misses_zero_at_some_look(people, alpha)
+    assert missed / worlds <= alpha + _slack(alpha, worlds)
+
+
+def test_a_sequence_narrows_and_is_wider_than_a_single_look() -> None:
+    factors = [sequence_factor(t, 0.05, 100.0) / math.sqrt(t) for t in (10, 100, 1000, 10_000)]
+    assert factors == sorted(factors, reverse=True)
+    assert all(sequence_factor(t, 0.05, 100.0) > 1.96 for t in (1, 10, 100, 1e4, 1e6))
+
+
+def test_without_two_clusters_a_side_nothing_is_said() -> None:
+    assert clustered_mean([]) is None
+    assert clustered_mean([(5, 5.0)]) is None
+    assert clustered_mean([(5, 5.0), (0, 0.0)]) is None
+    assert difference_sequence([(1, 1.0)], [(1, 1.0), (1, 0.0)], 0.05, 20.0) is None
+    assert share_difference_sequence((0, 0), (1, 5), 0.05, 20.0) is None
+
+
+def test_unanimous_raters_are_not_certain() -> None:
+    known = clustered_mean([(1, 1.0)] * 5)
+    assert known is not None
+    assert known[0] == 1.0
+    assert known[1] > 0.005
+
+
+def test_the_detectable_effect_is_found_with_the_power_that_it_names() -> None:
+    draw, n, worlds = np.random.default_rng(5), 200, 1500
+    effect = detectable_effect(n, 0.95, power=0.8, deviation=0.5)
+    found = [paired_interval(list(draw.normal(effect, 0.5, n)), 0.95) for _ in range(worlds)]
+    power = np.mean([interval.low > 0 for interval in found if interval])
+    assert abs(power - 0.8) < 0.04
