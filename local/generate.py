@@ -1,0 +1,107 @@
+"""Batched generation where every row has its own temperature and seed. The only file of this room that computes with torch.
+
+Sampling by the Gumbel-max trick: arg max of logits / T plus Gumbel noise is an exact sample at temperature T, and a row
+without noise is greedy; so one batch serves both, and a seeded row gives the same answer in any company (up to the
+floating-point differences that padding makes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
+
+
+@dataclass(frozen=True)
+class Row:
+    """One answer to generate."""
+
+    prompt: list[int]
+    """Token ids."""
+    temperature: float
+    seed: int
+    max_tokens: int
+    logprobs: bool = False
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One generated answer."""
+
+    text: str
+    tokens: list[int]
+    finish_reason: str
+    """stop | length"""
+    logprobs: list[float] | None
+    """Natural logarithms under the model at temperature 1."""
+
+
+class _RowSampler(LogitsProcessor):  # type: ignore[misc]
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._noise = [torch.Generator().manual_seed(row.seed) if row.temperature > 0 else None for row in rows]
+        self._keep = any(row.logprobs for row in rows)
+        self.logprobs: list[Any] = []
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:  # noqa: ARG002
+        scores = scores.float()
+        if self._keep:
+            self.logprobs.append(torch.log_softmax(scores, -1))
+        noisy = scores.clone()
+        for i, (row, noise) in enumerate(zip(self._rows, self._noise, strict=True)):
+            if noise is not None:
+                uniform = torch.rand(noisy.shape[1], generator=noise).clamp_(1e-20, 1 - 1e-7).to(noisy.device)
+                noisy[i] = noisy[i] / row.temperature - torch.log(-torch.log(uniform))
+        return noisy
+
+
+class Model:
+    """A model folder, loaded: chat template in, batches of answers out. Custom code in the folder is never run."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, trust_remote_code=False).eval().to(self.device)
+        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False)
+        self.context = int(getattr(self._model.config, "max_position_embeddings", 0) or 1 << 20)
+        if self._tokenizer.pad_token_id is None:
+            self._tokenizer.pad_token = self._tokenizer.eos_token
+        stops = self._model.generation_config.eos_token_id
+        self._stops = {self._tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
+
+    def encode(self, messages: list[dict[str, Any]]) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's turn."""
+        return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def generate(self, rows: Sequence[Row]) -> list[Generated]:
+        """One answer per row, in order."""
+        encoded = self._tokenizer.pad({"input_ids": [row.prompt for row in rows]}, return_tensors="pt").to(self.device)
+        sampler = _RowSampler(rows)
+        with torch.inference_mode():
+            output = self._model.generate(
+                **encoded,
+                do_sample=False,
+                temperature=None,
+                top_p=None,
+                top_k=None,
+                max_new_tokens=max(row.max_tokens for row in rows),
+                logits_processor=[sampler],
+            )
+        new = output[:, encoded["input_ids"].shape[1] :].tolist()
+        return [self._cut(i, row, ids, sampler) for i, (row, ids) in enumerate(zip(rows, new, strict=True))]
+
+    def _cut(self, i: int, row: Row, ids: list[int], sampler: _RowSampler) -> Generated:
+        """The row's own part: up to its stop token or its own limit, whatever longer rows of the batch did."""
+        ids = ids[: row.max_tokens]
+        stop = next((at for at, token in enumerate(ids) if token in self._stops), None)
+        ids = ids if stop is None else ids[: stop + 1]
+        logprobs = [float(sampler.logprobs[at][i, token]) for at, token in enumerate(ids)] if row.logprobs else None
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return Generated(text, ids, "length" if stop is None else "stop", logprobs)
+
+    def token_text(self, token: int) -> str:
+        return str(self._tokenizer.convert_ids_to_tokens(token))

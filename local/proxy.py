@@ -1,0 +1,273 @@
+"""The router process: an OpenAI chat API that splits sessions over versions by weight, attributes every answer, and
+emits a trace of every call. Run as `python -m local.proxy --route FILE --receiver FILE --token FILE [--port N]`.
+
+It reads its route from a file that `LocalRouter` replaces atomically; it refuses to know why a weight is what it is. A
+request names its user, session, consent, region and slice by headers or the API's own `user` and `metadata` fields.
+Content goes into a trace with the caller's consent only, or, under --assume-consent, where the caller says nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import random
+import re
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from contracts.serving import Backend, Route
+from local.asgi import run_app
+from local.assignment import assign, position
+from local.spans import Exporter, Value, chat_span, content_values, new_ids
+
+VERSION_HEADER = "x-ratchet-version"
+TRACE_HEADER = "x-ratchet-trace"
+_MAX_BODY = 8_000_000
+_MAX_DEPTH = 32
+"""Of the request's JSON."""
+_MAX_CHOICES = 8
+_MAX_SAID = 256
+"""Characters of a user, a session or a region; what is longer names nobody."""
+_CALLERS_FAULT = (400, 413, 415, 422)
+"""A model server's answers to a request that no version could serve: no evidence against the version that met it."""
+_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
+
+
+class _Refused(Exception):
+    """A request that no model server is asked about."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RouteFile:
+    """The route on disk, read again when the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._route: Route | None = None
+
+    def current(self) -> Route | None:
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            return None
+        if (stat.st_mtime_ns, stat.st_ino) != self._stamp:
+            self._route = Route.model_validate_json(self._path.read_bytes())
+            self._stamp = (stat.st_mtime_ns, stat.st_ino)
+        return self._route
+
+
+def build_app(routes: RouteFile, exporter: Exporter, assume_consent: bool = False) -> FastAPI:
+    """The API over a route file."""
+    client = httpx.AsyncClient(timeout=300, trust_env=False, limits=httpx.Limits(max_connections=512, max_keepalive_connections=128))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(exporter.run())
+        yield
+        task.cancel()
+        await exporter.flush()
+        await client.aclose()
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        route = routes.current()
+        weights = {backend.tag: backend.weight for backend in route.backends} if route else {}
+        return JSONResponse({"status": "ok" if route else "no route", "weights": weights, "dropped_traces": exporter.dropped})
+
+    @app.get("/v1/models")
+    async def models() -> JSONResponse:
+        route = routes.current()
+        return JSONResponse({"object": "list", "data": [{"id": route.served_model, "object": "model"}] if route else []})
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        route = routes.current()
+        if route is None:
+            return _error(503, "no model is routed yet")
+        try:
+            body = _parsed(await _read(request))
+            _check(body, route.served_model)
+        except _Refused as refused:
+            return _error(refused.status, str(refused))
+        return await _forward(client, exporter, route, body, request, assume_consent)
+
+    return app
+
+
+async def _read(request: Request) -> bytes:
+    """The body, never more than _MAX_BODY bytes of it in memory."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MAX_BODY:
+            raise _Refused(413, f"the body is larger than {_MAX_BODY} bytes")
+    return bytes(body)
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw, parse_constant=_no_number, parse_float=_finite)
+    except (ValueError, RecursionError):
+        body = None
+    messages = body.get("messages") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise _Refused(400, "the body must be a JSON object (of finite numbers) with a list of messages, each an object")
+    if not _shallow(body, _MAX_DEPTH):
+        raise _Refused(400, f"the body is nested deeper than {_MAX_DEPTH} levels")
+    return body
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is beyond what a float holds")
+    return value
+
+
+def _shallow(value: Any, most: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return most >= 0 and all(_shallow(item, most - 1) for item in inner if isinstance(item, dict | list))
+
+
+def _check(body: dict[str, Any], served: str) -> None:
+    """Refuses what no version is to be blamed for."""
+    if body.get("model") != served:
+        raise _Refused(404, f"the model {str(body.get('model'))[:100]!r} is not served here; there is {served!r}")
+    if body.get("stream"):
+        raise _Refused(400, "streaming is not supported by this router; send stream: false")
+    for name, most in (("n", _MAX_CHOICES), ("max_tokens", 2**31), ("max_completion_tokens", 2**31)):
+        value = body.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
+            raise _Refused(400, f"{name} must be a whole number from 1 to {most}")
+
+
+async def _forward(
+    client: httpx.AsyncClient, exporter: Exporter, route: Route, body: dict[str, Any], request: Request, assume_consent: bool
+) -> Response:
+    session = _said(request, body, "x-session-id", "session") or None
+    backend = assign(route.backends, position(route.line, session) if session else random.uniform(0, 100))
+    ids, started = new_ids(), time.time_ns()
+    reply, error, status = None, None, 502
+    try:
+        url, content = f"{backend.url}/v1/chat/completions", json.dumps({**body, "model": backend.model})
+        answer = await client.post(url, content=content, headers={"content-type": "application/json"})
+        status = answer.status_code
+        reply = answer.json()
+        error = None if status == 200 else f"HTTP {status}"
+    except (httpx.HTTPError, ValueError, RecursionError) as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    refused = status in _CALLERS_FAULT
+    values = _values(route, backend, body, reply if error is None else None, session, request, assume_consent)
+    values["ratchet.refused"] = True if refused else None
+    exporter.add(chat_span(ids, started, values, None if refused else error))
+    headers = {VERSION_HEADER: backend.tag, TRACE_HEADER: f"{ids[0]}:{ids[1]}"}
+    if not isinstance(reply, dict):
+        return _error(502, f"the model server of {backend.tag} gave no answer", headers)
+    content = json.dumps({**reply, "model": route.served_model} if error is None else reply)  # escaped: half a surrogate pair is no UTF-8
+    return Response(content, status_code=status, headers=headers, media_type="application/json")
+
+
+def _values(
+    route: Route,
+    backend: Backend,
+    body: dict[str, Any],
+    reply: dict[str, Any] | None,
+    session: str | None,
+    request: Request,
+    assume_consent: bool,
+) -> dict[str, Value | None]:
+    """The span's attributes. Consent is said only where the caller said something of it: silence is for the loop file to judge."""
+    choice = _first_choice(reply)
+    usage = reply.get("usage") if reply else None
+    message = choice.get("message") if choice else None
+    answer = [{"role": "assistant", "content": message.get("content")}] if isinstance(message, dict) else None
+    said = _said(request, body, "x-ratchet-consent", "consent").lower()
+    consent = said in ("true", "1", "yes") if said else None
+    keep = assume_consent if consent is None else consent
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "ratchet",
+        "gen_ai.request.model": route.served_model,
+        "gen_ai.request.temperature": _number(body.get("temperature")),
+        "gen_ai.response.model": route.served_model,
+        "gen_ai.response.id": str(reply["id"]) if reply and reply.get("id") else None,
+        "gen_ai.response.finish_reasons": [str(choice.get("finish_reason"))] if choice else None,
+        "gen_ai.usage.input_tokens": _count(usage, "prompt_tokens"),
+        "gen_ai.usage.output_tokens": _count(usage, "completion_tokens"),
+        "gen_ai.conversation.id": session,
+        "user.id": _said(request, body, "x-user-id", "user") or None,
+        "ratchet.model_version": backend.tag,
+        "ratchet.origin": "traffic",
+        "metadata.consent": consent,
+        "metadata.region": _said(request, body, "x-ratchet-region", "region") or None,
+        "metadata.slice": _slug(_said(request, body, "x-ratchet-slice", "slice")),
+        **(content_values(body["messages"], answer) if keep else {}),
+    }
+
+
+def _slug(text: str) -> str | None:
+    """The name of a slice, which becomes part of metric names and reports; anything else is none."""
+    return text if _SLUG.fullmatch(text) else None
+
+
+def _said(request: Request, body: dict[str, Any], header: str, field: str) -> str:
+    """What the caller says by header, by the API's `metadata`, or (user) by the API's own field."""
+    metadata = body.get("metadata")
+    value = request.headers.get(header) or (metadata.get(field) if isinstance(metadata, dict) else None)
+    if value is None and field == "user":
+        value = body.get("user")
+    said = str(value) if isinstance(value, str | bool | int) else ""
+    return said if len(said) <= _MAX_SAID else ""
+
+
+def _first_choice(reply: dict[str, Any] | None) -> dict[str, Any] | None:
+    choices = reply.get("choices") if reply else None
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) and 0 <= value < 2**63 else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e9 else None
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": "ratchet_router"}}, status_code=status, headers=headers)
+
+
+@click.command()
+@click.option("--route", type=click.Path(path_type=Path), required=True)
+@click.option("--receiver", type=click.Path(path_type=Path), required=True)
+@click.option("--token", type=click.Path(path_type=Path), required=True)
+@click.option("--port", default=0)
+@click.option("--assume-consent", is_flag=True, help="Content goes into traces unless the caller says no.")
+def main(route: Path, receiver: Path, token: Path, port: int, assume_consent: bool) -> None:
+    """Runs the router."""
+    app = build_app(RouteFile(route), Exporter(receiver, token), assume_consent)
+    run_app(app, port, "the router", "free the port, or set serving.router_port in the loop file")
+
+
+if __name__ == "__main__":
+    main()

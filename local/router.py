@@ -1,0 +1,60 @@
+"""`Router` on one machine: writes the route file and keeps the router process up. The route is a copy of the ledger's word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from contracts.errors import Permanent
+from contracts.files import write_atomic
+from contracts.ids import canonical
+from contracts.serving import Route
+from local.processes import read_json
+from local.service import Service
+
+
+class LocalRouter:
+    """One router process per line. Its port is chosen once and kept, so that clients' URLs survive restarts.
+
+    `assume_consent`: content goes into traces unless the caller says no; a process that runs already keeps what it was started with.
+    """
+
+    attribution = True
+
+    def __init__(self, folder: Path, receiver: Path, token: Path, port: int = 0, assume_consent: bool = False) -> None:
+        self._folder = folder.absolute() / "router"
+        self._route = self._folder / "route.json"
+        self._receiver = receiver.absolute()
+        self._token = token.absolute()
+        self._port = port
+        self._assume_consent = assume_consent
+
+    def set(self, route: Route) -> None:
+        if sum(backend.weight for backend in route.backends) <= 0:
+            raise Permanent(f"the route {route.annotation} gives no backend a weight")
+        write_atomic(self._route, canonical(route))
+        self.url()
+
+    def read(self, line: str) -> Route | None:
+        """The route in force: None where none is set, or where no router process is there to follow it."""
+        try:
+            route = Route.model_validate_json(self._route.read_bytes())
+        except FileNotFoundError:
+            return None
+        return route if route.line == line and self._service(0).ready() is not None else None
+
+    def url(self) -> str:
+        kept = read_json(self._folder / "port.json")
+        port = self._port or (int(kept["port"]) if kept else 0)
+        ready = self._service(port).ensure()
+        if kept is None or kept["port"] != ready["port"]:
+            write_atomic(self._folder / "port.json", canonical({"port": ready["port"]}))
+        return f"http://127.0.0.1:{ready['port']}"
+
+    def stop(self) -> None:
+        """Ends the router process; the route stays on disk."""
+        self._service(0).stop()
+
+    def _service(self, port: int) -> Service:
+        command = ["-m", "local.proxy", "--route", str(self._route), "--receiver", str(self._receiver), "--token", str(self._token)]
+        command += ["--assume-consent"] if self._assume_consent else []
+        return Service(self._folder, [*command, "--port", str(port)])

@@ -1,0 +1,183 @@
+"""Traces of the router's own traffic, as OTLP GenAI spans sent to a receiver in batches.
+
+Names follow the OpenTelemetry semantic conventions for generative AI. What cannot be delivered now is kept in a bounded queue
+and tried again; what the queue cannot hold, and what the receiver refuses for ever, is counted and said in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from local.processes import read_json
+
+log = logging.getLogger("ratchet.router")
+_QUEUE = 50_000
+_QUEUE_BYTES = 64_000_000
+_BATCH = 256
+_BATCH_BYTES = 1_000_000
+"""A batch takes no further span beyond this; one span alone may be larger."""
+_CONTENT_BYTES = 256_000
+"""Prompt and answer of one span, as JSON: more is left out, and the span says so."""
+_REFUSED = (400, 413, 415, 422)
+"""Answers that the same bytes will meet again: the batch, not the receiver, is at fault."""
+_EVERY_SECONDS = 0.5
+Value = str | bool | int | float | list[str]
+
+
+def _any(value: Value) -> AnyValue:
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    if isinstance(value, list):
+        return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=_utf8(item)) for item in value]))
+    return AnyValue(string_value=_utf8(value))
+
+
+def _utf8(text: str) -> str:
+    """Half a surrogate pair, which JSON can carry, is replaced: protobuf takes UTF-8 only, and a trace must not fail an answer."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def attributes(values: Mapping[str, Value | None]) -> list[KeyValue]:
+    """OTLP attributes; None is left out."""
+    return [KeyValue(key=key, value=_any(value)) for key, value in values.items() if value is not None]
+
+
+def new_ids() -> tuple[str, str]:
+    """(trace id, span id) in hex."""
+    return secrets.token_hex(16), secrets.token_hex(8)
+
+
+def messages_json(messages: list[dict[str, Any]]) -> str:
+    """Messages in the conventions' form: a role and parts."""
+    parts = [{"role": m.get("role", "user"), "parts": [{"type": "text", "content": m.get("content") or ""}]} for m in messages]
+    return json.dumps(parts, ensure_ascii=False)
+
+
+def content_values(asked: list[dict[str, Any]], answered: list[dict[str, Any]] | None) -> dict[str, Value | None]:
+    """The attributes of what was said; where that is too large for a trace, the one that says that it was left out."""
+    content = {"gen_ai.input.messages": messages_json(asked), "gen_ai.output.messages": messages_json(answered) if answered else ""}
+    if sum(len(_utf8(text).encode()) for text in content.values()) > _CONTENT_BYTES:
+        return {"ratchet.content_omitted": "too_large"}
+    return {name: text or None for name, text in content.items()}
+
+
+def chat_span(ids: tuple[str, str], started_ns: int, values: Mapping[str, Value | None], error: str | None) -> Span:
+    """One model call."""
+    status = Status(code=Status.STATUS_CODE_ERROR, message=_utf8(error)) if error else Status(code=Status.STATUS_CODE_UNSET)
+    return Span(
+        trace_id=bytes.fromhex(ids[0]),
+        span_id=bytes.fromhex(ids[1]),
+        name=_utf8(f"chat {values.get('gen_ai.request.model', '')}"),
+        kind=Span.SPAN_KIND_CLIENT,
+        start_time_unix_nano=started_ns,
+        end_time_unix_nano=time.time_ns(),
+        attributes=attributes(values),
+        status=status,
+    )
+
+
+class Exporter:
+    """Sends spans to the receiver whose address lies in `receiver` ({"port": …}), with the token in `token`."""
+
+    def __init__(self, receiver: Path, token: Path) -> None:
+        self._receiver = receiver
+        self._token = token
+        self._queue: deque[Span] = deque()
+        self._bytes = 0
+        self.dropped = 0
+
+    def add(self, span: Span) -> None:
+        if len(self._queue) >= _QUEUE or self._bytes + span.ByteSize() > _QUEUE_BYTES:
+            self._drop("the receiver is away and the queue is full")
+            return
+        self._queue.append(span)
+        self._bytes += span.ByteSize()
+
+    def _drop(self, why: str) -> None:
+        self.dropped += 1
+        if self.dropped % 1000 == 1:
+            log.error("%s: %d traces dropped so far", why, self.dropped)
+
+    def _take(self) -> Span:
+        span = self._queue.popleft()
+        self._bytes -= span.ByteSize()
+        return span
+
+    async def run(self) -> None:
+        async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+            while True:
+                await asyncio.sleep(_EVERY_SECONDS)
+                await self._drain(client)
+
+    async def flush(self) -> None:
+        """At the end: one last try."""
+        async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
+            await self._drain(client)
+
+    async def _drain(self, client: httpx.AsyncClient) -> None:
+        """Sends all that waits. A refused batch is halved until the span at fault stands alone; that one is dropped, and counted."""
+        most = _BATCH
+        while self._queue:
+            batch = self._next(most)
+            status = await self._send(client, batch)
+            if status == 200:
+                most = _BATCH
+                for _ in batch:
+                    self._take()
+            elif status not in _REFUSED:
+                return
+            elif len(batch) > 1:
+                most = len(batch) // 2
+            else:
+                self._take()
+                self._drop(f"the receiver refuses a trace for ever (HTTP {status})")
+
+    def _next(self, most: int) -> list[Span]:
+        """The oldest spans, at most `most` and of about _BATCH_BYTES; at least one."""
+        batch: list[Span] = []
+        size = 0
+        for span in itertools.islice(self._queue, most):
+            size += span.ByteSize()
+            if batch and size > _BATCH_BYTES:
+                break
+            batch.append(span)
+        return batch
+
+    async def _send(self, client: httpx.AsyncClient, batch: list[Span]) -> int:
+        """The receiver's status: 200 where it has them on disk, 0 where it does not answer. What is sent twice after a lost
+        reply is a duplicate there, not two traces."""
+        address = read_json(self._receiver)
+        if address is None:
+            return 0
+        request = ExportTraceServiceRequest()
+        resource = request.resource_spans.add()
+        resource.resource.attributes.extend(attributes({"service.name": "ratchet-router"}))
+        resource.scope_spans.add().spans.extend(batch)
+        try:
+            headers = {"content-type": "application/x-protobuf", "authorization": f"Bearer {self._token.read_text().strip()}"}
+            url = f"http://127.0.0.1:{address['port']}/v1/traces"
+            response = await client.post(url, content=request.SerializeToString(), headers=headers)
+        except (httpx.HTTPError, OSError) as error:
+            log.warning("the receiver does not answer (%s); %d traces wait", error, len(self._queue))
+            return 0
+        if response.status_code != 200:
+            log.warning("the receiver says %d; %d traces wait", response.status_code, len(self._queue))
+        return response.status_code

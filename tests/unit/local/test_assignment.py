@@ -1,0 +1,45 @@
+"""Who meets which version: sticky, monotone in the candidate's weight, and in the shares that the weights say."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.serving import Backend
+from local.assignment import assign, position
+
+
+def backends(*weights: float) -> tuple[Backend, ...]:
+    return tuple(Backend(tag=f"v{i}", url="http://x", model="m", weight=weight) for i, weight in enumerate(weights))
+
+
+@given(st.text(), st.text())
+def test_a_session_stands_where_it_stands(line: str, session: str) -> None:
+    at = position(line, session)
+    assert 0 <= at < 100
+    assert at == position(line, session)
+
+
+@given(st.text(max_size=20), st.floats(0, 100), st.floats(0, 100))
+def test_whoever_met_the_candidate_meets_it_at_any_higher_weight(session: str, one: float, two: float) -> None:
+    low, high = sorted((one, two))
+    at = position("line", session)
+    if assign(backends(100 - low, low), at).tag == "v1":
+        assert assign(backends(100 - high, high), at).tag == "v1"
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=4).filter(lambda weights: sum(weights) > 1e-6), st.floats(0, 100))
+def test_a_weight_of_zero_meets_nobody(weights: list[float], at: float) -> None:
+    assert assign(backends(*weights), at).weight > 0
+
+
+def test_the_shares_are_those_of_the_weights() -> None:
+    for weight in (1, 5, 25, 50, 95):
+        route = backends(100 - weight, weight)
+        met = sum(assign(route, position("line", f"session {i}")).tag == "v1" for i in range(20_000)) / 20_000
+        assert abs(met - weight / 100) < 0.012
+
+
+def test_lines_do_not_share_their_positions() -> None:
+    same = sum(abs(position("a", f"s{i}") - position("b", f"s{i}")) < 1 for i in range(2000))
+    assert same < 80

@@ -1,0 +1,281 @@
+"""What is special about jobs on one machine: pids, locks, environments and disks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from contracts.errors import Permanent, Retryable
+from contracts.exits import Outcome
+from contracts.ids import job_name
+from contracts.training import JobSpec, JobState, JobStatus
+from local import executor as executor_module
+from local.executor import LocalExecutor
+from local.processes import NOT_MINE, Identity, alive, identity_in
+
+SLEEP = "import time\nwhile True: time.sleep(0.05)"
+DUMP = "import os, json, pathlib; pathlib.Path('seen.json').write_text(json.dumps(dict(os.environ)))"
+
+
+class Site:
+    """An executor and the jobs that a test started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.executor = self.restarted()
+        self.specs: list[JobSpec] = []
+
+    def restarted(self) -> LocalExecutor:
+        return LocalExecutor(self.folder / "jobs", self.folder / "artifacts")
+
+    def spec(self, *command: str, attempt: int = 1, **changes: Any) -> JobSpec:
+        fields: dict[str, Any] = {
+            "name": job_name("b" * 64, attempt, str(command)),
+            "plan": "b" * 64,
+            "attempt": attempt,
+            "command": command or ("{python}", "-c", SLEEP),
+            "environment": {},
+            "inputs": {},
+            "plan_json": "{}",
+            "grace_seconds": 1,
+        }
+        spec = JobSpec(**(fields | changes))
+        self.specs.append(spec)
+        return spec
+
+    def run(self, spec: JobSpec) -> Path:
+        return self.folder / "jobs" / spec.plan[:16] / f"a{spec.attempt}"
+
+    def pid(self, spec: JobSpec, incarnation: int = 1) -> int:
+        return int(json.loads((self.run(spec) / f"i{incarnation}" / "process.json").read_text())["pid"])
+
+    def until(self, spec: JobSpec, holds: Callable[[JobStatus], bool]) -> JobStatus:
+        limit = time.monotonic() + 30
+        while time.monotonic() < limit:
+            status = self.executor.observe(spec.name)
+            if holds(status):
+                return status
+            time.sleep(0.02)
+        raise AssertionError(f"stays {status}")
+
+    def ended(self, spec: JobSpec) -> JobStatus:
+        return self.until(spec, lambda status: status.state == JobState.ENDED)
+
+    def running(self, spec: JobSpec) -> JobStatus:
+        return self.until(spec, lambda status: status.state == JobState.RUNNING)
+
+    def close(self) -> None:
+        for path in self.folder.glob("jobs/*/a*/i*/process.json"):
+            record = json.loads(path.read_text())
+            process = alive(Identity(record["pid"], record["started"]))
+            if process is not None and process.pid != os.getpid():
+                process.kill()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.close()
+
+
+def test_a_reused_pid_is_not_our_job(site: Site) -> None:
+    spec = site.spec()
+    site.executor.submit(spec, 1)
+    site.running(spec)
+    os.kill(site.pid(spec), signal.SIGKILL)
+    process = site.run(spec) / "i1" / "process.json"
+    process.write_text(json.dumps({"pid": os.getpid(), "started": psutil.Process().create_time() - 3600}))
+    assert site.ended(spec).outcome == Outcome.LOST
+    site.executor.cancel(spec.name)  # and we are not killed for it
+
+
+def test_a_clock_that_is_set_loses_no_job(site: Site) -> None:
+    spec = site.spec()
+    site.executor.submit(spec, 1)
+    site.running(spec)
+    record = site.run(spec) / "i1" / "process.json"
+    said = json.loads(record.read_text())
+    record.write_text(json.dumps(said | {"started": said["started"] - 3600}))
+    assert site.executor.observe(spec.name).state == JobState.RUNNING
+    boot, _, ticks = said["identity"].rpartition("-")
+    for other in (f"{'0' * 8}{boot[8:]}-{ticks}", f"{boot}-{int(ticks) + 1}"):  # another boot; a pid that was given again
+        assert alive(Identity(said["pid"], said["started"], other)) is None
+    assert alive(Identity(said["pid"], said["started"])) is not None  # a record of old
+    record.write_text(json.dumps(said))  # so that its process is found, and ended
+
+
+def test_two_launchers_of_one_incarnation_make_one_process(site: Site) -> None:
+    spec = site.spec()
+    site.executor.submit(spec, 1)
+    site.running(spec)
+    folder = site.run(spec) / "i1"
+    pid = site.pid(spec)
+    with (site.run(spec) / "lock").open() as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    twin = subprocess.Popen([sys.executable, "-m", "local.processes", str(folder), "--", sys.executable, "-c", SLEEP])
+    os.kill(pid, signal.SIGKILL)  # the lock comes free; the twin must still not take the place of a process that was
+    assert twin.wait(30) == NOT_MINE
+    assert site.pid(spec) == pid
+
+
+def test_a_crash_between_intent_and_spawn_is_made_good(site: Site) -> None:
+    spec = site.spec()
+    folder = site.run(spec) / "i1"
+    spawn, site.executor._spawn = site.executor._spawn, lambda *_: None  # type: ignore[method-assign]
+    site.executor.submit(spec, 1)
+    assert site.executor.observe(spec.name).state == JobState.PENDING
+    (folder / "submitted.json").write_text(json.dumps({"at": time.time() - 3600}))
+    assert site.executor.observe(spec.name).state == JobState.ABSENT
+    site.executor._spawn = spawn  # type: ignore[method-assign]
+    site.executor.submit(spec, 1)
+    site.running(spec)
+
+
+def test_a_later_incarnation_that_never_began_is_lost_and_hides_behind_no_earlier_one(site: Site) -> None:
+    spec = site.spec("{python}", "-c", "import sys; sys.exit(75)")
+    site.executor.submit(spec, 1)
+    assert site.ended(spec).incarnation == 1
+    site.executor._spawn = lambda *_: None  # type: ignore[method-assign]
+    site.executor.submit(spec, 2)
+    assert (site.executor.observe(spec.name).state, site.executor.observe(spec.name).incarnation) == (JobState.PENDING, 2)
+    (site.run(spec) / "i2" / "submitted.json").write_text(json.dumps({"at": time.time() - 3600}))
+    status = site.executor.observe(spec.name)
+    assert (status.state, status.outcome, status.incarnation) == (JobState.ENDED, Outcome.LOST, 2)
+    assert "never started" in status.reason
+
+
+def test_an_earlier_incarnation_that_still_runs_is_seen(site: Site) -> None:
+    spec = site.spec()
+    site.executor.submit(spec, 1)
+    site.running(spec)
+    site.executor._spawn = lambda *_: None  # type: ignore[method-assign]
+    site.executor.submit(spec, 2)
+    (site.run(spec) / "i2" / "submitted.json").write_text(json.dumps({"at": time.time() - 3600}))
+    assert (site.executor.observe(spec.name).state, site.executor.observe(spec.name).incarnation) == (JobState.RUNNING, 1)
+
+
+def test_what_is_cancelled_before_it_starts_never_runs(site: Site) -> None:
+    spec = site.spec()
+    spawn, site.executor._spawn = site.executor._spawn, lambda *_: None  # type: ignore[method-assign]
+    site.executor.submit(spec, 1)
+    site.executor.cancel(spec.name)
+    site.executor._spawn = spawn  # type: ignore[method-assign]
+    site.executor.submit(spec, 1)
+    assert site.ended(spec).outcome == Outcome.PREEMPTED
+    assert not (site.run(spec) / "i1" / "process.json").exists()
+
+
+def test_a_job_gets_no_credentials_of_ours(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
+    spec = site.spec("{python}", "-c", DUMP, environment={"OMP_NUM_THREADS": "2"})
+    site.executor.submit(spec, 3)
+    site.ended(spec)
+    seen = json.loads((site.run(spec) / "seen.json").read_text())
+    assert "secret" not in seen.values()
+    assert (seen["OMP_NUM_THREADS"], seen["RATCHET_INCARNATION"]) == ("2", "3")
+    assert seen["RATCHET_ARTIFACTS"] == str(site.folder / "artifacts")
+
+
+def test_what_a_job_writes_is_its_owners_alone(site: Site) -> None:
+    spec = site.spec("{python}", "-c", DUMP)
+    site.executor.submit(spec, 1)
+    site.ended(spec)
+    for name in ("seen.json", "i1/process.json"):
+        assert (site.run(spec) / name).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(1, Outcome.FAILED), (75, Outcome.PREEMPTED), (78, Outcome.PERMANENT), (137, Outcome.LOST), (0, Outcome.LOST)]
+)
+def test_a_silent_exit_is_read_from_its_code_and_stays_read(site: Site, code: int, outcome: Outcome) -> None:
+    spec = site.spec("{python}", "-c", f"import sys; print('last words', file=sys.stderr); sys.exit({code})")
+    site.executor.submit(spec, 1)
+    status = site.ended(spec)
+    assert status.outcome == outcome
+    assert outcome == Outcome.LOST or "last words" in status.reason
+    assert site.restarted().observe(spec.name) == status
+
+
+def test_a_job_that_dies_while_it_is_looked_at_keeps_its_exit_code(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = site.spec("{python}", "-c", "import sys; sys.stdin.read(); sys.exit(75)")
+    site.executor.submit(spec, 1)
+    child = site.executor._children[site.run(spec) / "i1"]
+
+    def after_its_death(folder: Path) -> Any:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet buried
+        return identity_in(folder)
+
+    monkeypatch.setattr(executor_module, "identity_in", after_its_death)
+    monkeypatch.setattr(child, "poll", lambda: None)  # as if looked at a moment before it died
+    assert site.executor.observe(spec.name).outcome == Outcome.PREEMPTED
+
+
+def test_a_command_that_does_not_exist_is_permanent(site: Site) -> None:
+    spec = site.spec("/no/such/program")
+    site.executor.submit(spec, 1)
+    status = site.ended(spec)
+    assert status.outcome == Outcome.PERMANENT
+    assert "/no/such/program" in status.reason
+
+
+def test_a_changed_spec_needs_a_new_attempt(site: Site) -> None:
+    spec = site.spec("{python}", "-c", "pass")
+    site.executor.submit(spec, 1)
+    with pytest.raises(Permanent, match="new attempt"):
+        site.executor.submit(site.spec("{python}", "-c", "print()"), 1)
+    site.ended(spec)
+
+
+def test_an_input_cannot_be_laid_outside_the_run_folder(site: Site) -> None:
+    key = site.executor.artifacts.put(b"x")
+    with pytest.raises(Permanent, match="outside"):
+        site.executor.submit(site.spec(inputs={"../../evil": key}), 1)
+
+
+def test_a_full_disk_is_retryable(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", "jobs")
+
+    monkeypatch.setattr(subprocess, "Popen", full)
+    with pytest.raises(Retryable, match="No space left"):
+        site.executor.submit(site.spec(), 1)
+
+
+def test_torn_event_lines_are_passed_over(site: Site) -> None:
+    line = '{"at":1.0,"incarnation":1,"kind":"progress","step":3,"total":9,"data":{}}'
+    spec = site.spec()
+    site.executor.submit(spec, 1)
+    site.running(spec)
+    (site.run(spec) / "i1" / "events.jsonl").write_text(f"{line}\n{line[:30]}\n{line}\n{line[:20]}")
+    assert [event.step for event in site.executor.events(spec.name)] == [3, 3]
+    assert (site.executor.observe(spec.name).step, site.executor.observe(spec.name).total) == (3, 9)
+
+
+def test_children_of_a_killed_job_do_not_live_on(site: Site) -> None:
+    parent = (
+        f"import subprocess, sys, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"c = subprocess.Popen([sys.executable, '-c', {SLEEP!r}]); open('child', 'w').write(str(c.pid)); time.sleep(99)"
+    )
+    spec = site.spec("{python}", "-c", parent)
+    site.executor.submit(spec, 1)
+    site.until(spec, lambda _: (site.run(spec) / "child").exists() and (site.run(spec) / "child").read_text() != "")
+    child = psutil.Process(int((site.run(spec) / "child").read_text()))
+    site.executor.cancel(spec.name)
+    assert site.ended(spec).outcome == Outcome.LOST
+    with contextlib.suppress(psutil.NoSuchProcess):
+        child.wait(10)
+    assert not child.is_running()

@@ -1,0 +1,145 @@
+"""Long-lived processes: found again after our crash, started again after theirs, never two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from contracts.errors import Permanent, Retryable
+from local.service import Service
+
+SERVE = """
+import os, pathlib, sys, time
+sys.path.insert(0, {repo!r})
+from local.service import announce
+with open("starts", "a") as file: file.write(str(os.getpid()) + "\\n")
+announce(4711)
+while True: time.sleep(0.05)
+"""
+REPO = str(Path(__file__).resolve().parents[3])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "service"
+    Service(tmp_path / "service", []).stop(grace=1)
+
+
+def service(folder: Path, code: str = SERVE.format(repo=REPO), patience: float = 30) -> Service:
+    return Service(folder, ["-c", code], patience=patience)
+
+
+def starts(folder: Path) -> list[str]:
+    return (folder / "starts").read_text().split()
+
+
+def test_it_is_started_once_and_found_again(folder: Path) -> None:
+    first = service(folder).ensure()
+    assert first["port"] == 4711
+    assert service(folder).ensure() == service(folder).ready() == first
+    assert starts(folder) == [str(first["pid"])]
+
+
+def test_it_gets_no_credentials_of_ours(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-word")
+    monkeypatch.setenv("RATCHET_LEDGER_URL", "postgresql://u:secret-word@h/d")
+    pid = Service(folder, ["-c", SERVE.format(repo=REPO)], {"OMP_NUM_THREADS": "2"}, patience=30).ensure()["pid"]
+    seen = psutil.Process(pid).environ()
+    assert not [name for name, value in seen.items() if "secret-word" in value]
+    assert (seen["OMP_NUM_THREADS"], seen["PATH"]) == ("2", os.environ["PATH"])
+
+
+def test_it_outlives_the_process_that_started_it(folder: Path) -> None:
+    code = f"import sys; sys.path.insert(0, {REPO!r})\nfrom pathlib import Path\nfrom local.service import Service\nimport os, signal\n"
+    code += f"Service(Path({str(folder)!r}), ['-c', {SERVE.format(repo=REPO)!r}]).ensure()\nos.kill(os.getpid(), signal.SIGKILL)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    found = service(folder).ready()
+    assert found is not None
+    assert service(folder).ensure() == found
+
+
+def test_after_a_kill_the_next_one_starts(folder: Path) -> None:
+    first = service(folder).ensure()
+    os.kill(first["pid"], signal.SIGKILL)
+    psutil.Process(first["pid"]).wait(10)
+    assert service(folder).ready() is None
+    second = service(folder).ensure()
+    assert second["pid"] != first["pid"]
+    assert starts(folder) == [str(first["pid"]), str(second["pid"])]
+
+
+def test_many_at_once_start_one(folder: Path) -> None:
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(service(folder).ensure()["pid"])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len(set(found)) == len(starts(folder)) == 1
+
+
+def test_a_pid_that_belongs_to_another_process_now_is_not_ours(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "started.json").write_text(f'{{"pid": {os.getpid()}, "started": {psutil.Process().create_time() - 3600}}}')
+    (folder / "ready.json").write_text(f'{{"pid": {os.getpid()}, "port": 1}}')
+    assert service(folder).ready() is None
+    service(folder).stop()  # and we live on
+    assert service(folder).ensure()["port"] == 4711
+
+
+def test_one_that_dies_at_once_is_permanent_with_its_last_words(folder: Path) -> None:
+    with pytest.raises(Permanent, match="no such model"):
+        service(folder, "import sys; sys.exit('there is no such model')").ensure()
+
+
+def test_one_that_is_slow_is_retryable_and_not_started_again(folder: Path) -> None:
+    slow = "import time; open('starts', 'a').write('x\\n'); time.sleep(60)"
+    for _ in range(2):
+        with pytest.raises(Retryable, match="not ready"):
+            service(folder, slow, patience=1).ensure()
+    assert starts(folder) == ["x"]
+
+
+def test_stop_ends_it_and_can_be_repeated(folder: Path) -> None:
+    deaf = SERVE.format(repo=REPO).replace("announce(4711)", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); announce(4711)")
+    pid = service(folder, deaf).ensure()["pid"]
+    service(folder).stop(grace=0.2)
+    service(folder).stop()
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    service(folder).remove()
+    assert not folder.exists()
+
+
+def test_a_process_that_its_starter_could_not_record_ends_itself(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    environment = {**os.environ, "RATCHET_SERVICE": str(folder)}
+    orphan = subprocess.Popen([sys.executable, "-c", SERVE.format(repo=REPO)], cwd=folder, env=environment)
+    assert orphan.wait(20) == -signal.SIGTERM
+    assert not (folder / "ready.json").exists()
+
+
+def test_a_port_that_is_taken_is_said_with_a_remedy() -> None:
+    from local.asgi import bind
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Permanent, match=f"127.0.0.1:{port}.*choose another"):
+            bind(port, "the thing", "choose another")
+
+
+def test_a_folder_that_cannot_be_made_is_retryable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Retryable):
+        service(tmp_path / "file" / "service").ensure()

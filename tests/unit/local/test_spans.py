@@ -1,0 +1,129 @@
+"""Traces reach the receiver as OTLP, once each; while it is away they wait; what cannot be kept is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+import local.spans
+from local.spans import Exporter, attributes, chat_span, content_values, messages_json, new_ids
+
+
+def span(error: str | None = None):  # type: ignore[no-untyped-def]
+    return chat_span(new_ids(), 1, {"gen_ai.request.model": "m", "none": None}, error)
+
+
+def test_values_keep_their_types() -> None:
+    found = {kv.key: kv.value for kv in attributes({"s": "x", "b": True, "i": 3, "f": 0.5, "l": ["a", "b"], "none": None})}
+    assert set(found) == {"s", "b", "i", "f", "l"}
+    assert (found["s"].string_value, found["b"].bool_value, found["i"].int_value, found["f"].double_value) == ("x", True, 3, 0.5)
+    assert [value.string_value for value in found["l"].array_value.values] == ["a", "b"]
+    assert found["b"].WhichOneof("value") == "bool_value"
+
+
+def test_an_error_is_said() -> None:
+    assert (span("HTTP 500").status.code, span("HTTP 500").status.message) == (Status.STATUS_CODE_ERROR, "HTTP 500")
+    assert span().status.code == Status.STATUS_CODE_UNSET
+    assert span().end_time_unix_nano > span().start_time_unix_nano
+
+
+def test_messages_have_roles_and_parts() -> None:
+    assert json.loads(messages_json([{"role": "user", "content": "é"}, {"content": None}])) == [
+        {"role": "user", "parts": [{"type": "text", "content": "é"}]},
+        {"role": "user", "parts": [{"type": "text", "content": ""}]},
+    ]
+
+
+def _drained(exporter: Exporter, statuses: list[int], poison: bytes = b"nowhere", refusal: int = 413) -> list[httpx.Request]:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(refusal if poison in request.content else statuses.pop(0) if statuses else 200)
+
+    async def drain() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            await exporter._drain(client)
+
+    asyncio.run(drain())
+    return asked
+
+
+@pytest.fixture
+def exporter(tmp_path: Path) -> Exporter:
+    (tmp_path / "receiver.json").write_text('{"port": 9}')
+    (tmp_path / "token").write_text("secret\n")
+    return Exporter(tmp_path / "receiver.json", tmp_path / "token")
+
+
+def test_what_the_receiver_refuses_waits_and_goes_later(exporter: Exporter) -> None:
+    for _ in range(300):
+        exporter.add(span())
+    assert len(_drained(exporter, [200, 503])) == 2  # a batch of 256 went, the other waits
+    (later,) = _drained(exporter, [])
+    assert later.headers["authorization"] == "Bearer secret"
+    assert _drained(exporter, []) == []
+
+
+def test_without_an_address_or_token_nothing_is_lost(exporter: Exporter, tmp_path: Path) -> None:
+    exporter.add(span())
+    for name in ("receiver.json", "token"):
+        content = (tmp_path / name).read_text()
+        (tmp_path / name).unlink()
+        assert _drained(exporter, []) == []
+        (tmp_path / name).write_text(content)
+    assert len(_drained(exporter, [])) == 1
+
+
+def test_what_the_queue_cannot_hold_is_counted(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local.spans, "_QUEUE", 10)
+    for _ in range(25):
+        exporter.add(span())
+    assert exporter.dropped == 15
+
+
+@pytest.mark.parametrize("refusal", [400, 413])
+def test_a_span_that_is_refused_for_ever_does_not_hold_up_the_others(exporter: Exporter, refusal: int) -> None:
+    for n in range(300):
+        exporter.add(span("poison" if n == 100 else None))
+    asked = _drained(exporter, [], b"poison", refusal)
+    assert exporter.dropped == 1
+    sent = [request for request in asked if b"poison" not in request.content]
+    assert sum(len(ExportTraceServiceRequest.FromString(r.content).resource_spans[0].scope_spans[0].spans) for r in sent) == 299
+    assert _drained(exporter, []) == []
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+def test_a_receiver_at_fault_costs_no_span(exporter: Exporter, status: int) -> None:
+    exporter.add(span())
+    assert len(_drained(exporter, [status])) == 1
+    assert exporter.dropped == 0
+    assert len(_drained(exporter, [])) == 1
+
+
+def test_batches_and_the_queue_are_bounded_in_bytes(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(6):
+        exporter.add(span("x" * 400_000))
+    asked = _drained(exporter, [])
+    assert [len(request.content) < 1_000_000 for request in asked] == [True] * 3
+    monkeypatch.setattr(local.spans, "_QUEUE_BYTES", 1_000_000)
+    for _ in range(5):
+        exporter.add(span("x" * 400_000))
+    assert exporter.dropped == 3
+    _drained(exporter, [])
+    exporter.add(span("x" * 400_000))  # the room is given back
+    assert exporter.dropped == 3
+
+
+def test_content_too_large_for_a_trace_is_left_out_and_said() -> None:
+    asked = [{"role": "user", "content": "x" * 300_000}]
+    assert content_values(asked, None) == {"ratchet.content_omitted": "too_large"}
+    kept = content_values(asked[:0], [{"role": "assistant", "content": "yes"}])
+    assert "yes" in str(kept["gen_ai.output.messages"])
+    assert "ratchet.content_omitted" not in kept

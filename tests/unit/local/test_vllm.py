@@ -1,0 +1,101 @@
+"""vLLM's launcher, with a stand-in for the `vllm` program that has its command line, its /health and its chat route."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from contracts.errors import ConfigError, Permanent
+from contracts.files import FolderArtifacts
+from contracts.model import model_ref
+from contracts.serving import ModelVersion
+from local.server import VllmServer
+from local.vllm import command
+
+STAND_IN = """#!{python}
+import argparse, json, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("verb", choices=["serve"])
+parser.add_argument("model")
+parser.add_argument("--served-model-name", required=True)
+parser.add_argument("--host", required=True)
+parser.add_argument("--port", type=int, required=True)
+parser.add_argument("--max-model-len", type=int)
+args = parser.parse_args()
+time.sleep(0.5)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def answer(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.answer({{}})
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        text = f"{{asked['model']}} {{args.served_model_name}} {{args.max_model_len}}"
+        self.answer({{"choices": [{{"message": {{"content": text}}}}]}})
+
+    def log_message(self, *_):
+        pass
+
+
+HTTPServer((args.host, args.port), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> ModelVersion:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"weights")
+    (model / "config.json").write_text("{}")
+    ref = model_ref(model, FolderArtifacts(tmp_path / "artifacts").put_folder(model))
+    return ModelVersion(line="l", number=1, tag="v-one", model=ref, cycle=None)
+
+
+def server(folder: Path, **options: object) -> VllmServer:
+    return VllmServer(folder / "serving", folder / "artifacts", dict(options))
+
+
+def test_a_version_is_served_found_again_and_stopped(tmp_path: Path, version: ModelVersion) -> None:
+    program = tmp_path / "vllm"
+    program.write_text(STAND_IN.format(python=sys.executable))
+    program.chmod(0o755)
+    options = {"executable": str(program), "arguments": ["--max-model-len", "64"]}
+    endpoint = server(tmp_path, **options).ensure(version)
+    try:
+        body = {"model": endpoint.model, "messages": [{"role": "user", "content": "hello"}]}
+        reply = httpx.post(f"{endpoint.url}/v1/chat/completions", json=body, timeout=10, trust_env=False)
+        assert reply.json()["choices"][0]["message"]["content"] == "v-one v-one 64"
+        assert server(tmp_path, **options).ensure(version) == endpoint
+    finally:
+        server(tmp_path, **options).stop("v-one")
+    assert server(tmp_path, **options).running() == []
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{endpoint.url}/health", trust_env=False)
+
+
+def test_without_vllm_the_error_says_what_to_do(tmp_path: Path, version: ModelVersion) -> None:
+    with pytest.raises(Permanent, match=r"install vLLM, or set serving\.options\.executable"):
+        server(tmp_path, executable="no-such-program").ensure(version)
+
+
+def test_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="arguments"):
+        server(tmp_path, argumnts=[])
+
+
+def test_it_listens_on_loopback_only() -> None:
+    argv = command("m", "n", 8000, "vllm", ["--x"])
+    assert argv[argv.index("--host") + 1] == "127.0.0.1"
