@@ -1,0 +1,167 @@
+"""`ratchet serve`: checks the loop files, starts what serves users, and runs the flows until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import zoneinfo
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from contracts.errors import ConfigError, Permanent, RatchetError
+from flows.cli.show import installation, json_option, print_json, say, table
+from flows.config.load import load_loop
+from flows.engine.house import House
+from flows.engine.installation import Installation
+
+
+@click.command()
+@click.argument("loops", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--port", default=0, show_default="a free one, kept", help="Of the Prefect server and its UI, on 127.0.0.1.")
+@click.option("--stop", is_flag=True, help="End every process of these lines and of the service: jobs, receiver, router, models, Prefect.")
+@json_option
+def serve(loops: tuple[Path, ...], port: int, stop: bool, as_json: bool) -> None:
+    """Run the service for LOOPS: schedules, events, approvals in the Prefect UI, rollouts.
+
+    Ends on Ctrl-C or SIGTERM. Models, router, receiver and the Prefect server go on without it, so that a restart never interrupts
+    users; --stop ends them too. A job that --stop interrupts goes on from its last checkpoint when the line is served again.
+    """
+    shop = installation(lambda what, _done, total: say(what) if total == 0 else None)
+    checked = _checked(loops)
+    houses = [shop.house(path) for path in checked]
+    if stop:
+        _stop(shop, houses, as_json)
+        return
+    _serve(shop, list(zip(checked, houses, strict=True)), port, as_json)
+
+
+def _checked(paths: Sequence[Path]) -> list[Path]:
+    """Absolute paths of loop files that make sense, alone and together."""
+    lines: dict[str, Path] = {}
+    for path in paths:
+        loop = load_loop(path)
+        if loop.line.name in lines:
+            raise ConfigError(f"{lines[loop.line.name]} and {path} are both line {loop.line.name!r}; a line has one loop file")
+        lines[loop.line.name] = path.absolute()
+        try:
+            zoneinfo.ZoneInfo(loop.trigger.timezone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            raise ConfigError(f"{path}: trigger.timezone {loop.trigger.timezone!r} is no IANA zone, such as Europe/Berlin") from None
+    return list(lines.values())
+
+
+def _serve(shop: Installation, lines: list[tuple[Path, House]], port: int, as_json: bool) -> None:
+    from flows.prefect import server
+
+    home = shop.home
+    say("starting the Prefect server …" if server.known_url(home) is None else "joining the Prefect server …")
+    external = server.is_external()
+    url = server.join_or_start(home, port)
+    os.environ.update(server.settings(home, url))
+    os.environ["RATCHET_HOME"] = str(home.root)
+    if external:
+        os.environ.pop(server.OURS, None)
+
+    from flows.prefect import runs
+    from flows.prefect import serve as service  # only now: Prefect reads its settings when it is imported
+
+    served = [service.Served(path, house.loop) for path, house in lines]
+    for one in served:
+        _cron_makes_sense(one.path, one.loop.trigger.cron)
+    with runs.only_one(home):
+        rows = [row for path, house in lines for row in _start_line(path, house, shop)]
+        ui = url.removesuffix("/api")
+        _announce([["all", "Prefect UI and approvals", ui], *rows], as_json)
+        asyncio.run(service.serve(home, served, url, shop.progress))
+    say("stopped; models, router, receiver and the Prefect server are still up (`ratchet serve --stop LOOP.toml` ends them)")
+
+
+def _cron_makes_sense(path: Path, cron: str | None) -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        if cron is not None:
+            CronSchedule(cron=cron)
+    except ValueError:
+        raise ConfigError(f"{path}: trigger.cron {cron!r} is no schedule; five fields: minute hour day month weekday") from None
+
+
+def _start_line(path: Path, house: House, shop: Installation) -> list[list[str]]:
+    """Receiver, model servers and router up; what a person needs to reach them."""
+    from flows.engine.reconcile import reconcile
+    from flows.engine.wiring import start_receiver
+
+    name, rows = house.line, []
+    if any(source.kind == "receiver" for source in house.loop.sources):
+        rows.append([name, "OTLP receiver", f"{start_receiver(house.loop, shop.home)}/v1/traces"])
+        rows.append([name, "its token", str(shop.home.token(name))])
+    for text in reconcile(house):
+        say(f"{name}: {text}")
+    if house.line_view().champion is None:
+        return [*rows, [name, "model", f"none yet: ratchet adopt {path} MODEL_FOLDER"]]
+    return [[name, "chat (OpenAI API)", f"{house.router.url()}/v1"], *rows, [name, "flows", _schedule(house)]]
+
+
+def _schedule(house: House) -> str:
+    from flows.prefect.serve import INGEST_SECONDS, RECONCILE_SECONDS
+
+    trigger = house.loop.trigger
+    cron = f"cron {trigger.cron!r} {trigger.timezone}, or " if trigger.cron else ""
+    return (
+        f"ingest/{house.line} every {INGEST_SECONDS} s; reconcile/{house.line} every {RECONCILE_SECONDS} s; "
+        f"retrain/{house.line} by {cron}{trigger.new_traces} new traces; rollout/{house.line} and approval/{house.line} when needed"
+    )
+
+
+def _announce(rows: list[list[str]], as_json: bool) -> None:
+    if as_json:
+        print_json([{"line": line, "what": what, "where": where} for line, what, where in rows])
+    else:
+        table("Serving", ["line", "what", "where"], rows)
+
+
+def _stop(shop: Installation, houses: list[House], as_json: bool) -> None:
+    """The serving process first, so that nothing is started again; the Prefect server last."""
+    from flows.engine.wiring import stop_line
+    from flows.prefect import server
+
+    stopped = _stop_serving(shop)
+    for house in houses:
+        stopped += _stop_job(house) + stop_line(house, shop.home)
+    if not server.is_external() and server.stop(shop.home):
+        stopped.append("the Prefect server")
+    if as_json:
+        print_json(stopped)
+    else:
+        say("\n".join(f"stopped {what}" for what in stopped) or "nothing was running")
+
+
+def _stop_serving(shop: Installation) -> list[str]:
+    import psutil
+
+    from flows.prefect.runs import serving_process
+
+    process = serving_process(shop.home)
+    if process is None:
+        return []
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except psutil.TimeoutExpired:
+            raise Permanent(f"process {process.pid} does not end on SIGTERM; kill it, then try again") from None
+    return ["the service"]
+
+
+def _stop_job(house: House) -> list[str]:
+    opened = house.line_view().open_cycle
+    cycle = house.cycle_view(opened) if opened else None
+    if cycle is None or not cycle.incarnations or cycle.incarnations[-1].outcome is not None:
+        return []
+    with suppress(RatchetError):
+        house.executor.cancel(cycle.incarnations[-1].job)
+    return [f"the job {cycle.incarnations[-1].job}"]

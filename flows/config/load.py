@@ -1,0 +1,92 @@
+"""Reads a loop file. Knows TOML and words; what a setting means is contracts/loop.py's business."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import typing
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from contracts.errors import ConfigError
+from contracts.loop import Loop
+
+
+def load_loop(path: Path) -> Loop:
+    """The loop file at `path`. ConfigError lists everything that is wrong with it, a line each."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no loop file {path}; `ratchet init {path}` writes one to start from") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; name a loop file (*.toml)") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); a loop file is TOML") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    return parse_loop(data, str(path))
+
+
+def parse_loop(data: dict[str, Any], where: str) -> Loop:
+    """`data` as a Loop; `where` names its origin in messages."""
+    try:
+        return Loop.model_validate(data)
+    except ValidationError as error:
+        lines = [f"{where}: {_complaint(problem, data)}" for problem in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _complaint(problem: Any, data: dict[str, Any]) -> str:
+    location: tuple[str | int, ...] = problem["loc"]
+    key = _dotted(location)
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key!r}{_nearest(str(location[-1]), _known(location[:-1]))}"
+        case "missing":
+            return f"the key {key!r} is missing{_misspelt(location, data)}"
+        case _:
+            message = problem["msg"].removeprefix("Value error, ")
+            found = problem.get("input")
+            shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) else ""
+            return f"{key}: {message}{shown}" if key else message
+
+
+def _dotted(location: tuple[str | int, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known here: {', '.join(known)}" if known else ""
+
+
+def _misspelt(location: tuple[str | int, ...], data: Any) -> str:
+    """A missing key beside an unknown one that looks like it is a misspelling."""
+    for part in location[:-1]:
+        data = data[part]
+    close = difflib.get_close_matches(str(location[-1]), [str(key) for key in data], n=1) if isinstance(data, dict) else []
+    return f"; {close[0]!r} looks like it" if close else ""
+
+
+def _known(location: tuple[str | int, ...]) -> list[str]:
+    """The keys that are known where `location` points to."""
+    model: Any = Loop
+    for part in location:
+        if isinstance(part, str) and isinstance(model, type) and issubclass(model, BaseModel):
+            field = model.model_fields.get(part)
+            model = _model_in(field.annotation) if field else None
+    return sorted(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _model_in(annotation: Any) -> Any:
+    """The settings class within `X`, `X | None`, `tuple[X, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in typing.get_args(annotation) if (found := _model_in(arg)) is not None), None)

@@ -1,0 +1,231 @@
+"""The loop itself: what a cycle does next, as a pure function of its rows, of what is seen outside, and of the time.
+
+Read `decide` top to bottom: one line per step of the diagram. It refuses to know how anything is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from contracts.cycle import Answer, ApprovalKind, State, Step
+from contracts.evaluation import Result
+from contracts.exits import Outcome
+from contracts.training import JobState, JobStatus, Method, ResumePoint
+from flows.core.views import AUTO, CycleView, train_key
+
+
+@dataclass(frozen=True)
+class Do:
+    """Perform an effect: an `intended` row, the effect, a `done` row."""
+
+    step: Step
+    key: str
+
+    @staticmethod
+    def of(step: Step) -> Do:
+        return Do(step, str(step))
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Open a request for approval."""
+
+    kind: ApprovalKind
+    expires: datetime
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Copy the answer of a request into the cycle."""
+
+    kind: ApprovalKind
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """Record how an incarnation ended."""
+
+    attempt: int
+    incarnation: int
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
+class AcceptStep:
+    """Accept an intermediate checkpoint: the next incarnation resumes there."""
+
+    resume: ResumePoint
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until something outside changes."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The cycle is over."""
+
+    state: State
+    reason: str
+
+
+Decision = Do | Ask | Settle | JobEnded | AcceptStep | Wait | End
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was observed outside the cycle's own stream, as far as its state needs it."""
+
+    answers: Mapping[ApprovalKind, Answer] = field(default_factory=dict)
+    job: JobStatus | None = None
+    saved: ResumePoint | None = None
+    """The newest checkpoint that the current incarnation reports."""
+    rollout: tuple[str, str] | None = None
+    """How the rollout ended, and why; None while it runs."""
+    rollback_asked: str | None = None
+    """Who asked the line to go back while this cycle is open."""
+    cancel_asked: str | None = None
+    """Who asked to end this cycle."""
+    champion: str = ""
+    """Tag of the version that the line's ledger names as its champion now; empty: not looked at."""
+
+
+def decide(cycle: CycleView, seen: Seen, now: datetime) -> Decision:
+    """The next decision of an open cycle."""
+    stopped = _stopped_from_outside(cycle, seen)
+    if stopped is not None and cycle.state is not State.ROLLING:
+        return stopped
+    match cycle.state:
+        case State.OPENED:
+            return Do.of(Step.FREEZE)
+        case State.SNAPSHOT:
+            return Do.of(Step.PROBE)
+        case State.PROBED:
+            return Do.of(Step.PLAN)
+        case State.PLANNED:
+            return _not_trained(cycle) or _approval(cycle, seen, now, ApprovalKind.TRAINING)
+        case State.TRAINING_APPROVED | State.ATTEMPT:
+            return _train(cycle, seen)
+        case State.ACCEPTED:
+            return Do.of(Step.EVALUATE)
+        case State.EVALUATED:
+            return Do.of(Step.JUDGE)
+        case State.VERDICT:
+            return _stopped_at_gate(cycle) or Do.of(Step.REGISTER)
+        case State.REGISTERED:
+            return _approval(cycle, seen, now, ApprovalKind.ROLLOUT)
+        case State.ROLLOUT_APPROVED:
+            return Do.of(Step.ROLL)
+        case State.ROLLING:
+            return _rolled(cycle, seen)
+        case ended:
+            raise ValueError(f"{cycle.id} has ended ({ended}); there is nothing to decide")
+
+
+def _stopped_from_outside(cycle: CycleView, seen: Seen) -> End | None:
+    """People come before plans, and a cycle whose champion no longer serves compares with the wrong model."""
+    if seen.rollback_asked:
+        return End(State.CANCELLED, f"a rollback was asked for by {seen.rollback_asked}")
+    if seen.cancel_asked:
+        return End(State.CANCELLED, f"{seen.cancel_asked} cancelled it")
+    if seen.champion and seen.champion != cycle.champion.tag:
+        return End(State.SUPERSEDED, f"{seen.champion} serves now, not {cycle.champion.tag}, which this cycle was opened against")
+    return None
+
+
+def _not_trained(cycle: CycleView) -> End | None:
+    choice = cycle.choice
+    if choice is None or choice.method is Method.NONE:
+        return End(State.NOT_TRAINED, choice.reason if choice else "the plan holds no choice")
+    return None
+
+
+def _approval(cycle: CycleView, seen: Seen, now: datetime, kind: ApprovalKind) -> Decision:
+    settings = cycle.loop.approvals.training if kind is ApprovalKind.TRAINING else cycle.loop.approvals.rollout
+    if settings.mode == "auto":
+        return Settle(kind, AUTO)
+    if kind not in cycle.asked:
+        return Ask(kind, now + timedelta(seconds=settings.expires))
+    answer = seen.answers.get(kind)
+    if answer is None:
+        expires = cycle.asked[kind]
+        return Wait(f"approval of {kind} until {expires:%Y-%m-%d %H:%M} UTC") if now < expires else _expired(kind, expires)
+    if kind not in cycle.answers:
+        return Settle(kind, answer)
+    return End(State.REJECTED, f"{answer.actor} rejected the {kind}" + (f": {answer.note}" if answer.note else ""))
+
+
+def _expired(kind: ApprovalKind, expires: datetime) -> End:
+    return End(State.EXPIRED, f"nobody answered the request to approve the {kind} by {expires:%Y-%m-%d %H:%M} UTC")
+
+
+def _train(cycle: CycleView, seen: Seen) -> Decision:
+    if not cycle.incarnations:
+        return Do(Step.TRAIN, train_key(1, 1))
+    now = cycle.incarnations[-1]
+    if now.outcome is None:
+        return _watch(cycle, seen)
+    budget = cycle.loop.training
+    match now.outcome:
+        case Outcome.DONE:
+            return Do.of(Step.ACCEPT)
+        case Outcome.PERMANENT:
+            return End(State.FAILED, f"training cannot succeed: {now.reason}")
+        case Outcome.PREEMPTED | Outcome.LOST if now.number <= budget.max_restarts:
+            return Do(Step.TRAIN, train_key(now.attempt, now.number + 1))
+        case Outcome.FAILED if now.attempt < budget.max_attempts:
+            return Do(Step.TRAIN, train_key(now.attempt + 1, 1))
+        case _:
+            return End(
+                State.FAILED,
+                f"training {now.outcome} in attempt {now.attempt}, incarnation {now.number}, and its budget is spent: {now.reason}",
+            )
+
+
+def _watch(cycle: CycleView, seen: Seen) -> Decision:
+    now, job = cycle.incarnations[-1], seen.job
+    if seen.saved is not None and seen.saved != cycle.resume and _newer(seen.saved, cycle.resume):
+        return AcceptStep(seen.saved)
+    if job is None or job.state is JobState.ABSENT:
+        return JobEnded(now.attempt, now.number, Outcome.LOST, "the executor does not know the job any more")
+    if job.state is JobState.ENDED and job.incarnation == now.number:
+        return JobEnded(now.attempt, now.number, job.outcome or Outcome.LOST, job.reason)
+    return Wait(f"training, attempt {now.attempt}, step {job.step} of {job.total or '?'}")
+
+
+def _newer(saved: ResumePoint, accepted: ResumePoint | None) -> bool:
+    return accepted is None or (saved.incarnation, saved.step) > (accepted.incarnation, accepted.step)
+
+
+def _stopped_at_gate(cycle: CycleView) -> End | None:
+    verdict = cycle.verdict
+    if verdict is not None and verdict.result is Result.PASS:
+        return None
+    reasons = "; ".join(f"{c.check}: {c.reason}" for c in verdict.checks if c.result is not Result.PASS) if verdict else "no verdict"
+    if verdict is not None and verdict.result is Result.FAIL:
+        return End(State.REJECTED, f"the gate failed: {reasons}")
+    return End(State.HELD, f"the gate is inconclusive: {reasons or 'no check said anything'}")
+
+
+def _rolled(cycle: CycleView, seen: Seen) -> Decision:
+    if seen.rollout is None:
+        return Wait("the rollout")
+    end, reason = seen.rollout
+    if end != "promoted":
+        return End(State.ROLLED_BACK, f"the rollout went back {reason}")
+    stopped = _stopped_from_outside(cycle, seen)
+    if stopped is not None:
+        return End(State.ROLLED_BACK, f"at the end of the rollout, {stopped.reason}")
+    return End(State.PROMOTED, _shown(cycle, reason)) if Step.PROMOTE in cycle.done else Do.of(Step.PROMOTE)
+
+
+def _shown(cycle: CycleView, reason: str) -> str:
+    quality = next((check.reason for check in cycle.verdict.checks if check.check == "quality"), "") if cycle.verdict else ""
+    return f"the gate showed it better ({quality}), and the rollout no harm ({reason})"

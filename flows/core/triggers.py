@@ -1,0 +1,34 @@
+"""Whether a line's next cycle is due, pure. The cursor over the lake is the truth; schedules and events only wake us up."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from contracts.data import Cursor
+from contracts.loop import Loop, TriggerSettings
+from flows.core.views import LineView
+
+
+def due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bool, now: datetime) -> tuple[bool, str]:
+    """(due, why or why not). `scheduled`: a cron tick asks; then any new trace is enough."""
+    if line.champion is None:
+        return False, "no model is adopted yet: run `ratchet adopt`"
+    if line.open_cycle is not None:
+        return False, f"{line.open_cycle} is still open"
+    if line.last_opened is not None and (now - line.last_opened).total_seconds() < settings.min_interval:
+        return False, f"the last cycle was opened less than {settings.min_interval:g} s ago"
+    new = cursor.traces - line.last_traces
+    needed = 1 if scheduled else settings.new_traces
+    if new < needed:
+        return False, f"{new} new traces of {needed} needed"
+    return True, f"{new} new traces" + (", by schedule" if scheduled else "")
+
+
+def edition_number(evaluations: int, rotate_after: int) -> int:
+    """The holdout edition in force: a new one after every `rotate_after` evaluations, which together spend its error budget."""
+    return 1 + evaluations // rotate_after
+
+
+def evaluation_level(loop: Loop) -> float:
+    """The level of one evaluation's intervals: an edition's whole error, 1 - gate.level, divided over the evaluations it may give."""
+    return 1 - (1 - loop.gate.level) / loop.holdout.rotate_after

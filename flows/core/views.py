@@ -1,0 +1,316 @@
+"""Folds of ledger streams: what a list of rows means. Refuses to know where rows come from and what happens next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, Step
+from contracts.evaluation import Verdict
+from contracts.exits import Outcome
+from contracts.loop import Loop
+from contracts.serving import ModelVersion
+from contracts.training import Checkpoint, Choice, ResumePoint, TrainingPlan
+
+_STATE_AFTER = {
+    Step.FREEZE: State.SNAPSHOT,
+    Step.PROBE: State.PROBED,
+    Step.PLAN: State.PLANNED,
+    Step.TRAIN: State.ATTEMPT,
+    Step.ACCEPT: State.ACCEPTED,
+    Step.EVALUATE: State.EVALUATED,
+    Step.JUDGE: State.VERDICT,
+    Step.REGISTER: State.REGISTERED,
+    Step.ROLL: State.ROLLING,
+}
+_STATE_APPROVED = {ApprovalKind.TRAINING: State.TRAINING_APPROVED, ApprovalKind.ROLLOUT: State.ROLLOUT_APPROVED}
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One start of a training job."""
+
+    attempt: int
+    number: int
+    job: str
+    outcome: Outcome | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CycleView:
+    """A cycle as its rows tell it."""
+
+    id: str
+    seq: int
+    state: State
+    opened: dict[str, Any]
+    opened_at: datetime
+    intended: frozenset[str]
+    done: dict[str, dict[str, Any]]
+    """Effect key -> output."""
+    asked: dict[ApprovalKind, datetime] = field(default_factory=dict)
+    """Open or answered requests -> when they expire."""
+    answers: dict[ApprovalKind, Answer] = field(default_factory=dict)
+    incarnations: tuple[Incarnation, ...] = ()
+    resume: ResumePoint | None = None
+    tries: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Effect key -> what went wrong each time that it was tried and failed."""
+    reason: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDS
+
+    @property
+    def line(self) -> str:
+        return str(self.opened["line"])
+
+    @property
+    def number(self) -> int:
+        return int(self.opened["number"])
+
+    @cached_property
+    def loop(self) -> Loop:
+        """The loop file's content, frozen when the cycle was opened."""
+        return Loop.model_validate(self.opened["loop"])
+
+    @cached_property
+    def champion(self) -> ModelVersion:
+        """The version that served when the cycle was opened."""
+        return ModelVersion.model_validate(self.opened["champion"])
+
+    @cached_property
+    def start(self) -> ModelVersion:
+        """The version that training starts from."""
+        return ModelVersion.model_validate(self.opened["start"])
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        return Choice.model_validate(self.done[Step.PLAN]["choice"]) if Step.PLAN in self.done else None
+
+    @cached_property
+    def plan(self) -> TrainingPlan | None:
+        plan = self.done.get(Step.PLAN, {}).get("plan")
+        return TrainingPlan.model_validate(plan) if plan else None
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        return Checkpoint.model_validate(self.done[Step.ACCEPT]["checkpoint"]) if Step.ACCEPT in self.done else None
+
+    @cached_property
+    def candidate(self) -> ModelVersion | None:
+        return ModelVersion.model_validate(self.done[Step.ACCEPT]["version"]) if Step.ACCEPT in self.done else None
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        return Verdict.model_validate(self.done[Step.JUDGE]) if Step.JUDGE in self.done else None
+
+
+def train_key(attempt: int, incarnation: int) -> str:
+    """The effect key of one incarnation."""
+    return f"{Step.TRAIN}/{attempt}/{incarnation}"
+
+
+def fold_cycle(entries: Sequence[Entry]) -> CycleView:
+    """A cycle's rows into its view. The first row is `opened`."""
+    first = entries[0]
+    state, reason = State.OPENED, ""
+    intended: set[str] = set()
+    done: dict[str, dict[str, Any]] = {}
+    asked: dict[ApprovalKind, datetime] = {}
+    answers: dict[ApprovalKind, Answer] = {}
+    incarnations: dict[tuple[int, int], Incarnation] = {}
+    resume: ResumePoint | None = None
+    tries: dict[str, tuple[str, ...]] = {}
+    for entry in entries[1:]:
+        if entry.kind == "intended":
+            intended.add(entry.key)
+        elif entry.kind == "done":
+            done[entry.key] = entry.data
+            state = _STATE_AFTER.get(Step(entry.key.split("/")[0]), state)
+            if entry.key.startswith(f"{Step.TRAIN}/"):
+                incarnation = Incarnation(entry.data["attempt"], entry.data["incarnation"], entry.data["job"])
+                incarnations[incarnation.attempt, incarnation.number] = incarnation
+                if incarnation.number == 1:
+                    resume = None  # a new attempt begins at the start model
+        elif entry.kind == "asked":
+            asked[ApprovalKind(entry.key)] = datetime.fromisoformat(entry.data["expires"])
+        elif entry.kind == "answered":
+            answers[ApprovalKind(entry.key)] = Answer.model_validate(entry.data)
+            state = _STATE_APPROVED[ApprovalKind(entry.key)] if entry.data["approve"] else state
+        elif entry.kind == "job_ended":
+            key = (entry.data["attempt"], entry.data["incarnation"])
+            before = incarnations[key]
+            incarnations[key] = Incarnation(*key, before.job, Outcome(entry.data["outcome"]), entry.data["reason"])
+        elif entry.kind == "tried":
+            tries[entry.key] = (*tries.get(entry.key, ()), str(entry.data["error"]))
+        elif entry.kind == "step_accepted":
+            resume = ResumePoint.model_validate(entry.data)
+        elif entry.kind == "ended":
+            state, reason = State(entry.key), entry.data["reason"]
+    return CycleView(
+        id=first.stream,
+        seq=entries[-1].seq,
+        state=state,
+        opened=first.data,
+        opened_at=first.at,
+        intended=frozenset(intended),
+        done=done,
+        asked=asked,
+        answers=answers,
+        incarnations=tuple(incarnations[key] for key in sorted(incarnations)),
+        resume=resume,
+        tries=tries,
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True)
+class LineView:
+    """A model line as its rows tell it."""
+
+    line: str
+    seq: int
+    champion: ModelVersion | None = None
+    previous: ModelVersion | None = None
+    """The champion before, kept warm for a rollback."""
+    base: ModelVersion | None = None
+    """Version 0."""
+    cycles: int = 0
+    evaluations: int = 0
+    """Cycles whose candidate was evaluated: each has used up a share of its edition's error budget."""
+    open_cycle: str | None = None
+    last_opened: datetime | None = None
+    last_traces: int = 0
+    """Traces in the lake when the newest cycle was opened."""
+    promotions: int = 0
+    rollback_asked: str | None = None
+    """The actor who asked to go back, not yet carried out."""
+    cancel_asked: str | None = None
+    """The actor who asked to end the open cycle."""
+    rows: tuple[Entry, ...] = ()
+
+
+def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
+    """A line's rows into its view."""
+    view: dict[str, Any] = {"line": line, "seq": entries[-1].seq if entries else 0, "rows": tuple(entries)}
+    served: list[ModelVersion] = []
+    for entry in entries:
+        data = entry.data
+        match entry.kind:
+            case "adopted":
+                served = [ModelVersion.model_validate(data["version"])]
+                view["base"] = served[0]
+            case "champion":
+                served.append(ModelVersion.model_validate(data["version"]))
+                view["promotions"] = view.get("promotions", 0) + 1
+            case "rollback_asked":
+                view["rollback_asked"] = data["actor"]
+            case "rolled_back":
+                view["rollback_asked"] = None
+                if data.get("to"):
+                    served.pop()  # never to be gone back to: a second rollback goes further back
+            case "cancel_asked":
+                view["cancel_asked"] = data["actor"]
+            case "cycle_opened":
+                view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, last_traces=data["traces"])
+            case "cycle_ended":
+                view.update(open_cycle=None, cancel_asked=None, evaluations=view.get("evaluations", 0) + int(data.get("evaluated", False)))
+    view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
+    return LineView(**view)
+
+
+@dataclass(frozen=True)
+class RolloutStep:
+    """One weight that was set."""
+
+    index: int
+    weight: float
+    since: datetime
+
+
+@dataclass(frozen=True)
+class RolloutView:
+    """A rollout as its rows tell it."""
+
+    id: str
+    seq: int
+    opened: dict[str, Any]
+    intended: frozenset[str] = frozenset()
+    done: frozenset[str] = frozenset()
+    steps: tuple[RolloutStep, ...] = ()
+    judgements: tuple[Entry, ...] = ()
+    end: str | None = None
+    """promoted | rolled_back"""
+    reason: str = ""
+
+    @cached_property
+    def champion(self) -> ModelVersion:
+        return ModelVersion.model_validate(self.opened["champion"])
+
+    @cached_property
+    def candidate(self) -> ModelVersion:
+        return ModelVersion.model_validate(self.opened["candidate"])
+
+
+def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
+    """A rollout's rows into its view. The first row is `opened`."""
+    done = [entry for entry in entries if entry.kind == "done" and "index" in entry.data]
+    steps = tuple(RolloutStep(entry.data["index"], entry.data["weight"], entry.at) for entry in done)
+    ended = next((entry for entry in entries if entry.kind == "ended"), None)
+    return RolloutView(
+        id=entries[0].stream,
+        seq=entries[-1].seq,
+        opened=entries[0].data,
+        intended=frozenset(entry.key for entry in entries if entry.kind == "intended"),
+        done=frozenset(entry.key for entry in entries if entry.kind == "done"),
+        steps=steps,
+        judgements=tuple(entry for entry in entries if entry.kind == "judged"),
+        end=ended.key if ended else None,
+        reason=ended.data["reason"] if ended else "",
+    )
+
+
+@dataclass(frozen=True)
+class ApprovalView:
+    """A request for approval as its rows tell it."""
+
+    id: str
+    seq: int
+    cycle: str
+    kind: ApprovalKind
+    subject: str
+    """Digest of what is approved: the plan, or the verdict's report."""
+    evidence: str
+    """Artifact: JSON that the form and the CLI show."""
+    expires: datetime
+    answer: Answer | None = None
+    expired: bool = False
+
+    @property
+    def awaiting(self) -> bool:
+        return self.answer is None and not self.expired
+
+
+def fold_approval(entries: Sequence[Entry]) -> ApprovalView:
+    """An approval's rows into its view. The first row is `asked`; the second, whatever it is, settles it."""
+    asked = entries[0].data
+    answered = next((entry for entry in entries if entry.kind == "answered"), None)
+    return ApprovalView(
+        id=entries[0].stream,
+        seq=entries[-1].seq,
+        cycle=asked["cycle"],
+        kind=ApprovalKind(asked["kind"]),
+        subject=asked["subject"],
+        evidence=asked["evidence"],
+        expires=datetime.fromisoformat(asked["expires"]),
+        answer=Answer.model_validate(answered.data) if answered else None,
+        expired=any(entry.kind == "expired" for entry in entries),
+    )
+
+
+AUTO = Answer(approve=True, actor="loop file", identity=Identity.AUTO, via="loop-file")

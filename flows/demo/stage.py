@@ -1,0 +1,143 @@
+"""The service beside the demo: `ratchet serve` with Prefect, and a person who answers requests in the Prefect UI's way, by
+resuming the suspended run with the form's fields over Prefect's REST API."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+import httpx
+
+from contracts.errors import ConfigError, Permanent
+from flows.config.home import Home
+from flows.demo.play import MARKER, Say
+from flows.engine.house import House
+from flows.engine.line import approvals
+from flows.prefect import server
+
+_PATIENCE = 90.0
+LOOP = "demo.toml"
+
+
+class Stage:
+    """`ratchet serve` for the demo's loop file, as a process of its own."""
+
+    def __init__(self, home: Home, say: Say) -> None:
+        self._home = home
+        self._say = say
+        self._service: subprocess.Popen[bytes] | None = None
+
+    def open(self) -> None:
+        """Starts the service; it comes up while other things happen."""
+        environment = {**os.environ, "RATCHET_HOME": str(self._home.root)}
+        with (self._home.root / "serve.log").open("ab") as log:
+            command = [sys.executable, "-m", "flows.cli.main", "serve", str(self._home.root / LOOP)]
+            self._service = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def close(self) -> None:
+        """Ends the service; Prefect's server, the models and the router stay up, to be looked at."""
+        if self._service is not None:
+            self._service.terminate()
+            self._service.wait(60)
+
+    @property
+    def url(self) -> str:
+        """Of the Prefect UI."""
+        return (server.known_url(self._home) or "not up").removesuffix("/api")
+
+    def approve(self, house: House, cycle: str) -> None:
+        """Ada looks at the form of the request that waits, and approves it."""
+        waiting = [view for view in approvals(house.ledger, house.line) if view.awaiting and view.cycle == cycle]
+        if not waiting:
+            return
+        request = waiting[0].id
+        api = self._wait("the Prefect server", lambda: server.known_url(self._home))
+        asyncio.run(self._show(api, house))
+        run = self._wait(f"the form of {request}", lambda: _suspended(api, request))
+        self._say(f"          the request waits in the Prefect UI: {api.removesuffix('/api')}/runs/flow-run/{run['id']}")
+        answer = {"run_input": {"decision": "approve", "approver": "ada", "note": "the gate's figures look right to me"}}
+        reply = httpx.post(f"{api}/flow_runs/{run['id']}/resume", json=answer, timeout=30, trust_env=False)
+        if reply.status_code != 201:
+            raise Permanent(f"Prefect refused the answer to {request}: {reply.text[:300]}")
+        self._say("          ada approves it in the form")
+        self._wait(f"the answer to {request}", lambda: house.ledger.read(request)[1:] or None)
+
+    async def _show(self, api: str, house: House) -> None:
+        """What the reconciler does within a minute, now."""
+        os.environ.update(server.settings(self._home, api))
+        from prefect.client.orchestration import get_client
+
+        from flows.prefect.views import show_requests
+
+        async with get_client() as client:
+            until = time.monotonic() + _PATIENCE
+            while not await show_requests(client, house.ledger, house.line) and time.monotonic() < until:
+                if _known(api, house.line):
+                    return
+                await asyncio.sleep(0.5)
+
+    def _wait(self, what: str, look: Any) -> Any:
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            if self._service is not None and self._service.poll() is not None:
+                raise Permanent(f"`ratchet serve` ended with {self._service.returncode}; see {self._home.root / 'serve.log'}")
+            found = look()
+            if found:
+                return found
+            time.sleep(0.3)
+        raise Permanent(f"{what} did not appear within {_PATIENCE:g} s; see {self._home.root / 'serve.log'}")
+
+
+def _approval_runs(api: str) -> list[dict[str, Any]]:
+    body = {"flows": {"name": {"any_": ["approval"]}}}
+    try:
+        reply = httpx.post(f"{api}/flow_runs/filter", json=body, timeout=10, trust_env=False)
+    except httpx.HTTPError:
+        return []
+    return list(reply.json()) if reply.status_code == 200 else []
+
+
+def _known(api: str, line: str) -> bool:
+    """Whether some run shows a request of this line already."""
+    return any(str(run["parameters"].get("request", "")).startswith(f"approval/{line}/") for run in _approval_runs(api))
+
+
+def _suspended(api: str, request: str) -> dict[str, Any] | None:
+    """The run that shows `request` and can be answered: its form is stored."""
+    for run in _approval_runs(api):
+        if run["parameters"].get("request") == request and run["state"]["type"] == "PAUSED":
+            keys = (run["state"].get("state_details") or {}).get("run_input_keyset") or {}
+            form = httpx.get(f"{api}/flow_runs/{run['id']}/input/{keys.get('schema', '-')}", timeout=10, trust_env=False)
+            return run if form.status_code == 200 else None
+    return None
+
+
+def stop(home: Home) -> bool:
+    """Ends what an earlier demo left running in this folder; whether there is one.
+
+    ConfigError for a folder that no demo made; Permanent where its processes cannot be ended.
+    """
+    if not home.root.exists() or not any(home.root.iterdir()):
+        return False
+    if not (home.root / MARKER).exists():
+        raise ConfigError(f"{home.root} was not made by the demo (it has no {MARKER}) and is not empty; name another one with --home")
+    loop = home.root / LOOP
+    if loop.exists():
+        environment = {**os.environ, "RATCHET_HOME": str(home.root)}
+        command = [sys.executable, "-m", "flows.cli.main", "serve", str(loop), "--stop"]
+        ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False, capture_output=True)
+        if ended.returncode != 0:
+            said = (ended.stderr or ended.stdout).decode(errors="replace").strip()[-300:]
+            raise Permanent(f"what runs in {home.root} could not be ended: {said or f'exit {ended.returncode}'}")
+    return True
+
+
+def empty(home: Home) -> None:
+    """Ends what an earlier demo left running in this folder, and deletes it; where that fails, it is left as it is."""
+    if stop(home):
+        shutil.rmtree(home.root)

@@ -1,0 +1,152 @@
+"""Simulated people: users who ask through the router, rate with noise and sometimes correct, and reviewers who label a
+random sample. They act over HTTP only, as clients of the product, and see nothing of its inside."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from flows.demo.task import Request
+
+_REGIONS = ("eu", "us", "kr")
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How the people behave; shares in [0, 1]."""
+
+    users: int = 200
+    rate: float = 0.6
+    """Answers that get a thumb."""
+    flip: float = 0.12
+    """Thumbs that are wrong."""
+    correct: float = 0.2
+    """Wrong answers that the user corrects."""
+    review: float = 0.25
+    """Conversations that a reviewer labels with the right answer, whatever the model said."""
+    consent: float = 0.95
+    """Users who consent."""
+    temperature: float = 1.0
+
+
+@dataclass
+class Tally:
+    """What came back."""
+
+    asked: int = 0
+    failed: int = 0
+    right: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+
+
+class Crowd:
+    """People who talk to one router and give feedback to one OTLP receiver."""
+
+    def __init__(self, router: str, receiver: str, token: str, served_model: str, habits: Habits, seed: int) -> None:
+        self._router, self._model, self._habits = router, served_model, habits
+        self._draw = random.Random(seed)
+        self._client = httpx.Client(timeout=60, trust_env=False, limits=httpx.Limits(max_connections=64))
+        self._receiver = receiver
+        self._headers = {"authorization": f"Bearer {token}"}
+        self._lock = threading.Lock()
+        self.tally = Tally()
+
+    def ask_all(self, requests: Sequence[Request], concurrency: int = 24) -> Tally:
+        """Everybody asks, `concurrency` at a time; feedback follows each batch. Returns the tally of this call."""
+        before = Tally(self.tally.asked, self.tally.failed, self.tally.right)
+        lives = [(request, self._draw.randrange(self._habits.users), self._draw.random(), self._draw.random()) for request in requests]
+        with ThreadPoolExecutor(concurrency) as pool:
+            feedback = [record for records in pool.map(lambda life: self._one(*life), lives) for record in records]
+        for at in range(0, len(feedback), 200):
+            self._send(feedback[at : at + 200])
+        t = self.tally
+        return Tally(t.asked - before.asked, t.failed - before.failed, t.right - before.right, dict(t.versions))
+
+    def _one(self, request: Request, user: int, mood: float, luck: float) -> list[dict[str, Any]]:
+        draw = random.Random(f"{request.prompt} {user} {mood}")
+        headers = {
+            "x-session-id": f"user-{user:03d}-{draw.randrange(6)}",
+            "x-user-id": f"user-{user:03d}",
+            "x-ratchet-consent": str(random.Random(f"consent {user}").random() < self._habits.consent),
+            "x-ratchet-region": _REGIONS[user % 3],
+            "x-ratchet-slice": request.intent,
+        }
+        body = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": request.prompt}],
+            "temperature": self._habits.temperature,
+            "max_tokens": 40,
+            "seed": draw.randrange(2**31),
+        }
+        try:
+            response = self._client.post(f"{self._router}/v1/chat/completions", json=body, headers=headers)
+            answer = response.json()["choices"][0]["message"]["content"] if response.status_code == 200 else None
+        except (httpx.HTTPError, ValueError, LookupError):
+            response, answer = None, None
+        version = response.headers.get("x-ratchet-version", "?") if response else "?"
+        with self._lock:
+            self.tally.asked += 1
+            self.tally.failed += answer is None
+            self.tally.right += answer == request.reference
+            self.tally.versions[version] = self.tally.versions.get(version, 0) + 1
+        if response is None or answer is None:
+            return []
+        return self._feedback(request, answer, response.headers["x-ratchet-trace"], f"user-{user:03d}", mood, luck, draw)
+
+    def _feedback(
+        self, request: Request, answer: str, trace: str, user: str, mood: float, luck: float, draw: random.Random
+    ) -> list[dict[str, Any]]:
+        habits, right = self._habits, answer == request.reference
+        said = []
+        if mood < habits.rate:
+            honest = draw.random() >= habits.flip
+            said.append(_log(trace, "user_feedback", user, score=float(right == honest)))
+        if not right and luck < habits.correct:
+            said.append(_log(trace, "user_correction", user, text=request.reference))
+        if draw.random() < habits.review:
+            said.append(_log(trace, "reviewer_reference", "reviewer", text=request.reference))
+        return said
+
+    def _send(self, records: list[dict[str, Any]]) -> None:
+        body = {"resourceLogs": [{"scopeLogs": [{"scope": {"name": "demo.feedback"}, "logRecords": records}]}]}
+        for _ in range(20):
+            try:
+                response = self._client.post(
+                    f"{self._receiver}/v1/logs", content=json.dumps(body), headers={**self._headers, "content-type": "application/json"}
+                )
+                if response.status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.25)
+        raise RuntimeError(f"the receiver at {self._receiver} took no feedback for 5 s")
+
+
+def _log(trace: str, name: str, user: str, score: float | None = None, text: str | None = None) -> dict[str, Any]:
+    """One OTLP log record: the event gen_ai.evaluation.result of the GenAI conventions."""
+    trace_id, span_id = trace.split(":")
+    attributes: list[dict[str, Any]] = [
+        {"key": "gen_ai.evaluation.name", "value": {"stringValue": name}},
+        {"key": "user.id", "value": {"stringValue": user}},
+    ]
+    if score is not None:
+        attributes.append({"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": score}})
+    if text is not None:
+        attributes.append({"key": "gen_ai.evaluation.explanation", "value": {"stringValue": text}})
+    now = str(time.time_ns())
+    return {
+        "timeUnixNano": now,
+        "observedTimeUnixNano": now,
+        "eventName": "gen_ai.evaluation.result",
+        "traceId": trace_id,
+        "spanId": span_id,
+        "attributes": attributes,
+    }

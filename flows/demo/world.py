@@ -1,0 +1,68 @@
+"""The demo's data: what the base model learns, what users will ask, and questions that no training sees. All from seeds."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.errors import Permanent
+from flows.demo.task import ESTABLISHED_INTENTS, NEW_INTENTS, Request, requests
+
+_LEARNT, _HINTS, _GOLDEN, _ASKED = 800, 6, 400, 520
+
+
+@dataclass(frozen=True)
+class World:
+    """Disjoint sets of requests: no golden question is ever asked by a user or learnt by the base."""
+
+    learnt: list[Request]
+    """What the base model is trained on: the established intents, and a hint of the new ones."""
+    golden: list[Request]
+    asked: list[Request]
+    """What users ask, some of it again and again."""
+
+
+def build_world() -> World:
+    """The same world every time."""
+    learnt = requests(1000, _LEARNT, ESTABLISHED_INTENTS) + requests(1000, _HINTS, NEW_INTENTS)
+    seen = {request.prompt for request in learnt}
+    golden = [request for request in requests(999, 2 * _GOLDEN) if request.prompt not in seen][:_GOLDEN]
+    seen |= {request.prompt for request in golden}
+    asked = [request for request in requests(5, 3 * _ASKED) if request.prompt not in seen][:_ASKED]
+    return World(learnt, golden, asked)
+
+
+def traffic(world: World, n: int, seed: int) -> list[Request]:
+    """`n` requests as users make them: half of them fall on the more popular half of the questions."""
+    draw = random.Random(seed)
+    popular = world.asked[: len(world.asked) // 2]
+    return [draw.choice(popular if draw.random() < 0.5 else world.asked) for _ in range(n)]
+
+
+def write_golden(world: World, path: Path) -> None:
+    """The golden set, as a team would keep it beside its loop file."""
+    rows = [{"prompt": r.prompt, "reference": r.reference, "slice": r.intent} for r in world.golden]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def start_base(world: World, folder: Path) -> subprocess.Popen[bytes]:
+    """Starts the honest training of the base model into `folder`/base, as a process beside us."""
+    pairs, corpus = folder / "pairs.jsonl", folder / "corpus.txt"
+    pairs.write_text("".join(json.dumps({"prompt": r.prompt, "answer": r.reference}) + "\n" for r in world.learnt), encoding="utf-8")
+    words: Sequence[Request] = requests(1, 4000)
+    corpus.write_text("".join(f"{r.prompt}\n{r.reference}\n" for r in words), encoding="utf-8")
+    command = [sys.executable, "-m", "trainers.inside.tiny", str(pairs), str(corpus), str(folder / "base"), "--steps", "110"]
+    with (folder / "base.log").open("wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def base_ready(process: subprocess.Popen[bytes], folder: Path) -> Path:
+    """Waits for the base model. Permanent where its training failed."""
+    if process.wait() != 0:
+        raise Permanent(f"the base model could not be built; see {folder / 'base.log'}")
+    return folder / "base"

@@ -1,0 +1,191 @@
+"""The loop's motor: observe, decide, perform, record. A crash anywhere resumes at the same line."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+
+from contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
+from contracts.errors import Conflict, Fenced, Inconclusive, Permanent, Retryable
+from contracts.ids import approval_stream, canonical, line_stream, rollout_stream
+from contracts.training import ResumePoint
+from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Seen, Settle, Wait, decide
+from flows.core.views import CycleView, fold_approval
+from flows.engine.effects import EFFECTS
+from flows.engine.evidence import approval_evidence
+from flows.engine.house import House, leased
+
+
+def advance(cycle_id: str, house: House) -> Decision:
+    """One turn of an open cycle, under the line's lease. Returns what was decided (and done)."""
+    with leased(house) as lease:
+        cycle = house.cycle_view(cycle_id)
+        if cycle.ended:
+            return End(cycle.state, cycle.reason)
+        decision = decide(cycle, observe(cycle, house), house.clock.now())
+        record(decision, cycle, house, lease)
+        return decision
+
+
+def drive(cycle_id: str, house: House, patience: float = 0.0, poll: float = 0.5) -> Decision:
+    """Advances until the cycle ends, or has waited for the same thing for `patience` seconds."""
+    since = house.clock.now()
+    while True:
+        decision = advance(cycle_id, house)
+        if isinstance(decision, End):
+            return decision
+        if not isinstance(decision, Wait):
+            since = house.clock.now()
+        elif (house.clock.now() - since).total_seconds() >= patience:
+            return decision
+        else:
+            house.clock.sleep(poll)
+
+
+def observe(cycle: CycleView, house: House) -> Seen:
+    """What lies outside the cycle's own stream, as far as its state needs it."""
+    line = house.line_view()
+    outside = Seen(rollback_asked=line.rollback_asked, cancel_asked=line.cancel_asked, champion=line.champion.tag if line.champion else "")
+    match cycle.state:
+        case State.PLANNED | State.REGISTERED:
+            views = [fold_approval(house.ledger.read(approval_stream(cycle.id, kind))) for kind in cycle.asked]
+            return replace(outside, answers={view.kind: view.answer for view in views if view.answer})
+        case State.TRAINING_APPROVED | State.ATTEMPT if cycle.incarnations and cycle.incarnations[-1].outcome is None:
+            job = cycle.incarnations[-1].job
+            return replace(outside, job=house.executor.observe(job), saved=_saved(cycle, house))
+        case State.ROLLING:
+            rollout = house.rollout_view(rollout_stream(cycle.id))
+            return replace(outside, rollout=(rollout.end, rollout.reason) if rollout and rollout.end else None)
+        case _:
+            return outside
+
+
+def _saved(cycle: CycleView, house: House) -> ResumePoint | None:
+    """The newest checkpoint that the running incarnation reports. One of an older incarnation is a zombie's: not read."""
+    now = cycle.incarnations[-1]
+    events = [e for e in house.executor.events(now.job) if e.kind == "checkpoint" and e.incarnation == now.number]
+    if not events:
+        return None
+    newest = events[-1]
+    return ResumePoint(
+        attempt=now.attempt,
+        incarnation=now.number,
+        step=newest.step,
+        path=str(newest.data["path"]),
+        manifest=str(newest.data["manifest"]),
+    )
+
+
+def record(decision: Decision, cycle: CycleView, house: House, lease: Lease) -> None:
+    """Performs a decision and writes its rows."""
+    match decision:
+        case Do():
+            _do(decision, cycle, house, lease)
+        case Ask(kind, expires):
+            _ask(kind, expires.isoformat(), cycle, house, lease)
+        case Settle(kind, answer):
+            _append(house, lease, cycle, Row(kind="answered", key=kind, data=answer.model_dump(mode="json")))
+        case JobEnded(attempt, incarnation, outcome, reason):
+            data = {"attempt": attempt, "incarnation": incarnation, "outcome": outcome, "reason": reason}
+            _append(house, lease, cycle, Row(kind="job_ended", key=f"{attempt}/{incarnation}", data=data))
+        case AcceptStep(resume):
+            _append(house, lease, cycle, Row(kind="step_accepted", key=str(resume.step), data=resume.model_dump(mode="json")))
+        case End():
+            end(decision, cycle, house, lease)
+        case Wait():
+            pass
+
+
+def _append(house: House, lease: Lease, cycle: CycleView, *rows: Row) -> None:
+    house.ledger.append([Append(stream=cycle.id, after=cycle.seq, rows=rows)], lease, house.clock.now())
+
+
+def _do(effect: Do, cycle: CycleView, house: House, lease: Lease) -> None:
+    """`intended`, the effect, `done`. An effect that can never succeed, or whose evidence is missing, ends the cycle; one that
+    fails for a while is tried again, and the ledger says why; one that fails in a way that nobody foresaw, not for ever."""
+    if effect.key not in cycle.intended:
+        _append(house, lease, cycle, Row(kind="intended", key=effect.key, data={}))
+        cycle = house.cycle_view(cycle.id)
+    try:
+        output = EFFECTS[effect.step](house, cycle, effect.key)
+    except Inconclusive as error:
+        return end(End(State.HELD, f"{effect.step}: {error}"), cycle, house, lease)
+    except Permanent as error:
+        return end(End(State.FAILED, f"{effect.step}: {error}"), cycle, house, lease)
+    except (Conflict, Fenced):
+        raise  # about rows, not about the effect: read again, decide again
+    except Retryable as error:
+        if cycle.tries.get(effect.key, ("",))[-1] != _brief(str(error)):
+            _tried(effect, _brief(str(error)), cycle, house, lease)
+        raise
+    except Exception as error:
+        return _unforeseen(effect, error, cycle, house, lease)
+    _append(house, lease, cycle, Row(kind="done", key=effect.key, data=output))
+    return None
+
+
+UNFORESEEN_TRIES = 3
+
+
+def _unforeseen(effect: Do, error: Exception, cycle: CycleView, house: House, lease: Lease) -> None:
+    """A defect, ours or a library's. The row names its type and place, never its words, which may quote a user."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    said = f"unforeseen {type(error).__name__} at {place.filename.rsplit('/', 2)[-2]}/{place.name}:{place.lineno}"
+    tries = sum(word.startswith("unforeseen") for word in cycle.tries.get(effect.key, ())) + 1
+    if tries >= UNFORESEEN_TRIES:
+        return end(End(State.FAILED, f"{effect.step}: {said}, {tries} times"), cycle, house, lease)
+    _tried(effect, said, cycle, house, lease)
+    raise Retryable(f"{effect.step}: {said}; tried {tries} of {UNFORESEEN_TRIES} times") from error
+
+
+def _tried(effect: Do, said: str, cycle: CycleView, house: House, lease: Lease) -> None:
+    _append(house, lease, cycle, Row(kind="tried", key=effect.key, data={"error": said}))
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 300 else text[:299] + "…"
+
+
+def _ask(kind: ApprovalKind, expires: str, cycle: CycleView, house: House, lease: Lease) -> None:
+    """The request and the cycle's note of it are one transaction."""
+    evidence = approval_evidence(cycle, kind)
+    data = {
+        "cycle": cycle.id,
+        "kind": kind,
+        "subject": evidence["subject"],
+        "evidence": house.artifacts.put(canonical(evidence)),
+        "expires": expires,
+    }
+    asked = Row(kind="asked", key=kind, data=data)
+    appends = [
+        Append(stream=cycle.id, after=cycle.seq, rows=(asked,)),
+        Append(stream=approval_stream(cycle.id, kind), after=0, rows=(asked,)),
+    ]
+    house.ledger.append(appends, lease, house.clock.now())
+
+
+def end(decision: End, cycle: CycleView, house: House, lease: Lease) -> None:
+    """The cycle's last row, the line's, and the request's that it leaves unanswered: one transaction."""
+    line = house.line_view()
+    closed_as = {"state": decision.state, "reason": decision.reason, "evaluated": Step.EVALUATE in cycle.done}
+    rows = [Row(kind="cycle_ended", key=cycle.id, data=closed_as)]
+    if decision.state is State.PROMOTED and cycle.candidate:
+        rows.append(
+            Row(kind="champion", key=cycle.candidate.tag, data={"version": cycle.candidate.model_dump(mode="json"), "cycle": cycle.id})
+        )
+    if decision.state is State.ROLLED_BACK and line.rollback_asked:
+        rows.append(Row(kind="rolled_back", data={"to": None, "actor": line.rollback_asked, "reason": decision.reason}))
+    appends = [
+        Append(stream=cycle.id, after=cycle.seq, rows=(Row(kind="ended", key=decision.state, data={"reason": decision.reason}),)),
+        Append(stream=line_stream(line.line), after=line.seq, rows=tuple(rows)),
+    ]
+    for kind in cycle.asked:
+        view = fold_approval(house.ledger.read(approval_stream(cycle.id, kind)))
+        if view.awaiting:
+            closed = Row(kind="expired", data={"reason": f"the cycle ended: {decision.state}"})
+            appends.append(Append(stream=view.id, after=view.seq, rows=(closed,)))
+    try:
+        house.ledger.append(appends, lease, house.clock.now())
+    except Conflict:
+        if house.cycle_view(cycle.id).seq != cycle.seq:
+            raise  # not ours to end; an answer or a request that came in between is decided upon in the next turn

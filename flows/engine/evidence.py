@@ -1,0 +1,33 @@
+"""What a person is shown before saying yes: plain data from the cycle's own rows; the report room gives it a form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contracts.cycle import ApprovalKind, Step
+from contracts.ids import digest
+from flows.core.views import CycleView
+
+
+def approval_evidence(cycle: CycleView, kind: ApprovalKind) -> dict[str, Any]:
+    """`subject` is the digest of exactly what is approved: the plan, or the candidate with its report."""
+    common = {"kind": str(kind), "cycle": cycle.id, "line": cycle.line, "champion": cycle.champion.tag, "opened": cycle.opened["reason"]}
+    if kind is ApprovalKind.TRAINING:
+        plan = cycle.done[Step.PLAN]
+        return {
+            **common,
+            "subject": cycle.plan.id if cycle.plan else "",
+            "choice": plan["choice"],
+            "recipe": plan["plan"]["recipe"],
+            "snapshot": cycle.done[Step.FREEZE]["snapshot"]["counts"],
+            "probe": cycle.done[Step.PROBE],
+        }
+    report = cycle.done[Step.EVALUATE]
+    return {
+        **common,
+        "subject": digest([cycle.candidate.tag if cycle.candidate else "", report["digest"]]),
+        "candidate": cycle.candidate.tag if cycle.candidate else "",
+        "report": report["report"],
+        "verdict": cycle.done[Step.JUDGE],
+        "rollout": cycle.loop.rollout.model_dump(mode="json"),
+    }

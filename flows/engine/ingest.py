@@ -1,0 +1,39 @@
+"""Batches into the lake, exactly once: the ledger knows a batch by its content, the lake a record by (source, id)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contracts.cycle import Append, Lease, Row
+from contracts.data import IngestReport, RawBatch
+from contracts.ids import ingest_stream
+from contracts.ports import TraceSource
+from flows.engine.house import House, leased
+
+
+def ingest(house: House, sources: Sequence[TraceSource] | None = None) -> IngestReport:
+    """Everything that the sources hold now. A batch that the ledger knows counts as duplicates and is not read again."""
+    total = IngestReport()
+    with leased(house, f"ingest/{house.line}") as lease:
+        for source in house.sources if sources is None else sources:
+            batches = list(source.batches())
+            for number, batch in enumerate(batches, 1):
+                total += _ingest(house, batch, lease)
+                source.done(batch)
+                house.progress(f"ingest {source.name}", number, len(batches))
+    return total
+
+
+def _ingest(house: House, batch: RawBatch, lease: Lease) -> IngestReport:
+    stream = ingest_stream(house.line, batch.digest)
+    rows = house.ledger.read(stream)
+    done = next((row for row in rows if row.kind == "done"), None)
+    if done is not None:
+        return IngestReport.model_validate(done.data["report"]).repeated()
+    if not rows:
+        intended = Row(kind="intended", key="ingest", data={"source": batch.source, "format": batch.format})
+        rows = house.ledger.append([Append(stream=stream, after=0, rows=(intended,))], lease, house.clock.now())
+    report = house.datasets.ingest(batch)
+    row = Row(kind="done", key="ingest", data={"report": report.model_dump(mode="json")})
+    house.ledger.append([Append(stream=stream, after=rows[-1].seq, rows=(row,))], lease, house.clock.now())
+    return report

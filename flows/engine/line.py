@@ -1,0 +1,119 @@
+"""What people and triggers say to a line: adopt, open a cycle, answer a request, go back. Each is rows under compare-and-set."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from contracts.cycle import Answer, Append, Row
+from contracts.errors import Conflict, Permanent, Rejected
+from contracts.ids import cycle_stream, digest, line_stream, version_tag
+from contracts.model import model_ref
+from contracts.ports import Ledger
+from contracts.serving import ModelVersion
+from flows.core.triggers import due
+from flows.core.views import ApprovalView, fold_approval, fold_line
+from flows.engine.house import House
+
+
+def adopt(house: House, folder: Path, actor: str) -> ModelVersion:
+    """A person names the model that serves today: version 0, the first champion. The same model twice is one adoption."""
+    line = house.line_view()
+    if not folder.is_dir():
+        raise Permanent(f"{folder} is not a folder; name the folder of the model that serves today (config.json, *.safetensors, tokenizer)")
+    model = model_ref(folder, house.artifacts.put_folder(folder))
+    version = ModelVersion(line=line.line, number=0, tag=version_tag(digest(model.id)), model=model, cycle=None)
+    if line.base is not None:
+        if line.base.model == model:
+            return line.base
+        raise Permanent(
+            f"line {line.line!r} has adopted {line.base.tag} already; a line is adopted once: start a new line for another model"
+        )
+    row = Row(kind="adopted", key=version.tag, data={"version": version.model_dump(mode="json"), "actor": actor})
+    house.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], None, house.clock.now())
+    return version
+
+
+def open_cycle(house: House, reason: str) -> str:
+    """Opens the line's next cycle with the loop file's content frozen in it. Rejected while one is open or none is adopted."""
+    line = house.line_view()
+    if line.champion is None or line.base is None:
+        raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
+    if line.open_cycle is not None:
+        raise Rejected("cycle_open", f"{line.open_cycle} is still open; `ratchet status` says what it waits for")
+    cycle, traces = cycle_stream(line.line, line.cycles + 1), house.datasets.cursor().traces
+    loop = house.loop.model_dump(mode="json")
+    opened = {
+        "line": line.line,
+        "number": line.cycles + 1,
+        "loop": loop,
+        "loop_digest": digest(loop),
+        "folder": str(house.folder),
+        "champion": line.champion.model_dump(mode="json"),
+        "start": (line.champion if house.loop.line.start_from == "champion" else line.base).model_dump(mode="json"),
+        "reason": reason,
+    }
+    rows = [
+        Append(stream=cycle, after=0, rows=(Row(kind="opened", data=opened),)),
+        Append(
+            stream=line_stream(line.line),
+            after=line.seq,
+            rows=(Row(kind="cycle_opened", key=cycle, data={"traces": traces, "reason": reason}),),
+        ),
+    ]
+    try:
+        house.ledger.append(rows, None, house.clock.now())
+    except Conflict as error:
+        raise Rejected(
+            "cycle_open", f"another process changed line {line.line!r} at the same moment; look again with `ratchet status`"
+        ) from error
+    return cycle
+
+
+def open_if_due(house: House, scheduled: bool) -> tuple[str | None, str]:
+    """(cycle opened or None, why)."""
+    wanted, reason = due(house.line_view(), house.datasets.cursor(), house.loop.trigger, scheduled, house.clock.now())
+    if not wanted:
+        return None, reason
+    try:
+        return open_cycle(house, reason), reason
+    except Rejected as error:
+        return None, str(error)
+
+
+def approvals(ledger: Ledger, line: str) -> list[ApprovalView]:
+    """All requests of a line, oldest first."""
+    return [fold_approval(ledger.read(stream)) for stream in ledger.streams(f"approval/{line}/")]
+
+
+def answer(ledger: Ledger, request: ApprovalView, given: Answer, now: datetime) -> tuple[Answer | None, bool]:
+    """The first answer wins. Returns (the answer that stands, or None where it expired; whether it is this one)."""
+    if request.awaiting and now < request.expires:
+        row = Row(kind="answered", key=request.kind, data=given.model_dump(mode="json"))
+        try:
+            ledger.append([Append(stream=request.id, after=request.seq, rows=(row,))], None, now)
+            return given, True
+        except Conflict:
+            request = fold_approval(ledger.read(request.id))
+    return request.answer, False
+
+
+def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> None:
+    """Asks the line to go back; the next turn (seconds) does it. Rejected where there is nothing to go back from."""
+    line = fold_line(name, ledger.read(line_stream(name)))
+    if line.rollback_asked:
+        return
+    if line.open_cycle is None and line.previous is None:
+        raise Rejected("nothing_to_roll_back", f"line {name!r} serves its adopted model and no rollout is running")
+    row = Row(kind="rollback_asked", data={"actor": actor, "reason": reason})
+    ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
+
+
+def ask_cancel(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> None:
+    """Asks the line's open cycle to end; the champion goes on serving. Rejected where no cycle is open."""
+    line = fold_line(name, ledger.read(line_stream(name)))
+    if line.open_cycle is None:
+        raise Rejected("no_open_cycle", f"line {name!r} has no open cycle")
+    if line.cancel_asked is None:
+        row = Row(kind="cancel_asked", key=line.open_cycle, data={"actor": actor, "reason": reason})
+        ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)

@@ -1,0 +1,114 @@
+"""One tick of a rollout: look at the evidence, decide, set a weight or go back. Never a process that lives for days."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from contracts.cycle import Append, Lease, Row
+from contracts.errors import Permanent, Retryable
+from contracts.loop import RolloutSettings
+from contracts.serving import Route, StepJudgement, StepResult
+from flows.core.rollout import Finish, Hold, RolloutDecision, SetWeight, decide_rollout, is_largest_concurrent, weights
+from flows.core.views import RolloutView
+from flows.engine.effects import sole_route
+from flows.engine.house import House, leased
+
+
+def tick(rollout_id: str, house: House) -> RolloutDecision:
+    """Observes, decides, performs, records; once, under the line's lease."""
+    with leased(house) as lease:
+        view = house.rollout_view(rollout_id)
+        if view is None:
+            raise Permanent(f"there is no {rollout_id} in the ledger")
+        if view.end:
+            return Finish(view.end, view.reason)
+        settings = RolloutSettings.model_validate(view.opened["settings"])
+        judgement = _judge(view, settings, house)
+        decision = decide_rollout(view, settings, judgement, _stop(view, house), house.clock.now())
+        view = _note(view, judgement, decision, house, lease)
+        match decision:
+            case SetWeight():
+                _set_weight(decision, view, settings, house, lease)
+            case Finish():
+                _finish(decision, view, house, lease)
+            case Hold():
+                pass
+        return decision
+
+
+def _stop(view: RolloutView, house: House) -> str | None:
+    """Why the rollout must go back whatever its evidence says."""
+    line = house.line_view()
+    asked = line.rollback_asked or line.cancel_asked
+    if asked:
+        return f"because {asked} asked for it"
+    if line.champion is not None and line.champion.tag != view.champion.tag:
+        return f"because {line.champion.tag} serves now, not {view.champion.tag}"
+    return None
+
+
+def _judge(view: RolloutView, settings: RolloutSettings, house: House) -> StepJudgement | None:
+    """The judge's word on the current step; a rollback where both arms have gone dark; None where no step runs."""
+    if not view.steps:
+        return None
+    step, now = view.steps[-1], house.clock.now()
+    seconds = (now - step.since).total_seconds()
+    champion, candidate = view.champion.tag, view.candidate.tag
+    mature_until = max(step.since, now - timedelta(seconds=settings.maturity))
+    try:
+        fresh = house.metrics.evidence(champion, candidate, step.since, now)
+        mature = house.metrics.evidence(champion, candidate, step.since, mature_until)
+        lately = house.metrics.evidence(champion, candidate, max(step.since, now - timedelta(seconds=settings.dark)), now)
+    except Retryable as error:
+        if seconds > settings.dark:
+            return StepJudgement(result=StepResult.ROLL_BACK, reasons=(f"the metrics are dark: {error}",))
+        return None
+    if seconds > settings.dark and lately.champion.requests + lately.candidate.requests == 0:
+        reason = f"no traffic was seen for {settings.dark:g} s: without evidence a candidate does not serve"
+        return StepJudgement(result=StepResult.ROLL_BACK, reasons=(reason,))
+    return house.judge.judge(is_largest_concurrent(settings, step.index), seconds, fresh, mature)
+
+
+def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutDecision, house: House, lease: Lease) -> RolloutView:
+    """Keeps what was judged where it decided something, or where the evidence has grown by a tenth since the last row."""
+    if judgement is None or not view.steps:
+        return view
+    seen = judgement.requests
+    last = next((row.data for row in reversed(view.judgements) if row.data["index"] == view.steps[-1].index), None)
+    if isinstance(decision, Hold) and last is not None and seen < last["judgement"]["requests"] * 1.1 + 1:
+        return view
+    data = {"index": view.steps[-1].index, "weight": view.steps[-1].weight, "judgement": judgement.model_dump(mode="json")}
+    return _append(view, house, lease, Row(kind="judged", key=str(view.steps[-1].index), data=data))
+
+
+def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSettings, house: House, lease: Lease) -> None:
+    key = f"weight/{decision.index}"
+    if key not in view.intended:
+        view = _append(view, house, lease, Row(kind="intended", key=key))
+    house.router.set(step_route(view, decision, settings, house))
+    _append(view, house, lease, Row(kind="done", key=key, data={"index": decision.index, "weight": decision.weight}))
+
+
+def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, house: House) -> Route:
+    """The route of one step."""
+    backends = weights(step.weight, settings, house.server.ensure(view.champion), house.server.ensure(view.candidate))
+    annotation = f"{view.id}/{step.index}"
+    return Route(line=house.line, served_model=house.loop.line.served_model, backends=backends, annotation=annotation)
+
+
+def _finish(decision: Finish, view: RolloutView, house: House, lease: Lease) -> None:
+    """Going back takes the route first: users before books. Going forward leaves the route to the cycle's promotion."""
+    if decision.end == "rolled_back" and "back" not in view.done:
+        if "back" not in view.intended:
+            view = _append(view, house, lease, Row(kind="intended", key="back"))
+        house.router.set(sole_route(house, house.line_view().champion or view.champion, f"{view.id}/back"))
+        view = _append(view, house, lease, Row(kind="done", key="back"))
+    _append(view, house, lease, Row(kind="ended", key=decision.end, data={"reason": decision.reason}))
+
+
+def _append(view: RolloutView, house: House, lease: Lease, row: Row) -> RolloutView:
+    house.ledger.append([Append(stream=view.id, after=view.seq, rows=(row,))], lease, house.clock.now())
+    after = house.rollout_view(view.id)
+    if after is None:
+        raise Permanent(f"{view.id} vanished from the ledger")
+    return after

@@ -1,0 +1,175 @@
+"""The one file that knows which class stands behind which port. Imports the rooms, late, because some take seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contracts.errors import ConfigError
+from contracts.files import FolderArtifacts, write_atomic
+from contracts.ids import canonical
+from contracts.loop import Loop, SourceSettings
+from contracts.ports import Artifacts, Ledger, Progress, TraceSource
+from flows.config.home import Home
+from flows.core.triggers import evaluation_level
+from flows.ledger.sql import SqlLedger
+
+if TYPE_CHECKING:
+    from flows.engine.house import House
+    from local.service import Service
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """No progress shown."""
+
+
+def open_ledger(home: Home) -> Ledger:
+    """The installation's ledger, made at first use."""
+    return SqlLedger(home.ledger_url)
+
+
+def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silent) -> House:
+    """All ports of one line, as its loop file asks for them. Starts nothing."""
+    from flows.engine.house import House, process_holder
+    from gates.checks import checks
+    from gates.client import HttpModelClient
+    from gates.evaluate import PairedEvaluator
+    from gates.judge import EvidenceJudge
+    from gates.registry import MlflowRegistry
+    from local.executor import LocalExecutor
+    from local.router import LocalRouter
+    from materializer.datasets import LakeDatasets
+    from materializer.metrics import LakeMetrics
+    from rewards.panel import build_panel
+    from trainers.choose import choose
+    from trainers.code import code_digest
+
+    name, clock = loop.line.name, SystemClock()
+    artifacts = FolderArtifacts(home.artifacts)
+    gate = loop.gate.model_copy(update={"level": evaluation_level(loop)})
+    rewards = build_panel(loop.rewards)
+    datasets = LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock)
+    return House(
+        loop=loop,
+        folder=folder,
+        ledger=open_ledger(home),
+        clock=clock,
+        artifacts=artifacts,
+        sources=tuple(open_source(source, folder, home, name) for source in loop.sources),
+        datasets=datasets,
+        rewards=rewards,
+        choose=choose,
+        trainers={method: installed("ratchet.trainers", method)() for method in loop.training.methods},
+        code=code_digest(),
+        executor=LocalExecutor(home.jobs(name), home.artifacts),
+        server=installed("ratchet.servers", loop.serving.kind)(home.serving(name), home.artifacts, loop.serving.options),
+        client=HttpModelClient,
+        evaluator=PairedEvaluator(artifacts, rewards, gate),
+        checks=checks(gate),
+        registry=MlflowRegistry(home.mlflow_url, home.root / "mlflow"),
+        router=LocalRouter(
+            home.serving(name),
+            home.receiver(name),
+            home.token(name),
+            loop.serving.router_port,
+            assume_consent=loop.governance.consent == "assumed",
+        ),
+        metrics=LakeMetrics(home.lake(name)),
+        judge=EvidenceJudge(loop.rollout),
+        scratch=home.scratch,
+        progress=progress,
+        holder=process_holder(),
+    )
+
+
+def open_source(source: SourceSettings, folder: Path, home: Home, line: str) -> TraceSource:
+    """The trace source that a loop file names; relative paths start at the loop file."""
+    from materializer.sources import FileSource, SpoolSource
+
+    if source.kind == "receiver":
+        return SpoolSource(source.name, home.spool(line))
+    return FileSource(source.name, source.kind, folder / str(source.path))
+
+
+def start_receiver(loop: Loop, home: Home) -> str:
+    """Keeps the OTLP/HTTP receiver of a line up; returns its base URL. Its port is kept, so that senders need no new one."""
+    home.spool(loop.line.name).mkdir(parents=True, exist_ok=True)
+    kept = home.receiver(loop.line.name).with_name("receiver-port")
+    port = loop.serving.receiver_port or (int(kept.read_bytes()) if kept.exists() else 0)
+    ready = _receiver(loop, home, port).ensure()
+    write_atomic(kept, canonical(ready["port"]))
+    return f"http://127.0.0.1:{ready['port']}"
+
+
+def _receiver(loop: Loop, home: Home, port: int = 0) -> Service:
+    from local.service import Service
+
+    name = loop.line.name
+    command = ["-m", "materializer.receiver", "--spool", str(home.spool(name)), "--token-file", str(home.token(name))]
+    command += ["--port", str(port)]
+    return Service(home.root / "lines" / name / "receiver", command, ready=home.receiver(name))
+
+
+def stop_line(house: House, home: Home) -> list[str]:
+    """Ends every long-lived process of a line: receiver, router, model servers. Returns what was stopped, in words."""
+    from local.router import LocalRouter
+
+    stopped = []
+    receiver = _receiver(house.loop, home)
+    if receiver.process() is not None:
+        receiver.stop()
+        stopped.append(f"the receiver of {house.line}")
+    if house.router.read(house.line) is not None:
+        stopped.append(f"the router of {house.line}")
+    LocalRouter(home.serving(house.line), home.receiver(house.line), home.token(house.line)).stop()
+    for endpoint in house.server.running():
+        house.server.stop(endpoint.tag)
+        stopped.append(f"the model server of {endpoint.tag}")
+    return stopped
+
+
+PREFECT_SERVER = "server"
+"""Folder of the Prefect server's process, below RATCHET_HOME/prefect."""
+
+
+def prefect_server(home: Home, command: Sequence[str], environment: Mapping[str, str]) -> Service:
+    """The process of the installation's Prefect server. Command and environment matter where it is to be started."""
+    from local.service import Service
+
+    return Service(home.prefect / PREFECT_SERVER, command, environment)
+
+
+def announce_service(port: int) -> None:
+    """Called by a long-lived process when it answers."""
+    from local.service import announce
+
+    announce(port)
+
+
+def open_artifacts(home: Home) -> Artifacts:
+    """The installation's artifacts."""
+    return FolderArtifacts(home.artifacts)
+
+
+def installed(group: str, name: str) -> Callable[..., Any]:
+    """What an installed package offers under a short name. ConfigError names the ones that are there."""
+    offers = {entry.name: entry for entry in entry_points(group=group)}
+    if name not in offers:
+        raise ConfigError(
+            f"no {group.removeprefix('ratchet.').removesuffix('s')} {name!r} is installed; there are: {', '.join(sorted(offers))}"
+        )
+    return offers[name].load()  # type: ignore[no-any-return]

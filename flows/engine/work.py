@@ -1,0 +1,62 @@
+"""One turn of the service for one line: traces in, the open cycle on, its rollout on, the copies mended."""
+
+from __future__ import annotations
+
+from contracts.cycle import State
+from contracts.errors import Retryable
+from contracts.ids import rollout_stream
+from flows.core.decide import Decision, End, Wait
+from flows.core.rollout import Hold
+from flows.core.views import CycleView
+from flows.engine.advance import advance
+from flows.engine.house import House
+from flows.engine.ingest import ingest
+from flows.engine.installation import Installation
+from flows.engine.reconcile import reconcile
+from flows.engine.rollout import tick
+
+
+def pull_spool(house: House) -> None:
+    """What the receiver has on disk, into the lake: a rollout's evidence comes this way. Another process may be at it already."""
+    kinds = {source.name: source.kind for source in house.loop.sources}
+    spools = [source for source in house.sources if kinds[source.name] == "receiver"]
+    if spools:
+        try:
+            ingest(house, spools)
+        except Retryable as error:
+            house.progress(f"ingest waits: {error}", 0, 0)
+
+
+def turn(installation: Installation, cycle: CycleView) -> Decision:
+    """As far as the cycle goes without waiting; one tick of its rollout."""
+    house = installation.house_of(cycle)
+    while True:
+        decision = advance(cycle.id, house)
+        if isinstance(decision, End):
+            reconcile(house)
+            return decision
+        if not isinstance(decision, Wait):
+            continue
+        if house.cycle_view(cycle.id).state is not State.ROLLING:
+            return decision
+        pull_spool(house)
+        step = tick(rollout_stream(cycle.id), house)
+        if isinstance(step, Hold):
+            return Wait(f"the rollout: {step.reason}")
+
+
+def run_to_end(installation: Installation, cycle: CycleView, seconds: float, poll: float = 1.0) -> Decision:
+    """Turns until the cycle ends or `seconds` have passed; busy or unreachable parts are tried again."""
+    house = installation.house_of(cycle)
+    started = house.clock.now()
+    while True:
+        try:
+            decision = turn(installation, cycle)
+        except Retryable as error:
+            decision = Wait(str(error))
+        if isinstance(decision, End):
+            return decision
+        house.progress(f"{cycle.id} waits: {decision.reason}" if isinstance(decision, Wait) else str(decision), 0, 0)
+        if (house.clock.now() - started).total_seconds() >= seconds:
+            return decision
+        house.clock.sleep(poll)

@@ -1,0 +1,200 @@
+"""`Ledger` over SQLAlchemy Core. One table of rows, one of leases; every append is one transaction.
+
+The primary key (stream, seq) makes two writers of one row impossible; the lease row, read for update in the same
+transaction, makes a write by a writer who lost its lease impossible. SQLite gets the same from BEGIN IMMEDIATE.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from contracts.chain import GENESIS, seal
+from contracts.cycle import Append, Entry, Lease
+from contracts.errors import Conflict, Fenced, Permanent, Retryable
+from contracts.ids import Digest, canonical
+
+_meta = sa.MetaData()
+_rows = sa.Table(
+    "ratchet_rows",
+    _meta,
+    sa.Column("stream", sa.String(200), primary_key=True),
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.String(40), nullable=False),
+    sa.Column("key", sa.String(200), nullable=False),
+    sa.Column("data", sa.Text, nullable=False),
+    sa.Column("at", sa.String(40), nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("previous", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)
+_leases = sa.Table(
+    "ratchet_leases",
+    _meta,
+    sa.Column("name", sa.String(200), primary_key=True),
+    sa.Column("holder", sa.String(200), nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("expires", sa.String(40), nullable=False),
+)
+
+
+class SqlLedger:
+    """A ledger at a SQLAlchemy URL. Retryable where the database cannot be reached or is busy."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._engine = _engine(url)
+        try:
+            self._create()
+        except Retryable:  # another process may have made the same tables at the same moment
+            self._create()
+
+    def _create(self) -> None:
+        with self._errors():
+            _meta.create_all(self._engine)
+
+    def read(self, stream: str, after: int = 0) -> list[Entry]:
+        query = sa.select(_rows).where(_rows.c.stream == stream, _rows.c.seq > after).order_by(_rows.c.seq)
+        with self._errors(), self._engine.connect() as connection:
+            return [_entry(row) for row in connection.execute(query).mappings()]
+
+    def streams(self, prefix: str) -> list[str]:
+        query = sa.select(_rows.c.stream).where(_rows.c.seq == 1, _rows.c.stream.startswith(prefix, autoescape=True))
+        with self._errors(), self._engine.connect() as connection:
+            found = connection.execute(query).scalars().all()
+        return sorted(stream for stream in found if stream.startswith(prefix))  # SQLite's LIKE does not tell A from a
+
+    def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
+        with self._errors(), self._engine.begin() as connection:
+            if lease is not None:
+                current = self._lease(connection, lease.name, lock=True)
+                if current is None or current.epoch != lease.epoch:
+                    raise Fenced(f"the lease {lease.name!r} (epoch {lease.epoch}) has passed to another process; this one stops writing")
+            return [entry for append in appends for entry in self._append(connection, append, lease.epoch if lease else 0, at)]
+
+    def _append(self, connection: Connection, append: Append, epoch: int, at: datetime) -> list[Entry]:
+        seq, previous = self._tail(connection, append.stream)
+        if seq != append.after:
+            raise Conflict(f"{append.stream} has moved on to row {seq} (expected {append.after}); read it again and decide again")
+        entries = []
+        for row in append.rows:
+            seq += 1
+            entry = seal(append.stream, seq, row, at, epoch, previous)
+            previous = entry.hash
+            connection.execute(sa.insert(_rows).values(_values(entry)))
+            entries.append(entry)
+        return entries
+
+    def _tail(self, connection: Connection, stream: str) -> tuple[int, Digest]:
+        query = sa.select(_rows.c.seq, _rows.c.hash).where(_rows.c.stream == stream).order_by(_rows.c.seq.desc()).limit(1)
+        row = connection.execute(query).first()
+        return (row.seq, row.hash) if row else (0, GENESIS)
+
+    def _lease(self, connection: Connection, name: str, lock: bool = False) -> Lease | None:
+        query = sa.select(_leases).where(_leases.c.name == name)
+        row = connection.execute(query.with_for_update() if lock else query).mappings().first()
+        return (
+            Lease(name=row["name"], holder=row["holder"], epoch=row["epoch"], expires=datetime.fromisoformat(row["expires"]))
+            if row
+            else None
+        )
+
+    def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
+        try:
+            return self._acquire(name, holder, ttl, now)
+        except Conflict:  # the lease's very first row: another process made it, so the lease is that one's
+            return None
+
+    def _acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
+        with self._errors(), self._engine.begin() as connection:
+            current = self._lease(connection, name, lock=True)
+            if current is not None and current.holder != holder and current.expires > now:
+                return None
+            lease = Lease(name=name, holder=holder, epoch=(current.epoch if current else 0) + 1, expires=now + timedelta(seconds=ttl))
+            values = {"holder": holder, "epoch": lease.epoch, "expires": lease.expires.isoformat()}
+            if current is None:
+                connection.execute(sa.insert(_leases).values(name=name, **values))
+            else:
+                connection.execute(sa.update(_leases).where(_leases.c.name == name).values(**values))
+            return lease
+
+    def holder(self, name: str) -> Lease | None:
+        with self._errors(), self._engine.connect() as connection:
+            return self._lease(connection, name)
+
+    def renew(self, lease: Lease, ttl: float, now: datetime) -> Lease:
+        renewed = lease.model_copy(update={"expires": now + timedelta(seconds=ttl)})
+        if not self._expire_at(lease, renewed.expires):
+            raise Fenced(f"the lease {lease.name!r} (epoch {lease.epoch}) has passed to another process; this one stops writing")
+        return renewed
+
+    def release(self, lease: Lease) -> None:
+        self._expire_at(lease, datetime.fromtimestamp(0, UTC))
+
+    def _expire_at(self, lease: Lease, expires: datetime) -> bool:
+        mine = (_leases.c.name == lease.name) & (_leases.c.epoch == lease.epoch)
+        with self._errors(), self._engine.begin() as connection:
+            return connection.execute(sa.update(_leases).where(mine).values(expires=expires.isoformat())).rowcount == 1
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Names a database's failures by who must act."""
+        try:
+            yield
+        except IntegrityError as error:
+            raise Conflict(f"another process wrote the same row of the ledger first ({_where(self.url)}); read it again") from error
+        except DBAPIError as error:
+            raise Retryable(f"the ledger at {_where(self.url)} cannot be used now: {str(error.orig).splitlines()[0]}") from error
+
+
+def _where(url: str) -> str:
+    return make_url(url).render_as_string(hide_password=True)
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise Permanent("the ledger's URL is not a SQLAlchemy URL; use sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME") from error
+    if parsed.get_backend_name() != "sqlite":
+        try:
+            return sa.create_engine(parsed, pool_pre_ping=True)
+        except (ImportError, sa.exc.NoSuchModuleError) as error:
+            raise Permanent(f"no driver for {_where(url)} is installed: {error}; for Postgres, install ratchet[postgres]") from error
+    if parsed.database:
+        try:
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Retryable(
+                f"cannot make the ledger's folder {Path(parsed.database).parent}: {error.strerror}; set RATCHET_HOME"
+            ) from error
+    engine = sa.create_engine(parsed, connect_args={"timeout": 30})
+    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return engine
+
+
+def _on_connect(connection: Any, _record: Any) -> None:
+    """The driver must not begin transactions by itself; FULL makes a commit survive a power cut."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _values(entry: Entry) -> dict[str, Any]:
+    return {**entry.model_dump(exclude={"data", "at"}), "data": canonical(entry.data).decode(), "at": entry.at.isoformat()}
+
+
+def _entry(row: Any) -> Entry:
+    return Entry(**{**row, "data": json.loads(row["data"]), "at": datetime.fromisoformat(row["at"])})

@@ -1,0 +1,121 @@
+"""What a person sees before answering a request for approval: the evidence as Markdown tables. Pure; knows no Prefect.
+
+The evidence is the plain data of flows/engine/evidence.py, read from the artifact whose digest the ledger holds, so that what
+is shown is exactly what is approved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from contracts.cycle import ApprovalKind
+
+_MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
+"""Words, not pictures: a font may lack those."""
+
+
+def evidence_page(request: str, evidence: Mapping[str, Any], expires: datetime) -> str:
+    """The whole page, for the form and for the run's artifact."""
+    body = _training(evidence) if evidence["kind"] == ApprovalKind.TRAINING else _rollout(evidence)
+    head = [
+        f"### {_question(evidence)}",
+        f"Request `{request}`, open until {expires:%Y-%m-%d %H:%M} UTC. "
+        f"The cycle was opened because of {evidence['opened']}. Subject: `{str(evidence['subject'])[:12]}`.",
+    ]
+    foot = "The first answer stands, whether it is given here or by `ratchet approve`. It is kept in the ledger with the name you give."
+    return "\n\n".join([*head, *body, foot]) + "\n"
+
+
+def _question(evidence: Mapping[str, Any]) -> str:
+    line, champion = evidence["line"], evidence["champion"]
+    if evidence["kind"] == ApprovalKind.TRAINING:
+        return f"Train **{line}** further with {str(evidence['choice']['method']).upper()}?"
+    return f"Show **{evidence['candidate']}** to the users of **{line}**, in place of {champion}?"
+
+
+def _training(evidence: Mapping[str, Any]) -> list[str]:
+    choice = evidence["choice"]
+    rules = [[rule["rule"], "yes" if rule["holds"] else "no", rule["evidence"], rule["effect"]] for rule in choice["rules"]]
+    facts = [[name.replace("_", " "), _figure(value)] for name, value in choice["facts"].items() if value not in (None, {}, [])]
+    probe = evidence["probe"]
+    sections = [f"**Why this method:** {choice['reason']}"]
+    if rules:
+        sections.append(table(["rule", "holds", "evidence", "says"], rules))
+    sections += ["**Measured facts**", table(["fact", "figure"], facts)]
+    if probe:
+        rows = [[name.replace("_", " "), _figure(value)] for name, value in probe.items() if isinstance(value, int | float)]
+        sections += ["**Probe of the champion**", table(["figure", "value"], rows)]
+    recipe = [[name, _figure(value)] for name, value in sorted(evidence["recipe"].items())]
+    counts = [[name, _figure(value)] for name, value in evidence["snapshot"].items()]
+    return [
+        *sections,
+        "**Snapshot**",
+        table(["traces", "count"], counts),
+        "**Recipe**",
+        table(["setting", "value"], recipe),
+    ]
+
+
+def _rollout(evidence: Mapping[str, Any]) -> list[str]:
+    report, verdict, plan = evidence["report"], evidence["verdict"], evidence["rollout"]
+    rows = [_comparison(comparison) for comparison in report["comparisons"]]
+    checks = [[check["check"], _MARKS.get(check["result"], check["result"]), check["reason"]] for check in verdict["checks"]]
+    failures = ", ".join(f"{name} {count}" for name, count in report["failures"].items()) or "none"
+    level = report["comparisons"][0]["difference"]["level"] if report["comparisons"] else 0.95
+    return [
+        f"**Gate: {_MARKS.get(verdict['result'], verdict['result'])}**",
+        table(["check", "result", "figures"], checks),
+        f"**Candidate against champion** on holdout edition {report['edition']}: {report['answered_by_both']} of {report['asked']} "
+        f"prompts answered by both; failed requests: {failures}.",
+        table(["on", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),
+        "**Rollout plan**",
+        table(["setting", "value"], _plan(plan)),
+    ]
+
+
+def _comparison(comparison: Mapping[str, Any]) -> list[str]:
+    """Four columns: the form's window is narrow, and the interval is what must not be cut off."""
+    difference = comparison["difference"]
+    return [
+        comparison["name"].removeprefix("slice:"),
+        str(comparison["n"]),
+        f"{comparison['champion']:.3f} → {comparison['candidate']:.3f}",
+        f"{difference['estimate']:+.3f} ({difference['low']:+.3f} to {difference['high']:+.3f})",
+    ]
+
+
+def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
+    return [
+        ["weights", " → ".join(f"{weight:g} %" for weight in plan["steps"])],
+        ["champion kept at the end", f"{plan['holdback']:g} %"],
+        ["each step at least", f"{plan['min_requests']} requests and {plan['min_seconds']:g} s; at most {plan['max_seconds']:g} s"],
+        ["rolls back when", f"ratings fall by more than {plan['margin']:g}, errors rise by more than {plan['error_margin']:.0%}, "
+         f"p95 latency exceeds {plan['latency_ratio']:g} × the champion's, or no traffic is seen for {plan['dark']:g} s"],
+        ["chance of a false rollback", f"{plan['alpha']:.0%}"],
+        ["chance that a worse one is promoted", f"{plan['beta']:.0%}"],
+    ]  # fmt: skip
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table. Cells are data: what could break out of them is escaped."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    text = " ".join(str(value).split())
+    for character in "\\`*_[]<>|":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def _figure(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_figure(part)}" for key, part in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(_figure(part) for part in value)
+    return str(value)

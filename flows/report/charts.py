@@ -1,0 +1,123 @@
+"""Charts as inline SVG, from plain numbers. They know lengths and colours, not what the numbers mean.
+
+Colours are CSS variables of the page, so that a chart follows its light or dark theme; every mark has a <title>, and every
+chart stands beside a table with the same figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+_LABEL, _WIDTH, _ROW = 130, 720, 30
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Before and after of one row, shares in [0, 1]; low and high bound the difference."""
+
+    name: str
+    before: float
+    after: float
+    low: float
+    high: float
+    n: int
+
+
+def dumbbells(rows: Sequence[Pair], before: str, after: str) -> Markup:
+    """One row per slice: a dot before, a dot after, the line between them in the colour of gain or loss."""
+    height = _ROW * len(rows) + 46
+    x = _scale(0.0, 1.0, _LABEL, _WIDTH - 150)
+    parts = [_open(height, f"{before} and {after} by slice"), *_grid(x, [0, 0.25, 0.5, 0.75, 1.0], height - 26, "{:.0%}")]
+    for at, row in enumerate(rows):
+        y = 20 + _ROW * at
+        kind = "gain" if row.low > 0 else "loss" if row.high < 0 else "even"
+        said = f"{row.name}: {row.before:.3f} → {row.after:.3f}, difference {row.low:+.3f} to {row.high:+.3f}, n {row.n}"
+        change = f"{row.after - row.before:+.3f} (n {row.n})"
+        parts += [
+            Markup("<g><title>{}</title>").format(said),
+            Markup('<text class="label" x="{}" y="{}" text-anchor="end">{}</text>').format(_LABEL - 12, y + 4, row.name),
+            Markup('<line class="bar {}" x1="{:.1f}" y1="{}" x2="{:.1f}" y2="{}"/>').format(kind, x(row.before), y, x(row.after), y),
+            Markup('<circle class="before" cx="{:.1f}" cy="{}" r="5"/>').format(x(row.before), y),
+            Markup('<circle class="after" cx="{:.1f}" cy="{}" r="6"/>').format(x(row.after), y),
+            Markup('<text class="figure" x="{}" y="{}">{}</text></g>').format(_WIDTH - 138, y + 4, change),
+        ]
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+@dataclass(frozen=True)
+class Point:
+    """One look at the evidence: an interval at a moment."""
+
+    x: float
+    """Seconds since the first look."""
+    estimate: float
+    low: float
+    high: float
+    label: str
+    group: str
+
+
+def funnel(points: Sequence[Point], margin: float, what: str) -> Markup:
+    """Intervals over time, with zero and the margin as lines: evidence closing in on a decision."""
+    if not points:
+        return Markup("")
+    height, top, bottom = 260, 16, 224
+    reach = max(0.3, min(1.0, max(max(abs(p.low), abs(p.high)) for p in points)))
+    x = _scale(0.0, max(p.x for p in points) or 1.0, 70, _WIDTH - 20)
+    y = _scale(reach, -reach, top, bottom)
+    parts = [_open(height, what)]
+    axis = Markup('<text class="axis" x="62" y="{:.1f}" text-anchor="end">{:+g}</text>')
+    for value, kind in ((0.0, "zero"), (-margin, "margin"), (reach, "grid"), (-reach, "grid")):
+        parts.append(Markup('<line class="{}" x1="70" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(kind, _WIDTH - 20, y(value), y(value)))
+        parts.append(axis.format(y(value) + 4, value))
+    group = ""
+    for point in points:
+        if point.group != group:
+            group = point.group
+            parts.append(Markup('<text class="axis" x="{:.1f}" y="{}">{}</text>').format(x(point.x), bottom + 24, group))
+        low, high = y(max(point.low, -reach)), y(min(point.high, reach))
+        parts.append(
+            Markup(
+                '<g><title>{}</title><line class="whisker" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>'
+                '<circle class="after" cx="{:.1f}" cy="{:.1f}" r="4"/></g>'
+            ).format(point.label, x(point.x), x(point.x), low, high, x(point.x), y(max(-reach, min(reach, point.estimate))))
+        )
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def bars(rows: Sequence[tuple[str, int]], what: str) -> Markup:
+    """Horizontal bars of counts."""
+    height = 26 * len(rows) + 12
+    x = _scale(0.0, float(max((n for _, n in rows), default=1) or 1), 0, _WIDTH - _LABEL - 170)
+    parts = [_open(height, what)]
+    for at, (name, n) in enumerate(rows):
+        y = 6 + 26 * at
+        parts.append(
+            Markup(
+                '<g><title>{}: {}</title><text class="label" x="{}" y="{}" text-anchor="end">{}</text>'
+                '<rect class="count" x="{}" y="{}" width="{:.1f}" height="16" rx="2"/><text class="figure" x="{:.1f}" y="{}">{}</text></g>'
+            ).format(name, n, _LABEL + 48, y + 13, name, _LABEL + 60, y, max(1.0, x(n)), _LABEL + 68 + x(n), y + 13, n)
+        )
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+class _scale:  # noqa: N801 -- reads as a function: x(value)
+    def __init__(self, low: float, high: float, start: float, stop: float) -> None:
+        self.low, self.high, self.start, self.stop = low, high, start, stop
+
+    def __call__(self, value: float) -> float:
+        return self.start + (value - self.low) / (self.high - self.low) * (self.stop - self.start)
+
+
+def _open(height: int, what: str) -> Markup:
+    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(_WIDTH, height, what)
+
+
+def _grid(x: _scale, values: Sequence[float], bottom: float, form: str) -> list[Markup]:
+    line = Markup(
+        '<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="6" y2="{}"/><text class="axis" x="{:.1f}" y="{}" text-anchor="middle">{}</text>'
+    )
+    return [line.format(x(v), x(v), bottom, x(v), bottom + 18, escape(form.format(v))) for v in values]

@@ -1,0 +1,134 @@
+"""A line's report as one self-contained HTML file: no script, no outside resource; it can be mailed and kept."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from contracts.chain import verify
+from contracts.cycle import Entry, Step
+from contracts.errors import RatchetError
+from contracts.evaluation import Comparison
+from contracts.files import FolderArtifacts, write_atomic
+from contracts.ids import line_stream, rollout_stream
+from contracts.loop import RolloutSettings
+from contracts.ports import Artifacts, Ledger
+from contracts.serving import StepJudgement
+from flows.config.home import Home
+from flows.core.views import CycleView, RolloutView, fold_cycle, fold_line, fold_rollout
+from flows.report.charts import Pair, Point, bars, dumbbells, funnel
+from flows.report.story import Section, Table, interval, ledger_table, report_of, tell
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One cycle on the page."""
+
+    cycle: CycleView
+    headline: str
+    sections: list[Section]
+    accuracy: Markup
+    evidence: Markup
+    rewards: Markup
+    ledger: Table
+
+
+def write_page(ledger: Ledger, home: Home, line: str, out: Path) -> Path:
+    """Writes the report of `line` to `out`; returns its absolute path."""
+    write_atomic(out, render(ledger, FolderArtifacts(home.artifacts), line, datetime.now(UTC)).encode())
+    return out.absolute()
+
+
+def render(ledger: Ledger, artifacts: Artifacts, line: str, now: datetime) -> str:
+    """The page's HTML. Permanent if the ledger's chains are broken: a report of a changed ledger would be a lie."""
+    view = fold_line(line, ledger.read(line_stream(line)))
+    chapters = [_chapter(ledger, artifacts, stream) for stream in ledger.streams(f"cycle/{line}/")]
+    template = Environment(loader=PackageLoader("flows.report"), autoescape=True, undefined=StrictUndefined).get_template("page.html")
+    summary = [_summary(chapter) for chapter in chapters]
+    return template.render(line=view, chapters=chapters[::-1], summary=summary, now=now, rows=ledger_table(view.rows))
+
+
+def _chapter(ledger: Ledger, artifacts: Artifacts, stream: str) -> Chapter:
+    entries = ledger.read(stream)
+    rows = ledger.read(rollout_stream(stream))
+    for chain in (entries, rows):
+        verify(chain)
+    cycle, rollout = fold_cycle(entries), fold_rollout(rows) if rows else None
+    return Chapter(
+        cycle=cycle,
+        headline=cycle.reason or f"open: {cycle.state}",
+        sections=tell(entries, rollout),
+        accuracy=_accuracy(cycle),
+        evidence=_evidence(rollout),
+        rewards=_rewards(cycle, artifacts),
+        ledger=ledger_table([*entries, *rows]),
+    )
+
+
+def _summary(chapter: Chapter) -> tuple[str, ...]:
+    cycle = chapter.cycle
+    report = report_of(cycle)
+    overall = next((c for c in report.comparisons if c.name == "overall"), None) if report else None
+    change = f"{overall.champion:.3f} → {overall.candidate:.3f}" if overall else "–"
+    method = cycle.choice.method if cycle.choice else "–"
+    return (cycle.id, f"{cycle.opened_at:%Y-%m-%d %H:%M}", str(method), change, str(cycle.state).replace("_", " "), chapter.headline)
+
+
+def _accuracy(cycle: CycleView) -> Markup:
+    report = report_of(cycle)
+    if report is None or cycle.candidate is None:
+        return Markup("")
+    rows = [_pair(c) for c in report.comparisons]
+    return dumbbells(rows, cycle.champion.tag, cycle.candidate.tag)
+
+
+def _pair(c: Comparison) -> Pair:
+    return Pair(c.name.removeprefix("slice:"), c.champion, c.candidate, c.difference.low, c.difference.high, c.n)
+
+
+def _evidence(rollout: RolloutView | None) -> Markup:
+    """Every look at the ratings' difference, over time."""
+    if rollout is None or not rollout.judgements:
+        return Markup("")
+    start = rollout.judgements[0].at
+    points = [point for row in rollout.judgements if (point := _point(row, start)) is not None]
+    margin = RolloutSettings.model_validate(rollout.opened["settings"]).margin
+    return funnel(points, margin, "difference of mean ratings, candidate minus champion, over time")
+
+
+def _point(row: Entry, start: datetime) -> Point | None:
+    word = StepJudgement.model_validate(row.data["judgement"])
+    if word.quality is None:
+        return None
+    seconds, q = (row.at - start).total_seconds(), word.quality
+    weight = f"{row.data['weight']:g} %"
+    said = f"{row.at:%H:%M:%S}, {weight}: {interval(q)}, {word.candidate_requests} requests of the candidate"
+    return Point(seconds, q.estimate, q.low, q.high, said, weight)
+
+
+def _rewards(cycle: CycleView, artifacts: Artifacts) -> Markup:
+    """How the answers that may be trained on were rewarded, by the tier that decided."""
+    if Step.FREEZE not in cycle.done:
+        return Markup("")
+    try:
+        samples = _read(artifacts, cycle.done[Step.FREEZE]["snapshot"]["samples"])
+    except RatchetError:
+        return Markup("")
+    counts: dict[str, int] = {}
+    for reward, tier in samples:
+        name = "not scored" if reward is None else f"{tier}: {'right' if reward >= 0.7 else 'wrong' if reward < 0.5 else 'between'}"
+        counts[name] = counts.get(name, 0) + 1
+    return bars(sorted(counts.items()), "rewards of the snapshot's answers, by deciding tier")
+
+
+def _read(artifacts: Artifacts, key: Any) -> list[tuple[float | None, str | None]]:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(io.BytesIO(artifacts.get(key)), columns=["reward", "tier"])
+    return list(zip(table["reward"].to_pylist(), table["tier"].to_pylist(), strict=True))

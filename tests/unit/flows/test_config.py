@@ -1,0 +1,147 @@
+"""What a person reads when a loop file is wrong: the file, the key, and the nearest right one."""
+
+from __future__ import annotations
+
+import copy
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import ConfigError
+from contracts.loop import Loop
+from flows.config.home import Home
+from flows.config.load import load_loop, parse_loop
+
+GOOD: dict[str, Any] = {
+    "line": {"name": "a-line", "served_model": "helper"},
+    "sources": [{"name": "in", "kind": "receiver"}],
+    "rewards": [{"name": "exact_match"}],
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """GOOD with one key set; numbers are places in lists."""
+    data = copy.deepcopy(GOOD)
+    *way, last = path.split(".")
+    at: Any = data
+    for part in way:
+        at = at[int(part)] if part.isdigit() else at.setdefault(part, {})
+    at[last] = value
+    return data
+
+
+def complaint(data: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_loop(data, "my.toml")
+    assert all(line.startswith("my.toml: ") for line in str(caught.value).splitlines())
+    return str(caught.value)
+
+
+def test_the_least_loop_is_one() -> None:
+    assert parse_loop(GOOD, "my.toml").line.name == "a-line"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("trainig", {}, ["'trainig'", "'training'"]),
+        ("training.min_pair", 5, ["'training.min_pair'", "'min_pairs'"]),
+        ("sources.0.pth", "x", ["'sources[1].pth'", "'path'"]),
+        ("rewards.0.wieght", 1, ["'rewards[1].wieght'", "'weight'"]),
+        ("approvals.training.modes", "auto", ["'approvals.training.modes'", "'mode'"]),
+        ("approvals.training.mode", "nobody", ["approvals.training.mode", "'person'", "'auto'", "'nobody'"]),
+        ("rollout.steps", [5, 1, 100], ["rollout", "rise and end at 100"]),
+        ("rollout.steps", [5, 25], ["rise and end at 100"]),
+        ("rollout.steps", [], ["rise and end at 100"]),
+        ("rollout.alpha", 0.7, ["rollout.alpha", "0.7"]),
+        ("gate.level", 1, ["gate.level"]),
+        ("gate.min_prompts", "many", ["gate.min_prompts", "'many'"]),
+        ("line.name", "My Line", ["line.name", "'My Line'"]),
+        ("sources.0.path", "x", ["takes no path"]),
+        ("sources.0.kind", "otlp", ["needs a path"]),
+        ("trigger.cron", "every day", ["trigger.cron", "5"]),
+        ("holdout.fraction", 0, ["holdout.fraction"]),
+        ("training.methods", ["ppo"], ["training.methods", "'ppo'"]),
+        ("probe.samples", 1, ["probe.samples"]),
+        ("serving.router_port", 70_000, ["serving.router_port"]),
+    ],
+)
+def test_what_is_wrong_is_named(path: str, value: Any, said: list[str]) -> None:
+    text = complaint(changed(path, value))
+    assert all(word in text for word in said), text
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    data = changed("gate.levle", 0.9) | {"rewards": []}
+    del data["line"]["served_model"]
+    text = complaint({**data, "trainer": {}})
+    assert "gate.levle" in text
+    assert "line.served_model" in text
+    assert "trainer" in text
+
+
+def test_names_are_not_listed_twice() -> None:
+    assert "in is listed twice" in complaint({**GOOD, "sources": GOOD["sources"] * 2})
+    assert "exact_match is listed twice" in complaint({**GOOD, "rewards": GOOD["rewards"] * 2})
+
+
+@pytest.mark.parametrize("missing", ["line", "sources", "rewards"])
+def test_what_is_missing_is_named(missing: str) -> None:
+    assert f"'{missing}' is missing" in complaint({key: value for key, value in GOOD.items() if key != missing})
+
+
+def test_a_misspelt_key_that_leaves_one_missing_is_recognised() -> None:
+    data = copy.deepcopy(GOOD)
+    data["line"]["serve_model"] = data["line"].pop("served_model")
+    assert "'serve_model' looks like it" in complaint(data)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "no loop file"), (b"[line\n", "not TOML"), (b"\xff\xfe", "not UTF-8"), (b"", "missing"), (b"line = 3", "line")],
+)
+def test_a_file_that_is_no_loop_is_said_so(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "my.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_loop(path)
+    assert "my.toml" in str(caught.value)
+    with pytest.raises(ConfigError, match="folder"):
+        load_loop(tmp_path)
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*Loop.model_fields, "name", "kind", "x"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*Loop.model_fields, "x"]), junk, max_size=6))
+def test_any_rubbish_is_a_complaint_and_never_a_crash(data: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        parse_loop({**data, "line": data.get("line", 0)}, "my.toml")
+
+
+def test_a_token_is_made_once_and_is_its_owners(tmp_path: Path) -> None:
+    path = Home(tmp_path).token("a")
+    first = path.read_text()
+    assert len(first) >= 32
+    assert Home(tmp_path).token("a").read_text() == first
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert Home(tmp_path).token("b").read_text() != first
+
+
+def test_the_home_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "x"))
+    monkeypatch.delenv("RATCHET_LEDGER_URL", raising=False)
+    assert Home.from_environment().ledger_url == f"sqlite:///{tmp_path / 'x' / 'ledger.db'}"
+    monkeypatch.setenv("RATCHET_LEDGER_URL", "postgresql+psycopg://x@y/z")
+    assert Home.from_environment().ledger_url == "postgresql+psycopg://x@y/z"

@@ -1,0 +1,276 @@
+"""The loop's table, state by state; and when a cycle is due, a weight is set, an answer stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from contracts.cycle import ENDS, Answer, ApprovalKind, Identity, State, Step
+from contracts.data import Cursor
+from contracts.evaluation import CheckResult, Result, verdict_of
+from contracts.exits import Outcome
+from contracts.fakes import MemoryLedger
+from contracts.ids import digest
+from contracts.loop import RolloutSettings, TriggerSettings
+from contracts.serving import Endpoint, StepJudgement, StepResult
+from contracts.training import Choice, JobState, JobStatus, Method, ResumePoint
+from flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Seen, Settle, Wait, decide
+from flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
+from flows.core.triggers import due, edition_number
+from flows.core.views import AUTO, CycleView, Incarnation, LineView, RolloutStep, RolloutView, train_key
+from tests.simulation.town import FACTS, loop_for
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATER = NOON + timedelta(hours=1)
+
+
+def cycle(state: State, people: str = "yes", **fields: Any) -> CycleView:
+    opened = {"line": "sim", "number": 1, "loop": loop_for(people).model_dump(mode="json")}
+    values: dict[str, Any] = {"intended": frozenset(), "done": {}} | fields
+    return CycleView(id="cycle/sim/0001", seq=1, state=state, opened=opened, opened_at=NOON, **values)
+
+
+def answer(approve: bool, note: str = "") -> Answer:
+    return Answer(approve=approve, actor="ada", identity=Identity.CLAIMED, via="cli", note=note)
+
+
+@pytest.mark.parametrize(
+    ("state", "step"),
+    [
+        (State.OPENED, Step.FREEZE),
+        (State.SNAPSHOT, Step.PROBE),
+        (State.PROBED, Step.PLAN),
+        (State.ACCEPTED, Step.EVALUATE),
+        (State.EVALUATED, Step.JUDGE),
+        (State.ROLLOUT_APPROVED, Step.ROLL),
+    ],
+)
+def test_the_straight_way(state: State, step: Step) -> None:
+    assert decide(cycle(state), Seen(), NOON) == Do.of(step)
+
+
+@pytest.mark.parametrize("state", sorted(set(State) - ENDS - {State.ROLLING}))
+def test_a_rollback_that_was_asked_for_ends_any_state(state: State) -> None:
+    decision = decide(cycle(state), Seen(rollback_asked="ada"), NOON)
+    assert isinstance(decision, End)
+    assert (decision.state, "ada" in decision.reason) == (State.CANCELLED, True)
+
+
+@pytest.mark.parametrize("state", sorted(ENDS))
+def test_an_end_is_an_end(state: State) -> None:
+    with pytest.raises(ValueError, match="ended"):
+        decide(cycle(state), Seen(), NOON)
+
+
+def planned(people: str = "yes", method: Method = Method.DPO, **fields: Any) -> CycleView:
+    choice = Choice(method=method, reason="the figures", rules=(), facts=FACTS)
+    return cycle(State.PLANNED, people, done={Step.PLAN: {"choice": choice.model_dump(mode="json")}}, **fields)
+
+
+def test_nothing_to_gain_is_not_trained() -> None:
+    assert decide(planned(method=Method.NONE), Seen(), NOON) == End(State.NOT_TRAINED, "the figures")
+    decision = decide(cycle(State.PLANNED), Seen(), NOON)
+    assert isinstance(decision, End)
+
+
+ASKED = {"asked": {ApprovalKind.TRAINING: LATER}}
+
+
+def test_people_are_asked_once_and_their_answer_is_settled() -> None:
+    assert decide(planned(), Seen(), NOON) == Ask(ApprovalKind.TRAINING, NOON + timedelta(seconds=500))
+    assert isinstance(decide(planned(**ASKED), Seen(), NOON), Wait)
+    yes = {ApprovalKind.TRAINING: answer(True)}
+    assert decide(planned(**ASKED), Seen(answers=yes), NOON) == Settle(ApprovalKind.TRAINING, answer(True))
+    assert decide(planned("auto"), Seen(), NOON) == Settle(ApprovalKind.TRAINING, AUTO)
+
+
+def test_silence_expires_and_no_is_no() -> None:
+    expired = decide(planned(**ASKED), Seen(), LATER)
+    assert isinstance(expired, End)
+    assert expired.state is State.EXPIRED
+    no = answer(False, "too early")
+    rejected = decide(planned(**ASKED, answers={ApprovalKind.TRAINING: no}), Seen(answers={ApprovalKind.TRAINING: no}), NOON)
+    assert isinstance(rejected, End)
+    assert rejected.state is State.REJECTED
+    assert "ada" in rejected.reason
+    assert "too early" in rejected.reason
+
+
+def training(*incarnations: Incarnation, **fields: Any) -> CycleView:
+    return cycle(State.ATTEMPT, incarnations=incarnations, **fields)
+
+
+def run(attempt: int, number: int, outcome: Outcome | None = None) -> Incarnation:
+    return Incarnation(attempt, number, "job", outcome, "because")
+
+
+@pytest.mark.parametrize(
+    ("incarnations", "expected"),
+    [
+        ((), Do(Step.TRAIN, train_key(1, 1))),
+        ((run(1, 1, Outcome.DONE),), Do.of(Step.ACCEPT)),
+        ((run(1, 1, Outcome.PREEMPTED),), Do(Step.TRAIN, train_key(1, 2))),
+        ((run(1, 1, Outcome.LOST),), Do(Step.TRAIN, train_key(1, 2))),
+        ((run(1, 3, Outcome.LOST),), Do(Step.TRAIN, train_key(1, 4))),
+        ((run(1, 4, Outcome.LOST),), State.FAILED),
+        ((run(1, 1, Outcome.FAILED),), Do(Step.TRAIN, train_key(2, 1))),
+        ((run(2, 1, Outcome.FAILED),), State.FAILED),
+        ((run(1, 1, Outcome.PERMANENT),), State.FAILED),
+    ],
+)
+def test_attempts_and_restarts_have_budgets(incarnations: tuple[Incarnation, ...], expected: Any) -> None:
+    decision = decide(training(*incarnations), Seen(), NOON)
+    assert (decision.state if isinstance(decision, End) else decision) == expected
+
+
+def resume(incarnation: int, step: int) -> ResumePoint:
+    return ResumePoint(attempt=1, incarnation=incarnation, step=step, path="a1", manifest="m")
+
+
+def job(state: JobState, incarnation: int = 2, outcome: Outcome | None = None) -> JobStatus:
+    return JobStatus(state=state, incarnation=incarnation, outcome=outcome, reason="because")
+
+
+def test_a_running_job_is_watched_by_its_incarnation() -> None:
+    now = training(run(1, 1, Outcome.LOST), run(1, 2), resume=resume(1, 4))
+    assert isinstance(decide(now, Seen(job=job(JobState.RUNNING)), NOON), Wait)
+    assert isinstance(decide(now, Seen(job=job(JobState.PENDING)), NOON), Wait)
+    assert decide(now, Seen(job=job(JobState.ENDED, 2, Outcome.DONE)), NOON) == JobEnded(1, 2, Outcome.DONE, "because")
+    assert isinstance(decide(now, Seen(job=job(JobState.ENDED, 1, Outcome.LOST)), NOON), Wait), "the end of the one before"
+    for gone in (None, job(JobState.ABSENT)):
+        decision = decide(now, Seen(job=gone), NOON)
+        assert isinstance(decision, JobEnded)
+        assert decision.outcome is Outcome.LOST
+
+
+def test_only_newer_checkpoints_are_accepted() -> None:
+    now = training(run(1, 1, Outcome.LOST), run(1, 2), resume=resume(1, 4))
+    running = job(JobState.RUNNING)
+    assert decide(now, Seen(job=running, saved=resume(2, 2)), NOON) == AcceptStep(resume(2, 2))
+    assert decide(now, Seen(job=running, saved=resume(1, 5)), NOON) == AcceptStep(resume(1, 5))
+    for old in (resume(1, 4), resume(1, 3)):
+        assert isinstance(decide(now, Seen(job=running, saved=old), NOON), Wait)
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        ([Result.PASS], Do.of(Step.REGISTER)),
+        ([Result.PASS, Result.FAIL, Result.INCONCLUSIVE], State.REJECTED),
+        ([Result.PASS, Result.INCONCLUSIVE], State.HELD),
+        ([], State.HELD),
+        (None, State.HELD),
+    ],
+)
+def test_only_a_pass_goes_on_from_the_gate(results: list[Result] | None, expected: Any) -> None:
+    done = {}
+    if results is not None:
+        checks = tuple(CheckResult(check=f"c{i}", result=result, reason="figures") for i, result in enumerate(results))
+        done = {Step.JUDGE: verdict_of(checks, digest("report")).model_dump(mode="json")}
+    decision = decide(cycle(State.VERDICT, done=done), Seen(), NOON)
+    assert (decision.state if isinstance(decision, End) else decision) == expected
+
+
+def test_a_rollout_ends_as_it_ends() -> None:
+    assert isinstance(decide(cycle(State.ROLLING), Seen(rollback_asked="ada"), NOON), Wait), "the rollout itself goes back first"
+    back = decide(cycle(State.ROLLING), Seen(rollout=("rolled_back", "worse")), NOON)
+    assert isinstance(back, End)
+    assert (back.state, "worse" in back.reason) == (State.ROLLED_BACK, True)
+    promoted = Seen(rollout=("promoted", "fine"))
+    assert decide(cycle(State.ROLLING), promoted, NOON) == Do.of(Step.PROMOTE)
+    assert decide(cycle(State.ROLLING, done={Step.PROMOTE: {}}), promoted, NOON).state is State.PROMOTED  # type: ignore[union-attr]
+
+
+def line(**fields: Any) -> LineView:
+    from contracts.fakes import fake_model
+    from contracts.serving import ModelVersion
+
+    champion = ModelVersion(line="sim", number=0, tag="v-0", model=fake_model("base"), cycle=None)
+    return LineView(**{"line": "sim", "seq": 1, "champion": champion, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "traces", "scheduled", "expected"),
+    [
+        ({"champion": None}, 9999, False, False),
+        ({"open_cycle": "cycle/sim/0001"}, 9999, False, False),
+        ({}, 99, False, False),
+        ({}, 100, False, True),
+        ({}, 1, True, True),
+        ({}, 0, True, False),
+        ({"last_traces": 50}, 149, False, False),
+        ({"last_traces": 50}, 150, False, True),
+        ({"last_traces": 50}, 40, True, False),
+        ({"last_opened": NOON - timedelta(seconds=59)}, 9999, True, False),
+        ({"last_opened": NOON - timedelta(seconds=60)}, 9999, False, True),
+    ],
+)
+def test_when_a_cycle_is_due(fields: dict[str, Any], traces: int, scheduled: bool, expected: bool) -> None:
+    settings = TriggerSettings(new_traces=100, min_interval=60)
+    cursor = Cursor(traces=traces, feedback=0, newest=None)
+    wanted, reason = due(line(**fields), cursor, settings, scheduled, NOON)
+    assert wanted is expected, reason
+    assert reason
+
+
+def test_editions_rotate_after_their_promotions() -> None:
+    assert [edition_number(n, 3) for n in range(7)] == [1, 1, 1, 2, 2, 2, 3]
+
+
+SETTINGS = RolloutSettings(steps=(5, 25, 100), max_seconds=100, holdback=10)
+
+
+def rollout(*steps: float) -> RolloutView:
+    return RolloutView(id="rollout/sim/0001", seq=1, opened={}, steps=tuple(RolloutStep(i, weight, NOON) for i, weight in enumerate(steps)))
+
+
+def judged(result: StepResult) -> StepJudgement:
+    return StepJudgement(result=result, reasons=("figures",))
+
+
+def test_a_rollout_goes_step_by_step_and_back_at_once() -> None:
+    def decided(view: RolloutView, judgement: StepJudgement | None = None, asked: str | None = None, seconds: float = 0) -> Any:
+        return decide_rollout(view, SETTINGS, judgement, asked, NOON + timedelta(seconds=seconds))
+
+    assert decided(rollout()) == SetWeight(0, 5)
+    assert decided(rollout(5), judged(StepResult.ADVANCE)) == SetWeight(1, 25)
+    assert isinstance(decided(rollout(5), judged(StepResult.WAIT)), Hold)
+    assert isinstance(decided(rollout(5)), Hold)
+    assert decided(rollout(5, 25, 100), judged(StepResult.ADVANCE)).end == "promoted"
+    for view in (rollout(5), rollout(5, 25, 100)):
+        assert decided(view, judged(StepResult.ROLL_BACK)).end == "rolled_back"
+        assert decided(view, judged(StepResult.WAIT), seconds=101).end == "rolled_back"
+        assert decided(view, None, seconds=101).end == "rolled_back"
+        assert decided(view, judged(StepResult.ADVANCE), asked="ada").end == "rolled_back"
+    assert decided(rollout(), asked="ada").end == "rolled_back"
+
+
+def test_quality_is_decided_at_the_largest_weight_with_both_arms() -> None:
+    assert [is_largest_concurrent(SETTINGS, i) for i in range(3)] == [False, True, False]
+    assert is_largest_concurrent(RolloutSettings(steps=(100,)), 0)
+
+
+@pytest.mark.parametrize(("weight", "candidate"), [(5, 5), (25, 25), (100, 90)])
+def test_weights_add_up_and_hold_some_back(weight: float, candidate: float) -> None:
+    arms = weights(weight, SETTINGS, Endpoint(tag="a", url="u", model="m"), Endpoint(tag="b", url="u", model="m"))
+    assert [arm.tag for arm in arms] == ["a", "b"]
+    assert (arms[0].weight + arms[1].weight, arms[1].weight) == (100, candidate)
+
+
+def test_of_two_answers_the_first_stands() -> None:
+    from contracts.cycle import Append, Row
+    from flows.engine.line import answer as give
+    from flows.engine.line import approvals
+
+    ledger = MemoryLedger()
+    data = {"cycle": "cycle/sim/0001", "kind": "training", "subject": "s", "evidence": "e", "expires": LATER.isoformat()}
+    ledger.append([Append(stream="approval/sim/0001/training", after=0, rows=(Row(kind="asked", key="training", data=data),))], None, NOON)
+    (request,) = approvals(ledger, "sim")
+    assert give(ledger, request, answer(False), LATER) == (None, False), "too late"
+    assert give(ledger, request, answer(True), NOON) == (answer(True), True)
+    assert give(ledger, request, answer(False), NOON) == (answer(True), False), "from a page that was open before"
+    (after,) = approvals(ledger, "sim")
+    assert give(ledger, replace(after), answer(False), NOON) == (answer(True), False)

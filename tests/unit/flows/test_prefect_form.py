@@ -1,0 +1,55 @@
+"""What is shown is the evidence, all of it, and it cannot break out of its tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.cycle import ApprovalKind
+from flows.core.decide import Wait
+from flows.engine.advance import drive
+from flows.engine.evidence import approval_evidence
+from flows.engine.line import open_cycle
+from flows.prefect.form import evidence_page, table
+from tests.simulation.town import Scenario, Town
+
+EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+
+
+def _waiting(kind: ApprovalKind) -> dict[str, object]:
+    """The evidence of a simulated cycle that waits for `kind`."""
+    town = Town(Scenario(seed=1))
+    cycle = open_cycle(town.house, "500 new traces")
+    while True:
+        assert isinstance(drive(cycle, town.house, patience=30), Wait)
+        if kind in town.view().asked:
+            return approval_evidence(town.view(), kind)
+        town._people()
+
+
+def test_training_shows_method_facts_and_recipe() -> None:
+    page = evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING), EXPIRES)
+    assert "Train **sim** further with DPO?" in page
+    assert "open until 2026-03-01 12:30 UTC" in page
+    assert "| pairs | 100 |" in page
+    assert "| steps | 10 |" in page
+    assert "500 new traces" in page
+
+
+def test_rollout_shows_the_gate_the_intervals_and_the_plan() -> None:
+    page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT), EXPIRES)
+    assert "in place of v-" in page
+    assert "| overall | 100 | 0.500 → 0.700 | +0.200 (+0.150 to +0.250) |" in page
+    assert "| better | pass | +0.15 to +0.25 |" in page
+    assert "5 % → 25 % → 100 %" in page
+    assert page.index("Gate:") < page.index("Candidate against champion")
+
+
+@given(st.text(max_size=40))
+def test_a_cell_stays_one_cell(text: str) -> None:
+    line = table(["a", "b"], [[text, "x"]]).split("\n")
+    assert len(line) == 3
+    bare = line[2].replace("\\\\", "").replace("\\|", "")
+    assert bare.count("|") == 3

@@ -1,0 +1,97 @@
+"""The server's address and port, and which runs still have a process; without starting any server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import ConfigError, Retryable
+from contracts.files import write_atomic
+from contracts.ids import canonical
+from flows.config.home import Home
+from flows.prefect import runs, server
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    for name in ("PREFECT_API_URL", server.OURS):
+        monkeypatch.delenv(name, raising=False)
+    return Home(tmp_path)
+
+
+def test_no_server_is_known_at_first(home: Home) -> None:
+    assert server.known_url(home) is None
+    assert server.stop(home) is False
+
+
+def test_a_server_of_somebody_else_is_joined_and_never_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api/")
+    assert server.known_url(home) == "http://127.0.0.1:9/api"
+    with pytest.raises(ConfigError, match="nothing answers there"):
+        server.join_or_start(home)
+    assert server.OURS not in server.settings(home, "http://127.0.0.1:9/api")
+
+
+def test_our_own_address_in_the_environment_is_not_somebody_elses(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.settings(home, "http://127.0.0.1:9/api").items():
+        monkeypatch.setenv(name, value)
+    assert server.known_url(home) is None
+
+
+def test_a_taken_port_is_a_clear_error(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ensure_it_can_schedule", lambda *_: None)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is taken"):
+            server.join_or_start(home, port)
+
+
+def test_versions_that_never_schedule_are_refused() -> None:
+    server.ensure_it_can_schedule("3.8.8", "2.0.58")
+    server.ensure_it_can_schedule("3.9.1", "2.1.9")
+    with pytest.raises(ConfigError, match="pip install"):
+        server.ensure_it_can_schedule("3.8.8", "2.1.9")
+
+
+def test_nothing_leaves_the_machine(home: Home) -> None:
+    settings = server.settings(home, "http://127.0.0.1:9/api")
+    assert settings["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+    assert settings["DO_NOT_TRACK"] == "1"
+    assert settings["PREFECT_HOME"].startswith(str(home.root))
+
+
+def test_a_run_has_a_process_as_long_as_its_flow_lasts(home: Home) -> None:
+    assert runs.process_of(home, "one") is None
+    with runs.present(home, "one"):
+        assert runs.process_of(home, "one") is True
+    assert runs.process_of(home, "one") is None
+
+
+def test_a_run_whose_process_died_is_seen(home: Home) -> None:
+    write_atomic(home.prefect / "runs" / "two.json", canonical({"pid": os.getpid(), "started": 1.0}))
+    assert runs.process_of(home, "two") is False
+    runs.forget(home, "two")
+    assert runs.process_of(home, "two") is None
+
+
+def test_one_process_serves_an_installation(home: Home) -> None:
+    assert runs.serving_process(home) is None
+    with runs.only_one(home):
+        process = runs.serving_process(home)
+        assert process is not None
+        assert process.pid == os.getpid()
+        with pytest.raises(Retryable, match="another `ratchet serve`"), runs.only_one(home):
+            pass
+    assert runs.serving_process(home) is None
+
+
+def test_asking_for_help_or_the_address_loads_no_prefect() -> None:
+    code = "import sys, flows.cli.main, flows.cli.serve, flows.prefect.server; sys.exit('prefect' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
