@@ -1,0 +1,93 @@
+"""Every port has a fake, and port, fake and real class agree on what can be called and how."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+import contracts.fakes
+import contracts.ports
+
+PORTS = {
+    name: port
+    for name, port in vars(contracts.ports).items()
+    if inspect.isclass(port) and port.__module__ == "contracts.ports" and Protocol in port.__mro__
+}
+CLASSES: dict[str, list[str]] = {
+    "Clock": ["contracts.fakes:FakeClock", "flows.engine.wiring:SystemClock"],
+    "Ledger": ["contracts.fakes:MemoryLedger", "flows.ledger.sql:SqlLedger"],
+    "Artifacts": ["contracts.fakes:MemoryArtifacts", "contracts.files:FolderArtifacts"],
+    "TraceSource": ["contracts.fakes:FakeSource", "materializer.sources:FileSource", "materializer.sources:SpoolSource"],
+    "RewardFunction": ["rewards.verifiable:ExactMatch", "rewards.verifiable:FinalNumber", "rewards.feedback:UserFeedback"],
+    "Datasets": ["contracts.fakes:FakeDatasets", "materializer.datasets:LakeDatasets"],
+    "Trainer": ["contracts.fakes:FakeTrainer", "trainers.trl:DPO", "trainers.trl:GRPO"],
+    "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor"],
+    "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
+    "ModelClient": ["contracts.fakes:FakeClient", "gates.client:HttpModelClient"],
+    "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluate:PairedEvaluator"],
+    "Check": [
+        "contracts.fakes:FakeCheck", "gates.checks:Coverage", "gates.checks:Quality", "gates.checks:Slices", "gates.checks:Agreement",
+        "gates.checks:Length",
+    ],
+    "Registry": ["contracts.fakes:FakeRegistry", "gates.registry:MlflowRegistry"],
+    "Router": ["contracts.fakes:FakeRouter", "local.router:LocalRouter"],
+    "Metrics": ["contracts.fakes:FakeMetrics", "materializer.metrics:LakeMetrics"],
+    "RolloutJudge": ["contracts.fakes:FakeJudge", "gates.judge:EvidenceJudge"],
+    "Rewards": ["contracts.fakes:FakeRewards", "rewards.panel:Panel"],
+}  # fmt: skip
+WITHOUT_FAKE = {"RewardFunction"}
+"""Pure and quick: the real ones serve in tests."""
+
+
+def test_every_port_is_listed_and_has_a_fake() -> None:
+    assert set(CLASSES) == set(PORTS)
+    for port, classes in CLASSES.items():
+        assert port in WITHOUT_FAKE or classes[0].startswith("contracts.fakes:"), port
+
+
+def _load(where: str) -> Any:
+    module, name = where.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _methods(port: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(port).items() if inspect.isfunction(value) and not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("port", "where"), [(port, where) for port, classes in CLASSES.items() for where in classes])
+def test_a_class_can_be_called_as_its_port_says(port: str, where: str) -> None:
+    made = _load(where)
+    for name, promised in _methods(PORTS[port]).items():
+        method = getattr(made, name, None)
+        assert method is not None, f"{where} has no {name}"
+        assert list(_parameters(method)) == list(_parameters(promised)), f"{where}.{name}"
+        assert _parameters(method) == _parameters(promised), f"{where}.{name}: other defaults"
+    for name in getattr(PORTS[port], "__annotations__", {}):
+        assert _has(made, name), f"{where} has no {name}"
+
+
+def _parameters(method: Any) -> dict[str, tuple[Any, Any]]:
+    return {name: (p.kind, p.default) for name, p in inspect.signature(method).parameters.items()}
+
+
+def _has(made: Any, name: str) -> bool:
+    """A class attribute, a property, or an attribute that the class (or one above it) sets on itself."""
+    if any(hasattr(cls, name) or name in vars(cls).get("__annotations__", {}) for cls in made.__mro__):
+        return True
+    sources = [inspect.getsource(cls) for cls in made.__mro__ if cls is not object]
+    return any(f"self.{name} =" in source or f"self.{name}:" in source for source in sources)
+
+
+def test_only_the_wiring_knows_which_class_stands_behind_a_port() -> None:
+    """The engine speaks to ports: it imports no room but through wiring.py."""
+    rooms = {"rewards", "materializer", "trainers", "gates", "local"}
+    folder = Path(contracts.ports.__file__).resolve().parents[1] / "flows" / "engine"
+    for path in sorted(folder.glob("*.py")):
+        tree = ast.walk(ast.parse(path.read_text()))
+        named = {node.module.split(".")[0] for node in tree if isinstance(node, ast.ImportFrom) and node.module}
+        assert path.name == "wiring.py" or not named & rooms, path.name

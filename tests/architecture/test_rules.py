@@ -1,0 +1,221 @@
+"""What the design promises of the code as a whole: its size, its imports, its names, and what a wheel of it holds."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+PACKAGES = ("contracts", "rewards", "materializer", "trainers", "gates", "local", "flows")
+SOURCES = sorted(path for package in PACKAGES for path in (REPO / package).rglob("*.py"))
+
+
+def _tracked() -> list[Path]:
+    if not (REPO / ".git").exists():
+        pytest.skip("not a git checkout: which files belong to the project is not known")
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, check=True).stdout.decode().split("\0")
+    return [REPO / name for name in names if name and (REPO / name).is_file()]
+
+
+def test_no_file_is_longer_than_500_lines() -> None:
+    long = {path.relative_to(REPO): n for path in SOURCES if (n := len(path.read_text().splitlines())) > 500}
+    assert not long
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(REPO)) for path in SOURCES if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert not silent
+
+
+def test_nothing_is_left_for_later() -> None:
+    words = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    found = [
+        f"{path.relative_to(REPO)}:{n}" for path in SOURCES for n, line in enumerate(path.read_text().splitlines(), 1) if words.search(line)
+    ]
+    assert not found
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(REPO).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(path: Path, known: set[str]) -> set[str]:
+    """Modules of ours that `path` imports when it is loaded (not within functions or under TYPE_CHECKING)."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found & known
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = {_module(path) for path in SOURCES}
+    graph = {_module(path): _imports(path, known) for path in SOURCES}
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " -> ".join([*way[way.index(module) :], module])
+        if module not in done:
+            for other in sorted(graph[module]):
+                visit(other, (*way, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_the_import_rules_hold() -> None:
+    tool = Path(sys.executable).with_name("lint-imports")
+    ran = subprocess.run([tool], cwd=REPO, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+HEAVY = {
+    "torch",
+    "transformers",
+    "trl",
+    "mlflow",
+    "kubernetes",
+    "polars",
+    "pyarrow",
+    "pyiceberg",
+    "prefect",
+    "sqlalchemy",
+    "scipy",
+    "numpy",
+}
+
+
+def _loaded(*command: str) -> set[str]:
+    ran = subprocess.run([sys.executable, "-X", "importtime", *command], cwd=REPO, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    times = [line.rsplit("|", 1)[1].strip() for line in ran.stderr.splitlines() if line.startswith("import time:")]
+    return {name.split(".")[0] for name in times}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    loaded = _loaded("-m", "flows.cli.main", *arguments)
+    assert "click" in loaded
+    assert not loaded & HEAVY
+
+
+@pytest.mark.parametrize(
+    ("module", "allowed"),
+    [
+        ("contracts.ports", set()),
+        ("rewards.panel", set()),
+        ("flows.core.decide", set()),
+        ("flows.core.rollout", set()),
+        ("trainers.trl", {"numpy"}),
+        ("trainers.inside.wrapper", {"numpy"}),
+        ("local.executor", set()),
+        ("flows.engine.wiring", {"sqlalchemy"}),
+    ],
+)
+def test_light_modules_stay_light(module: str, allowed: set[str]) -> None:
+    assert not _loaded("-c", f"import {module}") & (HEAVY - allowed)
+
+
+def test_no_dependency_owns_a_package_name_of_ours() -> None:
+    owners = importlib.metadata.packages_distributions()
+    for package in PACKAGES:
+        assert set(owners.get(package, ["ratchet"])) == {"ratchet"}, f"{package} belongs to {owners[package]}"
+
+
+def test_every_loop_file_is_one() -> None:
+    from flows.config.load import load_loop
+
+    files = sorted((REPO / "loops").glob("*.toml"))
+    assert files
+    for file in files:
+        assert load_loop(file).line.name
+
+
+def test_every_entry_point_leads_to_something() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    for group, names in project["entry-points"].items():
+        for entry in importlib.metadata.entry_points(group=group):
+            if entry.dist is not None and entry.dist.name == "ratchet":
+                assert names[entry.name] == entry.value, "install the project again: its entry points have changed"
+                entry.load()
+    importlib.metadata.EntryPoint("ratchet", project["scripts"]["ratchet"], "console_scripts").load()
+
+
+def test_every_command_can_be_asked_for_help() -> None:
+    from flows.cli.main import COMMANDS
+
+    for command in COMMANDS:
+        module = COMMANDS[command][0]
+        assert (REPO / Path(*module.split("."))).with_suffix(".py").exists(), f"`ratchet {command}` leads to {module}, which is not there"
+
+
+def test_lock_files_pin_by_hash_and_name_no_index() -> None:
+    locks = sorted((REPO / "requirements").glob("*.lock"))
+    assert locks
+    for lock in locks:
+        text = lock.read_text()
+        assert "://" not in text, f"{lock.name} names an address"
+        assert not re.search(r"^\s*--(index|extra-index|find-links|trusted)", text, re.MULTILINE), lock.name
+        pins = re.findall(r"^(\S+)==\S+ \\\n((?:\s+--hash=\S+.*\n)+)", text, re.MULTILINE)
+        assert len(pins) == len(re.findall(r"^[a-zA-Z0-9]", text, re.MULTILINE)), f"{lock.name} holds a line without a pin and hash"
+
+
+def test_the_wheel_holds_the_import_packages_and_nothing_else(tmp_path: Path) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    copy = tmp_path / "source"
+    copy.mkdir()
+    for path in _tracked():
+        relative = path.relative_to(REPO)
+        (copy / relative).parent.mkdir(parents=True, exist_ok=True)
+        (copy / relative).write_bytes(path.read_bytes())
+    build = "from setuptools.build_meta import build_wheel; import sys; build_wheel(sys.argv[1])"
+    ran = subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=copy, capture_output=True, text=True, check=False)
+    if "No module named 'setuptools'" in ran.stderr:
+        if not uv.exists():
+            pytest.skip("neither setuptools nor uv is installed here: no wheel can be built")
+        ran = subprocess.run([uv, "build", "--wheel", "-q", "-o", tmp_path, copy], capture_output=True, text=True, check=False)
+        if ran.returncode != 0 and re.search(r"(?i)network|connect|dns|resolve|fetch", ran.stderr):
+            pytest.skip("setuptools is not installed and cannot be fetched: no wheel can be built")
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+    tracked = {path.relative_to(REPO).as_posix() for path in _tracked()}
+    ours = {name for name in tracked if name.split("/")[0] in PACKAGES and name.endswith((".py", ".html", ".css", ".js", ".toml"))}
+    assert ours <= set(names), f"missing in the wheel: {sorted(ours - set(names))[:5]}"
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    words = ["/wo" + "rk/", "sub" + "agent", "/tmp/br" + "ief", "/ro" + "ot/", "clau" + "de", "anthr" + "opic"]
+    found = []
+    for path in _tracked():
+        try:
+            text = path.read_text().lower()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(REPO)}: {word}" for word in words if word in text]
+    assert not found
+
+
+def test_no_file_holds_a_key() -> None:
+    keys = re.compile(
+        r"AKIA[0-9A-Z]{16}|-----BEGIN [A-Z ]*PRIVATE KEY-----|gh[pousr]_[A-Za-z0-9]{36}|hf_[A-Za-z0-9]{34}|sk-[A-Za-z0-9]{40}"
+    )
+    found = [str(path.relative_to(REPO)) for path in _tracked() if keys.search(path.read_bytes().decode("utf-8", errors="replace"))]
+    assert not found

@@ -1,0 +1,125 @@
+"""What every Datasets promises: a name done before returns what it returned then, whatever has come since."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.data import Facts, RawBatch
+from contracts.evaluation import ChatAnswer, ChatRequest
+from contracts.fakes import FakeClock, FakeDatasets, World
+from contracts.files import FolderArtifacts
+from contracts.ids import digest
+from contracts.loop import Loop
+from contracts.ports import Datasets, Progress
+from materializer.datasets import LakeDatasets
+from rewards.panel import build_panel
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+LATER = datetime(2026, 12, 1, tzinfo=UTC)
+
+
+def _facts() -> Facts:
+    values: dict[str, Any] = dict.fromkeys(("pairs", "prompts", "prompts_with_reference", "corrections", "samples"), 0)
+    none = dict.fromkeys(("group_coverage", "label_noise", "champion_reward", "best_of_k", "off_policy"))
+    return Facts(**values, **none, pairs_by_tier={}, pairs_dropped={})
+
+
+def _open(kind: str, folder: Path) -> Datasets:
+    if kind == "fake":
+        return FakeDatasets(World(), _facts())
+    loop = Loop.model_validate(
+        {
+            "line": {"name": "math", "served_model": "m"},
+            "sources": [{"name": "app", "kind": "jsonl", "path": "x"}],
+            "rewards": [{"name": "exact_match"}],
+        }
+    )
+    return LakeDatasets(folder / "lake", loop, folder, build_panel(loop.rewards), FolderArtifacts(folder / "artifacts"), FakeClock(NOW))
+
+
+@pytest.fixture(params=["fake", "lake"])
+def datasets(request: pytest.FixtureRequest, tmp_path: Path) -> Datasets:
+    return _open(request.param, tmp_path)
+
+
+def _batch(first: int, count: int = 30) -> RawBatch:
+    rows = [
+        {
+            "id": str(n),
+            "timestamp": "2026-10-01T00:00:00Z",
+            "messages": f"question {n}?",
+            "response": str(n % 2),
+            "consent": True,
+            "reference": "1",
+        }
+        for n in range(first, first + count)
+    ]
+    data = "\n".join(json.dumps(row) for row in rows).encode()
+    return RawBatch("app", "jsonl", digest(data), "test", lambda: io.BytesIO(data))
+
+
+class Client:
+    """Counts up."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:
+        return [ChatAnswer(text=str((self.start + index) % 3)) for index, _ in enumerate(requests)]
+
+
+def test_a_batch_again_gives_the_same_account(datasets: Datasets) -> None:
+    report = datasets.ingest(_batch(0))
+    before = datasets.cursor()
+    assert datasets.ingest(_batch(0)) == report
+    assert datasets.cursor() == before
+    assert report.traces.adds_up
+    assert report.feedback.adds_up
+
+
+def test_what_has_a_name_is_made_once(datasets: Datasets) -> None:
+    datasets.ingest(_batch(0))
+
+    def everything(start: int) -> list[Any]:
+        edition = datasets.edition(1)
+        snapshot = datasets.freeze("cycle/freeze", LATER, edition)
+        probe = datasets.probe("cycle/probe", snapshot, Client(start), lambda *_: None)
+        return [edition, snapshot, probe, datasets.assemble("cycle/assemble", snapshot, probe)]
+
+    first = everything(0)
+    datasets.ingest(_batch(1000))
+    assert everything(1) == first
+
+
+def test_results_name_their_parents(datasets: Datasets) -> None:
+    datasets.ingest(_batch(0))
+    edition = datasets.edition(3)
+    snapshot = datasets.freeze("a", LATER, edition)
+    probe = datasets.probe("b", snapshot, Client(0), lambda *_: None)
+    training = datasets.assemble("c", snapshot, probe)
+    assert (edition.number, snapshot.edition) == (3, 3)
+    assert snapshot.as_of == LATER
+    assert (training.snapshot, training.probe) == (snapshot.content, probe.answers)
+    assert [snapshot.name, probe.name, training.name] == ["a", "b", "c"]
+
+
+def test_without_a_probe_there_is_still_a_training_set(datasets: Datasets) -> None:
+    datasets.ingest(_batch(0))
+    snapshot = datasets.freeze("a", LATER, datasets.edition(1))
+    assert datasets.assemble("c", snapshot, None).probe is None
+
+
+def test_another_process_finds_the_same(tmp_path: Path) -> None:
+    one = _open("lake", tmp_path)
+    one.ingest(_batch(0))
+    snapshot = one.freeze("a", LATER, one.edition(1))
+    other = _open("lake", tmp_path)
+    assert other.freeze("a", NOW, other.edition(1)) == snapshot
+    assert other.cursor() == one.cursor()

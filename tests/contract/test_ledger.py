@@ -1,0 +1,406 @@
+"""What every ledger must do, on every database that can be had here: in memory, SQLite, and a real Postgres server."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.chain import verify
+from contracts.cycle import Append, Row
+from contracts.errors import Conflict, Fenced, Permanent, Retryable
+from contracts.fakes import MemoryLedger
+from contracts.ports import Ledger
+from flows.ledger.sql import SqlLedger
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+Open = Callable[[], Ledger]
+
+
+def _postgres_binaries() -> Path | None:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    onpath = shutil.which("postgres")
+    return found[-1].parent if found else Path(onpath).resolve().parent if onpath else None
+
+
+def _unprivileged() -> dict[str, Any]:
+    """Postgres refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    account = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an own server on a unix socket; skipped where Postgres is not installed."""
+    binaries = _postgres_binaries()
+    if binaries is None:
+        pytest.skip("Postgres is not installed here; the ledger's contract runs over it where it is (apt-get install postgresql)")
+    folder = Path(subprocess.run(["mktemp", "-d", "/tmp/rt-pg-XXXXXX"], capture_output=True, text=True, check=True).stdout.strip())
+    account = _unprivileged()
+    if account:
+        os.chown(folder, account["user"], account["group"])
+    run = {**account, "cwd": "/", "env": {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(folder)}}
+    subprocess.run([binaries / "initdb", "-D", folder / "data", "-U", "ratchet", "-A", "trust", "-E", "UTF8"], check=True, stdout=-3, **run)
+    options = ["-k", str(folder), "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=60"]
+    with (tmp_path_factory.mktemp("postgres") / "log").open("wb") as log:
+        server = subprocess.Popen([binaries / "postgres", "-D", folder / "data", *options], stdout=log, stderr=log, **run)
+    url = f"postgresql+psycopg://ratchet@/postgres?host={folder}"
+    try:
+        _until_answers(url)
+        yield url
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _until_answers(url: str) -> None:
+    engine = sa.create_engine(url)
+    limit = time.monotonic() + 60
+    while True:
+        try:
+            with engine.connect():
+                engine.dispose()
+                return
+        except sa.exc.OperationalError:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def empty_postgres(postgres: str) -> Iterator[str]:
+    yield postgres
+    engine = sa.create_engine(postgres)
+    with engine.begin() as connection:
+        for table in ("ratchet_rows", "ratchet_leases"):
+            connection.exec_driver_sql(f"DROP TABLE IF EXISTS {table}")
+    engine.dispose()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Opens the same ledger, again and again."""
+    if request.param == "memory":
+        ledger = MemoryLedger()
+        return lambda: ledger
+    if request.param == "sqlite":
+        return lambda: SqlLedger(f"sqlite:///{tmp_path / 'deep' / 'ledger.db'}")
+    url = request.getfixturevalue("empty_postgres")
+    return lambda: SqlLedger(url)
+
+
+@pytest.fixture
+def ledger(reopen: Open) -> Ledger:
+    return reopen()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of a database that several processes share."""
+    return f"sqlite:///{tmp_path / 'ledger.db'}" if request.param == "sqlite" else str(request.getfixturevalue("empty_postgres"))
+
+
+def rows(stream: str, after: int, *keys: str) -> Append:
+    return Append(stream=stream, after=after, rows=tuple(Row(kind="noted", key=key, data={"key": key}) for key in keys))
+
+
+def test_rows_come_back_in_order_as_a_chain(ledger: Ledger) -> None:
+    written = ledger.append([rows("a", 0, "one", "two")], None, NOON) + ledger.append([rows("a", 2, "three")], None, NOON)
+    assert ledger.read("a") == written
+    assert [entry.seq for entry in written] == [1, 2, 3]
+    assert ledger.read("a", after=2) == written[2:]
+    assert ledger.read("b") == ledger.read("a", after=3) == []
+    verify(ledger.read("a"))
+
+
+def test_content_comes_back_as_it_went_in(ledger: Ledger) -> None:
+    data = {"text": "é\n\u2028\U0001f980'\"%_\\", "list": [1, 2.5, None, True, {"deep": []}], "big": 2**53, "small": 1e-300, "empty": {}}
+    at = NOON + timedelta(microseconds=123)
+    ledger.append([Append(stream="a", after=0, rows=(Row(kind="noted", data=data),))], None, at)
+    (entry,) = ledger.read("a")
+    assert (entry.data, entry.at, entry.epoch) == (data, at, 0)
+    verify([entry])
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 99])
+def test_an_append_from_another_place_is_a_conflict(ledger: Ledger, after: int) -> None:
+    ledger.append([rows("a", 0, "one", "two")], None, NOON)
+    with pytest.raises(Conflict):
+        ledger.append([rows("a", after, "three")], None, NOON)
+    assert len(ledger.read("a")) == 2
+
+
+def test_appends_to_several_streams_are_all_or_none(ledger: Ledger) -> None:
+    ledger.append([rows("b", 0, "there")], None, NOON)
+    for order in (["a", "b", "c"], ["b", "a", "c"], ["a", "c", "b"]):
+        with pytest.raises(Conflict):
+            ledger.append([rows(stream, 0, "x") for stream in order], None, NOON)
+    assert (ledger.read("a"), len(ledger.read("b")), ledger.read("c")) == ([], 1, [])
+    assert ledger.streams("") == ["b"]
+    ledger.append([rows("a", 0, "x"), rows("b", 1, "y", "z"), rows("c", 0, "x")], None, NOON)
+    assert [len(ledger.read(stream)) for stream in "abc"] == [1, 3, 1]
+
+
+def test_two_appends_to_one_stream_follow_each_other_or_conflict(ledger: Ledger) -> None:
+    with pytest.raises(Conflict):
+        ledger.append([rows("a", 0, "one"), rows("a", 0, "two")], None, NOON)
+    assert ledger.read("a") == []
+    ledger.append([rows("a", 0, "one"), rows("a", 1, "two")], None, NOON)
+    verify(ledger.read("a"))
+    assert len(ledger.read("a")) == 2
+
+
+def test_streams_are_found_by_the_letters_of_their_prefix(ledger: Ledger) -> None:
+    names = ["line/a", "line/a_b", "line/a%b", "line/axb", "line/A", "line/a\\b", "lines", "line/é", "other"]
+    for name in names:
+        ledger.append([rows(name, 0, "x", "y")], None, NOON)
+    assert ledger.streams("") == sorted(names)
+    for prefix in ("line/", "line/a_", "line/a%", "line/a", "line/A", "line/a\\", "line/é", "%", "_", "nothing"):
+        assert ledger.streams(prefix) == sorted(name for name in names if name.startswith(prefix)), prefix
+
+
+def test_a_lease_belongs_to_one_until_it_expires(ledger: Ledger) -> None:
+    first = ledger.acquire("line", "one", 60, NOON)
+    assert first is not None
+    assert (first.holder, first.epoch, first.expires) == ("one", 1, NOON + timedelta(seconds=60))
+    assert ledger.acquire("line", "two", 60, NOON + timedelta(seconds=59)) is None
+    assert ledger.acquire("other", "two", 60, NOON) is not None
+    second = ledger.acquire("line", "two", 60, NOON + timedelta(seconds=60))
+    assert second is not None
+    assert second.epoch == 2
+    assert ledger.holder("line") == second
+    assert ledger.holder("unknown") is None
+
+
+def test_whoever_lost_the_lease_writes_nothing_more(ledger: Ledger) -> None:
+    old = ledger.acquire("line", "one", 60, NOON)
+    assert old is not None
+    ledger.append([rows("a", 0, "one")], old, NOON)
+    new = ledger.acquire("line", "two", 60, NOON + timedelta(seconds=61))
+    with pytest.raises(Fenced):
+        ledger.append([rows("a", 1, "late"), rows("b", 0, "late")], old, NOON)
+    with pytest.raises(Fenced):
+        ledger.renew(old, 60, NOON)
+    ledger.release(old)  # says nothing, does nothing
+    assert ledger.holder("line") == new
+    ledger.append([rows("a", 1, "two")], new, NOON)
+    assert [entry.epoch for entry in ledger.read("a")] == [1, 2]
+
+
+def test_an_expired_lease_that_nobody_took_still_writes_and_renews(ledger: Ledger) -> None:
+    lease = ledger.acquire("line", "one", 60, NOON)
+    assert lease is not None
+    late = NOON + timedelta(hours=1)
+    ledger.append([rows("a", 0, "late")], lease, late)
+    renewed = ledger.renew(lease, 60, late)
+    assert (renewed.epoch, renewed.expires) == (1, late + timedelta(seconds=60))
+    assert ledger.acquire("line", "two", 60, late) is None
+
+
+def test_a_released_lease_is_free_at_once_and_its_epoch_is_spent(ledger: Ledger) -> None:
+    lease = ledger.acquire("line", "one", 60, NOON)
+    assert lease is not None
+    ledger.release(lease)
+    after = ledger.acquire("line", "two", 60, NOON)
+    assert after is not None
+    assert after.epoch == 2
+    again = ledger.acquire("line", "two", 60, NOON)  # the same holder after its own crash
+    assert again is not None
+    assert again.epoch == 3
+    with pytest.raises(Fenced):
+        ledger.append([rows("a", 0, "x")], after, NOON)
+
+
+def test_a_lease_that_never_was_gives_no_right(ledger: Ledger, reopen: Open) -> None:
+    lease = MemoryLedger().acquire("ghost", "one", 60, NOON)
+    assert lease is not None
+    with pytest.raises(Fenced):
+        ledger.append([rows("a", 0, "x")], lease, NOON)
+    with pytest.raises(Fenced):
+        ledger.renew(lease, 60, NOON)
+    ledger.release(lease)
+    assert ledger.holder("ghost") is None
+
+
+def test_a_reopened_ledger_goes_on(reopen: Open) -> None:
+    lease = reopen().acquire("line", "one", 60, NOON)
+    reopen().append([rows("a", 0, "one")], lease, NOON)
+    reopen().append([rows("a", 1, "two")], lease, NOON)
+    verify(reopen().read("a"))
+    assert reopen().holder("line") == lease
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4), st.integers(1, 2)), max_size=12))
+def test_any_sequence_of_appends_is_what_a_list_would_hold(steps: list[tuple[str, int, int]]) -> None:
+    ledger, model = MemoryLedger(), {"a": 0, "b": 0}
+    for stream, after, count in steps:
+        try:
+            ledger.append([rows(stream, after, *"xy"[:count])], None, NOON)
+            assert after == model[stream]
+            model[stream] += count
+        except Conflict:
+            assert after != model[stream]
+    for stream, length in model.items():
+        assert len(ledger.read(stream)) == length
+        verify(ledger.read(stream))
+
+
+def _contend(url: str, worker: int, wanted: int, results: Any) -> None:
+    ledger, won = SqlLedger(url), 0
+    while won < wanted:
+        try:
+            ledger.append([rows("a", len(ledger.read("a")), f"{worker}-{won}")], None, NOON)
+            won += 1
+        except Retryable:
+            pass
+    results.put((worker, won))
+
+
+def test_processes_that_write_one_stream_give_every_row_its_own_place(url: str) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    workers = [spawn.Process(target=_contend, args=(url, n, 6, results)) for n in range(4)]  # on a database that is not there yet
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+        assert worker.exitcode == 0
+    entries = SqlLedger(url).read("a")
+    verify(entries)
+    assert sorted(entry.key for entry in entries) == sorted(f"{worker}-{n}" for worker in range(4) for n in range(6))
+
+
+def test_of_eight_threads_at_one_place_one_writes_and_the_others_conflict(url: str) -> None:
+    ledger, outcomes, gate = SqlLedger(url), [], threading.Barrier(8)
+
+    def write(worker: int) -> None:
+        own = SqlLedger(url)
+        gate.wait()
+        try:
+            own.append([rows("a", 0, str(worker)), rows("b", 0, str(worker))], None, NOON)
+            outcomes.append("written")
+        except Retryable as error:
+            outcomes.append(type(error).__name__)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["Conflict"] * 7 + ["written"]
+    assert ledger.read("a")[0].key == ledger.read("b")[0].key
+
+
+def test_of_eight_threads_one_gets_a_lease(url: str) -> None:
+    got, gate = [], threading.Barrier(8)
+    SqlLedger(url)
+
+    def take(worker: int) -> None:
+        own = SqlLedger(url)
+        gate.wait()
+        got.append(own.acquire("line", str(worker), 60, NOON))
+
+    threads = [threading.Thread(target=take, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 8
+    assert len([lease for lease in got if lease]) == 1
+
+
+CHANGES = {
+    "kind": "other",
+    "key": "other",
+    "data": '{"key":"other"}',
+    "at": "2027-01-01T00:00:00+00:00",
+    "epoch": 7,
+    "previous": "f" * 64,
+    "hash": "f" * 64,
+    "seq": 99,
+}
+
+
+@pytest.mark.parametrize("row", [1, 2, 3])
+@pytest.mark.parametrize("column", CHANGES)
+def test_any_changed_cell_is_found(tmp_path: Path, column: str, row: int) -> None:
+    ledger = _three(tmp_path)
+    _sql(tmp_path, f'UPDATE ratchet_rows SET "{column}" = ? WHERE seq = ?', CHANGES[column], row)
+    with pytest.raises(Permanent, match="changed"):
+        verify(ledger.read("a"))
+
+
+@pytest.mark.parametrize("row", [1, 2])
+def test_a_row_that_was_taken_out_is_found(tmp_path: Path, row: int) -> None:
+    ledger = _three(tmp_path)
+    _sql(tmp_path, "DELETE FROM ratchet_rows WHERE seq = ?", row)
+    with pytest.raises(Permanent, match="changed"):
+        verify(ledger.read("a"))
+
+
+def test_a_stream_under_another_name_is_found(tmp_path: Path) -> None:
+    ledger = _three(tmp_path)
+    _sql(tmp_path, "UPDATE ratchet_rows SET stream = ?", "b")
+    with pytest.raises(Permanent, match="changed"):
+        verify(ledger.read("b"))
+
+
+def _three(folder: Path) -> SqlLedger:
+    ledger = SqlLedger(f"sqlite:///{folder / 'ledger.db'}")
+    ledger.append([rows("a", 0, "one", "two", "three")], None, NOON)
+    verify(ledger.read("a"))
+    return ledger
+
+
+def _sql(folder: Path, statement: str, *values: object) -> None:
+    import sqlite3
+
+    with sqlite3.connect(folder / "ledger.db") as connection:
+        connection.execute(statement, values)
+
+
+def test_a_database_that_cannot_be_reached_is_retryable_and_hides_its_password() -> None:
+    with pytest.raises(Retryable) as caught:
+        SqlLedger("postgresql+psycopg://ratchet:secret-word@127.0.0.1:1/nowhere")
+    assert "secret-word" not in str(caught.value)
+
+
+def test_an_address_that_is_none_is_permanent() -> None:
+    with pytest.raises(Permanent, match="sqlite:///"):
+        SqlLedger("not an address")
+
+
+def test_a_folder_that_cannot_be_made_is_retryable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Retryable):
+        SqlLedger(f"sqlite:///{tmp_path / 'file' / 'ledger.db'}")
+
+
+def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"this is not a database, " * 100)
+    with pytest.raises((Retryable, Permanent), match="not a database"):
+        SqlLedger(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+
+def test_a_driver_that_is_not_installed_is_said_so() -> None:
+    with pytest.raises(Permanent, match="install"):
+        SqlLedger("mysql+pymysql://x@127.0.0.1/x")

@@ -1,0 +1,115 @@
+"""What every registry must do: the fake, and MLflow on a SQLite file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import Permanent, Retryable
+from contracts.fakes import FakeRegistry, World, fake_model
+from contracts.serving import ModelVersion
+
+
+def version(number: int, line: str = "line-a") -> ModelVersion:
+    return ModelVersion(line=line, number=number, tag=f"v-{line}-{number}", model=fake_model(str(number)), cycle=None)
+
+
+@pytest.fixture(scope="module", params=["fake", pytest.param("mlflow", marks=pytest.mark.slow)])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Opens the same registry again, as another process would."""
+    if request.param == "fake":
+        registry = FakeRegistry(World())
+        return lambda: registry
+    from gates.registry import MlflowRegistry
+
+    folder = tmp_path_factory.mktemp("mlflow")
+    return lambda: MlflowRegistry(f"sqlite:///{folder / 'mlflow.db'}", folder)
+
+
+def test_a_line_that_nobody_registered_has_no_aliases(opened: Any) -> None:
+    assert opened().aliases("nobody") == {}
+
+
+def test_a_version_is_registered_once(opened: Any, tmp_path: Path) -> None:
+    tags, metrics = {"ratchet.cycle": "cycle/a/0001"}, {"gate.slice:a.champion": 0.5, "loss": 0.25}
+    references = {opened().register(version(1), tmp_path, tags, metrics) for _ in range(3)}
+    assert len(references) == 1
+    assert opened().register(version(2), tmp_path, tags, {}) not in references
+
+
+def test_aliases_point_where_they_were_pointed_last(opened: Any, tmp_path: Path) -> None:
+    for number in (3, 4):
+        opened().register(version(number, "line-b"), tmp_path, {}, {})
+    opened().alias("line-b", "champion", "v-line-b-3")
+    opened().alias("line-b", "candidate", "v-line-b-4")
+    assert opened().aliases("line-b") == {"champion": "v-line-b-3", "candidate": "v-line-b-4"}
+    opened().alias("line-b", "champion", "v-line-b-4")
+    opened().alias("line-b", "champion", "v-line-b-4")
+    assert opened().aliases("line-b")["champion"] == "v-line-b-4"
+    assert "line-b" not in opened().aliases("line-a")
+
+
+@pytest.mark.slow
+def test_mlflow_shows_lineage_and_metrics_once(tmp_path: Path) -> None:
+    import mlflow
+
+    from gates.registry import MlflowRegistry
+
+    uri = f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}"
+    for _ in range(2):
+        MlflowRegistry(uri, tmp_path / "mlflow").register(
+            version(1), tmp_path / "model", {"ratchet.plan": "p" * 64}, {"gate.slice:a.new": 0.5}
+        )
+    client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+    (found,) = client.search_model_versions("name = 'line-a'")
+    assert found.tags == {"ratchet.plan": "p" * 64, "ratchet.tag": "v-line-a-1"}
+    assert found.source == str(tmp_path / "model")
+    run = client.get_run(found.run_id)
+    assert run.data.metrics == {"gate.slice/a.new": 0.5}
+    assert run.info.status == "FINISHED"
+    assert len(client.search_runs([run.info.experiment_id])) == 1
+
+
+@pytest.mark.slow
+def test_mlflow_away_or_unknown_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gates.registry import MlflowRegistry
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(Retryable, match="cannot be used"):
+        MlflowRegistry("http://user:secret-word@127.0.0.1:1", tmp_path).aliases("line-a")
+    local = MlflowRegistry(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path)
+    local.register(version(1), tmp_path, {}, {})
+    with pytest.raises(Retryable, match="no version"):
+        local.alias("line-a", "champion", "v-unknown")
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("gate.slice:math.champion", "gate.slice/math.champion"),
+        ("gate.slice:a(b)?", "gate.slice/a_b__"),
+        ("ärger", "_rger"),
+        ("/../a//b/", "a/b"),
+        ("", "_"),
+        ("x" * 300, "x" * 250),
+    ],
+)
+def test_a_metric_has_a_name_that_mlflow_takes(name: str, taken: str) -> None:
+    from gates.registry import metric_name
+
+    assert metric_name(name) == taken
+
+
+@pytest.mark.slow
+def test_odd_metrics_do_not_keep_a_version_out_and_what_is_wrong_for_ever_is_permanent(tmp_path: Path) -> None:
+    from gates.registry import MlflowRegistry
+
+    registry = MlflowRegistry(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path)
+    names = ("a(b)", "ärger", "it's?", "../up", "/abs", "a//b", "x" * 400, "a{b}\n")
+    registry.register(version(1), tmp_path, {}, {f"gate.slice:{name}.champion": 0.5 for name in names})
+    registry.alias("line-a", "champion", "v-line-a-1")
+    assert registry.aliases("line-a") == {"champion": "v-line-a-1"}
+    with pytest.raises(Permanent, match="for ever"):
+        registry.alias("line-a", "not/an alias", "v-line-a-1")

@@ -1,0 +1,90 @@
+"""What every reward promises: one score in [0, 1] or an abstention per sample, from the keys that it names, alone and in any company."""
+
+from __future__ import annotations
+
+import random
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.fakes import FakeRewards
+from contracts.loop import RewardSettings
+from contracts.ports import RewardFunction, Rewards
+from contracts.records import FeedbackKind, Tier
+from rewards.installed import GROUP, load
+from rewards.panel import build_panel
+
+NAMES = sorted(entry.name for entry in entry_points(group=GROUP))
+KEYS = frozenset({"prompt", "answer", "reference", "feedback", "trace"})
+
+_feedback = st.lists(
+    st.fixed_dictionaries(
+        {
+            "kind": st.sampled_from([kind.value for kind in FeedbackKind]),
+            "value": st.none() | st.floats(0, 1),
+            "text": st.none() | st.text(),
+            "rater": st.none() | st.text(),
+            "time": st.none(),
+        }
+    ),
+    max_size=3,
+)
+SAMPLES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "prompt": st.just([{"role": "user", "content": "?"}]),
+            "answer": st.text(),
+            "reference": st.none() | st.text(),
+            "feedback": _feedback,
+        }
+    ),
+    max_size=5,
+)
+
+
+def _scorer(name: str) -> RewardFunction:
+    function: RewardFunction = load(name)[0]()
+    return function
+
+
+def test_the_built_in_ones_come_through_the_same_door_as_anyones() -> None:
+    assert {"exact_match", "final_number", "user_feedback"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scorer_says_who_it_is_and_what_it_needs(name: str) -> None:
+    scorer = _scorer(name)
+    assert scorer.name == name
+    assert Tier(scorer.tier)
+    assert scorer.needs
+    assert scorer.needs <= KEYS
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(samples=SAMPLES)
+def test_scores_are_in_range_and_independent_of_their_neighbours(name: str, samples: list[dict[str, Any]]) -> None:
+    scorer = _scorer(name)
+    needed = [{key: value for key, value in sample.items() if key in scorer.needs} for sample in samples]
+    scores = scorer.score(needed)
+    assert len(scores) == len(samples)
+    assert all(score is None or 0 <= score <= 1 for score in scores)
+    order = list(range(len(samples)))
+    random.Random(1).shuffle(order)
+    assert scorer.score([needed[index] for index in order]) == [scores[index] for index in order]
+
+
+@pytest.fixture(params=["fake", "panel"])
+def panel(request: pytest.FixtureRequest) -> Rewards:
+    if request.param == "fake":
+        return FakeRewards()
+    return build_panel([RewardSettings(name="exact_match"), RewardSettings(name="user_feedback")])
+
+
+def test_a_panel_scores_unseen_answers(panel: Rewards) -> None:
+    assert panel.unseen()
+    samples = [{"prompt": [], "answer": answer, "reference": "x"} for answer in ("x", "y")]
+    assert panel.score_unseen(samples) == [1.0, 0.0]
+    assert panel.score_unseen([]) == []

@@ -1,0 +1,291 @@
+"""What every router must do; and what the local one does for users, over real HTTP with two backends and a receiver."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from contracts.errors import Permanent
+from contracts.fakes import FakeRouter, World
+from contracts.serving import Backend, Route
+from local.router import LocalRouter
+
+
+class Site:
+    """HTTP servers in threads: two backends and a receiver."""
+
+    def __init__(self) -> None:
+        self.servers: list[ThreadingHTTPServer] = []
+        self.spans: list[Any] = []
+        self.tokens: set[str] = set()
+        self.reply: Callable[[str, dict[str, Any]], tuple[int, bytes]] = self.answer
+
+    def answer(self, name: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        choice = {"index": 0, "message": {"role": "assistant", "content": f"from {name}"}, "finish_reason": "stop"}
+        return 200, json.dumps({"id": "chatcmpl-1", "model": body["model"], "choices": [choice], "usage": usage}).encode()
+
+    def open(self, handle: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes]], port: int = 0) -> int:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                status, content = handle(self, self.rfile.read(int(self.headers["content-length"])))
+                self.send_response(status)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return int(server.server_address[1])
+
+    def backend(self, name: str, weight: float) -> Backend:
+        port = self.open(lambda _request, body: self.reply(name, json.loads(body)))
+        return Backend(tag=name, url=f"http://127.0.0.1:{port}", model=f"model-{name}", weight=weight)
+
+    def receive(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+        assert request.path == "/v1/traces"
+        self.tokens.add(request.headers["authorization"])
+        message = ExportTraceServiceRequest.FromString(body)
+        self.spans += [span for resource in message.resource_spans for scope in resource.scope_spans for span in scope.spans]
+        return 200, b""
+
+    def attributes(self) -> list[dict[str, Any]]:
+        return [{kv.key: getattr(kv.value, str(kv.value.WhichOneof("value"))) for kv in span.attributes} for span in self.spans]
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        limit = time.monotonic() + 30
+        while not holds():
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.shutdown()
+            server.server_close()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalRouter]:
+    (tmp_path / "token").write_text("secret")
+    router = LocalRouter(tmp_path / "serving", tmp_path / "receiver.json", tmp_path / "token")
+    yield router
+    router.stop()
+
+
+@pytest.fixture(params=["fake", "local"])
+def router(request: pytest.FixtureRequest) -> Any:
+    return FakeRouter(World()) if request.param == "fake" else request.getfixturevalue("local")
+
+
+def route(*backends: Backend, annotation: str = "test") -> Route:
+    return Route(line="line", served_model="helper", backends=backends, annotation=annotation)
+
+
+def placed(tag: str, weight: float) -> Backend:
+    return Backend(tag=tag, url="http://127.0.0.1:1", model=tag, weight=weight)
+
+
+def test_what_was_set_is_read(router: Any) -> None:
+    assert router.attribution
+    assert router.read("line") is None
+    one = route(placed("a", 100))
+    router.set(one)
+    router.set(one)
+    assert router.read("line") == one
+    assert router.read("other") is None
+    two = route(placed("a", 75), placed("b", 25), annotation="two")
+    router.set(two)
+    assert router.read("line") == two
+    assert router.url().startswith("http://")
+
+
+def ask(url: str, session: str | None = None, **more: Any) -> httpx.Response:
+    headers = {"x-session-id": session} if session else {}
+    body = {"model": "helper", "messages": [{"role": "user", "content": "hi"}], **more.pop("body", {})}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers | more.pop("headers", {}), timeout=20, trust_env=False)
+
+
+@pytest.mark.slow
+def test_sessions_stay_shares_hold_and_every_answer_is_attributed(local: LocalRouter, site: Site) -> None:
+    old, new = site.backend("old", 70), site.backend("new", 30)
+    local.set(route(old, new))
+    url = local.url()
+    with httpx.Client(base_url=url, trust_env=False) as client:
+        met: dict[str, str] = {}
+        for turn in range(2):
+            for i in range(80):
+                body = {"model": "helper", "messages": [{"role": "user", "content": "hi"}]}
+                reply = client.post("/v1/chat/completions", json=body, headers={"x-session-id": f"s{i}"})
+                version = reply.headers["x-ratchet-version"]
+                assert reply.json()["choices"][0]["message"]["content"] == f"from {version}"
+                assert reply.json()["model"] == "helper"
+                assert met.setdefault(f"s{i}", version) == version, turn
+        before = {session for session, version in met.items() if version == "new"}
+        assert 8 < len(before) < 45
+        local.set(route(old.model_copy(update={"weight": 40}), new.model_copy(update={"weight": 60})))
+        for session in before:
+            assert ask(url, session).headers["x-ratchet-version"] == "new"
+
+
+def test_traces_tell_what_happened_and_content_needs_consent(local: LocalRouter, site: Site, tmp_path: Path) -> None:
+    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    local.set(route(site.backend("old", 100)))
+    told = {"x-user-id": "ada", "x-ratchet-consent": "true", "x-ratchet-region": "eu", "x-ratchet-slice": "pods"}
+    reply = ask(local.url(), "s1", headers=told)
+    ask(local.url(), body={"user": "bob", "metadata": {"consent": False, "session": "s2"}})
+    site.until(lambda: len(site.spans) == 2)
+    first, second = site.attributes()
+    assert site.tokens == {"Bearer secret"}
+    assert reply.headers["x-ratchet-trace"] == f"{site.spans[0].trace_id.hex()}:{site.spans[0].span_id.hex()}"
+    expected = {
+        "ratchet.model_version": "old",
+        "user.id": "ada",
+        "gen_ai.conversation.id": "s1",
+        "metadata.region": "eu",
+        "metadata.slice": "pods",
+    }
+    assert expected.items() <= first.items()
+    assert first["metadata.consent"] is True
+    assert (first["gen_ai.usage.input_tokens"], first["gen_ai.usage.output_tokens"]) == (3, 2)
+    assert json.loads(first["gen_ai.output.messages"])[0]["parts"][0]["content"] == "from old"
+    assert (second["user.id"], second["gen_ai.conversation.id"], second["metadata.consent"]) == ("bob", "s2", False)
+    assert not {"gen_ai.input.messages", "gen_ai.output.messages"} & second.keys()
+
+
+def test_traces_wait_while_the_receiver_is_away(local: LocalRouter, site: Site, tmp_path: Path) -> None:
+    (tmp_path / "receiver.json").write_text('{"port": 1}')
+    local.set(route(site.backend("old", 100)))
+    for i in range(5):
+        assert ask(local.url(), f"s{i}").status_code == 200
+    time.sleep(0.6)
+    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    site.until(lambda: len(site.spans) >= 5)
+    assert Counter(span["gen_ai.conversation.id"] for span in site.attributes()) == Counter(f"s{i}" for i in range(5))
+
+
+def test_a_backend_that_is_down_is_an_error_for_the_user_and_in_the_trace(local: LocalRouter, site: Site, tmp_path: Path) -> None:
+    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    local.set(route(placed("gone", 100)))
+    reply = ask(local.url(), "s1")
+    assert (reply.status_code, reply.headers["x-ratchet-version"]) == (502, "gone")
+    site.until(lambda: len(site.spans) == 1)
+    assert "ConnectError" in site.spans[0].status.message
+    assert site.attributes()[0]["ratchet.model_version"] == "gone"
+
+
+ODD: dict[str, tuple[int, bytes]] = {
+    "no usage figures": (200, b'{"id": 1, "choices": [{"message": {"content": "x"}}], "usage": {}}'),
+    "usage of text": (200, b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many", "completion_tokens": null}}'),
+    "message of text": (200, b'{"choices": [{"message": "x"}]}'),
+    "lone surrogate": (200, b'{"choices": [{"message": {"content": "\\ud800"}}]}'),
+    "no choices": (200, b"{}"),
+}
+
+
+@pytest.mark.parametrize("how", ODD)
+def test_an_odd_reply_reaches_the_user_and_the_trace(local: LocalRouter, site: Site, tmp_path: Path, how: str) -> None:
+    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    site.reply = lambda _name, _body: ODD[how]
+    local.set(route(site.backend("old", 100)))
+    reply = ask(local.url(), "s1", headers={"x-ratchet-consent": "true"})
+    assert reply.status_code == 200
+    assert reply.headers["x-ratchet-version"] == "old"
+    site.until(lambda: len(site.spans) == 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"not json", 400), (b"[]", 400), (b'{"messages": 3}', 400), (b'{"model": "other", "messages": []}', 404),
+        (b'{"model": "helper", "messages": [], "stream": true}', 400), (b'{"model": "helper", "messages": ["hi", 3]}', 400),
+        (b'{"model": "helper", "messages": [{"role": "user", "content": "\\ud800"}], "temperature": "hot"}', 200),
+        (b"x" * 9_000_000, 413), (b"[" * 200_000, 400), (b'{"model": "helper", "messages": [], "x": ' + b"[" * 50 + b"]" * 50 + b"}", 400),
+        (b'{"model": "helper", "messages": [], "temperature": NaN}', 400), (b'{"model": "helper", "messages": [], "top_p": 1e999}', 400),
+        (b'{"model": "helper", "messages": [], "n": 9}', 400), (b'{"model": "helper", "messages": [], "max_tokens": 0}', 400),
+        (b'{"model": "helper", "messages": [], "n": true}', 400), (b'{"model": "helper", "messages": [], "n": null}', 200),
+    ],
+)  # fmt: skip
+def test_odd_requests_get_an_answer_that_says_so(local: LocalRouter, site: Site, content: bytes, status: int) -> None:
+    local.set(route(site.backend("old", 100)))
+    headers = {"x-ratchet-consent": "true", "content-type": "application/json"}
+    reply = httpx.post(f"{local.url()}/v1/chat/completions", content=content, headers=headers, timeout=20, trust_env=False)
+    assert reply.status_code == status
+    assert isinstance(reply.json(), dict)
+
+
+def test_a_body_without_a_length_is_cut_off_at_the_limit(local: LocalRouter, site: Site) -> None:
+    local.set(route(site.backend("old", 100)))
+    pieces = (b" " * 1_000_000 for _ in range(20))
+    with contextlib.suppress(httpx.WriteError):  # the router may have hung up already
+        assert httpx.post(f"{local.url()}/v1/chat/completions", content=pieces, timeout=20, trust_env=False).status_code == 413
+    assert ask(local.url()).status_code == 200
+
+
+@pytest.mark.parametrize(("status", "blamed"), [(400, False), (422, False), (404, True), (429, True), (500, True)])
+def test_only_what_a_version_can_help_is_held_against_it(local: LocalRouter, site: Site, tmp_path: Path, status: int, blamed: bool) -> None:
+    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    site.reply = lambda _name, _body: (status, b'{"error": {"message": "no"}}')
+    local.set(route(site.backend("old", 100)))
+    assert ask(local.url()).status_code == status
+    site.until(lambda: len(site.spans) == 1)
+    assert (site.spans[0].status.code == 2, "ratchet.refused" in site.attributes()[0]) == (blamed, not blamed)
+
+
+@pytest.mark.parametrize("assumed", [False, True])
+def test_silence_about_consent_is_for_the_loop_file_to_judge(site: Site, tmp_path: Path, assumed: bool) -> None:
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    router = LocalRouter(tmp_path / "serving", tmp_path / "receiver.json", tmp_path / "token", assume_consent=assumed)
+    try:
+        router.set(route(site.backend("old", 100)))
+        for session, headers in (("silent", {}), ("no", {"x-ratchet-consent": "false"})):
+            ask(router.url(), session, headers={"x-ratchet-slice": "a{b}", **headers})
+        site.until(lambda: len(site.spans) == 2)
+    finally:
+        router.stop()
+    silent, no = sorted(site.attributes(), key=lambda values: -len(values["gen_ai.conversation.id"]))
+    assert "metadata.consent" not in silent
+    assert no["metadata.consent"] is False
+    assert ("gen_ai.input.messages" in silent, "gen_ai.input.messages" in no) == (assumed, False)
+    assert "metadata.slice" not in silent
+
+
+def test_without_a_weight_there_is_no_route(local: LocalRouter) -> None:
+    with pytest.raises(Permanent, match="weight"):
+        local.set(route(placed("a", 0)))
+
+
+def test_a_killed_router_comes_back_at_its_address_with_its_route(local: LocalRouter, site: Site) -> None:
+    local.set(route(site.backend("old", 100)))
+    url = local.url()
+    process = psutil.Process(local._service(0).ready()["pid"])  # type: ignore[index]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(10)
+    assert local.read("line") is None
+    assert local.url() == url
+    assert ask(url, "s1").headers["x-ratchet-version"] == "old"

@@ -1,0 +1,158 @@
+"""What every server must do; and what the embedded one answers, with a tiny model in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from contracts.errors import ConfigError, Permanent
+from contracts.fakes import FakeServer, World, fake_model
+from contracts.files import FolderArtifacts
+from contracts.model import model_ref
+from contracts.serving import Endpoint, ModelVersion
+from local.server import EmbeddedServer
+from tests.unit.trainers.conftest import write_model
+
+pytestmark = [pytest.mark.slow]
+
+
+class Site:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        artifacts = FolderArtifacts(folder / "artifacts")
+        model = write_model(folder / "model")
+        ref = model_ref(model, artifacts.put_folder(model))
+        self.version = ModelVersion(line="l", number=0, tag="v-tiny", model=ref, cycle=None)
+        self.server = self.restarted()
+
+    def restarted(self) -> EmbeddedServer:
+        return EmbeddedServer(self.folder / "serving", self.folder / "artifacts", {"threads": 1})
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("server"))
+    yield site
+    for endpoint in site.server.running():
+        site.server.stop(endpoint.tag)
+
+
+@pytest.fixture(scope="module")
+def endpoint(site: Site) -> Endpoint:
+    return site.server.ensure(site.version)
+
+
+def ask(endpoint: Endpoint, **fields: Any) -> httpx.Response:
+    body = {"model": endpoint.model, "messages": [{"role": "user", "content": "one two"}], "max_tokens": 8, "temperature": 0, **fields}
+    return httpx.post(f"{endpoint.url}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+
+
+def texts(endpoint: Endpoint, **fields: Any) -> list[str]:
+    reply = ask(endpoint, **fields)
+    assert reply.status_code == 200, reply.text
+    return [choice["message"]["content"] for choice in reply.json()["choices"]]
+
+
+def test_a_version_is_served_once_found_again_and_stopped(site: Site, endpoint: Endpoint) -> None:
+    fake, tiny = FakeServer(World()), ModelVersion(line="l", number=0, tag="v-tiny", model=fake_model("x"), cycle=None)
+    for server, version in ((fake, tiny), (site.restarted(), site.version)):
+        first = server.ensure(version)
+        assert server.ensure(version) == first
+        assert server.running() == [first]
+        assert (first.tag, first.model) == ("v-tiny", "v-tiny")
+        server.stop("v-unknown")
+    fake.stop("v-tiny")
+    assert fake.running() == []
+    assert endpoint in site.restarted().running()
+
+
+def test_temperature_zero_is_one_answer_in_any_company(endpoint: Endpoint) -> None:
+    alone = texts(endpoint)
+    assert alone == texts(endpoint, seed=5) == texts(endpoint, seed=6)
+    with ThreadPoolExecutor(16) as pool:
+        company = [pool.submit(texts, endpoint, temperature=1.5, max_tokens=1 + i) for i in range(8)]
+        again = [pool.submit(texts, endpoint) for _ in range(8)]
+        assert all(one.result() == alone for one in again)
+        assert all(one.result() for one in company)
+
+
+def test_a_seed_is_honoured_and_without_one_answers_differ(endpoint: Endpoint) -> None:
+    assert texts(endpoint, temperature=1.0, seed=3) == texts(endpoint, temperature=1.0, seed=3)
+    assert len({texts(endpoint, temperature=1.0, seed=seed)[0] for seed in range(8)}) > 3
+    assert len({texts(endpoint, temperature=1.0)[0] for _ in range(8)}) > 3
+
+
+def test_n_answers_are_n_different_draws(endpoint: Endpoint) -> None:
+    answers = texts(endpoint, temperature=1.0, seed=1, n=8)
+    assert len(answers) == 8
+    assert len(set(answers)) > 3
+    assert answers == texts(endpoint, temperature=1.0, seed=1, n=8)
+
+
+def test_limits_and_figures(endpoint: Endpoint) -> None:
+    reply = ask(endpoint, max_tokens=3, logprobs=True, temperature=1.0, seed=2).json()
+    content = reply["choices"][0]["logprobs"]["content"]
+    assert reply["usage"]["completion_tokens"] == len(content) <= 3
+    assert all(entry["logprob"] <= 0 for entry in content)
+    assert reply["usage"]["total_tokens"] == reply["usage"]["prompt_tokens"] + reply["usage"]["completion_tokens"]
+    assert reply["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"model": "another"}, 404),
+        ({"messages": [{"role": "user", "content": "one " * 100}]}, 400),
+        ({"messages": [{"role": "user", "content": "one " * 50}], "max_tokens": 500}, 200),
+        ({"messages": []}, 422),
+        ({"messages": "hello"}, 422),
+        ({"temperature": -1}, 422),
+        ({"n": 0}, 422),
+        ({"max_tokens": 0}, 422),
+        ({"stream": True}, 400),
+        ({"messages": [{"role": "user", "content": 5}]}, 200),
+        ({"seed": -5, "temperature": 1.0}, 200),
+        ({"seed": 2**64, "temperature": 1.0}, 200),
+        ({"top_p": 0.5, "unknown": {}}, 200),
+        ({"temperature": 0.001, "seed": 1}, 200),
+    ],
+)
+def test_odd_requests_are_answered_and_hurt_nobody(endpoint: Endpoint, fields: dict[str, Any], status: int) -> None:
+    reply = ask(endpoint, **fields)
+    assert reply.status_code == status or (status == 200 and reply.status_code in (400, 422)), reply.text
+    assert texts(endpoint)
+
+
+def test_another_name_is_said_with_the_right_one(endpoint: Endpoint) -> None:
+    assert "v-tiny" in ask(endpoint, model="another").json()["error"]["message"]
+
+
+def test_a_killed_server_comes_back(site: Site, endpoint: Endpoint) -> None:
+    before = texts(endpoint)
+    process = psutil.Process(site.server._service("v-tiny", None).ready()["pid"])  # type: ignore[index]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(10)
+    assert site.restarted().running() == []
+    assert texts(site.restarted().ensure(site.version)) == before
+
+
+def test_a_model_that_cannot_be_loaded_is_permanent(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"nonsense")
+    (tmp_path / "config.json").write_text("{}")
+    ref = model_ref(tmp_path, FolderArtifacts(site.folder / "artifacts").put_folder(tmp_path))
+    with pytest.raises(Permanent, match="ended before it was ready"):
+        site.server.ensure(ModelVersion(line="l", number=1, tag="v-broken", model=ref, cycle=None))
+    site.server.stop("v-broken")
+
+
+def test_unknown_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="threads"):
+        EmbeddedServer(tmp_path, tmp_path, {"gpus": 3})

@@ -1,0 +1,100 @@
+"""What every TraceSource promises: batches known by their bytes, in order, and still there until they are done."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contracts.data import RawBatch
+from contracts.errors import ConfigError
+from contracts.fakes import FakeSource
+from contracts.ports import TraceSource
+from materializer.sources import FileSource, SpoolSource
+from materializer.spool import Spool
+
+BODIES = [b'{"resourceSpans": []}', b'{"resourceSpans": [{}]}', b'{"resourceLogs": []}']
+
+
+def _files(folder: Path) -> TraceSource:
+    for number, body in enumerate(BODIES):
+        (folder / f"2026-10-0{number}.jsonl").write_bytes(body + b"\n")
+    return FileSource("s", "otlp", folder)
+
+
+def _zipped(folder: Path) -> TraceSource:
+    for number, body in enumerate(BODIES):
+        (folder / f"2026-10-0{number}.jsonl.gz").write_bytes(gzip.compress(body + b"\n", mtime=number))
+    return FileSource("s", "otlp", folder)
+
+
+def _spool(folder: Path) -> TraceSource:
+    spool = Spool(folder)
+    for body in BODIES:
+        spool.put_json(body)
+    return SpoolSource("s", folder, max_files=1)
+
+
+def _fake(folder: Path) -> TraceSource:
+    return FakeSource("s", list(_files(folder).batches()))
+
+
+SOURCES: dict[str, Callable[[Path], TraceSource]] = {"files": _files, "zipped": _zipped, "spool": _spool, "fake": _fake}
+
+
+@pytest.fixture(params=list(SOURCES))
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> TraceSource:
+    return SOURCES[request.param](tmp_path)
+
+
+def _read(batch: RawBatch) -> bytes:
+    with batch.open() as stream:
+        return stream.read().strip()
+
+
+def test_batches_come_oldest_first_under_the_sources_name(source: TraceSource) -> None:
+    batches = list(source.batches())
+    assert [_read(batch) for batch in batches] == BODIES
+    assert {(batch.source, batch.format) for batch in batches} == {(source.name, "otlp-json")}
+
+
+def test_a_batch_is_known_by_its_content_and_can_be_read_again(source: TraceSource) -> None:
+    first, second = list(source.batches()), list(source.batches())
+    assert [batch.digest for batch in first] == [batch.digest for batch in second]
+    assert len({batch.digest for batch in first}) == 3
+    assert [_read(batch) for batch in first] == [_read(batch) for batch in first]
+
+
+def test_done_twice_is_done(source: TraceSource) -> None:
+    for batch in list(source.batches()):
+        source.done(batch)
+        source.done(batch)
+
+
+def test_a_folder_keeps_its_files_and_a_spool_drops_them(tmp_path: Path) -> None:
+    for name, left in (("files", 3), ("spool", 0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        source = SOURCES[name](folder)
+        for batch in list(source.batches()):
+            source.done(batch)
+        assert len(list(source.batches())) == left
+
+
+def test_a_file_batch_is_known_by_its_bytes_as_delivered(tmp_path: Path) -> None:
+    batch = next(_zipped(tmp_path).batches())
+    assert batch.digest == hashlib.sha256(Path(batch.origin).read_bytes()).hexdigest()
+
+
+def test_a_json_file_over_many_lines_is_one_record(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    path.write_text('{\n  "resourceSpans": [\n  ]\n}\n')
+    assert len(_read(next(FileSource("s", "otlp", path).batches())).splitlines()) == 1
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        next(FileSource("s", "jsonl", tmp_path / "nowhere").batches())

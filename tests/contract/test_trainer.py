@@ -1,0 +1,54 @@
+"""What every trainer must do: purely turn a plan into a job, and complete or refuse a recipe."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+
+from contracts.errors import ConfigError
+from contracts.model import ModelRef
+from contracts.training import Method, TrainingPlan
+from trainers.trl import DPO, GRPO
+
+START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
+
+
+@pytest.fixture(params=[DPO, GRPO])
+def trainer(request: pytest.FixtureRequest) -> Any:
+    return request.param()
+
+
+def plan(trainer: Any) -> TrainingPlan:
+    fixed: dict[str, Any] = {"dataset": "1" * 64, "pairs": "2" * 64, "prompts": "3" * 64, "scorers": (), "code": "4" * 64}
+    return TrainingPlan(
+        line="l", cycle="cycle/l/0001", start=START, method=Method(trainer.method), recipe=trainer.recipe({}), seed=1, **fixed
+    )
+
+
+def test_it_is_found_by_its_method(trainer: Any) -> None:
+    (entry,) = entry_points(group="ratchet.trainers", name=trainer.method)
+    assert entry.load() is type(trainer)
+
+
+def test_a_recipe_completes_itself_only_once(trainer: Any) -> None:
+    recipe = trainer.recipe({})
+    assert trainer.recipe(recipe) == recipe
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(trainer: Any) -> None:
+    key = next(iter(trainer.recipe({})))
+    with pytest.raises(ConfigError, match=key):
+        trainer.recipe({key + "x": 1})
+
+
+def test_a_job_is_a_function_of_the_plan(trainer: Any) -> None:
+    one = plan(trainer)
+    job = trainer.job(one, 1, 60.0, 0)
+    assert job == trainer.job(one, 1, 60.0, 0)
+    assert TrainingPlan.model_validate_json(job.plan_json) == one
+    assert job.plan == one.id
+    assert START.files in job.inputs.values()
+    assert job.name != trainer.job(one, 2, 60.0, 0).name
+    assert job.name != trainer.job(one, 1, 61.0, 0).name

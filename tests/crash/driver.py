@@ -1,0 +1,400 @@
+"""One whole cycle in a process of its own, which may be killed at any boundary: the real engine, ledger (SQLite), artifacts
+and executor; the other ports keep what they did in files, so that it outlives the process as the real outside does.
+
+    python -m tests.crash.driver live ROOT              one life; RATCHET_KILL_AT=n: SIGKILL at its n-th boundary (from 1),
+                                                        RATCHET_STOP_AT=n: SIGSTOP there, RATCHET_RUSH: jitter at each
+    python -m tests.crash.driver sweep ROOT FIRST STEP  for n = FIRST, FIRST+STEP, ...: killed at n, then lived to the end
+
+A sweep forks its lives, so that each is a process without paying for the imports. Results are JSON lines on stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from contracts.cycle import Answer, Identity
+from contracts.data import Facts, RawBatch
+from contracts.errors import Conflict, Rejected, Retryable
+from contracts.fakes import FakeCheck, FakeClient, FakeDatasets, FakeEvaluator, FakeJudge, FakeRewards, FakeSource, World
+from contracts.files import FolderArtifacts, write_atomic
+from contracts.ids import canonical, digest, job_name
+from contracts.loop import Loop
+from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route
+from contracts.training import Choice, JobSpec, Method, TrainingPlan
+from flows.core.decide import End
+from flows.core.projection import project
+from flows.engine.house import House, process_holder
+from flows.engine.line import adopt, answer, approvals, open_cycle
+from flows.engine.reconcile import reconcile
+from flows.engine.work import turn
+from flows.ledger.sql import SqlLedger
+from local.executor import LocalExecutor
+
+LINE = "crash"
+FACTS = Facts(
+    pairs=100, pairs_by_tier={"verifiable": 100}, pairs_dropped={}, prompts=50, prompts_with_reference=50, corrections=0, samples=200,
+    group_coverage=0.5, label_noise=0.1, champion_reward=0.5, best_of_k=0.8, off_policy=0.0,
+)  # fmt: skip
+LOOP = Loop.model_validate(
+    {
+        "line": {"name": LINE, "served_model": LINE},
+        "sources": [{"name": "in", "kind": "receiver"}],
+        "rewards": [{"name": "exact_match"}],
+        "approvals": {"training": {"mode": "person"}, "rollout": {"mode": "person"}},
+        "rollout": {"steps": [5, 25, 100]},
+    }
+)
+
+
+def boundaries() -> Callable[[str], None]:
+    """What happens at each boundary of this process, as the environment says."""
+    kill, stop, rush = (int(os.environ.get(f"RATCHET_{name}", "0")) for name in ("KILL_AT", "STOP_AT", "RUSH"))
+    passed = 0
+
+    def boundary(_where: str) -> None:
+        nonlocal passed
+        passed += 1
+        if passed == kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if passed == stop:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if rush:
+            time.sleep(random.random() * 0.02)
+
+    return boundary
+
+
+class FileClock:
+    """The time that a file says; it stands still while nobody writes the file. Sleeping is real, and short."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def now(self) -> datetime:
+        return datetime.fromisoformat(self.path.read_text())
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, 0.02))
+
+
+class Outside(World):
+    """The outside in a folder: effects by name in real artifacts, and a log of each one that really happened."""
+
+    def __init__(self, root: Path, boundary: Callable[[str], None]) -> None:
+        super().__init__(faults=boundary)
+        self.root = root
+        self.artifacts = FolderArtifacts(root / "artifacts")  # type: ignore[assignment]
+        self.effects = self  # type: ignore[assignment]
+
+    def __getitem__(self, name: str) -> int:
+        return 0
+
+    def __setitem__(self, name: str, _count: int) -> None:
+        self.happened(name)
+
+    def happened(self, name: str) -> None:
+        with (self.root / "effects.log").open("a") as log:
+            log.write(name + "\n")
+
+    def state(self, name: str) -> Path:
+        return self.root / "outside" / digest(name)
+
+
+class KilledLedger(SqlLedger):
+    def __init__(self, url: str, boundary: Callable[[str], None]) -> None:
+        super().__init__(url)
+        self.boundary = boundary
+
+    def append(self, appends: Any, lease: Any, at: datetime) -> Any:
+        self.boundary("before append")
+        written = super().append(appends, lease, at)
+        self.boundary("after append")
+        return written
+
+
+class KilledExecutor(LocalExecutor):
+    def __init__(self, root: Path, artifacts: Path, boundary: Callable[[str], None]) -> None:
+        super().__init__(root, artifacts)
+        self.boundary = boundary
+
+    def submit(self, spec: JobSpec, incarnation: int) -> None:
+        self.boundary("before submit")
+        super().submit(spec, incarnation)
+        self.boundary("after submit")
+
+
+class QuickTrainer:
+    method = "dpo"
+
+    def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        return {"steps": 2, **changes}
+
+    def job(self, plan: TrainingPlan, attempt: int, timeout: float, gpus: int) -> JobSpec:
+        return JobSpec(
+            name=job_name(plan.id, attempt, digest("quick")),
+            plan=plan.id,
+            attempt=attempt,
+            command=("{python}", str(Path(__file__).with_name("job.py")), "{run}"),
+            environment={},
+            inputs={"start": plan.start.files},
+            plan_json=canonical(plan).decode(),
+            grace_seconds=5,
+        )
+
+
+class FileServer:
+    """Model servers that are entries in a folder: they outlive us."""
+
+    capabilities = Capabilities(sampling=True, seed=True, logprobs=False)
+
+    def __init__(self, outside: Outside) -> None:
+        self.outside = outside
+        self.folder = outside.root / "servers"
+        self.folder.mkdir(exist_ok=True)
+
+    def ensure(self, version: ModelVersion) -> Endpoint:
+        endpoint = Endpoint(tag=version.tag, url=f"http://{version.tag}", model=version.tag)
+        if not (self.folder / version.tag).exists():
+            self.outside.faults("before serve")
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.folder / version.tag, os.O_CREAT | os.O_EXCL))
+                self.outside.happened(f"serve {version.tag}")
+            self.outside.faults("after serve")
+        return endpoint
+
+    def running(self) -> list[Endpoint]:
+        return [Endpoint(tag=p.name, url=f"http://{p.name}", model=p.name) for p in self.folder.iterdir()]
+
+    def stop(self, tag: str) -> None:
+        self.outside.happened(f"stop {tag}")
+        (self.folder / tag).unlink(missing_ok=True)
+
+
+class FileRouter:
+    """The route in a file, and a log of every change of weights."""
+
+    attribution = True
+
+    def __init__(self, outside: Outside) -> None:
+        self.outside = outside
+        self.path = outside.root / "route.json"
+
+    def set(self, route: Route) -> None:
+        self.outside.faults("before route")
+        before = self.read(route.line)
+        if before is None or before.backends != route.backends:
+            self.outside.happened("route " + " ".join(f"{b.tag}={b.weight:g}" for b in route.backends))
+        write_atomic(self.path, canonical(route))
+        self.outside.faults("after route")
+
+    def read(self, line: str) -> Route | None:
+        return Route.model_validate_json(self.path.read_bytes()) if self.path.exists() else None
+
+    def url(self) -> str:
+        return "http://router"
+
+
+class FileRegistry:
+    """Versions and aliases in a folder."""
+
+    def __init__(self, outside: Outside) -> None:
+        self.outside = outside
+        self.folder = outside.root / "registry"
+        self.folder.mkdir(exist_ok=True)
+
+    def register(self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float]) -> str:
+        assert (folder / "model.safetensors").exists()
+        if not (self.folder / version.tag).exists():
+            self.outside.faults("before register")
+            self.outside.happened(f"register {version.tag}")
+            write_atomic(self.folder / version.tag, canonical(dict(tags)))
+            self.outside.faults("after register")
+        return f"file:{version.tag}"
+
+    def alias(self, line: str, alias: str, tag: str) -> None:
+        self.outside.faults("before alias")
+        write_atomic(self.folder / f"alias-{alias}", tag.encode())
+        self.outside.faults("after alias")
+
+    def aliases(self, line: str) -> dict[str, str]:
+        return {path.name.removeprefix("alias-"): path.read_text() for path in self.folder.glob("alias-*")}
+
+
+class SteadyMetrics:
+    """The same healthy traffic at every look: time stands still here."""
+
+    def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
+        arms = [Arm(tag=tag, requests=50, errors=0, latency_p50_ms=1.0, latency_p95_ms=2.0, rated=()) for tag in (champion, candidate)]
+        return Evidence(since=since, until=until, champion=arms[0], candidate=arms[1])
+
+
+class Once:
+    """What `turn` needs of an installation: the house."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+
+    def house_of(self, _cycle: Any) -> House:
+        return self.house
+
+
+def prepare(root: Path) -> None:
+    """A new outside: the clock stands at noon, and a base model lies there."""
+    (root / "base").mkdir(parents=True)
+    (root / "outside").mkdir()
+    (root / "base" / "config.json").write_text("{}")
+    (root / "base" / "model.safetensors").write_bytes(b"base weights")
+    (root / "clock").write_text("2026-01-01T12:00:00+00:00")
+    (root / "effects.log").touch()
+
+
+def build(root: Path, bad_canary: bool = False) -> House:
+    """The house of the one line; everything that lasts lies below `root`."""
+    boundary = boundaries()
+    outside = Outside(root, boundary)
+    batch = RawBatch("in", "jsonl", digest("batch"), "here", lambda: BytesIO(b"{}"))
+    return House(
+        loop=LOOP,
+        folder=Path("/loops"),
+        ledger=KilledLedger(f"sqlite:///{root / 'ledger.db'}", boundary),
+        clock=FileClock(root / "clock"),
+        artifacts=FolderArtifacts(root / "artifacts"),
+        sources=(FakeSource("in", [batch]),),
+        datasets=FakeDatasets(outside, FACTS),
+        rewards=FakeRewards(),
+        choose=lambda facts, _settings, _unseen: Choice(method=Method.DPO, reason="always", rules=(), facts=facts),
+        trainers={"dpo": QuickTrainer()},
+        code=digest("code"),
+        executor=KilledExecutor(root / "jobs", root / "artifacts", boundary),
+        server=FileServer(outside),
+        client=lambda _endpoint: FakeClient(),
+        evaluator=FakeEvaluator(outside, 0.2),
+        checks=(FakeCheck(),),
+        registry=FileRegistry(outside),
+        router=FileRouter(outside),
+        metrics=SteadyMetrics(),
+        judge=FakeJudge(roll_back_when_largest=bad_canary),
+        scratch=root / "scratch",
+        progress=lambda _what, _done, _total: None,
+        holder=process_holder(),
+    )
+
+
+def live(root: Path) -> None:
+    """Adopts, opens the one cycle, works until it has ended and the copies follow. Called again, it goes on."""
+    house = build(root, bad_canary=(root / "bad_canary").exists())
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up:
+        try:
+            if _work(house, root):
+                return
+        except Conflict:
+            if "RATCHET_STOP_AT" in os.environ:
+                raise
+        except Retryable as error:
+            if "RATCHET_STOP_AT" in os.environ and "passed to another" in str(error):
+                raise
+            time.sleep(0.01)
+    raise SystemExit("not ended after 60 s")
+
+
+def _work(house: House, root: Path) -> bool:
+    line = house.line_view()
+    if line.champion is None:
+        adopt(house, root / "base", "ada")
+        return False
+    if line.cycles == 0:
+        with contextlib.suppress(Rejected):
+            open_cycle(house, "test")
+        return False
+    cycle = house.cycle_view(f"cycle/{LINE}/0001")
+    if cycle.ended:
+        return reconcile(house) == []
+    for request in approvals(house.ledger, LINE):
+        if request.awaiting:
+            yes = Answer(approve=True, actor="ada", identity=Identity.CLAIMED, via="cli")
+            answer(house.ledger, request, yes, house.clock.now())
+    if not isinstance(turn(Once(house), cycle), End):  # type: ignore[arg-type]
+        house.clock.sleep(0.02)
+    return False
+
+
+def told(root: Path) -> dict[str, Any]:
+    """What a finished life looks like from outside: projections of all streams, effects in order, and the last route."""
+    ledger = SqlLedger(f"sqlite:///{root / 'ledger.db'}")
+    streams = ledger.streams("")
+    return {
+        "projection": [row for stream in streams for row in project(ledger.read(stream))],
+        "effects": (root / "effects.log").read_text().split("\n")[:-1],
+        "route": json.loads((root / "route.json").read_bytes())["backends"],
+        "aliases": {path.name: path.read_text() for path in sorted((root / "registry").glob("alias-*"))},
+        "starts": [path.read_text() for path in sorted(root.glob("jobs/*/a*/starts"))],
+    }
+
+
+def forked(root: Path, kill_at: int) -> bool:
+    """One life in a forked process. Whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.environ["RATCHET_KILL_AT"] = str(kill_at)
+            live(root)
+            code = 0
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return True
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise SystemExit(f"the life in {root}, killed at {kill_at}, failed: {status}")
+    return False
+
+
+def sweep(root: Path, first: int, step: int) -> None:
+    """Every step-th boundary from `first`: a life that is killed there, and the one that goes on."""
+    n = first
+    while True:
+        home = root / f"n{n}"
+        prepare(home)
+        if (root / "bad_canary").exists():
+            (home / "bad_canary").touch()
+        if not forked(home, n):
+            return
+        assert not forked(home, 0)
+        print(json.dumps({"n": n, **told(home)}), flush=True)
+        n += step
+
+
+def stumble(root: Path, every: int) -> None:
+    """Each life is killed at its own `every`-th boundary, until one comes to the end before that."""
+    prepare(root)
+    lives = 1
+    while forked(root, every):
+        lives += 1
+        if lives > 200:
+            raise SystemExit(f"no end after {lives} lives of {every} boundaries each")
+    print(json.dumps({"n": lives, **told(root)}), flush=True)
+
+
+if __name__ == "__main__":
+    what, where = sys.argv[1], Path(sys.argv[2])
+    if what == "live":
+        live(where)
+    elif what == "sweep":
+        sweep(where, int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        stumble(where, int(sys.argv[3]))

@@ -1,0 +1,47 @@
+"""A training job of a fraction of a second: it does what any job does with files (events, a checkpoint, publishing) and learns nothing.
+
+Run by the real executor as `python job.py RUN_FOLDER`. It counts its own starts, so that a test sees a second one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from contracts.files import FolderArtifacts, write_atomic
+from contracts.ids import canonical
+from contracts.manifest import write_manifest
+from contracts.model import model_ref
+from contracts.training import Checkpoint, TrainingPlan
+
+run = Path(sys.argv[1])
+incarnation = int(os.environ["RATCHET_INCARNATION"])
+here = run / f"i{incarnation}"
+with (run / "starts").open("a") as starts:
+    starts.write(f"{incarnation}\n")
+
+
+def event(kind: str, step: int, **data: str) -> None:
+    with (here / "events.jsonl").open("a") as events:
+        line = {"at": time.time(), "incarnation": incarnation, "kind": kind, "step": step, "total": 2, "data": data}
+        events.write(json.dumps(line) + "\n")
+
+
+plan = TrainingPlan.model_validate_json((run / "plan.json").read_bytes())
+assert (run / "start" / "model.safetensors").read_bytes() == b"base weights"
+event("started", 0)
+model = here / "step_2"
+model.mkdir()
+(model / "config.json").write_text("{}")
+(model / "model.safetensors").write_bytes(b"trained by " + plan.id.encode())
+event("checkpoint", 2, path=str(model.relative_to(run.parent)), manifest=write_manifest(model))
+artifacts = FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"]))
+files = artifacts.put_folder(model)
+checkpoint = Checkpoint(
+    plan=plan.id, attempt=1, incarnation=incarnation, step=2, files=files, model=model_ref(model, files), metrics={"loss": 0.5}
+)
+artifacts.bind(f"checkpoint/{plan.id}/a1", artifacts.put(canonical(checkpoint)))
+write_atomic(here / "ended.json", canonical({"outcome": "done", "reason": "2 steps"}))

@@ -1,0 +1,92 @@
+"""kill -9 of real processes: wherever the service dies, the cycle ends as if nothing had happened, and nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow]
+REPO = Path(__file__).resolve().parents[2]
+
+
+def start(*args: object, **environment: str) -> subprocess.Popen[str]:
+    """A driver; see tests/crash/driver.py."""
+    command = [sys.executable, "-m", "tests.crash.driver", *map(str, args)]
+    return subprocess.Popen(command, cwd=REPO, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """What a sweep tells of its lives."""
+    out, err = process.communicate(timeout=170)
+    assert process.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def same(told: dict[str, Any], calm: dict[str, Any], where: object) -> None:
+    """Equal in every row, every effect as often, and where users end up."""
+    assert told["projection"] == calm["projection"], where
+    assert Counter(told["effects"]) == Counter(calm["effects"]), where
+    assert told["route"] == calm["route"], where
+    assert told["aliases"] == calm["aliases"], where
+    assert told["starts"] == calm["starts"] == ["1\n"], where
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The undisturbed run that promotes."""
+    return undisturbed(tmp_path_factory.mktemp("calm") / "home")
+
+
+def undisturbed(root: Path, bad_canary: bool = False) -> dict[str, Any]:
+    from tests.crash.driver import prepare, told
+
+    prepare(root)
+    if bad_canary:
+        (root / "bad_canary").touch()
+    finished(start("live", root))
+    life: dict[str, Any] = json.loads(json.dumps(told(root)))
+    return life
+
+
+def sweeps(root: Path, bad_canary: bool, start_at: int = 1) -> list[dict[str, Any]]:
+    """Killed at every boundary from `start_at`; two at a time."""
+    halves = []
+    for first in (start_at, start_at + 1):
+        home = root / f"from{first}"
+        home.mkdir(parents=True)
+        if bad_canary:
+            (home / "bad_canary").touch()
+        halves.append(start("sweep", home, first, 2))
+    return [life for half in halves for life in finished(half)]
+
+
+def test_killed_at_every_boundary_of_a_promotion(tmp_path: Path, calm: dict[str, Any]) -> None:
+    assert [row[2] for row in calm["projection"] if row[1] == "ended"] == ["promoted", "promoted"]
+    lives = sweeps(tmp_path, bad_canary=False)
+    for life in lives:
+        same(life, calm, f"killed at boundary {life['n']}")
+    assert sorted(life["n"] for life in lives) == list(range(1, len(lives) + 1))
+    assert len(lives) > 90
+
+
+def test_killed_at_every_boundary_of_a_way_back(tmp_path: Path) -> None:
+    calm = undisturbed(tmp_path / "calm", bad_canary=True)
+    assert [row[2] for row in calm["projection"] if row[1] == "ended"] == ["rolled_back", "rolled_back"]
+    lives = sweeps(tmp_path, bad_canary=True, start_at=70)  # up to the rollout, it is the way of a promotion
+    for life in lives:
+        same(life, calm, f"killed at boundary {life['n']}")
+    assert len(lives) > 20
+
+
+@pytest.mark.parametrize("every", [7, 12])
+def test_lives_that_never_get_far_still_come_to_the_end(tmp_path: Path, calm: dict[str, Any], every: int) -> None:
+    (told,) = finished(start("stumble", tmp_path / "home", every))
+    same(told, calm, f"killed at every {every}th boundary")
+    assert told["n"] > 3

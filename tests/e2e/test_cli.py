@@ -1,0 +1,136 @@
+"""The command line as its users meet it: real processes, a home of their own, clear words and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = Path(os.environ.get("RATCHET_SHARED", ROOT / ".." / "shared")).resolve()
+GSM8K = SHARED / "data" / "gsm8k_traces"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def ratchet(tmp_path: Path):
+    """Runs the command in an empty folder."""
+
+    def run(*args: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "RATCHET_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
+        environment.pop("PREFECT_API_URL", None)
+        command = [sys.executable, "-m", "flows.cli.main", *map(str, args)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == code, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def gsm8k() -> Path:
+    if not GSM8K.exists():
+        assert not os.environ.get("CI"), f"{GSM8K} must be there in CI"
+        pytest.skip(f"the GSM8K traces are not at {GSM8K}; set RATCHET_SHARED")
+    return GSM8K
+
+
+def loop_file(path: Path, source: str, **more: str) -> Path:
+    extra = "\n".join(more.values())
+    path.write_text(
+        f'[line]\nname = "t"\nserved_model = "t"\n[[sources]]\nname = "s"\n{source}\n[[rewards]]\nname = "final_number"\n'
+        f'[[rewards]]\nname = "user_feedback"\n{extra}\n'
+    )
+    return path
+
+
+def test_from_init_to_status(ratchet, tmp_path: Path) -> None:
+    assert "wrote loop.toml" in ratchet("init", "loop.toml", "--line", "support").stderr
+    assert "exists already" in ratchet("init", "loop.toml", code=2).stderr
+    findings = json.loads(ratchet("check", "loop.toml", "--json").stdout)
+    assert findings["ok"]
+    assert any("non-inferiority within 0.05 needs about" in f["text"] for f in findings["findings"])
+    assert "no line" in ratchet("status").stderr
+    assert json.loads(ratchet("status", "--json").stdout) == []
+    assert "holds no *.safetensors" in ratchet("adopt", "loop.toml", tmp_path, code=1).stderr
+    assert "is not a folder" in ratchet("adopt", "loop.toml", "nowhere", code=1).stderr
+    assert "ratchet adopt" in ratchet("run", "loop.toml", code=2).stderr
+
+
+def test_mistakes_get_the_nearest_known_word(ratchet, tmp_path: Path) -> None:
+    path = loop_file(tmp_path / "l.toml", 'kind = "receiver"', wrong="[gaet]\nlevel = 0.9")
+    said = ratchet("check", path, code=2).stderr
+    assert "l.toml" in said
+    assert "unknown key 'gaet'; did you mean 'gate'?" in said
+    assert "did you mean 'status'" in ratchet("statsu", code=2).stderr
+    assert "there is no loop file" in ratchet("check", "missing.toml", code=2).stderr
+    assert "no reward" in ratchet("check", bad_reward(tmp_path), code=2).stderr
+    only = loop_file(tmp_path / "o.toml", 'kind = "receiver"')
+    only.write_text(only.read_text().replace('[[rewards]]\nname = "final_number"\n', ""))
+    assert "no scorer for unseen answers" in ratchet("check", only, code=2).stderr
+
+
+def bad_reward(folder: Path) -> Path:
+    path = loop_file(folder / "r.toml", 'kind = "receiver"')
+    path.write_text(path.read_text().replace("final_number", "final_numbr"))
+    return path
+
+
+def test_real_traces_come_in_once_with_counts_that_add_up(ratchet, tmp_path: Path, gsm8k: Path) -> None:
+    expected = json.loads((gsm8k / "expected.json").read_text())["formats"]["otlp"]
+    path = loop_file(tmp_path / "g.toml", f'kind = "otlp"\npath = "{gsm8k}/otlp"')
+    first = json.loads(ratchet("ingest", path, "--json").stdout)
+    assert first["kept"] == expected["traces"]
+    assert first["read"] == expected["raw"]["spans_delivered"]
+    assert first["read"] == first["kept"] + first["duplicate"] + first["skipped"] + first["quarantined"]
+    assert first["feedback"]["kept"] == expected["with_feedback"]
+    second = json.loads(ratchet("ingest", path, "--json").stdout)
+    assert second["kept"] == 0
+    assert second["feedback"]["kept"] == 0
+    assert second["read"] == first["read"] == second["duplicate"] + second["skipped"] + second["quarantined"]
+
+
+def test_broken_input_is_counted_and_the_rest_goes_on(ratchet, tmp_path: Path) -> None:
+    good = {
+        "id": "1",
+        "timestamp": "2026-01-01T00:00:00Z",
+        "user_id": "u",
+        "session_id": "s",
+        "messages": [{"role": "user", "content": "2+2?"}],
+        "response": "A: 4",
+        "model": "m",
+        "latency_ms": 1,
+        "input_tokens": 1,
+        "output_tokens": 1,
+        "region": "eu",
+        "consent": True,
+        "reference": "4",
+    }
+    lines = [json.dumps(good), "{not json", json.dumps({**good, "id": None}), json.dumps({**good, "id": "2"})]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    path = loop_file(tmp_path / "j.toml", 'kind = "jsonl"\npath = "in.jsonl"')
+    counts = json.loads(ratchet("ingest", path, "--json").stdout)
+    assert (counts["read"], counts["kept"], counts["quarantined"]) == (4, 2, 2)
+    table = ratchet("ingest", path, "--source", tmp_path / "in.jsonl").stdout
+    assert "traces" in table
+    assert "does not exist" in ratchet("ingest", path, "--source", "nowhere.jsonl", code=2).stderr
+
+
+def test_doctor_and_verify_look_at_everything(ratchet) -> None:
+    findings = json.loads(ratchet("doctor", "--json").stdout)
+    about = {f["about"] for f in findings}
+    assert {"python", "torch", "ledger", "home", "ratchet.rewards", "prefect"} <= about
+    assert "every hash chain is whole" in ratchet("verify").stderr
+
+
+def test_nothing_to_answer_and_nothing_to_explain_are_said(ratchet) -> None:
+    assert "0 requests wait" in ratchet("approve", code=2).stderr
+    assert "there is no request" in ratchet("reject", "approval/x/0001/rollout", code=2).stderr
+    assert "there is no cycle" in ratchet("explain", "x/1", code=2).stderr
+    assert "there is no line" in ratchet("report", "x", code=2).stderr

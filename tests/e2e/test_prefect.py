@@ -1,0 +1,341 @@
+"""The service as people and crashes meet it: one real Prefect server, real flow processes, requests made by driving the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from contracts.cycle import Append, ApprovalKind, Identity, Row
+from contracts.files import FolderArtifacts
+from contracts.ids import cycle_stream
+from flows.config.home import Home
+from flows.config.load import load_loop
+from flows.core.decide import Wait
+from flows.core.views import fold_approval
+from flows.engine.advance import drive
+from flows.engine.line import open_cycle
+from flows.engine.wiring import open_ledger
+from tests.simulation.town import Scenario, Town
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+CYCLE = cycle_stream("sim", 1)
+LOOP = """
+[line]
+name = "sim"
+served_model = "sim"
+
+[[sources]]
+name = "in"
+kind = "jsonl"
+path = "traces"
+
+[[rewards]]
+name = "exact_match"
+
+[approvals.training]
+expires = 7200
+
+[trigger]
+cron = "0 3 * * *"
+timezone = "Europe/Berlin"
+new_traces = 1
+"""
+
+
+class Service:
+    """A served installation, and what its Prefect server says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(folder / "home")
+        self.loop = folder / "sim.toml"
+        self.loop.write_text(LOOP)
+        self.traces = folder / "traces"
+        self.traces.mkdir()
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "RATCHET_"))}
+        self.environment |= {
+            "RATCHET_HOME": str(self.home.root),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
+        self.ledger = open_ledger(self.home)
+        self.process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def ratchet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "flows.cli.main", *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=240)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop), "--json"]
+        log = (self.home.root.parent / "serve.log").open("a")
+        self.process = subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        )
+        rows = json.loads(_json_on(self.process))
+        self.url = next(row["where"] for row in rows if "Prefect" in row["what"]) + "/api"
+        until(lambda: len(self.post("deployments/filter")) == 5)
+        until(lambda: self.deployment("approval")["status"] == "READY")
+
+    def stop(self) -> None:
+        self.ratchet("serve", "--stop", str(self.loop))
+        if self.process is not None:
+            self.process.wait(60)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Tries again where SQLite is busy (HTTP 503) or the server is on its way back."""
+        for _ in range(60):
+            with contextlib.suppress(httpx.TransportError):
+                answer = httpx.post(f"{self.url}/{path}", json=body or {}, trust_env=False, timeout=30)
+                if answer.status_code != 503:
+                    return answer.json() if answer.content else None
+            time.sleep(1)
+        raise AssertionError(f"{path}: the Prefect server does not answer")
+
+    def deployment(self, flow: str) -> dict[str, Any]:
+        return httpx.get(f"{self.url}/deployments/name/{flow}/sim", trust_env=False, timeout=30).json()
+
+    def runs(self, flow: str, **state: Any) -> list[dict[str, Any]]:
+        filters: dict[str, Any] = {"flows": {"name": {"any_": [flow]}}, "limit": 200}
+        if state:
+            filters["flow_runs"] = {"state": state}
+        return list(self.post("flow_runs/filter", filters))
+
+    def run_now(self, flow: str) -> str:
+        made = self.post(f"deployments/{self.deployment(flow)['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
+        return str(made["id"])
+
+    def ended(self, run: str) -> dict[str, Any]:
+        """The run, once it has ended."""
+        return until(lambda: self._final(run))
+
+    def _final(self, run: str) -> dict[str, Any] | None:
+        found = self.post("flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+        return found[0] if found and found[0]["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
+
+    def reconcile(self) -> None:
+        assert self.ended(self.run_now("reconcile"))["state_type"] == "COMPLETED"
+
+    def views(self, request: str) -> list[dict[str, Any]]:
+        return [run for run in self.runs("approval") if run["parameters"].get("request") == request]
+
+    def suspended(self, request: str) -> dict[str, Any]:
+        """The run that shows a request, once its form can be filled in."""
+        return until(lambda: next((run for run in self.views(request) if self._answerable(run)), None))
+
+    def _answerable(self, run: dict[str, Any]) -> bool:
+        if run["state_type"] != "PAUSED":
+            return False
+        key = run["state"]["state_details"]["run_input_keyset"]["schema"]
+        return httpx.get(f"{self.url}/flow_runs/{run['id']}/input/{key}", trust_env=False, timeout=30).status_code == 200
+
+    def resume(self, run: str, **typed: str) -> dict[str, Any]:
+        return dict(self.post(f"flow_runs/{run}/resume", {"run_input": typed}))
+
+    def ask(self, number: int) -> str:
+        """One more request with the evidence of the first: what the form shows does not matter to its answer."""
+        first = self.ledger.read("approval/sim/0001/training")[0]
+        request = f"approval/sim/{number}/training"
+        data = {**first.data, "expires": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}
+        row = Row(kind="asked", key=ApprovalKind.TRAINING, data=data)
+        self.ledger.append([Append(stream=request, after=0, rows=(row,))], None, datetime.now(UTC))
+        return request
+
+
+def _json_on(process: subprocess.Popen[str]) -> str:
+    """What `--json` prints, up to its closing bracket."""
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        if line.startswith("]"):
+            return text
+    raise AssertionError(f"ratchet serve ended: {text}")
+
+
+def until(condition: Callable[[], Any], seconds: float = 240) -> Any:
+    """Waits; what is waited for takes seconds, the limit is for a machine under load."""
+    limit = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.5)
+    return found
+
+
+def wait_for_approval(service: Service) -> None:
+    """A cycle that waits for the approval of its training: the real engine and ledger, everything else fake."""
+    town = Town(Scenario(seed=1))
+    town.world.faults = lambda _where: None
+    adopted = town.ledger.read("line/sim")[0]
+    house = replace(
+        town.house,
+        loop=load_loop(service.loop),
+        folder=service.loop.parent,
+        ledger=service.ledger,
+        artifacts=FolderArtifacts(service.home.artifacts),
+    )
+    house.clock.time = datetime.now(UTC)
+    row = Row(kind="adopted", key=adopted.key, data=adopted.data)
+    service.ledger.append([Append(stream="line/sim", after=0, rows=(row,))], None, house.clock.now())
+    open_cycle(house, "a test")
+    assert isinstance(drive(CYCLE, house), Wait)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    served = Service(tmp_path_factory.mktemp("served"))
+    wait_for_approval(served)
+    try:
+        served.start()
+        yield served
+    finally:
+        served.stop()
+
+
+def test_deployments_schedules_and_the_trigger_are_there(service: Service) -> None:
+    names = {flow: service.deployment(flow) for flow in ("ingest", "retrain", "rollout", "reconcile", "approval")}
+    assert {flow: [s["schedule"].get("cron") or s["schedule"]["interval"] for s in d["schedules"]] for flow, d in names.items()} == {
+        "ingest": [30],
+        "retrain": ["0 3 * * *"],
+        "rollout": [],
+        "reconcile": [60],
+        "approval": [],
+    }
+    assert names["retrain"]["schedules"][0]["schedule"]["timezone"] == "Europe/Berlin"
+    assert names["retrain"]["schedules"][0]["parameters"] == {"scheduled": True}
+    assert names["retrain"]["global_concurrency_limit"]["limit"] == 1
+    triggers = [automation["trigger"] for automation in service.post("automations/filter")]
+    assert [t["expect"] for t in triggers] == [["ratchet.traces.ingested"]]
+    assert triggers[0]["match"] == {"prefect.resource.id": "ratchet.line.sim"}
+
+
+def test_a_form_answers_the_ledger_and_the_cycle_goes_on(service: Service) -> None:
+    request = "approval/sim/0001/training"
+    run = service.suspended(request)
+    keys = run["state"]["state_details"]["run_input_keyset"]
+    schema = httpx.get(f"{service.url}/flow_runs/{run['id']}/input/{keys['schema']}", trust_env=False).json()
+    assert schema["properties"]["decision"]["enum"] == ["approve", "reject"]
+    assert {"decision", "approver"} <= set(schema["required"])
+    text = httpx.get(f"{service.url}/flow_runs/{run['id']}/input/{keys['description']}", trust_env=False).text
+    assert "further with DPO" in text
+
+    for bad in ({}, {"decision": "approve"}, {"decision": "approve", "approver": "  "}, {"decision": "maybe", "approver": "ada"}):
+        assert service.resume(run["id"], **bad)["status"] == "REJECT"
+    assert fold_approval(service.ledger.read(request)).awaiting
+
+    assert service.resume(run["id"], decision="approve", approver=" Ada ", note="go")["status"] == "ACCEPT"
+    assert service.ended(run["id"])["state_type"] == "COMPLETED"
+    answer = fold_approval(service.ledger.read(request)).answer
+    assert answer is not None
+    assert (answer.actor, answer.approve, answer.identity, answer.via, answer.note) == ("Ada", True, Identity.CLAIMED, "prefect", "go")
+    until(lambda: any(row.kind == "answered" for row in service.ledger.read(CYCLE)))
+
+
+def test_the_first_answer_stands_and_its_run_ends(service: Service) -> None:
+    request = service.ask(9001)
+    service.reconcile()
+    run = service.suspended(request)
+    assert service.ratchet("approve", request, "--by", "bob").returncode == 0
+    service.reconcile()
+    ended = service.ended(run["id"])
+    assert ended["state_type"] == "COMPLETED"
+    assert "bob approved it, by cli" in ended["state"]["message"]
+    assert service.ratchet("reject", request, "--by", "eve").returncode == 2
+    answer = fold_approval(service.ledger.read(request)).answer
+    assert answer is not None
+    assert (answer.actor, answer.via) == ("bob", "cli")
+
+
+def test_a_run_that_nobody_can_answer_is_replaced(service: Service) -> None:
+    request = service.ask(9002)
+    service.reconcile()
+    first = service.suspended(request)
+    service.post(f"flow_runs/{first['id']}/set_state", {"state": {"type": "CANCELLED"}, "force": True})
+    service.reconcile()
+    second = service.suspended(request)
+    assert second["id"] != first["id"]
+    assert service.resume(second["id"], decision="reject", approver="ada")["status"] == "ACCEPT"
+    service.ended(second["id"])
+    answer = fold_approval(service.ledger.read(request)).answer
+    assert answer is not None
+    assert not answer.approve
+    assert len(service.views(request)) == 2
+
+
+def test_new_traces_start_a_retrain_run(service: Service) -> None:
+    before = {run["id"] for run in service.runs("retrain")}
+    record = {"id": "1", "timestamp": "2026-10-01T00:00:00Z", "messages": "2+2?", "response": "4", "consent": True}
+    (service.traces / "one.jsonl").write_text(json.dumps(record) + "\n")
+    run = until(lambda: next((r for r in service.runs("retrain") if r["id"] not in before and _by_event(r)), None))
+    assert run["parameters"]["loop"] == str(service.loop)
+
+
+def _by_event(run: dict[str, Any]) -> bool:
+    return (run["created_by"] or {}).get("type") == "AUTOMATION"
+
+
+def test_a_killed_prefect_server_comes_back_and_the_service_goes_on(service: Service) -> None:
+    server = json.loads((service.home.prefect / "server" / "ready.json").read_bytes())
+    psutil.Process(server["pid"]).kill()
+    until(lambda: _answers(service.url))
+    service.reconcile()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", trust_env=False, timeout=3).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_nothing_is_stuck_after_kill_9_of_everything_that_serves(service: Service) -> None:
+    assert service.process is not None
+    begun = service.run_now("ingest")
+    until(lambda: service.runs("ingest", type={"any_": ["PENDING", "RUNNING"]}) or service._final(begun))
+    os.killpg(service.process.pid, signal.SIGKILL)
+    service.process.wait(60)
+    stale = {run["id"] for flow in ("ingest", "reconcile", "retrain") for run in service.runs(flow, type={"any_": ["PENDING", "RUNNING"]})}
+    service.start()
+    until(lambda: all(service._final(run) for run in stale))
+    service.reconcile()
+    assert service.ended(service.run_now("ingest"))["state_type"] in ("COMPLETED", "CANCELLED")
+    until(lambda: any(run["state_type"] == "COMPLETED" for run in service.runs("ingest", name={"any_": ["Completed"]})))
+
+
+def test_a_second_service_and_a_taken_port_are_refused(service: Service) -> None:
+    again = service.ratchet("serve", str(service.loop))
+    assert again.returncode == 3
+    assert "another `ratchet serve`" in again.stderr
+    port = service.url.split(":")[2].split("/")[0]
+    other = subprocess.run(
+        [sys.executable, "-m", "flows.cli.main", "serve", str(service.loop), "--port", port],
+        env={**service.environment, "RATCHET_HOME": str(service.home.root.parent / "other")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert other.returncode == 2
+    assert f"port {port} of 127.0.0.1 is taken" in other.stderr
+
+
+def test_sigterm_ends_the_service_and_leaves_the_server(service: Service) -> None:
+    assert service.process is not None
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(120) == 0
+    assert _answers(service.url)
+    assert "the Prefect server" in service.ratchet("serve", "--stop", str(service.loop)).stderr
+    assert not _answers(service.url)

@@ -1,0 +1,94 @@
+"""The promise, end to end, with every part the real part: the demo as a newcomer runs it, and a cycle over real traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.test_cli import GSM8K, ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def run(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "RATCHET_HOME": str(home), "COLUMNS": "200", "HF_HUB_OFFLINE": "1"}
+    environment.pop("PREFECT_API_URL", None)
+    command = [sys.executable, "-m", "flows.cli.main", *args]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == 0, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def left_running(home: Path) -> list[int]:
+    """Processes that name the folder on their command line."""
+    return [p.pid for p in psutil.process_iter(["cmdline"]) if str(home) in " ".join(p.info["cmdline"] or ()) and p.pid != os.getpid()]
+
+
+def test_the_demo_promotes_the_better_model_and_stops_the_worse_one(tmp_path: Path) -> None:
+    home = tmp_path / "demo"
+    try:
+        said = run(home, "demo", "--home", str(home))
+        first, second = json.loads(run(home, "status", "--json").stdout)[0]["cycles"]
+        assert first["state"] == "promoted", first
+        assert second["state"] in ("rejected", "rolled_back"), second
+        assert "Prefect UI  http://127.0.0.1:" in said.stderr
+
+        story = run(home, "explain", "kubectl/1").stdout
+        for chapter in (
+            "Opened",
+            "Data",
+            "Probe",
+            "Choice",
+            "Training",
+            "Gate",
+            "Verdict",
+            "Approval of the rollout",
+            "Rollout",
+            "Ended: promoted",
+        ):
+            assert chapter in story
+        assert "ada approved it (identity claimed, by prefect)" in story
+
+        entries = [row for row in json.loads(run(home, "explain", "kubectl/1", "--json").stdout) if row["kind"] == "done"]
+        overall = next(row for row in entries if row["key"] == "evaluate")["data"]["report"]["comparisons"][0]
+        assert overall["difference"]["low"] > 0.02
+        weights = [row["data"]["weight"] for row in entries if row["stream"].startswith("rollout/") and "weight" in row["data"]]
+        assert weights == [5, 25, 100]
+
+        page = (home / "reports" / "kubectl.html").read_text()
+        assert page.count("<svg") >= 4
+        assert "every hash chain is whole" in run(home, "verify").stderr
+    finally:
+        run(home, "demo", "--home", str(home), "--stop")
+    assert left_running(home) == []
+
+
+def test_real_traces_of_a_subject_too_hard_are_held_by_the_gate(tmp_path: Path) -> None:
+    if not GSM8K.exists():
+        assert not os.environ.get("CI"), f"{GSM8K} must be there in CI"
+        pytest.skip(f"the GSM8K traces are not at {GSM8K}; set RATCHET_SHARED")
+    home, loop = tmp_path / "home", tmp_path / "gsm8k.toml"
+    text = (ROOT / "loops" / "gsm8k.toml").read_text()
+    loop.write_text(text.replace("../../shared/data/gsm8k_traces", str(GSM8K)))
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "flows.demo.gsm8k", str(GSM8K), str(home / "base")], check=True, cwd=ROOT, capture_output=True
+        )
+        run(home, "adopt", str(loop), str(home / "base"), "--by", "ada")
+        ended = json.loads(run(home, "run", str(loop), "--json").stdout)
+        assert ended["state"] in ("held", "rejected"), ended
+        assert "quality" in ended["reason"]
+        champion = json.loads(run(home, "status", "--json").stdout)[0]
+        assert champion["previous"] is None  # nothing else has ever served
+        story = run(home, "explain", "gsm8k").stdout
+        assert "The evidence is inconclusive, and inconclusive holds." in story or "The candidate fails." in story
+        assert "DPO: " in story
+    finally:
+        run(home, "serve", str(loop), "--stop")
+    assert left_running(home) == []

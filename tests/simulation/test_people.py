@@ -1,0 +1,153 @@
+"""What people may do at a bad moment: go back twice, go back while something long runs, cancel, while copies are away."""
+
+from __future__ import annotations
+
+import pytest
+
+from contracts.cycle import State
+from contracts.errors import Rejected, Retryable
+from flows.core.views import fold_line
+from flows.engine.advance import UNFORESEEN_TRIES, advance
+from flows.engine.house import take
+from flows.engine.line import ask_cancel, ask_rollback, open_cycle
+from flows.engine.reconcile import reconcile
+from tests.simulation.town import Scenario, Town
+
+LINE = "line/sim"
+
+
+def promoted() -> Town:
+    town = Town(Scenario(seed=1))
+    town.live()
+    assert town.view().state is State.PROMOTED
+    return town
+
+
+def go_back(town: Town) -> None:
+    ask_rollback(town.ledger, "sim", "ada", "", town.clock.now())
+
+
+def serving(town: Town) -> str:
+    return next(b.tag for b in town.router.read("sim").backends if b.weight == 100)
+
+
+def until(town: Town, state: State) -> None:
+    for _ in range(60):
+        if town.view().state is state:
+            return
+        town._people()
+        advance(town.cycle_stream(), town.house)
+    raise AssertionError(town.view().state)
+
+
+def test_going_back_twice_never_brings_the_bad_version_back() -> None:
+    town = promoted()
+    base = town.house.line_view().base.tag
+    go_back(town)
+    reconcile(town.house)
+    assert serving(town) == base
+    with pytest.raises(Rejected, match="nothing_to_roll_back"):
+        go_back(town)
+    assert town.house.line_view().champion.tag == base
+
+
+def test_going_back_waits_for_nobody_who_holds_the_line() -> None:
+    town = promoted()
+    second = open_cycle(town.house, "next")
+    lease = take(town.house, LINE)  # an evaluation that takes minutes
+    from dataclasses import replace
+
+    person = replace(town.house, holder="somebody else")
+    go_back(town)
+    said = reconcile(person)
+    assert any("rolled back" in line for line in said)
+    assert serving(town) == town.house.line_view().base.tag
+    town.ledger.release(lease)
+    advance(second, town.house)
+    assert town.house.cycle_view(second).state is State.SUPERSEDED
+
+
+def test_a_registry_that_is_away_holds_up_neither_promotion_nor_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
+    town = Town(Scenario(seed=1))
+    open_cycle(town.house, "simulated")
+    until(town, State.ROLLING)
+
+    def away(*_args) -> None:
+        raise Retryable("the registry is away")
+
+    monkeypatch.setattr(town.house.registry, "alias", away)
+    town.live()
+    assert town.view().state is State.PROMOTED
+    assert serving(town) == town.view().candidate.tag
+    go_back(town)
+    reconcile(town.house)
+    assert serving(town) == town.house.line_view().base.tag
+
+
+def test_a_rollback_between_the_rollouts_end_and_the_promotion_goes_back() -> None:
+    town = Town(Scenario(seed=1))
+    open_cycle(town.house, "simulated")
+    until(town, State.ROLLING)
+    from contracts.ids import rollout_stream
+    from flows.engine.rollout import tick
+
+    while not town.house.rollout_view(rollout_stream(town.cycle_stream())).end:
+        town.clock.sleep(20)
+        tick(rollout_stream(town.cycle_stream()), town.house)
+    advance(town.cycle_stream(), town.house)  # routes everybody to the candidate
+    go_back(town)
+    advance(town.cycle_stream(), town.house)
+    reconcile(town.house)
+    assert town.view().state is State.ROLLED_BACK
+    assert serving(town) == town.house.line_view().base.tag
+    assert town.house.line_view().rollback_asked is None
+
+
+def test_a_cancelled_cycle_ends_and_the_champion_stays() -> None:
+    town = promoted()
+    champion = town.house.line_view().champion.tag
+    second = open_cycle(town.house, "next")
+    ask_cancel(town.ledger, "sim", "ada", "", town.clock.now())
+    advance(second, town.house)
+    assert town.house.cycle_view(second).state is State.CANCELLED
+    assert fold_line("sim", town.ledger.read(LINE)).champion.tag == champion
+    assert town.house.line_view().cancel_asked is None
+    with pytest.raises(Rejected, match="no_open_cycle"):
+        ask_cancel(town.ledger, "sim", "ada", "", town.clock.now())
+
+
+def test_what_nobody_foresaw_is_tried_a_few_times_then_ends_the_cycle_without_a_users_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    town = Town(Scenario(seed=1))
+    open_cycle(town.house, "simulated")
+    until(town, State.PROBED)
+
+    def broken(*_args) -> None:
+        raise ValueError("the user said: my secret")
+
+    monkeypatch.setattr(town.house.datasets, "assemble", broken)
+    for _ in range(UNFORESEEN_TRIES - 1):
+        with pytest.raises(Retryable, match="ValueError"):
+            advance(town.cycle_stream(), town.house)
+    advance(town.cycle_stream(), town.house)
+    assert town.view().state is State.FAILED
+    assert "ValueError at simulation/broken" in town.view().reason
+    assert "secret" not in str([entry.data for rows in town.ledger.rows.values() for entry in rows])
+
+
+def test_a_failure_that_passes_is_written_down_once_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    town = Town(Scenario(seed=1))
+    open_cycle(town.house, "simulated")
+    until(town, State.PROBED)
+    real = town.house.datasets.assemble
+
+    def away(*_args) -> None:
+        raise Retryable("the lake is away")
+
+    monkeypatch.setattr(town.house.datasets, "assemble", away)
+    for _ in range(5):
+        with pytest.raises(Retryable):
+            advance(town.cycle_stream(), town.house)
+    assert [entry.data["error"] for entry in town.ledger.read(town.cycle_stream()) if entry.kind == "tried"] == ["the lake is away"]
+    monkeypatch.setattr(town.house.datasets, "assemble", real)
+    town.live()
+    assert town.view().state is State.PROMOTED

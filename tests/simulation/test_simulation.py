@@ -1,0 +1,105 @@
+"""The loop in thousands of seeded lives: whatever dies and whoever says no, the invariants hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from contracts.chain import verify
+from contracts.cycle import State, Step
+from contracts.exits import Outcome
+from contracts.training import Method
+from flows.core.projection import project
+from tests.simulation.town import Crash, Scenario, Town, nth_fault, scenario, seeded_faults
+
+LIVES = 3000
+
+
+def check(town: Town) -> None:
+    """What holds after every life."""
+    for stream in town.ledger.rows:
+        verify(town.ledger.rows[stream])
+    assert {name: n for name, n in town.world.effects.items() if n != 1} == {}
+    view, line = town.view(), town.house.line_view()
+    assert view.ended
+    assert line.open_cycle is None
+    assert line.rollback_asked is None
+    route = town.router.read("sim")
+    assert [(b.tag, b.weight) for b in route.backends if b.weight] == [(line.champion.tag, 100)]
+    assert town.house.registry.aliases("sim")["champion"] == line.champion.tag
+    if view.state is State.PROMOTED:
+        assert line.champion.tag in (view.candidate.tag, line.base.tag)
+
+
+def test_seeded_lives_with_faults_keep_every_invariant() -> None:
+    states = set()
+    for seed in range(LIVES):
+        town = Town(scenario(seed), seeded_faults(seed))
+        try:
+            town.live()
+            check(town)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {scenario(seed)}") from error
+        states.add(town.view().state)
+    ends = {State.PROMOTED, State.NOT_TRAINED, State.REJECTED, State.HELD, State.FAILED, State.EXPIRED, State.ROLLED_BACK, State.CANCELLED}
+    assert states == ends
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        Scenario(seed=1, outcomes=(Outcome.PREEMPTED, Outcome.LOST, Outcome.FAILED)),
+        Scenario(seed=2, bad_canary=True),
+        Scenario(seed=3, difference=-0.2),
+        Scenario(seed=4, people="no"),
+        Scenario(seed=5, method=Method.NONE),
+        Scenario(seed=6, people="auto"),
+    ],
+    ids=["promoted", "rolled-back", "gate-fails", "person-says-no", "not-trained", "auto"],
+)
+def test_a_crash_at_any_instant_changes_nothing(life: Scenario) -> None:
+    calm = Town(life)
+    calm.live()
+    expected = sorted(row for rows in calm.ledger.rows.values() for row in timeless(rows))
+    instants = 0
+    while True:
+        struck: list[str] = []
+        strike = nth_fault(instants)
+
+        def faults(where: str, strike=strike, struck=struck) -> None:
+            try:
+                strike(where)
+            except Crash:
+                struck.append(where)
+                raise
+
+        town = Town(life, faults)
+        town.live()
+        if not struck:
+            break
+        check(town)
+        assert sorted(row for rows in town.ledger.rows.values() for row in timeless(rows)) == expected, struck
+        instants += 1
+    assert instants > 20
+
+
+def timeless(rows):
+    """The projection, without what depends on the hour: expiry times, the words that quote them, and numbers of turns."""
+    dated = {"asked", "opened", "ended", "cycle_ended", "job_ended"}
+    frozen = {Step.FREEZE, Step.PLAN, Step.PROBE}
+    return [(s, kind, key, "" if kind in dated or key in frozen else d) for s, kind, key, d in project(rows)]
+
+
+def test_a_rollback_that_a_person_asks_for_goes_back_to_the_previous_version() -> None:
+    town = Town(Scenario(seed=7, rollback_at=390))
+    town.live()
+    promoted = town.house.line_view()
+    assert promoted.champion.tag != promoted.base.tag
+    town.scenario = replace(town.scenario, rollback_at=0)
+    town.turn = 0
+    town._people()
+    town._work()
+    after = town.house.line_view()
+    assert after.champion.tag == promoted.base.tag
+    assert town.router.read("sim").backends[0].tag == promoted.base.tag

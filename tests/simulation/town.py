@@ -1,0 +1,275 @@
+"""A whole line on fake ports, a virtual clock and seeded people: the world in which the pure core is simulated."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.cycle import Answer, Append, ApprovalKind, Identity, Row
+from contracts.data import Facts
+from contracts.errors import Rejected
+from contracts.evaluation import Result
+from contracts.exits import Outcome
+from contracts.fakes import (
+    FakeCheck,
+    FakeClient,
+    FakeClock,
+    FakeDatasets,
+    FakeEvaluator,
+    FakeExecutor,
+    FakeJudge,
+    FakeMetrics,
+    FakeRegistry,
+    FakeRewards,
+    FakeRouter,
+    FakeServer,
+    FakeTrainer,
+    Faults,
+    MemoryLedger,
+    World,
+    fake_model,
+    no_faults,
+)
+from contracts.ids import digest, line_stream, rollout_stream, version_tag
+from contracts.loop import Loop
+from contracts.serving import ModelVersion, Route
+from contracts.training import Choice, Method
+from flows.core.views import fold_approval, fold_cycle, fold_line
+from flows.engine.advance import advance
+from flows.engine.house import House
+from flows.engine.line import answer, approvals, ask_cancel, ask_rollback, open_cycle
+from flows.engine.reconcile import reconcile
+from flows.engine.rollout import tick
+
+FACTS = Facts(
+    pairs=100,
+    pairs_by_tier={"verifiable": 100},
+    pairs_dropped={},
+    prompts=50,
+    prompts_with_reference=50,
+    corrections=10,
+    samples=200,
+    group_coverage=0.5,
+    label_noise=0.1,
+    champion_reward=0.5,
+    best_of_k=0.8,
+    off_policy=0.0,
+)
+
+
+class Crash(BaseException):
+    """The process died here."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What happens in one seeded life."""
+
+    seed: int
+    method: Method = Method.DPO
+    outcomes: tuple[Outcome, ...] = ()
+    """Of the first incarnations; done afterwards."""
+    difference: float = 0.2
+    bad_canary: bool = False
+    dark: bool = False
+    people: str = "yes"
+    """yes | no | never | auto"""
+    rollback_at: int | None = None
+    """The turn in which a person asks to go back."""
+    cancel_at: int | None = None
+    """The turn in which a person asks to end the cycle."""
+
+
+def scenario(seed: int) -> Scenario:
+    """A life drawn from a seed."""
+    draw = random.Random(seed)
+    outcomes = [Outcome.PREEMPTED, Outcome.LOST, Outcome.FAILED, Outcome.PERMANENT, Outcome.DONE]
+    return Scenario(
+        seed=seed,
+        method=draw.choice([Method.DPO, Method.DPO, Method.GRPO, Method.NONE]),
+        outcomes=tuple(draw.choices(outcomes, [4, 4, 2, 0.5, 4], k=draw.randrange(5))),
+        difference=draw.choice([0.2, 0.2, 0.2, 0.0, -0.2]),
+        bad_canary=draw.random() < 0.2,
+        dark=draw.random() < 0.1,
+        people=draw.choices(["yes", "no", "never", "auto"], [6, 1, 1, 2])[0],
+        rollback_at=draw.randrange(60) if draw.random() < 0.15 else None,
+        cancel_at=draw.randrange(60) if draw.random() < 0.1 else None,
+    )
+
+
+def loop_for(people: str) -> Loop:
+    """The loop file of the simulated line."""
+    mode = "auto" if people == "auto" else "person"
+    return Loop.model_validate(
+        {
+            "line": {"name": "sim", "served_model": "sim"},
+            "sources": [{"name": "in", "kind": "receiver"}],
+            "rewards": [{"name": "exact_match"}],
+            "approvals": {"training": {"mode": mode, "expires": 500}, "rollout": {"mode": mode, "expires": 500}},
+            "rollout": {"steps": [5, 25, 100], "max_seconds": 2000, "dark": 300, "maturity": 5},
+            "training": {"max_attempts": 2, "max_restarts": 3},
+        }
+    )
+
+
+class Town:
+    """House, people and time of one scenario."""
+
+    def __init__(self, scenario: Scenario, faults: Faults = no_faults) -> None:
+        self.scenario = scenario
+        self.clock = FakeClock()
+        self.world = World()
+        self.ledger = MemoryLedger()
+        self.turn = 0
+        self.note = ""
+        world, loop = self.world, loop_for(scenario.people)
+        self.router = FakeRouter(world)
+        self.router.watch = self.check_route
+        self.executor = FakeExecutor(world, self._outcome)
+        self.house = House(
+            loop=loop,
+            folder=Path(),
+            ledger=self.ledger,
+            clock=self.clock,
+            artifacts=world.artifacts,
+            sources=(),
+            datasets=FakeDatasets(world, FACTS),
+            rewards=FakeRewards(),
+            choose=lambda facts, _settings, _unseen: Choice(method=scenario.method, reason="scripted", rules=(), facts=facts),
+            trainers={"dpo": FakeTrainer("dpo"), "grpo": FakeTrainer("grpo")},
+            code=digest("code"),
+            executor=self.executor,
+            server=FakeServer(world),
+            client=lambda _endpoint: FakeClient(),
+            evaluator=FakeEvaluator(world, scenario.difference),
+            checks=(FakeCheck(),),
+            registry=FakeRegistry(world),
+            router=self.router,
+            metrics=FakeMetrics(self._traffic),
+            judge=FakeJudge(roll_back_when_largest=scenario.bad_canary),
+            scratch=Path("scratch"),
+            progress=lambda _what, _done, _total: None,
+            holder="one",
+            read_model=lambda _path, files, _parent: next(m for m in self._models() if m.files == files),
+            heartbeat=False,
+        )
+        base = ModelVersion(line="sim", number=0, tag=version_tag(digest("base")), model=fake_model("base"), cycle=None)
+        adopted = Row(kind="adopted", key=base.tag, data={"version": base.model_dump(mode="json"), "actor": "ada"})
+        self.ledger.append([Append(stream=line_stream("sim"), after=0, rows=(adopted,))], None, self.clock.now())
+        world.faults = self.ledger.faults = faults
+
+    def _models(self):
+        return [fake_model("base"), *[fake_model(f"trained {plan}") for plan in {spec.plan for spec in self.executor.specs.values()}]]
+
+    def _outcome(self, attempt: int, incarnation: int) -> Outcome:
+        index = incarnation - 1 + (attempt - 1) * 2
+        return self.scenario.outcomes[index] if index < len(self.scenario.outcomes) else Outcome.DONE
+
+    def _traffic(self, since, until) -> tuple[int, int]:
+        seconds = int((until - since).total_seconds())
+        return (0, 0) if self.scenario.dark else (seconds * 3, seconds)
+
+    def cycle_stream(self) -> str:
+        return "cycle/sim/0001"
+
+    def live(self, turns: int = 400) -> None:
+        """Turns until the cycle has ended and the copies have settled; every crash is followed by a new process."""
+        opened = False
+        settled = 0
+        for self.turn in range(turns):
+            self.clock.sleep(7)
+            try:
+                opened = opened or self._open()
+                self._people()
+                self._work()
+                settled = settled + 1 if self.ended() else 0
+                if settled > 2:
+                    return
+            except Crash:
+                self.house = _reborn(self.house, self.turn)
+        raise AssertionError(f"not ended after {turns} turns: {self.view().state}")
+
+    def _open(self) -> bool:
+        try:
+            open_cycle(self.house, "simulated")
+        except Rejected:
+            assert self.ledger.read(self.cycle_stream())
+        return True
+
+    def _work(self) -> None:
+        view = self.view()
+        if not view.ended:
+            rollout = self.house.rollout_view(rollout_stream(view.id))
+            if rollout is not None and not rollout.end:
+                tick(rollout.id, self.house)
+            advance(view.id, self.house)
+        reconcile(self.house)
+
+    def _people(self) -> None:
+        if self.scenario.people in ("yes", "no"):
+            for request in approvals(self.ledger, "sim"):
+                if request.awaiting:
+                    given = Answer(approve=self.scenario.people == "yes", actor="ada", identity=Identity.CLAIMED, via="cli", note=self.note)
+                    answer(self.ledger, request, given, self.clock.now())
+        if self.scenario.rollback_at == self.turn:
+            with contextlib.suppress(Rejected):
+                ask_rollback(self.ledger, "sim", "ada", "simulated", self.clock.now())
+
+        if self.scenario.cancel_at == self.turn:
+            with contextlib.suppress(Rejected):
+                ask_cancel(self.ledger, "sim", "ada", "simulated", self.clock.now())
+
+    def view(self):
+        return fold_cycle(self.ledger.read(self.cycle_stream()))
+
+    def ended(self) -> bool:
+        return self.view().ended
+
+    def check_route(self, route: Route) -> None:
+        """Nothing serves without a passing report and the approvals it needs, or an adoption by a person."""
+        line = fold_line("sim", self.ledger.read(line_stream("sim")))
+        for backend in route.backends:
+            if backend.weight > 0 and backend.tag != line.base.tag:
+                view = self.view()
+                assert view.candidate.tag == backend.tag
+                assert view.verdict is not None
+                assert view.verdict.result is Result.PASS
+                for kind in ApprovalKind:
+                    assert view.answers[kind].approve
+                    if self.scenario.people != "auto":
+                        request = fold_approval(self.ledger.read(f"approval/sim/0001/{kind}"))
+                        assert request.answer.actor == "ada"
+
+
+def _reborn(house: House, turn: int) -> House:
+    from dataclasses import replace
+
+    house.clock.sleep(61)  # a dead holder's lease runs out
+    return replace(house, holder=f"process {turn}")
+
+
+def seeded_faults(seed: int, rate: float = 0.08) -> Callable[[str], None]:
+    """Crashes at random instants, drawn from the seed."""
+    draw = random.Random(f"faults {seed}")
+
+    def strike(where: str) -> None:
+        if draw.random() < rate:
+            raise Crash(where)
+
+    return strike
+
+
+def nth_fault(n: int) -> Callable[[str], None]:
+    """Crashes at the n-th instant only (from 0)."""
+    count = 0
+
+    def strike(where: str) -> None:
+        nonlocal count
+        count += 1
+        if count == n + 1:
+            raise Crash(where)
+
+    return strike

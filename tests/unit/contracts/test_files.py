@@ -1,0 +1,191 @@
+"""Artifacts and models under attack: full disks, torn files, rivals, pickles."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.chain import GENESIS, seal, verify
+from contracts.cycle import Row
+from contracts.errors import Permanent, Retryable
+from contracts.files import FolderArtifacts, write_atomic
+from contracts.ids import canonical, digest, job_name, version_tag
+from contracts.manifest import verify_manifest, write_manifest
+from contracts.model import model_ref
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("call", ["fsync", "mkdir", "fdopen"])
+def test_a_full_disk_is_retryable_and_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    store = FolderArtifacts(tmp_path / "store")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path if call == "mkdir" else os, call, full)
+        for attempt in (
+            lambda: store.put(b"x"),
+            lambda: store.bind("name", digest(b"x")),
+            lambda: write_atomic(tmp_path / "a" / "b", b"x"),
+        ):
+            with pytest.raises(Retryable, match="No space left"):
+                attempt()
+    assert leftovers(tmp_path) == []
+    assert store.resolve("name") is None
+    assert store.get(store.put(b"x")) == b"x"
+
+
+def test_a_disk_that_fills_while_a_file_is_copied_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FolderArtifacts(tmp_path / "store")
+    (tmp_path / "big").write_bytes(bytes(1000))
+    key = store.put_file(tmp_path / "big")
+
+    def half(_source: Any, target: Any) -> None:
+        Path(target).write_bytes(b"half")
+        full()
+
+    (tmp_path / "other").write_bytes(bytes(999))
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", half)
+        with pytest.raises(Retryable, match="No space left"):
+            store.put_file(tmp_path / "other")
+        with pytest.raises(Retryable, match="No space left"):
+            store.fetch(key, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not [path for path in leftovers(tmp_path) if path.name.startswith(".part")]
+    assert store.fetch(key, tmp_path / "out").read_bytes() == bytes(1000)
+
+
+def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises((Permanent, Retryable), match="absent"):
+        FolderArtifacts(tmp_path).put_file(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("what", ["put", "put_file", "bind", "fetch"])
+def test_threads_that_store_the_same_at_once_all_succeed(tmp_path: Path, what: str) -> None:
+    store = FolderArtifacts(tmp_path / "store")
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(3_000_000))
+    key, failed, gate = digest(source.read_bytes()), [], threading.Barrier(8)
+    if what == "fetch":
+        store.put_file(source)
+
+    def work() -> None:
+        gate.wait()
+        try:
+            for i in range(5):
+                if what == "put":
+                    store.put(b"x" * i)
+                elif what == "put_file":
+                    assert store.put_file(source) == key
+                    assert len(store.get(key)) == 3_000_000
+                elif what == "bind":
+                    assert store.bind(f"name {i}", key) == key
+                else:
+                    store.fetch(key, tmp_path / f"out{i}")
+        except BaseException as error:
+            failed.append(repr(error))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert not [path for path in leftovers(tmp_path) if path.name.startswith(".part")]
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc/passwd", "a/../../out", ".."])
+def test_a_manifest_that_names_another_place_is_refused(tmp_path: Path, name: str) -> None:
+    store = FolderArtifacts(tmp_path / "store")
+    key = store.put(canonical({"files": {name: store.put(b"evil")}}))
+    with pytest.raises(Permanent, match="outside"):
+        store.fetch(key, tmp_path / "into" / "deep")
+    assert not (tmp_path / "into" / "out").exists()
+
+
+@pytest.mark.parametrize("pickle", ["pytorch_model.bin", "model.pt", "model.pkl", "model.ckpt"])
+def test_a_model_of_pickles_is_refused(tmp_path: Path, pickle: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / pickle).write_bytes(b"\x80\x04.")
+    with pytest.raises(Permanent, match="safetensors"):
+        model_ref(tmp_path, digest("files"))
+    with pytest.raises(Permanent):
+        model_ref(tmp_path / pickle, digest("files"))
+
+
+def test_a_model_is_its_bytes(tmp_path: Path) -> None:
+    def written(name: str, **files: str) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, content in {"config.json": "{}", "model.safetensors": "w", "tokenizer.json": "t", **files}.items():
+            (folder / file).write_text(content)
+        return model_ref(folder, digest(name)).id
+
+    same = written("a")
+    assert written("b") == same
+    assert written("c", **{"README.md": "hello"}) == same
+    others = {
+        "config.json": "{ }",
+        "model.safetensors": "v",
+        "tokenizer.json": "u",
+        "chat_template.jinja": "x",
+        "generation_config.json": "{}",
+    }
+    ids = {written(f"other {file}", **{file: content}) for file, content in others.items()}
+    assert len(ids | {same}) == len(others) + 1
+
+
+def test_a_manifest_finds_every_change(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    expected = write_manifest(tmp_path)
+    assert verify_manifest(tmp_path, expected) == expected
+    (tmp_path / "b").write_text("b")
+    with pytest.raises(Permanent, match="b"):
+        verify_manifest(tmp_path)
+    (tmp_path / "b").unlink()
+    (tmp_path / "a").write_text("A")
+    with pytest.raises(Permanent):
+        verify_manifest(tmp_path, expected)
+    write_manifest(tmp_path)
+    with pytest.raises(Permanent, match="recorded"):
+        verify_manifest(tmp_path, expected)
+    (tmp_path / "manifest.json").write_text('{"files"')
+    with pytest.raises(Permanent, match="torn"):
+        verify_manifest(tmp_path)
+
+
+def test_canonical_form_has_one_spelling_and_no_nan() -> None:
+    assert canonical({"b": 1, "a": [True, None, "é"]}) == '{"a":[true,null,"é"],"b":1}'.encode()
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(ValueError):
+            canonical({"x": bad})
+
+
+def test_names_of_jobs_and_versions_are_labels() -> None:
+    names = [job_name("p" * 64, 1, "s"), job_name("p" * 64, 2, "s"), job_name("q" * 64, 1, "s"), version_tag("c" * 64)]
+    assert len(set(names)) == 4
+    assert all(len(name) < 64 and name == name.lower() and name.replace("-", "").isalnum() for name in names)
+
+
+def test_rows_of_another_stream_or_order_are_no_chain() -> None:
+    from datetime import UTC, datetime
+
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    one = seal("s", 1, Row(kind="a"), at, 0, GENESIS)
+    two = seal("s", 2, Row(kind="b"), at, 0, one.hash)
+    verify([])
+    verify([one, two])
+    for wrong in ([two], [two, one], [one, one], [one, two.model_copy(update={"stream": "t"})]):
+        with pytest.raises(Permanent):
+            verify(wrong)

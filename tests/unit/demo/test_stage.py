@@ -1,0 +1,70 @@
+"""The demo deletes its own folders, and nobody else's."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import ConfigError, Permanent
+from flows.config.home import Home
+from flows.demo.play import MARKER, Demo
+from flows.demo.stage import LOOP, empty, stop
+
+
+def _ending(monkeypatch: pytest.MonkeyPatch, code: int) -> list[Any]:
+    asked: list[Any] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, code, b"", b"the receiver does not end")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return asked
+
+
+def test_a_folder_that_has_a_loop_file_of_that_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / LOOP).write_text("mine")
+    asked = _ending(monkeypatch, 0)
+    with pytest.raises(ConfigError, match="--home"):
+        empty(Home(tmp_path))
+    assert (tmp_path / LOOP).read_text() == "mine"
+    assert asked == []
+
+
+def test_what_the_demo_made_is_ended_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "demo")
+    Demo(home, print, lambda *_: None).prepare()
+    assert (home.root / MARKER).exists()
+    assert home.root.stat().st_mode & 0o077 == 0
+    asked = _ending(monkeypatch, 0)
+    empty(home)
+    assert [command[-2:] for command in asked] == [[str(home.root / LOOP), "--stop"]]
+    assert not home.root.exists()
+
+
+def test_what_is_only_stopped_can_still_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "demo")
+    Demo(home, print, lambda *_: None).prepare()
+    asked = _ending(monkeypatch, 0)
+    assert stop(home)
+    assert len(asked) == 1
+    assert (home.root / LOOP).exists()
+
+
+def test_a_folder_in_which_something_still_runs_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "demo")
+    Demo(home, print, lambda *_: None).prepare()
+    _ending(monkeypatch, 1)
+    with pytest.raises(Permanent, match="does not end"):
+        empty(home)
+    assert (home.root / LOOP).exists()
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_nothing_and_an_empty_folder_are_fine(tmp_path: Path, made: bool) -> None:
+    if made:
+        (tmp_path / "demo").mkdir()
+    empty(Home(tmp_path / "demo"))
