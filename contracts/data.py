@@ -180,6 +180,8 @@ class TrainingSet(Frozen):
     """Parquet of records.PAIRS."""
     prompts: Digest
     """Parquet of records.PROMPTS: GRPO's, those with a reference and mixed rewards first."""
+    demonstrations: Digest
+    """Parquet of records.DEMONSTRATIONS: what SFT imitates."""
     facts: Facts
     content: Digest
 
@@ -194,6 +196,8 @@ class Facts(Frozen):
     prompts: int
     prompts_with_reference: int
     corrections: int
+    demonstrations: dict[str, int] = Field(default_factory=dict)
+    """Answers that count as right, by who says so: correction, or a tier."""
     samples: int
     group_coverage: float | None
     label_noise: float | None

@@ -23,7 +23,7 @@ from contracts.ids import Digest, canonical, digest, job_name
 from contracts.model import ModelRef
 from contracts.ports import ModelClient, Progress
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult
-from contracts.training import Checkpoint, JobEvent, JobSpec, JobState, JobStatus, ResumePoint, TrainingPlan
+from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, ResumePoint, TrainingPlan
 
 Faults = Callable[[str], None]
 
@@ -233,6 +233,7 @@ class FakeDatasets:
             probe=probe.answers if probe else None,
             pairs=digest("pairs"),
             prompts=digest("prompts"),
+            demonstrations=digest("demonstrations"),
             facts=self.facts,
             content=digest([name, "set"]),
         )
@@ -248,11 +249,11 @@ class FakeTrainer:
     def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         return {"steps": 10, **changes}
 
-    def job(self, plan: TrainingPlan, attempt: int, timeout: float, gpus: int) -> JobSpec:  # noqa: ARG002
+    def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
         return JobSpec(
-            name=job_name(plan.id, attempt, digest(self.method)),
+            name=job_name(plan.id, attempt.number, digest([self.method, attempt])),
             plan=plan.id,
-            attempt=attempt,
+            attempt=attempt.number,
             command=("true",),
             environment={},
             inputs={},

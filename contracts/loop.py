@@ -101,7 +101,11 @@ class SnapshotSettings(Frozen):
     margin: Share = 0.3
     """Least difference between them."""
     pairs_per_prompt: Positive = 2
+    """Of demonstrations too."""
     pairs_per_person: Positive = 20
+    """Of demonstrations too."""
+    references_are_answers: bool = False
+    """Reviewers' and logged references are whole answers as a user should read them, not bare results: SFT may imitate them."""
 
 
 class ProbeSettings(Frozen):
@@ -118,23 +122,36 @@ class ProbeSettings(Frozen):
 class TrainingSettings(Frozen):
     """Which methods may be chosen, how, and for how much."""
 
-    methods: tuple[Literal["dpo", "grpo"], ...] = ("dpo", "grpo")
+    methods: tuple[Literal["dpo", "grpo", "sft"], ...] = ("dpo", "grpo", "sft")
     """Methods the choice may take, in order of preference where both would do."""
     dpo: dict[str, Any] = Field(default_factory=dict)
     """Changes to the DPO recipe (trainers/recipes.py)."""
     grpo: dict[str, Any] = Field(default_factory=dict)
     """Changes to the GRPO recipe."""
+    sft: dict[str, Any] = Field(default_factory=dict)
+    """Changes to the SFT recipe."""
+    grpo_on: Literal["trl", "nemo-rl"] = "trl"
+    """What runs GRPO: trl on one machine, nemo-rl on a cluster with its own container image."""
     min_pairs: Positive = 50
     """DPO needs at least so many pairs."""
     min_group_coverage: Share = 0.15
     """GRPO needs at least this share of probed prompts with mixed rewards."""
+    min_demonstrations: Positive = 50
+    """SFT needs at least so many answers that count as right."""
     max_attempts: Positive = 2
     """Attempts of one plan that may fail."""
     max_restarts: int = Field(default=10, ge=0)
     """Incarnations within one attempt after preemption or loss."""
     timeout: Seconds = 86_400
     """Of one attempt."""
+    nodes: Positive = 1
+    """Machines that train together."""
     gpus: int = Field(default=0, ge=0)
+    """Per node; 0 trains on the CPU."""
+
+    def recipe(self, method: str) -> dict[str, Any]:
+        """The changes to that method's recipe."""
+        return {"dpo": self.dpo, "grpo": self.grpo, "sft": self.sft}[method]
 
 
 class GateSettings(Frozen):

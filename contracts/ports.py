@@ -19,7 +19,7 @@ from contracts.ids import Digest
 from contracts.model import ModelRef
 from contracts.records import Tier
 from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement
-from contracts.training import JobEvent, JobSpec, JobStatus, ResumePoint, TrainingPlan
+from contracts.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, TrainingPlan
 
 Progress = Callable[[str, int, int], None]
 """(what, done, total), called now and then during long work."""
@@ -135,7 +135,8 @@ class Trainer(Protocol):
     def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """The complete recipe; ConfigError for an unknown key, with the nearest known one."""
 
-    def job(self, plan: TrainingPlan, attempt: int, timeout: float, gpus: int) -> JobSpec: ...
+    def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
+        """The same plan and attempt give the same spec."""
 
 
 class Executor(Protocol):

@@ -100,6 +100,17 @@ PAIRS: tuple[Column, ...] = (
 )
 
 
+DEMONSTRATIONS: tuple[Column, ...] = (
+    Column("prompt_id", "string", True, ""),
+    Column("prompt", "string", True, "JSON list of {role, content}"),
+    Column("answer", "string", True, "an answer that counts as right"),
+    Column("source", "string", True, "correction | reference | verifiable | feedback | judge: who says that it is right"),
+    Column("weight", "double", True, "1 - 2 * probability that it is wrong"),
+    Column("slice", "string", False, ""),
+)
+"""What SFT imitates: users' corrections, and answers of the line's own traffic and probe that were judged right."""
+
+
 class FeedbackKind(StrEnum):
     """What a person said."""
 

@@ -22,6 +22,7 @@ class Method(StrEnum):
 
     GRPO = "grpo"
     DPO = "dpo"
+    SFT = "sft"
     NONE = "none"
 
 
@@ -55,6 +56,7 @@ class TrainingPlan(Frozen):
     """TrainingSet.content"""
     pairs: Digest
     prompts: Digest
+    demonstrations: Digest
     method: Method
     recipe: dict[str, Any]
     """A complete recipe as data (trainers/recipes.py): no default is left to the trainer's own version."""
@@ -67,6 +69,33 @@ class TrainingPlan(Frozen):
     @property
     def id(self) -> Digest:
         return digest(self)
+
+
+class Adjustment(Frozen):
+    """What a health watch changed for an attempt: factors on the plan's recipe. The plan itself stays as it is."""
+
+    learning_rate: float = 1.0
+    """On the recipe's learning rate."""
+    kl: float = 1.0
+    """On the penalty that holds the model near the start model (`beta`)."""
+    memory: float = 1.0
+    """On rows in memory at once and on the share of a GPU's memory that generation takes."""
+    reason: str = ""
+    """What went wrong in the attempt before, in words."""
+
+
+class Attempt(Frozen):
+    """One try at a plan. Minted by a ledger row; another one may have other resources or an adjustment."""
+
+    number: int
+    """1, 2, …"""
+    timeout: float
+    """Seconds of the whole attempt, all incarnations together."""
+    nodes: int = 1
+    """Machines that run together, as a gang."""
+    gpus: int = 0
+    """Per node; 0 trains on the CPU."""
+    adjustment: Adjustment = Adjustment()
 
 
 class JobSpec(Frozen):
@@ -84,8 +113,11 @@ class JobSpec(Frozen):
     """Written to `plan.json` in the run folder."""
     grace_seconds: int
     """From SIGTERM to SIGKILL."""
+    nodes: int = 1
     gpus: int = 0
+    """Per node."""
     cpus: int = 1
+    """Per node."""
 
 
 class ResumePoint(Frozen):

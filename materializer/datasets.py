@@ -20,8 +20,9 @@ from contracts.ids import Digest, canonical, digest
 from contracts.loop import Loop
 from contracts.model import Frozen
 from contracts.ports import Artifacts, Clock, ModelClient, Progress
-from contracts.records import PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
+from contracts.records import DEMONSTRATIONS, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
 from materializer.decoded import Limits
+from materializer.demonstrations import make_demonstrations
 from materializer.facts import label_noise, measure
 from materializer.govern import Governed, govern
 from materializer.holdout import NORMALISER, choose, identify, read_golden, root_id
@@ -214,9 +215,11 @@ class LakeDatasets:
         answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty(SAMPLES)
         noise = label_noise(samples, snapshot.scorers)
         pairs = make_pairs(pl.concat([samples, answers]), self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
+        shown = make_demonstrations(pl.concat([samples, answers]), prompts, self.loop.snapshot, noise, self.loop.line.salt)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
             self._store(_ordered(prompts, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
+            self._store(shown, DEMONSTRATIONS, ["prompt_id", "answer"]),
         )
         return TrainingSet(
             name=name,
@@ -224,7 +227,8 @@ class LakeDatasets:
             probe=probe.answers if probe else None,
             pairs=stored[0],
             prompts=stored[1],
-            facts=measure(samples, prompts, pairs, noise, probe),
+            demonstrations=stored[2],
+            facts=measure(samples, prompts, pairs, shown, noise, probe),
             content=digest(list(stored)),
         )
 

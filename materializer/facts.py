@@ -35,7 +35,9 @@ def off_policy(own: Sequence[tuple[bool, bool]]) -> float | None:
     return sum(not ours for ours in answers) / len(answers) if answers else None
 
 
-def measure(samples: pl.DataFrame, prompts: pl.DataFrame, pairs: Pairs, noise: float | None, probe: ProbeReport | None) -> Facts:
+def measure(
+    samples: pl.DataFrame, prompts: pl.DataFrame, pairs: Pairs, shown: pl.DataFrame, noise: float | None, probe: ProbeReport | None
+) -> Facts:
     """All facts of one training set."""
     by_tier = dict(pairs.frame.group_by("tier").len().sort("tier").iter_rows())
     return Facts(
@@ -45,6 +47,7 @@ def measure(samples: pl.DataFrame, prompts: pl.DataFrame, pairs: Pairs, noise: f
         prompts=len(prompts),
         prompts_with_reference=prompts["reference"].count(),
         corrections=int((samples["origin"] == "correction").sum()),
+        demonstrations=dict(shown.group_by("source").len().sort("source").iter_rows()),
         samples=len(samples),
         group_coverage=probe.group_coverage if probe else None,
         label_noise=noise,

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from contracts.errors import ConfigError
 from contracts.model import Frozen
+from contracts.training import Adjustment, Method
 
 Positive = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0)]
@@ -148,7 +149,35 @@ class GRPORecipe(Recipe):
         return self
 
 
+class SFTRecipe(Recipe):
+    """Supervised fine-tuning on answers that count as right: users' corrections, and the line's own answers that were judged
+    right (rejection sampling fine-tuning, RFT: Yuan et al. 2023, arXiv:2308.01825). The loss is on the answer alone."""
+
+    weigh: bool = True
+    """Draws answers in proportion to their weight (1 - 2 * probability that one is wrong); false: all alike."""
+    batch: Positive = 32
+    """Answers per step; a multiple of micro_batch."""
+    max_length: Positive = 1024
+    """Tokens of prompt and answer; what is longer is cut at the end, and dropped where the prompt alone is."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.batch % self.micro_batch:
+            raise ValueError(f"batch {self.batch} is not a multiple of micro_batch {self.micro_batch}")
+        return self
+
+
 R = TypeVar("R", bound=Recipe)
+
+
+def adjusted(recipe: R, adjustment: Adjustment) -> R:
+    """The recipe as an attempt runs it. Steps, batch and data stay: only what the watch may change does."""
+    changes: dict[str, Any] = {"learning_rate": recipe.learning_rate * adjustment.learning_rate}
+    rows = max(1, int(recipe.micro_batch * adjustment.memory))
+    changes["micro_batch"] = next(n for n in range(rows, 0, -1) if recipe.micro_batch % n == 0)
+    if isinstance(recipe, DPORecipe | GRPORecipe):
+        changes["beta"] = recipe.beta * adjustment.kl
+    return recipe.model_copy(update=changes)
 
 
 def complete(kind: type[R], changes: Mapping[str, Any]) -> R:
@@ -171,3 +200,6 @@ def _known(kind: type[Frozen], changes: Mapping[str, Any], where: str) -> None:
             raise ConfigError(f"{where} recipe: unknown key {key!r}; {hint}")
         if key in nested and isinstance(value, Mapping):
             _known(nested[key], value, f"{where} {key}")
+
+
+KINDS: dict[Method, type[Recipe]] = {Method.DPO: DPORecipe, Method.GRPO: GRPORecipe, Method.SFT: SFTRecipe}

@@ -1,4 +1,4 @@
-"""DPO and GRPO on TRL, seen from outside: a plan becomes a JobSpec, purely.
+"""DPO, SFT and GRPO on TRL, seen from outside: a plan becomes a JobSpec, purely.
 
 This module knows which files a job needs and which environment; it loads no torch and refuses to know how training is
 done (`trainers.inside`) and where jobs run (executors).
@@ -11,45 +11,46 @@ from typing import Any, ClassVar, Literal
 
 from contracts.errors import ConfigError, Permanent
 from contracts.ids import digest, job_name
-from contracts.training import JobSpec, TrainingPlan
-from trainers.recipes import DPORecipe, GRPORecipe, Recipe, complete
+from contracts.training import Attempt, JobSpec, TrainingPlan
+from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe, complete
 
 COMMAND = ("{python}", "-m", "trainers.inside.wrapper")
 
 
 class _OnTRL:
-    """What both methods share."""
+    """What the methods share."""
 
     method: ClassVar[str]
     kind: ClassVar[type[Recipe]]
-    reads: ClassVar[Literal["pairs", "prompts"]]
+    reads: ClassVar[Literal["pairs", "prompts", "demonstrations"]]
 
     def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """The complete recipe as JSON data. ConfigError for an unknown key or an impossible value."""
         return complete(self.kind, changes).model_dump(mode="json")
 
-    def job(self, plan: TrainingPlan, attempt: int, timeout: float, gpus: int) -> JobSpec:
-        """The plan's job, same input, same spec. `timeout`: seconds of the whole attempt. One process: at most one GPU."""
+    def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
+        """The plan's job, same input, same spec. One process: at most one GPU."""
         if plan.method != self.method:
             raise Permanent(f"plan {plan.id[:12]} asks for {plan.method!r}, not {self.method!r}; take the trainer of that name")
         if plan.start.parent is not None:
             raise Permanent("the start model is an adapter; merge it into its base and adopt the merged folder")
-        if gpus > 1:
-            raise ConfigError(f"training.gpus = {gpus}: this trainer is one process and uses at most one GPU; set 0 or 1")
+        if attempt.gpus > 1:
+            raise ConfigError(f"training.gpus = {attempt.gpus}: this trainer is one process and uses at most one GPU; set 0 or 1")
         recipe = complete(self.kind, plan.recipe)
         spec = JobSpec(
             name="",
             plan=plan.id,
-            attempt=attempt,
+            attempt=attempt.number,
             command=COMMAND,
-            environment=_environment(recipe, attempt, timeout, gpus),
+            environment=_environment(recipe, attempt),
             inputs={"model": plan.start.files, f"{self.reads}.parquet": getattr(plan, self.reads)},
             plan_json=plan.model_dump_json(),
             grace_seconds=recipe.grace_seconds,
-            gpus=gpus,
+            nodes=attempt.nodes,
+            gpus=attempt.gpus,
             cpus=recipe.cpus,
         )
-        return spec.model_copy(update={"name": job_name(plan.id, attempt, digest(spec))})
+        return spec.model_copy(update={"name": job_name(plan.id, attempt.number, digest(spec))})
 
 
 class DPO(_OnTRL):
@@ -60,6 +61,14 @@ class DPO(_OnTRL):
     reads = "pairs"
 
 
+class SFT(_OnTRL):
+    """Answers that count as right, imitated."""
+
+    method = "sft"
+    kind = SFTRecipe
+    reads = "demonstrations"
+
+
 class GRPO(_OnTRL):
     """The model's own answers to prompts, scored by the line's scorers for unseen answers."""
 
@@ -68,18 +77,19 @@ class GRPO(_OnTRL):
     reads = "prompts"
 
 
-def _environment(recipe: Recipe, attempt: int, timeout: float, gpus: int) -> dict[str, str]:
+def _environment(recipe: Recipe, attempt: Attempt) -> dict[str, str]:
     """Offline, so many threads, and the limits that the wrapper enforces."""
     threads = str(recipe.cpus)
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if gpus == 0 else {}
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if attempt.gpus == 0 else {}
     return hidden | {
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "RATCHET_ATTEMPT": str(attempt),
-        "RATCHET_TIMEOUT": repr(float(timeout)),
+        "RATCHET_ATTEMPT": str(attempt.number),
+        "RATCHET_TIMEOUT": repr(float(attempt.timeout)),
         "RATCHET_GRACE": str(recipe.grace_seconds),
-        "RATCHET_GPUS": str(gpus),
+        "RATCHET_GPUS": str(attempt.gpus),
+        "RATCHET_ADJUSTMENT": attempt.adjustment.model_dump_json(),
     }

@@ -13,7 +13,7 @@ from contracts.errors import Conflict, Permanent
 from contracts.evaluation import EvalReport, verdict_of
 from contracts.ids import canonical, effect_name, rollout_stream, version_tag
 from contracts.serving import Backend, ModelVersion, Route
-from contracts.training import Checkpoint, Method, TrainingPlan
+from contracts.training import Attempt, Checkpoint, Method, TrainingPlan
 from flows.core.triggers import edition_number
 from flows.core.views import CycleView
 from flows.engine.house import House
@@ -54,8 +54,9 @@ def plan(house: House, cycle: CycleView, key: str) -> Output:
             dataset=dataset.content,
             pairs=dataset.pairs,
             prompts=dataset.prompts,
+            demonstrations=dataset.demonstrations,
             method=choice.method,
-            recipe=house.trainers[choice.method].recipe(settings.dpo if choice.method is Method.DPO else settings.grpo),
+            recipe=house.trainers[choice.method].recipe(settings.recipe(choice.method)),
             seed=cycle.loop.line.seed + cycle.number,
             scorers=house.rewards.versions,
             scorer_options={reward.name: reward.options for reward in cycle.loop.rewards},
@@ -70,7 +71,8 @@ def train(house: House, cycle: CycleView, key: str) -> Output:
     attempt, incarnation = (int(part) for part in key.split("/")[1:])
     training = _plan(cycle)
     settings = cycle.loop.training
-    spec = house.trainers[training.method].job(training, attempt, settings.timeout, settings.gpus)
+    minted = Attempt(number=attempt, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus)
+    spec = house.trainers[training.method].job(training, minted)
     if cycle.resume is not None and incarnation > 1:
         house.executor.pin(spec, cycle.resume)
     house.executor.submit(spec, incarnation)

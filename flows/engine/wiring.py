@@ -73,7 +73,7 @@ def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silen
         datasets=datasets,
         rewards=rewards,
         choose=choose,
-        trainers={method: installed("ratchet.trainers", method)() for method in loop.training.methods},
+        trainers={method: installed("ratchet.trainers", _trainer(loop, method))() for method in loop.training.methods},
         code=code_digest(),
         executor=LocalExecutor(home.jobs(name), home.artifacts),
         server=installed("ratchet.servers", loop.serving.kind)(home.serving(name), home.artifacts, loop.serving.options),
@@ -163,6 +163,11 @@ def announce_service(port: int) -> None:
 def open_artifacts(home: Home) -> Artifacts:
     """The installation's artifacts."""
     return FolderArtifacts(home.artifacts)
+
+
+def _trainer(loop: Loop, method: str) -> str:
+    """The entry point's name: GRPO runs on what the loop file says."""
+    return loop.training.grpo_on if method == "grpo" and loop.training.grpo_on != "trl" else method
 
 
 def installed(group: str, name: str) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ CLASSES: dict[str, list[str]] = {
     "TraceSource": ["contracts.fakes:FakeSource", "materializer.sources:FileSource", "materializer.sources:SpoolSource"],
     "RewardFunction": ["rewards.verifiable:ExactMatch", "rewards.verifiable:FinalNumber", "rewards.feedback:UserFeedback"],
     "Datasets": ["contracts.fakes:FakeDatasets", "materializer.datasets:LakeDatasets"],
-    "Trainer": ["contracts.fakes:FakeTrainer", "trainers.trl:DPO", "trainers.trl:GRPO"],
+    "Trainer": ["contracts.fakes:FakeTrainer", "trainers.trl:DPO", "trainers.trl:GRPO", "trainers.trl:SFT"],
     "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor"],
     "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
     "ModelClient": ["contracts.fakes:FakeClient", "gates.client:HttpModelClient"],

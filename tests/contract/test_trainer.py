@@ -9,19 +9,19 @@ import pytest
 
 from contracts.errors import ConfigError
 from contracts.model import ModelRef
-from contracts.training import Method, TrainingPlan
-from trainers.trl import DPO, GRPO
+from contracts.training import Adjustment, Attempt, Method, TrainingPlan
+from trainers.trl import DPO, GRPO, SFT
 
 START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
 
 
-@pytest.fixture(params=[DPO, GRPO])
+@pytest.fixture(params=[DPO, GRPO, SFT])
 def trainer(request: pytest.FixtureRequest) -> Any:
     return request.param()
 
 
 def plan(trainer: Any) -> TrainingPlan:
-    fixed: dict[str, Any] = {"dataset": "1" * 64, "pairs": "2" * 64, "prompts": "3" * 64, "scorers": (), "code": "4" * 64}
+    fixed: dict[str, Any] = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations", "code"), "1" * 64) | {"scorers": ()}
     return TrainingPlan(
         line="l", cycle="cycle/l/0001", start=START, method=Method(trainer.method), recipe=trainer.recipe({}), seed=1, **fixed
     )
@@ -45,10 +45,12 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(trainer: Any) -> N
 
 def test_a_job_is_a_function_of_the_plan(trainer: Any) -> None:
     one = plan(trainer)
-    job = trainer.job(one, 1, 60.0, 0)
-    assert job == trainer.job(one, 1, 60.0, 0)
+    first = Attempt(number=1, timeout=60.0)
+    job = trainer.job(one, first)
+    assert job == trainer.job(one, first)
     assert TrainingPlan.model_validate_json(job.plan_json) == one
     assert job.plan == one.id
     assert START.files in job.inputs.values()
-    assert job.name != trainer.job(one, 2, 60.0, 0).name
-    assert job.name != trainer.job(one, 1, 61.0, 0).name
+    assert job.name != trainer.job(one, Attempt(number=2, timeout=60.0)).name
+    assert job.name != trainer.job(one, Attempt(number=1, timeout=61.0)).name
+    assert job.name != trainer.job(one, Attempt(number=1, timeout=60.0, adjustment=Adjustment(learning_rate=0.5))).name

@@ -31,7 +31,7 @@ from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical, digest, job_name
 from contracts.loop import Loop
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route
-from contracts.training import Choice, JobSpec, Method, TrainingPlan
+from contracts.training import Attempt, Choice, JobSpec, Method, TrainingPlan
 from flows.core.decide import End
 from flows.core.projection import project
 from flows.engine.house import House, process_holder
@@ -140,11 +140,11 @@ class QuickTrainer:
     def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         return {"steps": 2, **changes}
 
-    def job(self, plan: TrainingPlan, attempt: int, timeout: float, gpus: int) -> JobSpec:
+    def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
         return JobSpec(
-            name=job_name(plan.id, attempt, digest("quick")),
+            name=job_name(plan.id, attempt.number, digest("quick")),
             plan=plan.id,
-            attempt=attempt,
+            attempt=attempt.number,
             command=("{python}", str(Path(__file__).with_name("job.py")), "{run}"),
             environment={},
             inputs={"start": plan.start.files},

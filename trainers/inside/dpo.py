@@ -7,41 +7,13 @@ drawn as often as its weight says: in expectation the same gradient, and the SFT
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from contracts.errors import Permanent
+from trainers.inside.drawing import drawn
 from trainers.inside.job import Job
 from trainers.inside.training import lora, main
-from trainers.recipes import DPORecipe, complete
-
-
-def draw(weights: Sequence[float], n: int, seed: int) -> list[int]:
-    """`n` indices of pairs, in expectation in proportion to `weights`. Equal weights give ordinary epochs.
-
-    Round by round: in each, a pair is drawn at most once, with probability weight / largest weight (systematic
-    resampling: one random offset, then equal steps along the summed weights), and the round is shuffled.
-    """
-    if not weights or max(weights) <= 0 or min(weights) < 0:
-        raise Permanent("no pair has a positive weight: the labels are noise; collect more feedback or corrections")
-    chance = random.Random(seed)
-    drawn: list[int] = []
-    while len(drawn) < n:
-        drawn += _round(weights, chance)
-    return drawn[:n]
-
-
-def _round(weights: Sequence[float], chance: random.Random) -> list[int]:
-    step = max(weights)
-    at, reached, picked = chance.random() * step, 0.0, []
-    for index, weight in enumerate(weights):
-        reached += weight
-        if at < reached:
-            picked.append(index)
-            at += step
-    chance.shuffle(picked)
-    return picked
+from trainers.recipes import DPORecipe
 
 
 def rows(job: Job, weigh: bool) -> list[dict[str, Any]]:
@@ -63,28 +35,18 @@ def rows(job: Job, weigh: bool) -> list[dict[str, Any]]:
 def build(job: Job, shared: dict[str, Any]) -> Any:
     """TRL's DPOTrainer, its sampler replaced by ours: the whole run is one epoch, so that resume meets the same order."""
     from datasets import Dataset
-    from torch.utils.data import Sampler
     from transformers import AutoTokenizer
     from trl import DPOConfig, DPOTrainer
 
-    recipe = complete(DPORecipe, job.plan.recipe)
+    recipe = job.recipe(DPORecipe)
     pairs = rows(job, recipe.weigh_pairs)
     if not pairs:
         raise Permanent("the training set holds no pairs; this plan should not have been made")
 
-    class Drawn(Sampler[int]):
-        def __init__(self, weights: Sequence[float]) -> None:
-            self.order = draw(weights, recipe.steps * recipe.batch, job.plan.seed)
-
-        def __len__(self) -> int:
-            return len(self.order)
-
-        def __iter__(self) -> Iterator[int]:
-            return iter(self.order)
-
     class Weighted(DPOTrainer):
         def _get_train_sampler(self, _dataset: Any = None) -> Any:
-            return Drawn(self.train_dataset["weight"])  # after the library has dropped pairs that are too long
+            weights = self.train_dataset["weight"]  # after the library has dropped pairs that are too long
+            return drawn(weights, recipe.steps * recipe.batch, job.plan.seed)
 
     terms = {loss: weight for loss, weight in recipe.losses.items() if weight > 0}
     config = DPOConfig(
@@ -109,4 +71,4 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    main(build, lambda job: complete(DPORecipe, job.plan.recipe))
+    main(build, DPORecipe)

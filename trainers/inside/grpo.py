@@ -13,7 +13,7 @@ from typing import Any
 from contracts.errors import Permanent
 from trainers.inside.job import Job
 from trainers.inside.training import lora, main
-from trainers.recipes import GRPORecipe, complete
+from trainers.recipes import GRPORecipe
 
 
 def rows(job: Job) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    recipe = complete(GRPORecipe, job.plan.recipe)
+    recipe = job.recipe(GRPORecipe)
     prompts = rows(job)
     if not prompts:
         raise Permanent("the training set holds no prompts; this plan should not have been made")
@@ -86,4 +86,4 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    main(build, lambda job: complete(GRPORecipe, job.plan.recipe))
+    main(build, GRPORecipe)

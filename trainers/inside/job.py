@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from contracts.errors import Permanent
 from contracts.exits import Outcome
 from contracts.files import write_atomic
 from contracts.ids import canonical
-from contracts.training import Method, ResumePoint, TrainingPlan
+from contracts.training import Adjustment, ResumePoint, TrainingPlan
 from trainers.inside.events import Events
-from trainers.recipes import DPORecipe, GRPORecipe, Recipe, complete
+from trainers.recipes import KINDS, R, adjusted, complete
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,19 @@ class Job:
     attempt: int
     incarnation: int
     gpus: int
+    """Of this node."""
     events: Events
+    adjustment: Adjustment = field(default_factory=Adjustment)
+    """What the watch over the attempt before asked for."""
 
     @property
     def folder(self) -> Path:
         """This incarnation's own folder."""
         return self.run / f"i{self.incarnation}"
+
+    def recipe(self, kind: type[R]) -> R:
+        """The plan's recipe, complete already, checked again, as this attempt runs it."""
+        return adjusted(complete(kind, self.plan.recipe), self.adjustment)
 
     @property
     def resume(self) -> ResumePoint | None:
@@ -67,11 +74,6 @@ class Job:
         return Result(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"])
 
 
-def recipe_of(plan: TrainingPlan) -> Recipe:
-    """The plan's recipe, complete already, checked again."""
-    return complete(DPORecipe if plan.method == Method.DPO else GRPORecipe, plan.recipe)
-
-
 def here() -> Job:
     """The job that this process belongs to: from the working directory and RATCHET_* variables. Permanent where they are not a job's."""
     run = Path.cwd()
@@ -81,5 +83,6 @@ def here() -> Job:
     except (OSError, KeyError, ValueError) as error:
         raise Permanent(f"{run} is no run folder of a job ({error}); jobs are started by an executor") from error
     (run / f"i{incarnation}").mkdir(exist_ok=True)
-    events = Events(run / f"i{incarnation}" / "events.jsonl", incarnation, recipe_of(plan).steps)
-    return Job(run, plan, attempt, incarnation, int(os.environ.get("RATCHET_GPUS", "0")), events)
+    events = Events(run / f"i{incarnation}" / "events.jsonl", incarnation, complete(KINDS[plan.method], plan.recipe).steps)
+    adjustment = Adjustment.model_validate_json(os.environ.get("RATCHET_ADJUSTMENT", "{}"))
+    return Job(run, plan, attempt, incarnation, int(os.environ.get("RATCHET_GPUS", "0")), events, adjustment)

@@ -1,4 +1,4 @@
-"""What DPO and GRPO share inside the trainer process: arguments, the watch over each step, checkpoints, the saved model.
+"""What DPO, SFT and GRPO share inside the trainer process: arguments, the watch over each step, checkpoints, the saved model.
 
 SIGTERM: the step at hand is finished and checkpointed, then the run stops as preempted. The library's own just-in-time
 checkpoint saves in the middle of a step, where a GRPO step has already drawn its random numbers; at the end of a step
@@ -66,13 +66,13 @@ Build = Callable[[Job, dict[str, Any]], Any]
 """(job, shared arguments) -> the library's trainer, ready to train."""
 
 
-def main(build: Build, recipe_of: Callable[[Job], Recipe]) -> None:
+def main(build: Build, kind: type[Recipe]) -> None:
     """The trainer process: trains, and leaves a result file whatever happens short of a kill."""
     die_with_parent()
     stop = Stop()
     job = here()
     try:
-        job.finish(_run(job, recipe_of(job), build, stop))
+        job.finish(_run(job, job.recipe(kind), build, stop))
     except ImportError as error:
         job.finish(Result(Outcome.PERMANENT, f"{error}: this environment cannot train; install ratchet[train]", 0, {}))
     except Permanent as error:

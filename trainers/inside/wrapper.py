@@ -22,7 +22,8 @@ from contracts.ids import canonical
 from contracts.model import model_ref
 from contracts.training import Checkpoint, Method
 from trainers.code import code_digest
-from trainers.inside.job import Job, Result, here, recipe_of
+from trainers.inside.job import Job, Result, here
+from trainers.recipes import KINDS
 
 CODES = {Outcome.DONE: DONE, Outcome.PREEMPTED: PREEMPTED, Outcome.PERMANENT: PERMANENT, Outcome.FAILED: FAILURE, Outcome.LOST: 137}
 POLL = 0.1
@@ -37,7 +38,7 @@ class Wrapper:
     def __init__(self, job: Job, artifacts: FolderArtifacts) -> None:
         self.job = job
         self.artifacts = artifacts
-        self.recipe = recipe_of(job.plan)
+        self.recipe = job.recipe(KINDS[job.plan.method])
         self.asked_at: float | None = None
         signal.signal(signal.SIGTERM, self._hear)
 

@@ -106,7 +106,7 @@ def test_an_unknown_reward_names_those_that_are_installed() -> None:
 
 def _plan(panel: Panel, **options: Any) -> TrainingPlan:
     model = ModelRef(weights="w", tokenizer="t", chat_template="c", generation_config="g", files="f")
-    fields = dict.fromkeys(("dataset", "pairs", "prompts", "code"), "d")
+    fields = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations", "code"), "d")
     return TrainingPlan(
         line="l", cycle="c", start=model, method=Method.GRPO, recipe={}, seed=0, scorers=panel.versions, scorer_options=options, **fields
     )

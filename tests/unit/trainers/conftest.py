@@ -16,12 +16,13 @@ from contracts.files import FolderArtifacts
 from contracts.ids import Digest
 from contracts.loop import RewardSettings
 from contracts.model import model_ref
-from contracts.training import JobSpec, JobState, JobStatus, Method, TrainingPlan
+from contracts.training import Attempt, JobSpec, JobState, JobStatus, Method, TrainingPlan
 from local.executor import LocalExecutor
 from rewards.panel import build_panel
 from trainers.code import code_digest
-from trainers.trl import DPO, GRPO
+from trainers.trl import DPO, GRPO, SFT
 
+TRAINERS: dict[Method, Any] = {Method.DPO: DPO(), Method.GRPO: GRPO(), Method.SFT: SFT()}
 CONTROL = ("<pad>", "<end>", "<unk>", "<user>", "<assistant>")
 CONTENT = ("the", "a", "one", "two", "three", "four", "five", "six", "yes", "no", "up", "down", "left", "right")
 WORDS = (*CONTROL, *CONTENT)
@@ -72,14 +73,16 @@ class Workshop:
         answers = [words[i % len(words)] for i in range(n)]
         pairs = {"prompt": prompts, "chosen": answers, "rejected": [words[(i + 5) % len(words)] for i in range(n)]}
         self.pairs = _store(self.artifacts, folder / "pairs.parquet", {**pairs, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]})
+        told = {"prompt": prompts, "answer": answers, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]}
+        self.demonstrations = _store(self.artifacts, folder / "demonstrations.parquet", told)
         self.prompts = _store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n})
 
     def plan(self, method: Method, **changes: Any) -> TrainingPlan:
-        trainer = DPO() if method == Method.DPO else GRPO()
+        trainer = TRAINERS[method]
         small = {"micro_batch": 4, "warmup_steps": 0, "learning_rate": 1e-3, "gradient_checkpointing": False, "save_every": 1}
         pairs = {"batch": 8, "max_length": 48}
         groups = {"prompts_per_step": 4, "generations": 8, "max_completion": 1, "micro_batch": 16}
-        own = pairs if method == Method.DPO else groups
+        own = groups if method == Method.GRPO else pairs
         return TrainingPlan(
             line="tiny",
             cycle="cycle/tiny/0001",
@@ -87,6 +90,7 @@ class Workshop:
             dataset="d" * 64,
             pairs=self.pairs,
             prompts=self.prompts,
+            demonstrations=self.demonstrations,
             method=method,
             recipe=trainer.recipe({**small, **own, **changes}),
             seed=3,
@@ -95,7 +99,7 @@ class Workshop:
         )
 
     def spec(self, plan: TrainingPlan, attempt: int = 1, timeout: float = 300) -> JobSpec:
-        return (DPO() if plan.method == Method.DPO else GRPO()).job(plan, attempt, timeout, gpus=0)
+        return TRAINERS[plan.method].job(plan, Attempt(number=attempt, timeout=timeout))
 
     def wait(self, spec: JobSpec, until: Callable[[JobStatus], bool] = lambda status: status.state == JobState.ENDED) -> JobStatus:
         limit = time.monotonic() + 240

@@ -18,7 +18,7 @@ from contracts.ids import canonical
 from contracts.manifest import MANIFEST, verify_manifest
 from contracts.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
 from trainers.inside import checkpoints
-from trainers.inside.dpo import draw
+from trainers.inside.drawing import draw
 from trainers.inside.events import Events
 from trainers.inside.grpo import order
 from trainers.inside.health import Watch

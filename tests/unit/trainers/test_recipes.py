@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from contracts.errors import ConfigError, Permanent
 from contracts.model import ModelRef
-from contracts.training import Method, TrainingPlan
+from contracts.training import Attempt, Method, TrainingPlan
 from trainers.code import code_digest
 from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe
 from trainers.trl import DPO, GRPO
 
 START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
+
+FIRST = Attempt(number=1, timeout=60)
 
 
 def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPlan:
@@ -31,6 +33,7 @@ def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPla
         dataset="1" * 64,
         pairs="2" * 64,
         prompts="3" * 64,
+        demonstrations="5" * 64,
         method=method,
         recipe=trainer.recipe(changes),
         seed=0,
@@ -83,37 +86,37 @@ def test_every_setting_is_documented(kind: type[Any]) -> None:
 
 @given(st.integers(1, 5), st.floats(1, 1e6), st.integers(0, 1))
 def test_the_same_plan_gives_the_same_job(attempt: int, timeout: float, gpus: int) -> None:
-    first, again = (DPO().job(plan(Method.DPO), attempt, timeout, gpus) for _ in range(2))
+    first, again = (DPO().job(plan(Method.DPO), Attempt(number=attempt, timeout=timeout, gpus=gpus)) for _ in range(2))
     assert first == again
     assert first.name.endswith(f"-a{attempt}")
     assert len(first.name) <= 63
 
 
 def test_another_attempt_or_limit_is_another_job() -> None:
-    names = {DPO().job(plan(Method.DPO), attempt, timeout, 0).name for attempt in (1, 2) for timeout in (10.0, 20.0)}
+    names = {DPO().job(plan(Method.DPO), Attempt(number=attempt, timeout=timeout)).name for attempt in (1, 2) for timeout in (10.0, 20.0)}
     assert len(names) == 4
 
 
 def test_a_job_gets_only_what_its_method_reads() -> None:
-    assert set(DPO().job(plan(Method.DPO), 1, 60, 0).inputs) == {"model", "pairs.parquet"}
-    assert set(GRPO().job(plan(Method.GRPO), 1, 60, 0).inputs) == {"model", "prompts.parquet"}
+    assert set(DPO().job(plan(Method.DPO), FIRST).inputs) == {"model", "pairs.parquet"}
+    assert set(GRPO().job(plan(Method.GRPO), FIRST).inputs) == {"model", "prompts.parquet"}
 
 
 def test_threads_and_offline_reach_the_environment() -> None:
-    environment = DPO().job(plan(Method.DPO, cpus=3), 1, 60, 0).environment
+    environment = DPO().job(plan(Method.DPO, cpus=3), FIRST).environment
     assert environment["OMP_NUM_THREADS"] == "3"
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert "CUDA_VISIBLE_DEVICES" not in DPO().job(plan(Method.DPO), 1, 60, 1).environment
+    assert "CUDA_VISIBLE_DEVICES" not in DPO().job(plan(Method.DPO), Attempt(number=1, timeout=60, gpus=1)).environment
 
 
 def test_what_it_cannot_run_is_refused() -> None:
     with pytest.raises(Permanent, match="asks for"):
-        GRPO().job(plan(Method.DPO), 1, 60, 0)
+        GRPO().job(plan(Method.DPO), FIRST)
     with pytest.raises(ConfigError, match="at most one GPU"):
-        DPO().job(plan(Method.DPO), 1, 60, 2)
+        DPO().job(plan(Method.DPO), Attempt(number=1, timeout=60, gpus=2))
     with pytest.raises(Permanent, match="adapter"):
-        DPO().job(plan(Method.DPO, start=START.model_copy(update={"parent": "f" * 64})), 1, 60, 0)
+        DPO().job(plan(Method.DPO, start=START.model_copy(update={"parent": "f" * 64})), FIRST)
 
 
 def test_planning_and_wrapping_load_no_torch() -> None:

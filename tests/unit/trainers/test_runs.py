@@ -48,7 +48,7 @@ def finish(workshop: Any, spec: JobSpec, incarnation: int = 1) -> Checkpoint:
     return checkpoint_of(workshop.artifacts, spec)
 
 
-@pytest.mark.parametrize(("method", "steps"), [(Method.DPO, 3), (Method.GRPO, 2)])
+@pytest.mark.parametrize(("method", "steps"), [(Method.DPO, 3), (Method.GRPO, 2), (Method.SFT, 3)])
 def test_trains_and_publishes_a_model_that_loads(workshop: Any, method: Method, steps: int, tiny_model: Path) -> None:
     spec = workshop.spec(workshop.plan(method, steps=steps))
     checkpoint = finish(workshop, spec)
@@ -71,7 +71,7 @@ def test_trains_and_publishes_a_model_that_loads(workshop: Any, method: Method, 
     assert model.generate(**asked, do_sample=False, max_new_tokens=3).shape[1] > asked["input_ids"].shape[1]
 
 
-@pytest.mark.parametrize("method", [Method.DPO, Method.GRPO])
+@pytest.mark.parametrize("method", [Method.DPO, Method.GRPO, Method.SFT])
 def test_a_preempted_run_resumes_to_the_same_weights(workshop: Any, method: Method) -> None:
     plan = workshop.plan(method, steps=40)
     checkpoint = finish(workshop, workshop.spec(plan, attempt=2))

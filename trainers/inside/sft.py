@@ -1,0 +1,65 @@
+"""The SFT trainer process: answers that count as right, as conversations, with the loss on the answer alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from contracts.errors import Permanent
+from trainers.inside.drawing import drawn
+from trainers.inside.job import Job
+from trainers.inside.training import lora, main
+from trainers.recipes import SFTRecipe
+
+
+def rows(job: Job, weigh: bool) -> list[dict[str, Any]]:
+    """Prompt and completion as conversations, with their weights."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(job.run / "demonstrations.parquet", columns=["prompt", "answer", "weight"])
+    return [
+        {
+            "prompt": json.loads(row["prompt"]),
+            "completion": [{"role": "assistant", "content": row["answer"]}],
+            "weight": float(row["weight"]) if weigh else 1.0,
+        }
+        for row in table.to_pylist()
+    ]
+
+
+def build(job: Job, shared: dict[str, Any]) -> Any:
+    """TRL's SFTTrainer, its sampler replaced by ours: the whole run is one epoch, so that resume meets the same order."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
+    recipe = job.recipe(SFTRecipe)
+    answers = rows(job, recipe.weigh)
+    if not answers:
+        raise Permanent("the training set holds no answers to imitate; this plan should not have been made")
+
+    class Weighted(SFTTrainer):
+        def _get_train_sampler(self, _dataset: Any = None) -> Any:
+            return drawn(self.train_dataset["weight"], recipe.steps * recipe.batch, job.plan.seed)
+
+    config = SFTConfig(
+        **shared,
+        gradient_accumulation_steps=recipe.batch // recipe.micro_batch,
+        max_length=recipe.max_length,
+        completion_only_loss=True,
+        packing=False,
+    )
+    trainer = Weighted(
+        model=str(job.run / "model"),
+        args=config,
+        train_dataset=Dataset.from_list(answers),
+        processing_class=AutoTokenizer.from_pretrained(job.run / "model"),
+        peft_config=lora(recipe),
+    )
+    if len(trainer.train_dataset) == 0:
+        raise Permanent(f"every prompt is longer than max_length = {recipe.max_length} tokens; raise it")
+    return trainer
+
+
+if __name__ == "__main__":
+    main(build, SFTRecipe)
