@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from contracts.errors import ConfigError
 from contracts.model import Frozen
 from contracts.training import Adjustment, Method
+from trainers.nemo_recipe import NemoRL
 
 Positive = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0)]
@@ -32,6 +33,9 @@ class Lora(Frozen):
     """On the adapter's input."""
     targets: str | tuple[str, ...] = "all-linear"
     """Names of the modules that get an adapter; all-linear: every linear layer but the output head."""
+    quantize: Literal["none", "nf4"] = "none"
+    """nf4: the start model is held in four bits while its adapter trains (QLoRA, arXiv:2305.14314; needs a GPU and bitsandbytes);
+    the adapter is merged into the weights as they were stored, not into the four bits."""
 
 
 class Health(Frozen):
@@ -105,8 +109,15 @@ class DPORecipe(Recipe):
     """Draws pairs in proportion to their weight (1 - 2 * probability that the order is wrong); false: all alike."""
     batch: Positive = 32
     """Pairs per step; a multiple of micro_batch."""
+    micro_tokens: int = Field(default=0, ge=0)
+    """Tokens in memory at once, padding included; 0: as many as micro_batch pairs of max_length, so that short pairs are many."""
     max_length: Positive = 1024
     """Tokens of prompt and answer; what is longer is cut at the end, and dropped where the prompt alone is."""
+
+    @property
+    def budget(self) -> int:
+        """Tokens in memory at once."""
+        return self.micro_tokens or 2 * self.micro_batch * self.max_length
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -140,6 +151,12 @@ class GRPORecipe(Recipe):
     """Nucleus of sampling."""
     top_k: int = Field(default=0, ge=0)
     """Tokens that sampling may choose from; 0: all."""
+    clip_low: NotNegative = 0.2
+    """A token's probability ratio to the sampling model counts down to 1 - clip_low (PPO's clipping, arXiv:1707.06347)."""
+    clip_high: NotNegative = 0.2
+    """And up to 1 + clip_high; DAPO's clip-higher is 0.28."""
+    nemo: NemoRL = NemoRL()
+    """What only the trainer on a cluster knows."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -177,6 +194,8 @@ def adjusted(recipe: R, adjustment: Adjustment) -> R:
     changes["micro_batch"] = next(n for n in range(rows, 0, -1) if recipe.micro_batch % n == 0)
     if isinstance(recipe, DPORecipe | GRPORecipe):
         changes["beta"] = recipe.beta * adjustment.kl
+    if isinstance(recipe, DPORecipe):
+        changes["micro_tokens"] = int(recipe.micro_tokens * adjustment.memory)
     return recipe.model_copy(update=changes)
 
 
@@ -192,7 +211,7 @@ def complete(kind: type[R], changes: Mapping[str, Any]) -> R:
 
 
 def _known(kind: type[Frozen], changes: Mapping[str, Any], where: str) -> None:
-    nested: dict[str, type[Frozen]] = {"lora": Lora, "health": Health}
+    nested: dict[str, type[Frozen]] = {"lora": Lora, "health": Health, "nemo": NemoRL}
     for key, value in changes.items():
         if key not in kind.model_fields:
             near = difflib.get_close_matches(key, kind.model_fields, n=1, cutoff=0.4)

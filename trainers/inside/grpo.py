@@ -71,6 +71,8 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         top_p=recipe.top_p,
         top_k=recipe.top_k,
         beta=recipe.beta,
+        epsilon=recipe.clip_low,
+        epsilon_high=recipe.clip_high,
         loss_type=recipe.loss,
         scale_rewards=recipe.scale_rewards,
         shuffle_dataset=False,

@@ -1,0 +1,138 @@
+"""Whether a GRPO recipe adds up on NeMo RL: batches, GPUs, epochs, validation. Pure; each finding names its remedy.
+
+The release validates types, not numbers: a wrong sum fails minutes into a run, or worse, trains for nought steps. It
+knows the release's arithmetic (v0.7.0) and refuses to know its spelling (`trainers.nemo_config`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contracts.errors import ConfigError
+from trainers.recipes import GRPORecipe
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines of one attempt."""
+
+    nodes: int
+    gpus: int
+    """Per node."""
+
+
+def check(recipe: GRPORecipe, cluster: Cluster, prompts: int | None = None) -> None:
+    """ConfigError with every finding. `prompts`: training prompts without the validation share, where already known."""
+    found = [*_spelling(recipe), *_gpus(recipe, cluster)]
+    if not found:
+        found = [*_batches(recipe, cluster), *_periods(recipe), *(_prompts(recipe, prompts) if prompts is not None else [])]
+    if found:
+        raise ConfigError("GRPO on NeMo RL: " + "; ".join(found))
+
+
+def sampled_at_once(recipe: GRPORecipe) -> int:
+    """Prompts in one generation batch, rounded as the release rounds."""
+    return int(recipe.prompts_per_step * (recipe.nemo.batch_multiplier if recipe.nemo.dynamic_sampling else 1))
+
+
+def epochs(recipe: GRPORecipe, prompts: int) -> int:
+    """Epochs that hold all steps, and one more, for a resume that begins at an epoch's end."""
+    per_epoch = max(1, prompts // sampled_at_once(recipe))
+    if not recipe.nemo.dynamic_sampling:
+        return -(-recipe.steps // per_epoch) + 1
+    cap = recipe.nemo.dynamic_sampling_batches
+    if per_epoch > cap:  # an epoch takes a step, or more than `cap` batches without one end the run
+        return recipe.steps + 1
+    return -(-recipe.steps * (cap + 1) // per_epoch) + 1
+
+
+def validate_every(recipe: GRPORecipe) -> int:
+    """Steps between validations; 0: never."""
+    return recipe.save_every if recipe.nemo.validate_every is None else recipe.nemo.validate_every
+
+
+def training_gpus(recipe: GRPORecipe, cluster: Cluster) -> int:
+    """GPUs that hold the weights that learn."""
+    nemo = recipe.nemo
+    if nemo.generation == "colocated":
+        return cluster.nodes * cluster.gpus
+    if cluster.nodes == 1:
+        return cluster.gpus - nemo.generation_gpus
+    return (cluster.nodes - nemo.generation_nodes) * cluster.gpus
+
+
+def data_parallel(recipe: GRPORecipe, cluster: Cluster) -> int:
+    """Groups of GPUs that each train on a share of the batch."""
+    return training_gpus(recipe, cluster) // recipe.nemo.tensor_parallel
+
+
+def _spelling(recipe: GRPORecipe) -> list[str]:
+    found = []
+    if recipe.loss not in ("dapo", "grpo"):
+        found.append(f"loss {recipe.loss!r} has no counterpart; set loss = 'dapo' or 'grpo'")
+    if recipe.scale_rewards == "batch":
+        found.append("scale_rewards 'batch' has no counterpart; set scale_rewards = 'group' or 'none'")
+    if recipe.lora and recipe.lora.alpha != int(recipe.lora.alpha):
+        found.append(f"lora.alpha {recipe.lora.alpha} must be whole; set lora.alpha = {round(recipe.lora.alpha)}")
+    if recipe.lora and isinstance(recipe.lora.targets, str) and recipe.lora.targets != "all-linear":
+        found.append(f"lora.targets {recipe.lora.targets!r} must be 'all-linear' or a list of module names")
+    if recipe.lora and getattr(recipe.lora, "quantize", "none") != "none":
+        found.append("lora.quantize has no counterpart; set lora.quantize = 'none'")
+    return found
+
+
+def _gpus(recipe: GRPORecipe, cluster: Cluster) -> list[str]:
+    nemo = recipe.nemo
+    if cluster.gpus < 1:
+        return ["it needs GPUs; set training.gpus to the GPUs of a node"]
+    if nemo.generation == "dedicated" and cluster.nodes == 1 and not 0 < nemo.generation_gpus < cluster.gpus:
+        return [f"dedicated generation on one node needs 0 < nemo.generation_gpus < {cluster.gpus}, it is {nemo.generation_gpus}"]
+    if nemo.generation == "dedicated" and cluster.nodes > 1 and not 0 < nemo.generation_nodes < cluster.nodes:
+        return [f"dedicated generation needs 0 < nemo.generation_nodes < {cluster.nodes} nodes, it is {nemo.generation_nodes}"]
+    found = []
+    train = training_gpus(recipe, cluster)
+    if train % nemo.tensor_parallel:
+        found.append(f"{train} training GPUs are no multiple of nemo.tensor_parallel {nemo.tensor_parallel}")
+    shared = nemo.generation_gpus if nemo.generation == "dedicated" and cluster.nodes == 1 else cluster.gpus
+    if shared % nemo.generation_tensor_parallel:
+        found.append(
+            f"{shared} generation GPUs of a node are no multiple of nemo.generation_tensor_parallel {nemo.generation_tensor_parallel}"
+        )
+    return found
+
+
+def _batches(recipe: GRPORecipe, cluster: Cluster) -> list[str]:
+    total = recipe.prompts_per_step * recipe.generations
+    batch = recipe.nemo.train_batch or total
+    ways = data_parallel(recipe, cluster)
+    if total % batch:
+        return [
+            f"prompts_per_step * generations = {total} is no multiple of nemo.train_batch {batch}; set nemo.train_batch = 0 (all of them)"
+        ]
+    if batch % ways:
+        per = recipe.generations
+        better = next(n for n in range(recipe.prompts_per_step, recipe.prompts_per_step + ways + 1) if n * per % ways == 0)
+        remedy = f"set prompts_per_step = {better}" if not recipe.nemo.train_batch else f"set nemo.train_batch to a multiple of {ways}"
+        return [f"a batch of {batch} answers does not divide among {ways} data-parallel shares; {remedy}, or change training.gpus"]
+    if not recipe.nemo.packing and batch // ways % recipe.micro_batch:
+        return [f"a share of {batch // ways} answers is no multiple of micro_batch {recipe.micro_batch}; set nemo.packing, or a divisor"]
+    return []
+
+
+def _periods(recipe: GRPORecipe) -> list[str]:
+    every = validate_every(recipe)
+    if every and recipe.save_every % every:
+        return [
+            f"save_every {recipe.save_every} is no multiple of nemo.validate_every {every}: checkpoints would lack their figure; align them"
+        ]
+    return []
+
+
+def _prompts(recipe: GRPORecipe, prompts: int) -> list[str]:
+    need = sampled_at_once(recipe)
+    if prompts < need:
+        return [
+            f"{prompts} training prompts are fewer than the {need} of one step, and an incomplete batch is dropped: no step at all; "
+            f"set prompts_per_step to {max(1, prompts)} or less, raise nemo.max_prompt, or collect more"
+        ]
+    return []
