@@ -92,7 +92,7 @@ class Wrapper:
         lock = os.environ.get("RATCHET_LOCK_FD")
         with (self.job.folder / "trainer.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", f"trainers.inside.{self.job.plan.method.value}"],
+                [sys.executable, "-m", _module(self.job.plan.method)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -141,6 +141,11 @@ class Wrapper:
         self.job.events.write("published", result.step, checkpoint=bound, files=files)
         for done_with in (folder, self.job.folder / "work"):
             shutil.rmtree(done_with, ignore_errors=True)
+
+
+def _module(method: Method) -> str:
+    """What trains: TRL's process for the method, or the cluster's."""
+    return "trainers.inside.nemo" if os.environ.get("RATCHET_BACKEND") == "nemo-rl" else f"trainers.inside.{method.value}"
 
 
 def _name(job: Job) -> str:

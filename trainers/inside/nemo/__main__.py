@@ -1,0 +1,260 @@
+"""The trainer process on NeMo RL: prepares a run, watches over it, keeps its checkpoints, and leaves the result.
+
+The run is a child (`launcher`): Ray takes signals and can hang, so this process stays free of both. It speaks to the run
+by files and judges it by files. SIGTERM becomes a stop file; the run ends at its next step with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from contracts.errors import Permanent, RatchetError
+from contracts.exits import Outcome
+from trainers.inside import checkpoints
+from trainers.inside.health import Watch
+from trainers.inside.job import Job, Result, here
+from trainers.inside.nemo import data, export, launcher, release, steps
+from trainers.inside.nemo.figures import Reader
+from trainers.inside.parallel import die_with_parent
+from trainers.inside.training import Stop
+from trainers.nemo_arithmetic import Cluster, check
+from trainers.nemo_config import Places, render
+from trainers.nemo_keys import refuse_unknown
+from trainers.recipes import GRPORecipe
+
+POLL = 0.2
+"""Seconds between two looks at the run."""
+RESERVE = 5.0
+"""Seconds of the grace that are left for our own last words when the run must be killed."""
+
+
+class Asked(Stop):
+    """Hears SIGTERM and tells the run at once, whatever this process is busy with."""
+
+    def __init__(self) -> None:
+        self.file: Path | None = None
+        super().__init__()
+
+    def _hear(self, *_: object) -> None:
+        self.asked = True
+        if self.file is not None:
+            self.file.touch()
+
+
+class Run:
+    """One incarnation, from its data to its result."""
+
+    def __init__(self, job: Job, stop: Asked) -> None:
+        self.job = job
+        self.stop = stop
+        self.recipe = job.recipe(GRPORecipe)
+        self.work = job.folder / "work"
+        self.checkpoints = self.work / "checkpoints"
+        self.resume = job.resume
+        self.kept = self.resume.step if self.resume else 0
+        self.step = self.kept
+        self.figures: dict[str, float] = {}
+        self.watch = Watch(self.recipe.health, self.recipe.beta)
+        self.wrong: str | None = None
+        self.asked_at: float | None = None
+
+    def result(self) -> Result:
+        """Runs to an end, whichever it is."""
+        try:
+            pinned = checkpoints.resume_folder(self.job.run.parent, self.resume) if self.resume else None
+        except RatchetError as error:  # another attempt starts afresh, so this is the attempt's failure, not the plan's
+            return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
+        found = release.find()
+        config = self._prepare(found)
+        steps.lay_down(pinned, self.kept, self.checkpoints)
+        self._warn(found)
+        self.stop.file = self.work / launcher.STOP
+        if self.stop.asked:
+            return Result(Outcome.PREEMPTED, "asked to stop before the first step", self.kept, {})
+        code = self._follow(self._start(config, found))
+        return self._derive(code)
+
+    def _prepare(self, found: release.Release) -> Path:
+        """Data and configuration, checked against this container's release."""
+        nemo = self.recipe.nemo
+        rows = data.short(data.rows(self.job.run / "prompts.parquet"), _lengths(self.job.run / "model"), nemo.max_prompt)
+        if not rows:
+            raise Permanent("the training set holds no prompts; this plan should not have been made")
+        train, validation = data.split(rows, nemo.validation_prompts, self.job.plan.seed)
+        counts = data.write(self.work / "data", train, validation)
+        cluster = Cluster(int(os.environ.get("RATCHET_NODES", "1")), self.job.gpus)
+        check(self.recipe, cluster, counts.train)
+        places = self._places(found)
+        config = render(
+            self.recipe, cluster, places, counts, self.job.plan.seed, found.dialect, self.job.adjustment.memory, self._time_left()
+        )
+        refuse_unknown(config, found.keys, f"the release at {found.root}")
+        return release.write(config, self.work / "config.yaml")
+
+    def _places(self, found: release.Release) -> Places:
+        return Places(
+            base=str(found.base),
+            model=str(self.job.run / "model"),
+            train=str(self.work / "data" / "train.jsonl"),
+            validation=str(self.work / "data" / "validation.jsonl"),
+            checkpoints=str(self.checkpoints),
+            logs=str(self.work / "logs"),
+            plan=str(self.job.run / "plan.json"),
+            journal=str(self.work / "rewards.jsonl"),
+        )
+
+    def _time_left(self) -> float | None:
+        """Seconds until the release should save and end by itself: the attempt's time, less one grace."""
+        whole = float(os.environ.get("RATCHET_TIMEOUT", "inf"))
+        if whole == float("inf"):
+            return None
+        first = min(self.job.run.glob("i[0-9]*/events.jsonl"), key=lambda path: int(path.parent.name[1:]), default=None)
+        began = json.loads(first.open().readline())["at"] if first else time.time()
+        return max(1.0, began + whole - time.time() - self.recipe.grace_seconds)
+
+    def _warn(self, found: release.Release) -> None:
+        if self.resume and self.recipe.beta and not found.keeps_reference:
+            reason = (
+                f"this release takes its KL reference after loading: from here on the pull is to step {self.kept}, not to the start model"
+            )
+            self.job.events.write("warning", self.kept, reason=reason)
+
+    def _start(self, config: Path, found: release.Release) -> subprocess.Popen[bytes]:
+        lock = os.environ.get("RATCHET_LOCK_FD")
+        return subprocess.Popen(
+            [sys.executable, "-m", "trainers.inside.nemo.launcher", str(config), str(self.work), str(found.entry)],
+            stdin=subprocess.DEVNULL,
+            cwd=found.root,
+            pass_fds=[int(lock)] if lock else [],
+        )
+
+    def _follow(self, run: subprocess.Popen[bytes]) -> int:
+        """Watches until the run has ended, by itself or by us; its return code."""
+        reader = Reader(self.work / launcher.FIGURES, self.work / "rewards.jsonl")
+        while (code := run.poll()) is None:
+            self._look(reader)
+            if self.wrong:
+                run.kill()
+            if self.stop.asked:
+                self._ask(run)
+            time.sleep(POLL)
+        self._look(reader)
+        return code
+
+    def _ask(self, run: subprocess.Popen[bytes]) -> None:
+        self.asked_at = self.asked_at or time.monotonic()
+        grace = float(os.environ.get("RATCHET_GRACE", "30"))
+        hooks = self.work / launcher.HOOKS
+        deaf = hooks.exists() and not json.loads(hooks.read_text() or "{}").get("TimeoutChecker", True)
+        if deaf or time.monotonic() - self.asked_at > grace - RESERVE:
+            run.kill()
+
+    def _look(self, reader: Reader) -> None:
+        """New figures first, then new checkpoints: a step that went wrong is not kept."""
+        for step, figures in reader.steps():
+            self.step, self.figures = step, figures
+            self.job.events.write("progress", step, **figures)
+            self.wrong = self.wrong or self.watch.judge(step, figures)
+            if self.wrong:
+                self.job.events.write("warning", step, reason=self.wrong)
+                return
+        self._keep()
+
+    def _keep(self) -> None:
+        for found in self._found():
+            if found.step <= self.kept or found.missing:
+                continue
+            folder = self.job.folder / f"step_{found.step}"
+            try:
+                manifest = steps.keep(found, folder, self.work)
+            except FileNotFoundError:  # the release has just rotated it away
+                continue
+            path = folder.relative_to(self.job.run.parent).as_posix()
+            self.job.events.write("checkpoint", found.step, path=path, manifest=manifest)
+            self.kept = found.step
+            checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.resume)
+
+    def _found(self) -> list[steps.Found]:
+        adapter = self.recipe.lora is not None
+        return steps.look(self.checkpoints, adapter, consolidated=False)
+
+    def _derive(self, code: int) -> Result:
+        self._tell_broken()
+        if self.wrong:
+            return Result(Outcome.FAILED, self.wrong, self.step, self.figures)
+        if self.kept >= self.recipe.steps:
+            return self._export()
+        if self.stop.asked:
+            lost = max(0, self.step - self.kept)
+            reason = f"asked to stop; checkpointed at step {self.kept} of {self.recipe.steps}" + (f", {lost} steps lost" if lost else "")
+            return Result(Outcome.PREEMPTED, reason, self.kept, self.figures)
+        return Result(Outcome.FAILED, self._why(code), self.kept, self.figures)
+
+    def _tell_broken(self) -> None:
+        """What the run left that is no checkpoint, for whoever wonders."""
+        for found in self._found():
+            if found.missing:
+                self.job.events.write("warning", found.step, reason=f"step {found.step} is incomplete: {', '.join(found.missing)}")
+        if left := steps.leftovers(self.checkpoints):
+            self.job.events.write("warning", self.kept, reason=f"unfinished saves, never resumed from: {', '.join(left)}")
+
+    def _why(self, code: int) -> str:
+        error = self.work / launcher.ERROR
+        if error.exists():
+            said = json.loads(error.read_text())
+            return f"{said['type']}: {said['message'][-600:]}"
+        if code < 0:
+            return f"the run was killed by signal {-code} (out of memory?) at step {self.step}"
+        if code:
+            return f"the run ended with exit code {code} at step {self.step}; see {self.job.folder / 'trainer.log'}"
+        return (
+            f"the run ended by itself at step {self.step} of {self.recipe.steps}, checkpointed at {self.kept}: its time was nearly over, "
+            "or its epochs held too few prompts with a signal; raise training.timeout, or turn nemo.dynamic_sampling off"
+        )
+
+    def _export(self) -> Result:
+        folder = self.job.folder / f"step_{self.kept}"
+        adapter = self.recipe.lora is not None
+        missing = list(steps.lacks(folder, self.kept, adapter, consolidated=not adapter))
+        if missing:
+            return Result(Outcome.FAILED, f"the last step cannot be published, it lacks {', '.join(missing)}", self.kept, self.figures)
+        export.export(self.job.run / "model", folder, adapter, self.work, self.job.folder / "model")
+        return Result(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
+
+
+def _lengths(model: Path) -> data.Length:
+    """Tokens of a rendered prompt, by the start model's own tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def length(messages: list[dict[str, object]]) -> int:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return length
+
+
+def main() -> None:
+    """The trainer process: leaves a result file whatever happens short of a kill."""
+    die_with_parent()
+    stop = Asked()
+    job = here()
+    try:
+        job.finish(Run(job, stop).result())
+    except ImportError as error:
+        job.finish(Result(Outcome.PERMANENT, f"{error}: this environment cannot train; use a NeMo RL image with ratchet in it", 0, {}))
+    except Permanent as error:
+        job.finish(Result(Outcome.PERMANENT, str(error), 0, {}))
+    except (Exception, MemoryError) as error:
+        job.finish(Result(Outcome.FAILED, f"{type(error).__name__}: {str(error)[:400]}", 0, {}))
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The run's figures as they are written: the release's names become ours, step by step. Reads files, judges nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+NAMES = {
+    "train": {
+        "loss": "loss",
+        "grad_norm": "grad_norm",
+        "lr": "learning_rate",
+        "kl_penalty": "kl",
+        "approx_entropy": "entropy",
+        "reward": "reward",
+        "mean_gen_tokens_per_sample": "answer_tokens",
+        "truncation_rate": "answers_cut",
+        "token_mult_prob_error": "generation_mismatch",
+        "dynamic_sampling_num_gen_batches": "batches_sampled",
+    },
+    "timing/train": {
+        "total_step_time": "step_seconds",
+        "generation": "generation_seconds",
+        "policy_training": "training_seconds",
+        "checkpointing": "checkpoint_seconds",
+    },
+    "validation": {"accuracy": "validation_reward", "avg_length": "validation_answer_tokens"},
+}
+"""Prefix -> the release's name -> ours (v0.7.0: grpo_train, loss_functions, rollouts)."""
+LAST = "timing/train"
+"""The prefix that is logged last in a step."""
+
+
+class Lines:
+    """Whole new lines of a file that somebody else appends to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._at = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Lines since the last call; a torn last line waits for its end."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        ready = data[: data.rfind(b"\n") + 1]
+        self._at += len(ready)
+        for line in ready.splitlines():
+            yield json.loads(line)
+
+
+class Reader:
+    """Steps with their figures, from the logger's file and the reward environment's journal."""
+
+    def __init__(self, figures: Path, journal: Path) -> None:
+        self._figures = Lines(figures)
+        self._journal = Lines(journal)
+        self._current: dict[str, float] = {}
+        self._answers = self._abstained = 0
+
+    def steps(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """(step, figures) of every step that ended since the last call."""
+        for line in self._journal.new():
+            self._answers += line["answers"]
+            self._abstained += line["abstained"]
+        for line in self._figures.new():
+            names = NAMES.get(line["prefix"], {})
+            self._current |= {names[name]: float(value) for name, value in line["figures"].items() if name in names}
+            if line["prefix"] == LAST:
+                yield int(line["step"]), self._take()
+
+    def _take(self) -> dict[str, float]:
+        figures, self._current = self._current, {}
+        if self._answers:
+            figures["abstained"] = self._abstained / self._answers
+        self._answers = self._abstained = 0
+        return figures
