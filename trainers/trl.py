@@ -23,20 +23,21 @@ class _OnTRL:
     method: ClassVar[str]
     kind: ClassVar[type[Recipe]]
     reads: ClassVar[Literal["pairs", "prompts", "demonstrations"]]
+    spreads: ClassVar[bool] = False
+    """Whether one run can be many processes."""
 
     def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """The complete recipe as JSON data. ConfigError for an unknown key or an impossible value."""
         return complete(self.kind, changes).model_dump(mode="json")
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
-        """The plan's job, same input, same spec. One process: at most one GPU."""
+        """The plan's job, same input, same spec: a process per GPU, on every node; without GPUs one process."""
         if plan.method != self.method:
             raise Permanent(f"plan {plan.id[:12]} asks for {plan.method!r}, not {self.method!r}; take the trainer of that name")
         if plan.start.parent is not None:
             raise Permanent("the start model is an adapter; merge it into its base and adopt the merged folder")
-        if attempt.gpus > 1:
-            raise ConfigError(f"training.gpus = {attempt.gpus}: this trainer is one process and uses at most one GPU; set 0 or 1")
         recipe = complete(self.kind, plan.recipe)
+        self._fits(recipe, attempt)
         spec = JobSpec(
             name="",
             plan=plan.id,
@@ -52,6 +53,15 @@ class _OnTRL:
         )
         return spec.model_copy(update={"name": job_name(plan.id, attempt.number, digest(spec))})
 
+    def _fits(self, recipe: Recipe, attempt: Attempt) -> None:
+        many = max(1, attempt.gpus) * attempt.nodes > 1
+        if many and not self.spreads:
+            raise ConfigError(
+                f"training.gpus = {attempt.gpus} on {attempt.nodes} nodes: {self.method} on TRL uses at most one GPU; set 0 or 1"
+            )
+        if recipe.lora and recipe.lora.quantize != "none" and (attempt.gpus == 0 or many):
+            raise ConfigError("recipe: lora.quantize = nf4 trains on exactly one GPU; set training.gpus = 1, or quantize to none")
+
 
 class DPO(_OnTRL):
     """Preference pairs; with an SFT share unless the recipe says otherwise."""
@@ -59,6 +69,7 @@ class DPO(_OnTRL):
     method = "dpo"
     kind = DPORecipe
     reads = "pairs"
+    spreads = True
 
 
 class SFT(_OnTRL):
@@ -91,5 +102,7 @@ def _environment(recipe: Recipe, attempt: Attempt) -> dict[str, str]:
         "RATCHET_TIMEOUT": repr(float(attempt.timeout)),
         "RATCHET_GRACE": str(recipe.grace_seconds),
         "RATCHET_GPUS": str(attempt.gpus),
+        "RATCHET_NODES": str(attempt.nodes),
+        "RATCHET_PROCESSES": str(max(1, attempt.gpus)),
         "RATCHET_ADJUSTMENT": attempt.adjustment.model_dump_json(),
     }

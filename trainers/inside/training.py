@@ -7,11 +7,9 @@ resume is exact.
 
 from __future__ import annotations
 
-import ctypes
+import importlib.util
 import math
-import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 from contracts.errors import Permanent, RatchetError
 from contracts.exits import Outcome
 from contracts.training import ResumePoint
-from trainers.inside import checkpoints
+from trainers.inside import checkpoints, parallel
 from trainers.inside.health import Watch
 from trainers.inside.job import Job, Result, here
 from trainers.recipes import Recipe
@@ -53,33 +51,34 @@ class Stop:
         self.asked = True
 
 
-def die_with_parent() -> None:
-    """Linux: this process is killed when the wrapper is, so that no orphan goes on writing (prctl(2), PR_SET_PDEATHSIG)."""
-    if sys.platform == "linux":
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 Build = Callable[[Job, dict[str, Any]], Any]
 """(job, shared arguments) -> the library's trainer, ready to train."""
 
 
 def main(build: Build, kind: type[Recipe]) -> None:
     """The trainer process: trains, and leaves a result file whatever happens short of a kill."""
-    die_with_parent()
+    parallel.die_with_parent()
     stop = Stop()
     job = here()
     try:
-        job.finish(_run(job, job.recipe(kind), build, stop))
+        _finish(job, _run(job, job.recipe(kind), build, stop))
     except ImportError as error:
-        job.finish(Result(Outcome.PERMANENT, f"{error}: this environment cannot train; install ratchet[train]", 0, {}))
+        _finish(job, Result(Outcome.PERMANENT, f"{error}: this environment cannot train; install ratchet[train]", 0, {}))
     except Permanent as error:
-        job.finish(Result(Outcome.PERMANENT, str(error), 0, {}))
+        _finish(job, Result(Outcome.PERMANENT, str(error), 0, {}))
     except (Exception, MemoryError) as error:
-        job.finish(Result(Outcome.FAILED, f"{type(error).__name__}: {str(error)[:400]}", 0, {}))
+        _finish(job, Result(Outcome.FAILED, f"{type(error).__name__}: {str(error)[:400]}", 0, {}))
         raise
+
+
+def _finish(job: Job, result: Result) -> None:
+    """Rank 0 speaks for all; but where a rank fails, its reason counts, and what others say because of it does not."""
+    if parallel.alone():
+        return job.finish(result)
+    good = result.outcome in (Outcome.DONE, Outcome.PREEMPTED)
+    if parallel.rank() == 0 if good else job.result() is None:
+        job.finish(result)
+    return None
 
 
 def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
@@ -90,8 +89,8 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
         return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
     trainer = build(job, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
-    trainer.add_callback(watcher.callback())
-    if stop.asked:
+    trainer.add_callback(watcher.callback(trainer))
+    if parallel.agreed(trainer, stop.asked):
         return Result(Outcome.PREEMPTED, "asked to stop before the first step", resume.step if resume else 0, {})
     trainer.train(resume_from_checkpoint=str(folder) if folder else None)
     step = int(trainer.state.global_step)
@@ -120,7 +119,7 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
         "weight_decay": recipe.weight_decay,
         "max_grad_norm": recipe.max_grad_norm,
         "optim": "adamw_torch",
-        "model_init_kwargs": {"dtype": "float32"},
+        "model_init_kwargs": {"dtype": "float32"} | quantization(recipe),
         "bf16": recipe.precision == "bf16" or (recipe.precision == "auto" and on_gpu),
         "gradient_checkpointing": recipe.gradient_checkpointing,
         "use_cpu": not on_gpu,
@@ -130,9 +129,10 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
         "logging_nan_inf_filter": False,  # else the watch would never see a NaN
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": on_gpu,
+        "ddp_find_unused_parameters": False,
         "disable_tqdm": True,
         "report_to": "none",
-    }
+    } | parallel.sharding(job.run / "model", job.gpus)
 
 
 def lora(recipe: Recipe) -> Any:
@@ -145,6 +145,16 @@ def lora(recipe: Recipe) -> Any:
     return LoraConfig(
         r=recipe.lora.rank, lora_alpha=recipe.lora.alpha, lora_dropout=recipe.lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
     )
+
+
+def quantization(recipe: Recipe) -> dict[str, Any]:
+    """How the library loads the start model where only an adapter trains on it (QLoRA); nothing for whole numbers."""
+    if recipe.lora is None or recipe.lora.quantize == "none":
+        return {}
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise Permanent("lora.quantize = nf4 needs bitsandbytes, which is not installed here; install it, or set quantize to none")
+    four_bits = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+    return {"quantization_config": {**four_bits, "bnb_4bit_compute_dtype": "bfloat16"}}
 
 
 class _Watcher:
@@ -164,10 +174,11 @@ class _Watcher:
             return
         numbers = {ours: float(logs[theirs]) for theirs, ours in FIGURES.items() if logs.get(theirs) is not None}
         self.figures = {name: value for name, value in numbers.items() if math.isfinite(value)}
-        self.job.events.write("progress", step, **numbers)
-        self.wrong = self.watch.judge(step, logs)
-        if self.wrong:
-            self.job.events.write("warning", step, reason=self.wrong)
+        self.wrong = self.watch.judge(step, logs)  # every rank sees the same figures and judges alike
+        if parallel.rank() == 0:
+            self.job.events.write("progress", step, **numbers)
+            if self.wrong:
+                self.job.events.write("warning", step, reason=self.wrong)
 
     def saved(self, step: int) -> None:
         folder = self.job.folder / f"step_{step}"
@@ -178,14 +189,15 @@ class _Watcher:
         self.job.events.write("checkpoint", step, path=path, manifest=manifest)
         checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.pinned)
 
-    def callback(self) -> Any:
+    def callback(self, trainer: Any) -> Any:
+        """The library's hooks. Ranks meet at a step's end, and before and after a checkpoint is sealed."""
         from transformers import TrainerCallback
 
         watcher = self
 
         class Callback(TrainerCallback):
             def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
-                if watcher.stop.asked:
+                if parallel.agreed(trainer, watcher.stop.asked):
                     control.should_save = control.should_training_stop = True
                 return control
 
@@ -196,14 +208,20 @@ class _Watcher:
                 return control
 
             def on_save(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
-                watcher.saved(state.global_step)
+                trainer.accelerator.wait_for_everyone()  # each rank has written its own random numbers
+                if parallel.rank() == 0:
+                    watcher.saved(state.global_step)
+                trainer.accelerator.wait_for_everyone()
                 return control
 
         return Callback()
 
 
-def save(trainer: Any, job: Job) -> Path:
-    """The trained model beside the start model's own files, in the start model's number type; an adapter is merged first."""
+def save(trainer: Any, job: Job) -> None:
+    """The trained model beside the start model's own files, in the start model's number type; an adapter is merged first.
+
+    All ranks take part, because shards must be gathered; rank 0 writes.
+    """
     import torch
 
     types = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -211,9 +229,26 @@ def save(trainer: Any, job: Job) -> Path:
     stored = checkpoints.stored_dtype(start)
     if stored not in types:
         raise Permanent(f"the start model's weights are {stored}; train from float32, bfloat16 or float16 weights")
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(model, "merge_and_unload"):
-        model = model.merge_and_unload()
-    raw = job.folder / "work" / "trained"
-    model.to(types[stored]).save_pretrained(raw)
-    return checkpoints.publishable(start, raw, job.folder / "model")
+    whole = trainer.accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
+    if parallel.rank() == 0:
+        raw = job.folder / "work" / "trained"
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if hasattr(model, "merge_and_unload"):
+            adapter = job.folder / "work" / "adapter"
+            model.save_pretrained(adapter, state_dict=whole)
+            model, whole = merged(start, adapter), None
+        if whole is None:
+            model.to(types[stored]).save_pretrained(raw)
+        else:
+            model.save_pretrained(raw, state_dict={name: value.to(types[stored]) for name, value in whole.items()})
+        checkpoints.publishable(start, raw, job.folder / "model")
+    trainer.accelerator.wait_for_everyone()
+
+
+def merged(start: Path, adapter: Path) -> Any:
+    """The start model's own weights, read anew as float32, with the adapter added: also where it trained on four bits of each."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(start, dtype="float32")
+    return PeftModel.from_pretrained(base, adapter).merge_and_unload()

@@ -22,6 +22,7 @@ from contracts.ids import canonical
 from contracts.model import model_ref
 from contracts.training import Checkpoint, Method
 from trainers.code import code_digest
+from trainers.inside import parallel
 from trainers.inside.job import Job, Result, here
 from trainers.recipes import KINDS
 
@@ -55,6 +56,16 @@ class Wrapper:
         if result.outcome == Outcome.DONE:
             self._publish(result)
         return result
+
+    def follow(self) -> Result:
+        """On another node than the first: trains along, and says what the first one's result is. It writes and judges nothing."""
+        self._check()
+        trainer, forwarded = self._spawn(), False
+        while _wait(trainer) is None:
+            if self.asked_at is not None and not forwarded:
+                forwarded = True
+                trainer.terminate()
+        return self.job.result() or Result(Outcome.FAILED, "the ranks of this node ended before the first node's said how", 0, {})
 
     def _check(self) -> None:
         plan = self.job.plan
@@ -90,9 +101,10 @@ class Wrapper:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         lock = os.environ.get("RATCHET_LOCK_FD")
-        with (self.job.folder / "trainer.log").open("ab") as log:
+        grace = float(os.environ.get("RATCHET_GRACE", "30")) - RESERVE
+        with (self.job.folder / f"trainer{parallel.node() or ''}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", _module(self.job.plan.method)],
+                parallel.command(_module(self.job.plan.method), grace),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -167,7 +179,10 @@ def main() -> int:
         root = os.environ.get("RATCHET_ARTIFACTS")
         if not root:
             raise Permanent("RATCHET_ARTIFACTS is not set; the executor names the folder that checkpoints go to")
-        result = Wrapper(job, FolderArtifacts(Path(root))).run()
+        wrapper = Wrapper(job, FolderArtifacts(Path(root)))
+        if parallel.node() > 0:
+            return CODES[wrapper.follow().outcome]
+        result = wrapper.run()
         job.events.write("stopped", result.step, outcome=result.outcome.value, reason=result.reason)
     except Permanent as error:
         result = Result(Outcome.PERMANENT, str(error), 0, {})

@@ -110,11 +110,21 @@ def test_threads_and_offline_reach_the_environment() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in DPO().job(plan(Method.DPO), Attempt(number=1, timeout=60, gpus=1)).environment
 
 
+def test_many_gpus_are_a_process_each() -> None:
+    spec = DPO().job(plan(Method.DPO), Attempt(number=1, timeout=60, gpus=4, nodes=2))
+    assert (spec.gpus, spec.nodes) == (4, 2)
+    assert (spec.environment["RATCHET_PROCESSES"], spec.environment["RATCHET_NODES"]) == ("4", "2")
+    assert DPO().job(plan(Method.DPO), FIRST).environment["RATCHET_PROCESSES"] == "1"
+
+
 def test_what_it_cannot_run_is_refused() -> None:
     with pytest.raises(Permanent, match="asks for"):
         GRPO().job(plan(Method.DPO), FIRST)
     with pytest.raises(ConfigError, match="at most one GPU"):
-        DPO().job(plan(Method.DPO), Attempt(number=1, timeout=60, gpus=2))
+        GRPO().job(plan(Method.GRPO), Attempt(number=1, timeout=60, gpus=2))
+    for resources in ({"gpus": 0}, {"gpus": 2}, {"gpus": 1, "nodes": 2}):
+        with pytest.raises(ConfigError, match="exactly one GPU"):
+            DPO().job(plan(Method.DPO, lora={"quantize": "nf4"}), Attempt(number=1, timeout=60, **resources))
     with pytest.raises(Permanent, match="adapter"):
         DPO().job(plan(Method.DPO, start=START.model_copy(update={"parent": "f" * 64})), FIRST)
 

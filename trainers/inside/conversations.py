@@ -1,0 +1,152 @@
+"""Pairs as conversations, and conversations as tokens, rendered by the model's own chat template.
+
+A prompt is a JSON list of messages; assistant messages may carry `tool_calls`, and role `tool` answers them. An answer is
+text, or a JSON assistant message in canonical form: {"role": "assistant", "content": …, "tool_calls": […]}. A column `tools`
+(JSON list of schemas, or null) names what the assistant could call. A template that leaves any of it out silently would
+train on something else than what is served: that is an error here. This module knows no model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from contracts.errors import Permanent
+from trainers.inside.batches import Pair
+
+Message = dict[str, Any]
+
+
+class Example(NamedTuple):
+    """One preference in words."""
+
+    prompt: list[Message]
+    chosen: Message
+    rejected: Message
+    tools: list[dict[str, Any]] | None
+    weight: float
+
+    @property
+    def calls(self) -> bool:
+        """Whether any message calls a tool or answers a call."""
+        return any(message.get("tool_calls") or message["role"] == "tool" for message in [*self.prompt, self.chosen, self.rejected])
+
+
+def read(path: Path, weigh: bool) -> list[Example]:
+    """The pairs of a Parquet file (contracts.records.PAIRS); its column `tools` may be absent. Permanent for a broken row."""
+    import pyarrow.parquet as pq
+
+    wanted = ["prompt", "chosen", "rejected", "weight"]
+    known = pq.read_schema(path).names
+    rows = pq.read_table(path, columns=[*wanted, *(["tools"] if "tools" in known else [])]).to_pylist()
+    return [_example(row, number, weigh) for number, row in enumerate(rows)]
+
+
+def _example(row: Mapping[str, Any], number: int, weigh: bool) -> Example:
+    try:
+        prompt = [_plain(message) for message in json.loads(row["prompt"])]
+        tools = json.loads(row["tools"]) if row.get("tools") else None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Permanent(f"pair {number}: prompt or tools are no JSON list as contracts.records.PAIRS describes ({error})") from error
+    return Example(prompt, answer(row["chosen"]), answer(row["rejected"]), tools or None, float(row["weight"]) if weigh else 1.0)
+
+
+def answer(text: str) -> Message:
+    """The assistant's message: `text` itself, or the message that it is the JSON of."""
+    if text.startswith("{"):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if isinstance(value, dict) and value.get("role") == "assistant":
+            return _plain(value)
+    return {"role": "assistant", "content": text}
+
+
+def _plain(message: Mapping[str, Any]) -> Message:
+    """As templates expect it: no nulls, and a call's arguments as an object, which on the wire are text (JSON in JSON)."""
+    plain = {key: value for key, value in message.items() if value is not None}
+    plain = {"role": message["role"], "content": "", **plain}
+    if plain.get("tool_calls"):
+        plain["tool_calls"] = [_call(call) for call in plain["tool_calls"]]
+    return plain
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call.get("function") or {})
+    if isinstance(function.get("arguments"), str):
+        with suppress(ValueError):  # broken arguments may be just what a rejected answer is rejected for
+            function["arguments"] = json.loads(function["arguments"])
+    return {**call, "function": function} if function else dict(call)
+
+
+def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[tuple[int, Pair]]:
+    """(index, tokens) of each pair whose prompt leaves room for an answer within `max_length` tokens.
+
+    Permanent where the template cannot render tools or calls that the examples hold.
+    """
+    for check in (_tools_are_rendered, _calls_are_rendered):
+        check(tokenizer, examples)
+    pairs = [_pair(tokenizer, example) for example in examples]
+    return [(number, pair.cut(max_length)) for number, pair in enumerate(pairs) if len(pair.prompt) < max_length]
+
+
+def _pair(tokenizer: Any, example: Example) -> Pair:
+    """The answers begin where the prompt alone and the whole conversations part, which is not always at the prompt's end."""
+    prompt = _ids(tokenizer, example.prompt, example.tools, add_generation_prompt=True)
+    whole = [_ids(tokenizer, [*example.prompt, last], example.tools) for last in (example.chosen, example.rejected)]
+    begin = min(_common(prompt, ids) for ids in whole)
+    return Pair(prompt[:begin], whole[0][begin:], whole[1][begin:])
+
+
+def _ids(tokenizer: Any, messages: list[Message], tools: Any, **options: Any) -> list[int]:
+    rendered = _render(tokenizer, messages, tools, tokenize=True, return_dict=True, **options)
+    return list(rendered["input_ids"])
+
+
+def _render(tokenizer: Any, messages: list[Message], tools: Any, **options: Any) -> Any:
+    from jinja2 import TemplateError
+
+    try:
+        return tokenizer.apply_chat_template(messages, tools=tools, **options)
+    except (TemplateError, TypeError) as error:
+        raise Permanent(
+            f"the model's chat template cannot render a conversation ({error}); fix the template, or leave such pairs out"
+        ) from error
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    for at, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return at
+    return min(len(one), len(other))
+
+
+def _tools_are_rendered(tokenizer: Any, examples: Sequence[Example]) -> None:
+    example = next((example for example in examples if example.tools), None)
+    if example and _text(tokenizer, example.prompt, example.tools) == _text(tokenizer, example.prompt, None):
+        raise Permanent("the pairs name tools, but the model's chat template leaves them out; adopt a model whose template renders `tools`")
+
+
+def _calls_are_rendered(tokenizer: Any, examples: Sequence[Example]) -> None:
+    example = next((example for example in examples if example.calls), None)
+    if example is None:
+        return
+    for last in (example.chosen, example.rejected):
+        messages = [*example.prompt, last]
+        for at, message in enumerate(messages):
+            without = [*messages[:at], {key: value for key, value in message.items() if key != "tool_calls"}, *messages[at + 1 :]]
+            if message.get("tool_calls") and _text(tokenizer, messages, example.tools) == _text(tokenizer, without, example.tools):
+                raise Permanent(
+                    "an assistant message calls a tool, but the model's chat template leaves `tool_calls` out; adopt another model"
+                )
+            other = [*messages[:at], {**message, "content": "\N{SECTION SIGN}"}, *messages[at + 1 :]]
+            if message["role"] == "tool" and _text(tokenizer, messages, example.tools) == _text(tokenizer, other, example.tools):
+                raise Permanent("a tool answers, but the model's chat template leaves role `tool` out; adopt another model")
+
+
+def _text(tokenizer: Any, messages: list[Message], tools: Any) -> str:
+    return str(_render(tokenizer, messages, tools, tokenize=False))

@@ -1,0 +1,112 @@
+"""Many processes as one training run: how they are started, how they agree, and how a large model is spread over GPUs.
+
+One process per GPU, started by torchrun on each node. One node finds its own meeting point; several take it from the
+environment that the executor sets: RATCHET_NODES, RATCHET_NODE (this node's number, from 0), MASTER_ADDR, MASTER_PORT. All
+nodes see one run folder. Rank 0 alone writes events, checkpoints' manifests and the result. On GPUs a model is sharded by
+FSDP2; on CPUs every process holds all of it (DDP). FSDP2 has not been run: there was no GPU to run it on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import Permanent
+
+
+def rank() -> int:
+    """This process's number among all of the run; 0 where it is alone."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def alone() -> bool:
+    """Whether the run is this process."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
+def node() -> int:
+    """This machine's number among those of the job."""
+    return int(os.environ.get("RATCHET_NODE", "0"))
+
+
+def command(module: str, grace: float) -> list[str]:
+    """argv that trains with `module`: the module itself for one process, else the launcher with torchrun's options.
+
+    `grace`: seconds that ranks have after SIGTERM. Permanent where several nodes are asked for and no meeting point is given.
+    """
+    nodes, here = int(os.environ.get("RATCHET_NODES", "1")), int(os.environ.get("RATCHET_PROCESSES", "1"))
+    if nodes * here == 1:
+        return [sys.executable, "-m", module]
+    options = ["--nproc-per-node", str(here), "--max-restarts", "0", "--shutdown-timeout", str(max(1, int(grace)))]
+    return [sys.executable, "-m", "trainers.inside.parallel", *options, *_meeting(nodes), "-m", module]
+
+
+def _meeting(nodes: int) -> list[str]:
+    if nodes == 1:
+        return ["--standalone", "--nnodes", "1"]
+    missing = [name for name in ("RATCHET_NODE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise Permanent(f"{nodes} nodes, but {', '.join(missing)} is not set; the executor sets it on every node of the job")
+    place = ["--master-addr", os.environ["MASTER_ADDR"], "--master-port", os.environ["MASTER_PORT"]]
+    return ["--nnodes", str(nodes), "--node-rank", os.environ["RATCHET_NODE"], *place]
+
+
+def die_with_parent() -> None:
+    """Linux: this process is killed when its parent is, so that no orphan goes on writing (prctl(2), PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def agreed(trainer: Any, flag: bool) -> bool:
+    """Whether any rank says so; all ranks must ask together, and all hear the same."""
+    if trainer.args.world_size == 1:
+        return flag
+    import torch
+
+    said = torch.tensor(int(flag), device=trainer.accelerator.device)
+    torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MAX)
+    return bool(said.item())
+
+
+def sharding(model: Path, gpus: int) -> dict[str, Any]:
+    """The library's arguments for FSDP2 where several GPUs train together; nothing else.
+
+    State is gathered into whole, ordinary files on rank 0: they can be checked, and resumed with another number of ranks.
+    """
+    if gpus == 0 or alone():
+        return {}
+    return {
+        "fsdp": True,
+        "fsdp_config": {
+            "version": 2,
+            "reshard_after_forward": True,
+            "state_dict_type": "FULL_STATE_DICT",
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "transformer_layer_cls_to_wrap": layers(model),
+        },
+    }
+
+
+def layers(model: Path) -> list[str]:
+    """Names of the classes of a model's repeated layers, which are sharded one by one. Permanent where the library names none."""
+    import transformers
+
+    (name,) = transformers.AutoConfig.from_pretrained(model).architectures[:1]
+    names = sorted(getattr(getattr(transformers, name, None), "_no_split_modules", None) or ())
+    if not names:
+        raise Permanent(f"the library does not say which layers of {name} repeat, so it cannot be sharded; train it on one GPU")
+    return names
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    from torch.distributed.run import main
+
+    main(sys.argv[1:])
