@@ -90,9 +90,10 @@ PROMPTS: tuple[Column, ...] = (
 
 PAIRS: tuple[Column, ...] = (
     Column("prompt_id", "string", True, ""),
-    Column("prompt", "string", True, "JSON list of {role, content}"),
-    Column("chosen", "string", True, ""),
-    Column("rejected", "string", True, ""),
+    Column("prompt", "string", True, "JSON list of {role, content}; assistant messages may have tool_calls, role tool answers them"),
+    Column("chosen", "string", True, "text, or a canonical JSON assistant message {role, content, tool_calls}"),
+    Column("rejected", "string", True, "likewise"),
+    Column("tools", "string", False, "JSON list of the schemas that the assistant could call"),
     Column("tier", "string", True, "the tier that both answers share"),
     Column("margin", "double", True, "reward(chosen) - reward(rejected)"),
     Column("weight", "double", True, "1 - 2 * probability that the order is wrong"),

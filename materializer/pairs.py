@@ -103,6 +103,7 @@ def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) ->
         ranked.filter(pl.col("rank") < _CANDIDATES)
         .sort("rank", "turn", "prompt_id")
         .rename({"answer": "chosen", "answer_rejected": "rejected"})
+        .with_columns(pl.lit(None, pl.String).alias("tools"))
     )
 
 

@@ -41,7 +41,9 @@ def shared(folder: Path, batch: int = 12) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ours(model: Path, folder: Path, own: DPORecipe, levers: Any = None, pairs: list[Pair] = PAIRS, **given: Any) -> Any:
+def ours(
+    model: Path, folder: Path, own: DPORecipe, levers: Any = None, pairs: list[Pair] = PAIRS, references: Any = None, **given: Any
+) -> Any:
     from transformers import AutoTokenizer
 
     from trainers.inside.reference import computed
@@ -49,7 +51,7 @@ def ours(model: Path, folder: Path, own: DPORecipe, levers: Any = None, pairs: l
 
     levers = levers or Levers()
     return Stepwise(
-        own, pairs, [1.0] * len(pairs), lambda trainer: computed(trainer, range(len(pairs))), levers,
+        own, pairs, [1.0] * len(pairs), references or (lambda trainer: computed(trainer, range(len(pairs)))), levers,
         model=str(model), args=configuration(own, shared(folder), levers), train_dataset=placeholder(),
         processing_class=AutoTokenizer.from_pretrained(model), **given,
     )  # fmt: skip

@@ -1,0 +1,265 @@
+"""DPO's tokens a second against the plain script, the same pairs in every step, and where the gain comes from.
+
+The plain script is the library's trainer as guides show it: 4 pairs at once, 8 micro-batches a step, max_length 4096, the start
+model in memory, gradient checkpointing on. Ours is the trainer of a Ratchet job, with its levers switched on one at a time.
+Both take the same pairs in the same order with the same loss, so their loss curves can be laid over each other.
+
+Lengths are lognormal. Profile `traces`: prompts with a median of 256 tokens (sigma 0.6), answers of 64 (sigma 0.9), as where a system
+prompt and a conversation stand before a short answer. Profile `chat`: prompts of 64, answers of 128, to show where less is won.
+The model is small, but its head has a quarter of its weights, as in a model of 1B with a vocabulary of 128k. One core; seconds are that
+core's own, so that a busy machine changes little. Every pair is met once: what the reference costs beforehand is counted in full
+(`cold`); a later attempt or plan on the same pairs finds it (`warm`). `python benchmarks/dpo_speed.py`
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from trainers.code import code_digest
+from trainers.inside.batches import Pair
+from trainers.recipes import DPORecipe, complete
+
+RESULTS = Path(__file__).parent / "results" / "dpo_speed.json"
+PROFILES = {"traces": (256, 0.6, 64, 0.9), "chat": (64, 0.6, 128, 0.9)}
+"""Medians and sigmas: prompts, answers."""
+LONGEST = 4096
+
+
+class Size(NamedTuple):
+    """Of the model and the run."""
+
+    hidden: int = 128
+    layers: int = 3
+    vocabulary: int = 2048
+    steps: int = 4
+    """The first one is not timed."""
+    batch: int = 32
+    scale: float = 1.0
+    """On all lengths."""
+
+
+def write_model(folder: Path, size: Size) -> Path:
+    """A Llama with random weights and a tokenizer that is never asked."""
+    import torch
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(1)
+    heads = max(2, size.hidden // 64)
+    shape = {"hidden_size": size.hidden, "intermediate_size": 3 * size.hidden, "num_hidden_layers": size.layers}
+    config = LlamaConfig(
+        vocab_size=size.vocabulary, num_attention_heads=heads, num_key_value_heads=heads, max_position_embeddings=2 * LONGEST,
+        eos_token_id=1, pad_token_id=0, bos_token_id=None, **shape,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1}, unk_token="<end>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<pad>")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def some_pairs(profile: str, n: int, size: Size) -> list[Pair]:
+    """Pairs whose answers differ in their words: chosen ones from the vocabulary's lower half, so that there is something to learn."""
+    chance = random.Random(7)
+    prompt, prompt_sigma, answer, answer_sigma = PROFILES[profile]
+
+    def words(median: float, sigma: float, low: int, high: int) -> list[int]:
+        n = max(2, min(LONGEST // 3, round(median * size.scale * chance.lognormvariate(0, sigma))))
+        return [chance.randrange(low, high) for _ in range(n)]
+
+    half, top = size.vocabulary // 2, size.vocabulary
+    return [
+        Pair(words(prompt, prompt_sigma, 5, top), words(answer, answer_sigma, 5, half), words(answer, answer_sigma, half, top)) for _ in range(n)
+    ]  # fmt: skip
+
+
+def shared(folder: Path, steps: int, **changes: Any) -> dict[str, Any]:
+    """Arguments that both have."""
+    base = {
+        "output_dir": str(folder), "seed": 3, "max_steps": steps, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "optim": "adamw_torch",
+        "use_cpu": True, "bf16": False, "report_to": "none", "gradient_checkpointing": True, "disable_tqdm": True, "save_strategy": "no",
+        "logging_steps": 1, "model_init_kwargs": {"dtype": "float32"}, "per_device_train_batch_size": 4, "weight_decay": 0.0,
+    }  # fmt: skip
+    return base | changes
+
+
+def plain(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int) -> Any:
+    """The library's trainer, untouched but for two things: its rows are tokens already, and it takes them in our order."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import DPOConfig, DPOTrainer
+
+    class Plain(DPOTrainer):
+        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+            return dataset
+
+        def _get_train_sampler(self, _dataset: Any = None) -> Any:
+            return list(range(len(pairs)))
+
+    config = DPOConfig(**given, gradient_accumulation_steps=batch // given["per_device_train_batch_size"], max_length=LONGEST)
+    rows = Dataset.from_list([dict(zip(("prompt_ids", "chosen_ids", "rejected_ids"), pair, strict=True)) for pair in pairs])
+    return Plain(model=str(model), args=config, train_dataset=rows, processing_class=AutoTokenizer.from_pretrained(model))
+
+
+class Kept:
+    """The reference of a run, and what it cost."""
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+        self.seconds = 0.0
+
+    def __call__(self, trainer: Any) -> Any:
+        from trainers.inside.reference import computed
+
+        began = self.clock()
+        table = computed(trainer, range(len(trainer.pairs)))
+        self.seconds = self.clock() - began
+        return table
+
+
+def ours(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int, levers: Any, kept: Kept, max_length: int = LONGEST) -> Any:
+    """The trainer of a job, with these levers; pairs in the order given."""
+    from transformers import AutoTokenizer
+
+    from trainers.inside.stepwise import Stepwise, configuration, placeholder
+
+    class Ordered(Stepwise):
+        def order(self) -> list[int]:
+            return list(range(len(self.pairs)))
+
+    recipe = complete(
+        DPORecipe,
+        {"losses": {"sigmoid": 1.0}, "batch": batch, "micro_batch": 4, "max_length": max_length, "steps": given["max_steps"]},
+    )
+    return Ordered(
+        recipe, pairs, [1.0] * len(pairs), kept, levers, model=str(model), args=configuration(recipe, given, levers),
+        train_dataset=placeholder(), processing_class=AutoTokenizer.from_pretrained(model),
+    )  # fmt: skip
+
+
+def timed(trainer: Any, pairs: list[Pair], batch: int, kept: Kept | None, clock: Any) -> dict[str, Any]:
+    """Trains; tokens that carry content, in the plain layout, per second of all steps but the first."""
+    from transformers import TrainerCallback
+
+    marks: list[float] = []
+
+    class Marks(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            marks.append(clock())
+
+    trainer.add_callback(Marks())
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    steps = len(marks)
+    tokens = sum(pair.tokens for pair in pairs[batch : steps * batch])
+    seconds = marks[-1] - marks[0]
+    before = (kept.seconds if kept else 0.0) * (steps - 1) / steps
+    return {
+        "tokens_per_s_warm": round(tokens / seconds, 1),
+        "tokens_per_s_cold": round(tokens / (seconds + before), 1),
+        "step_seconds": round(seconds / (steps - 1), 3),
+        "reference_seconds_per_step": round(before / (steps - 1), 3),
+        "losses": losses,
+    }
+
+
+def ladder() -> dict[str, Any]:
+    """Our trainer with nothing switched on, each lever alone, then one after the other."""
+    from trainers.inside.stepwise import Levers
+
+    none = Levers(*[False] * 4)
+    known, length = none._replace(known_reference=True), none._replace(by_length=True)
+    two = known._replace(by_length=True)
+    return {
+        "ours, nothing switched on": none,
+        "alone: known reference": known,
+        "alone: batches by length": length,
+        "alone: answers only at the head": none._replace(answers_only=True),
+        "alone: shared prompt (with answers only)": none._replace(answers_only=True, shared_prompt=True),
+        "known reference + by length": two,
+        "known reference + by length + answers only": two._replace(answers_only=True),
+        "all": Levers(),
+    }
+
+
+def measure(profile: str, size: Size, model: Path, work: Path, cases: dict[str, Any], clock: Any) -> dict[str, Any]:
+    """The plain script, and each of the cases, on one profile."""
+    pairs = some_pairs(profile, size.steps * size.batch, size)
+    given = shared(work, size.steps)
+    results = {"plain script": timed(plain(model, pairs, given, size.batch), pairs, size.batch, None, clock)}
+    for name, levers in cases.items():
+        gc.collect()
+        kept = Kept(clock)
+        results[name] = timed(ours(model, pairs, given, size.batch, levers, kept), pairs, size.batch, kept, clock)
+        click.echo(f"{profile}: {name}: {results[name]['tokens_per_s_cold']} tokens/s", err=True)
+    first = results["plain script"]
+    for result in results.values():
+        for kind in ("cold", "warm"):
+            result[f"over_plain_{kind}"] = round(result[f"tokens_per_s_{kind}"] / first[f"tokens_per_s_{kind}"], 2)
+        result["loss_differs_at_most"] = max(abs(a - b) for a, b in zip(result["losses"], first["losses"], strict=True))
+    return {"lengths": _lengths(pairs), "results": results}
+
+
+def _lengths(pairs: list[Pair]) -> dict[str, float]:
+    answers = [len(answer) for pair in pairs for answer in pair[1:]]
+    return {
+        "pairs": len(pairs),
+        "mean_prompt": round(sum(len(pair.prompt) for pair in pairs) / len(pairs), 1),
+        "mean_answer": round(sum(answers) / len(answers), 1),
+        "longest_answer": max(answers),
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """For people."""
+    lines = []
+    for profile, part in report["profiles"].items():
+        lines += [f"{profile}: {part['lengths']}", f"{'':44}{'tokens/s cold':>14}{'warm':>9}{'x cold':>8}{'x warm':>8}{'loss differs':>14}"]
+        for name, r in part["results"].items():
+            lines.append(
+                f"{name:44}{r['tokens_per_s_cold']:>14}{r['tokens_per_s_warm']:>9}{r['over_plain_cold']:>8}{r['over_plain_warm']:>8}"
+                f"{r['loss_differs_at_most']:>14.1e}"
+            )
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--out", default=RESULTS, type=click.Path(path_type=Path), help="Where the JSON goes.")
+@click.option("--toy", is_flag=True, help="Seconds instead of minutes: shows that it runs, measures nothing.")
+def main(out: Path, toy: bool) -> None:
+    """Prints a table and writes the JSON."""
+    import torch
+
+    from trainers.inside.stepwise import Levers
+
+    torch.set_num_threads(1)
+    size = Size(hidden=32, layers=1, vocabulary=128, steps=2, batch=8, scale=0.1) if toy else Size()
+    report: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "code": code_digest()[:12], "size": size._asdict(), "profiles": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_model(Path(folder) / "model", size)
+        report["parameters"] = _parameters(model)
+        for profile, cases in (("traces", ladder()), ("chat", {"all": Levers()})):
+            report["profiles"][profile] = measure(profile, size, model, Path(folder), cases, time.process_time)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n")
+    click.echo(table(report))
+
+
+def _parameters(model: Path) -> int:
+    from transformers import AutoModelForCausalLM
+
+    return sum(weight.numel() for weight in AutoModelForCausalLM.from_pretrained(model).parameters())
+
+
+if __name__ == "__main__":
+    main()

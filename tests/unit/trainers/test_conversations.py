@@ -1,0 +1,112 @@
+"""Pairs with tools: rendered by the model's own template, or refused where it would leave something out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from contracts.errors import Permanent
+from contracts.ids import canonical
+from tests.unit.trainers.conftest import TEMPLATE
+from trainers.inside.conversations import answer, encode, read
+
+WITH_TOOLS = (
+    "{% for t in tools or [] %}<user> {{ t.function.name }} {% endfor %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}<assistant> {{ m.content }} "
+    "{% for c in m.tool_calls or [] %}up {{ c.function.name }} {{ c.function.arguments.what }} {% endfor %}<end>"
+    "{% elif m.role == 'tool' %}down {{ m.content }} {% else %}<user> {{ m.content }} {% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+TOOLS = json.dumps([{"type": "function", "function": {"name": "left", "parameters": {}}}])
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "one two"}]
+
+
+def call(what: str) -> dict[str, Any]:
+    arguments = json.dumps({"what": what})
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "left", "arguments": arguments}}],
+    }
+
+
+def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    columns = {name: [row.get(name) for row in rows] for name in rows[0]}
+    pq.write_table(pa.table({**columns, "weight": [1.0] * len(rows)}), folder / "pairs.parquet")
+    return folder / "pairs.parquet"
+
+
+def tokenizer(tiny_model: Path, template: str) -> Any:
+    from transformers import AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(tiny_model)
+    loaded.chat_template = template
+    return loaded
+
+
+def words(tokens: Any, ids: list[int]) -> str:
+    return str(tokens.decode(ids))
+
+
+def test_a_call_is_an_answer_and_its_arguments_are_objects(tiny_model: Path, tmp_path: Path) -> None:
+    row = {"prompt": json.dumps(ASK), "chosen": canonical(call("three")).decode(), "rejected": "no", "tools": TOOLS}
+    tokens = tokenizer(tiny_model, WITH_TOOLS)
+    ((_, pair),) = encode(tokens, read(write(tmp_path, [row]), True), 64)
+    assert words(tokens, pair.prompt) == "<user> left <user> one two <assistant>"
+    assert words(tokens, pair.chosen).split() == ["up", "left", "three", "<end>"]
+    assert words(tokens, pair.rejected).split() == ["no", "<end>"]
+
+
+def test_calls_and_their_answers_stand_in_the_prompt(tiny_model: Path, tmp_path: Path) -> None:
+    prompt = [*ASK, call("four"), {"role": "tool", "tool_call_id": "1", "content": "five"}]
+    tokens = tokenizer(tiny_model, WITH_TOOLS)
+    rows = [{"prompt": json.dumps(prompt), "chosen": "yes", "rejected": "no", "tools": None}]
+    ((_, pair),) = encode(tokens, read(write(tmp_path, rows), True), 64)
+    assert words(tokens, pair.prompt) == "<user> one two <assistant> up left four <end> down five <assistant>"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": json.dumps(ASK), "tools": TOOLS}, "leaves them out"),
+        ({"prompt": json.dumps([*ASK, call("four"), {"role": "tool", "content": "five"}]), "tools": None}, "leaves `tool_calls` out"),
+        ({"prompt": "no json", "tools": None}, "pair 0"),
+        ({"prompt": json.dumps(ASK), "tools": "{"}, "pair 0"),
+    ],
+)
+def test_what_the_template_would_leave_out_is_refused(row: dict[str, Any], message: str, tiny_model: Path, tmp_path: Path) -> None:
+    rows = [{**row, "chosen": "yes", "rejected": "no"}]
+    with pytest.raises(Permanent, match=message):
+        encode(tokenizer(tiny_model, TEMPLATE), read(write(tmp_path, rows), True), 64)
+
+
+def test_a_template_that_refuses_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": json.dumps(ASK), "chosen": "yes", "rejected": "no"}]
+    with pytest.raises(Permanent, match="only users"):
+        encode(tokenizer(tiny_model, "{{ raise_exception('only users') }}"), read(write(tmp_path, rows), True), 64)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '{"role": "user", "content": "x"}', "{broken", "[]", "plain"])
+def test_text_that_only_looks_like_a_message_stays_text(text: str) -> None:
+    assert answer(text) == {"role": "assistant", "content": text}
+
+
+def test_broken_arguments_of_a_call_stay_as_they_were() -> None:
+    broken = {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{oops"}}]}
+    assert answer(json.dumps(broken))["tool_calls"][0]["function"]["arguments"] == "{oops"
+
+
+def test_pairs_are_cut_and_dropped_by_length(tiny_model: Path, tmp_path: Path) -> None:
+    long = [{"role": "user", "content": " ".join(["one"] * 20)}]
+    rows = [
+        {"prompt": json.dumps(ASK), "chosen": "yes " * 20, "rejected": "no"},
+        {"prompt": json.dumps(long), "chosen": "yes", "rejected": "no"},
+    ]
+    ((number, pair),) = encode(tokenizer(tiny_model, TEMPLATE), read(write(tmp_path, rows), True), 10)
+    assert number == 0
+    assert (len(pair.prompt) + len(pair.chosen), len(pair.rejected)) == (10, 2)

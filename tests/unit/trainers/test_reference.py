@@ -1,0 +1,105 @@
+"""The start model's log-probabilities: computed once, found again by content, never trusted when broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.training import Method
+from tests.unit.trainers.test_stepwise import ours, recipe, some_pairs
+from trainers.inside import reference
+from trainers.inside.events import Events
+from trainers.inside.job import Job
+from trainers.inside.reference import Reference
+
+PAIRS = some_pairs(8)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pairs the start model was run on, call by call."""
+    calls: list[int] = []
+    real = reference.computed
+
+    def computed(trainer: Any, met: Any) -> Any:
+        calls.append(len(met))
+        return real(trainer, met)
+
+    monkeypatch.setattr(reference, "computed", computed)
+    return calls
+
+
+@pytest.fixture
+def job(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setenv("RATCHET_ARTIFACTS", str(workshop.artifacts.root))
+    plan = workshop.plan(Method.DPO)
+    return Job(tmp_path, plan, attempt=1, incarnation=1, gpus=0, events=Events(tmp_path / "events.jsonl", 1, 1))
+
+
+def known(job: Job, model: Path, folder: Path, pairs: Any = PAIRS, **changes: Any) -> Any:
+    own = recipe(batch=8, **changes)
+    given = shared_with(Reference(job, own))
+    return ours(model, folder, own, pairs=pairs, **given)._known
+
+
+def shared_with(references: Reference) -> dict[str, Any]:
+    return {"references": references}
+
+
+def kept_file(job: Job) -> Path:
+    """The only safetensors file of one table among the artifacts."""
+    import json
+
+    root = Path(job_root())
+    names = [json.loads(path.read_bytes()) for path in (root / "names").iterdir() if not path.name.startswith(".")]
+    (found,) = [value["digest"] for value in names if value["name"].startswith("reference/")]
+    return root / "sha256" / found[:2] / found
+
+
+def job_root() -> str:
+    import os
+
+    return os.environ["RATCHET_ARTIFACTS"]
+
+
+def test_it_is_computed_once_for_the_same_content(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
+    import torch
+
+    first = known(job, tiny_model, tmp_path)
+    again = known(job, tiny_model, tmp_path, learning_rate=1e-5, beta=0.3)
+    assert counted == [8]
+    assert torch.equal(first, again)
+    assert bool(first.isfinite().all())
+
+
+def test_other_content_is_computed_anew(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
+    known(job, tiny_model, tmp_path)
+    known(job, tiny_model, tmp_path, pairs=[pair._replace(chosen=[7]) for pair in PAIRS])
+    known(job, tiny_model, tmp_path, max_length=47)
+    assert len(counted) == 3
+
+
+@pytest.mark.parametrize("broken", [b"", b"\x80\x04no safetensors", None])
+def test_a_broken_file_is_computed_anew_and_healed(
+    broken: bytes | None, job: Job, counted: list[int], tiny_model: Path, tmp_path: Path
+) -> None:
+    import torch
+
+    first = known(job, tiny_model, tmp_path)
+    path = kept_file(job)
+    whole = path.read_bytes()
+    path.unlink()
+    path.write_bytes(whole[:-4] + b"\x00\x00\x80\x3f" if broken is None else broken)
+    assert torch.equal(known(job, tiny_model, tmp_path), first)
+    assert len(counted) == 2
+    assert path.read_bytes() == whole
+    assert "computed anew" in job.events.path.read_text()
+    known(job, tiny_model, tmp_path)
+    assert len(counted) == 2
+
+
+def test_imitation_alone_needs_no_reference(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
+    assert known(job, tiny_model, tmp_path, losses={"sft": 1.0}) is None
+    assert counted == []
