@@ -171,7 +171,7 @@ class Run:
                 continue
             folder = self.job.folder / f"step_{found.step}"
             try:
-                manifest = steps.keep(found, folder, self.work)
+                manifest = steps.keep(found, folder, self.work, self.recipe.lora is not None)
             except FileNotFoundError:  # the release has just rotated it away
                 continue
             path = folder.relative_to(self.job.run.parent).as_posix()

@@ -127,12 +127,14 @@ def link_tree(source: Path, target: Path) -> None:
                 shutil.copyfile(path, place)
 
 
-def keep(found: Found, folder: Path, work: Path) -> Digest:
+def keep(found: Found, folder: Path, work: Path, adapter: bool) -> Digest:
     """Seals a whole step at `folder`, beside the release's own, which it rotates as it likes. FileNotFoundError if it just did."""
     part = work / f"sealing_{found.step}"
     shutil.rmtree(part, ignore_errors=True)
     try:
         link_tree(found.folder, part)
+        if gone := list(lacks(part, found.step, adapter, consolidated=False)):  # removed while we looked
+            raise FileNotFoundError(f"{found.folder} lost {', '.join(gone)}")
         return checkpoints.seal(part, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""Stand-in for the stock entry point."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import Any
+
+import ray
+import yaml
+from nemo_rl.algorithms.grpo import grpo_train
+from nemo_rl.environments.utils import create_env
+
+
+def main() -> None:
+    from transformers import AutoTokenizer
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config")
+    config = load(Path(parser.parse_args().config))
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    env = create_env("ratchet", config["env"]["ratchet"])
+    settings = {**config["data"]["default"], **config["data"]["train"]}
+    module, _, name = settings["dataset_name"].rpartition(".")
+    data: Any = getattr(importlib.import_module(module), name)(**settings)
+    data.set_task_spec(settings)
+    data.set_processor()
+    tokenizer = AutoTokenizer.from_pretrained(config["policy"]["model_name"])
+    grpo_train(config, data.dataset, data.processor, tokenizer, env)
+
+
+def load(path: Path) -> dict[str, Any]:
+    own: dict[str, Any] = yaml.safe_load(path.read_text())
+    base = own.pop("defaults", None)
+    return over(load(Path(base)), own) if base else own
+
+
+def over(below: Any, above: Any) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    if above.get("_override_"):
+        return above
+    return {**below, **{key: over(below.get(key), value) for key, value in above.items()}}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Stand-in: names and behaviour that our code meets, nothing else."""

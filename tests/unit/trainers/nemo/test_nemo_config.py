@@ -1,0 +1,218 @@
+"""The rendered configuration: golden files, unknown keys, and sums that hold for every recipe that passes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import ConfigError, Permanent
+from contracts.model import ModelRef
+from contracts.training import Adjustment, Attempt, Method, TrainingPlan
+from tests.unit.trainers.nemo import variants
+from trainers.nemo import NemoGRPO
+from trainers.nemo_arithmetic import Cluster, check, data_parallel, epochs, sampled_at_once, training_gpus, validate_every
+from trainers.nemo_config import Counts, elapsed, render, schedule
+from trainers.nemo_keys import DELIBERATE, refuse_unknown, shipped
+from trainers.recipes import GRPORecipe, complete
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+@pytest.mark.parametrize("name", variants.VARIANTS)
+def test_what_is_rendered_is_what_was_looked_at(name: str) -> None:
+    expected = json.loads((GOLDEN / f"{re.sub('[^a-z0-9]+', '_', name)}.json").read_text())
+    assert json.loads(json.dumps(variants.config(name))) == expected
+
+
+@pytest.mark.parametrize("name", variants.VARIANTS)
+@pytest.mark.parametrize("dialect", ["0.7", "0.8"])
+def test_every_variant_adds_up_and_names_known_keys_only(name: str, dialect: Any) -> None:
+    check(variants.recipe(name), variants.VARIANTS[name][1], 500)
+    refuse_unknown(variants.config(name, dialect), shipped(dialect), dialect)
+
+
+def test_the_next_versions_main_knows_the_keys_too() -> None:
+    refuse_unknown(variants.config("adapter"), shipped("main"), "main")
+
+
+def test_a_dialect_does_not_pass_for_the_other() -> None:
+    with pytest.raises(ConfigError, match=r"policy\.dtensor_cfg.*nearest known"):
+        refuse_unknown(variants.config("colocated", "0.7"), shipped("0.8"), "0.8")
+    with pytest.raises(ConfigError, match=r"policy\.automodel_cfg"):
+        refuse_unknown(variants.config("colocated", "0.8"), shipped("0.7"), "0.7")
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [("loss_fn.clip_epsilon", "loss_fn"), ("grpo.num_promts_per_step", "grpo.num_prompts_per_step"), ("polisy", "policy")],
+)
+def test_a_key_that_the_release_would_swallow_is_our_error(path: str, near: str) -> None:
+    config = variants.config("colocated")
+    *above, last = path.split(".")
+    place = config
+    for key in above:
+        place = place[key]
+    place[last] = 1
+    with pytest.raises(ConfigError, match=re.escape(path)) as error:
+        refuse_unknown(config, shipped(), "the release")
+    assert near in str(error.value)
+
+
+def test_no_deliberate_key_is_one_that_the_release_documents() -> None:
+    """A key that reached the base file is no exception any more: the list stays as short as it can be."""
+    for path in DELIBERATE:
+        keys: Any = shipped()
+        for key in path.split("."):
+            keys = (keys or {}).get(key, "absent")
+            if keys == "absent":
+                break
+        assert keys in ("absent", None), path
+
+
+def test_time_is_written_as_the_release_reads_it() -> None:
+    assert [elapsed(value) for value in (0, 59.9, 3_600, 90_061)] == ["00:00:00:01", "00:00:00:59", "00:01:00:00", "01:01:01:01"]
+
+
+def test_less_memory_reaches_the_generation_engine() -> None:
+    config = render(complete(GRPORecipe, {}), Cluster(1, 8), variants.PLACES, Counts(100, 10), 1, memory=0.5)
+    assert config["policy"]["generation"]["vllm_cfg"]["gpu_memory_utilization"] == 0.3
+
+
+REFUSED: list[tuple[dict[str, Any], Cluster, str]] = [
+    ({}, Cluster(1, 0), "set training.gpus"),
+    ({"loss": "dr_grpo"}, Cluster(1, 8), "loss = 'dapo' or 'grpo'"),
+    ({"scale_rewards": "batch"}, Cluster(1, 8), "'group' or 'none'"),
+    ({"lora": {"alpha": 8.5}}, Cluster(1, 8), "must be whole"),
+    ({"lora": {"targets": "attention"}}, Cluster(1, 8), "'all-linear' or a list"),
+    ({"prompts_per_step": 3, "generations": 4}, Cluster(1, 8), "set prompts_per_step = 4"),
+    ({"nemo": {"train_batch": 48}}, Cluster(1, 8), "set nemo.train_batch = 0"),
+    ({"nemo": {"train_batch": 4}}, Cluster(1, 8), "multiple of 8"),
+    ({"nemo": {"packing": False}, "prompts_per_step": 4, "micro_batch": 8}, Cluster(1, 8), "no multiple of micro_batch"),
+    ({"nemo": {"tensor_parallel": 3}}, Cluster(1, 8), "no multiple of nemo.tensor_parallel"),
+    ({"nemo": {"generation_tensor_parallel": 3}}, Cluster(1, 8), "no multiple of nemo.generation_tensor_parallel"),
+    ({"nemo": {"generation": "dedicated"}}, Cluster(1, 8), "0 < nemo.generation_gpus < 8"),
+    ({"nemo": {"generation": "dedicated", "generation_nodes": 2}}, Cluster(2, 8), "0 < nemo.generation_nodes < 2"),
+    ({"nemo": {"validate_every": 7}}, Cluster(1, 8), "no multiple of nemo.validate_every"),
+    ({"prompts_per_step": 64}, Cluster(1, 8), "no step at all; set prompts_per_step to 50 or less"),
+]
+
+
+@pytest.mark.parametrize(("changes", "cluster", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
+def test_what_does_not_add_up_is_refused_with_its_remedy(changes: dict[str, Any], cluster: Cluster, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        check(complete(GRPORecipe, changes), cluster, 50)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[GRPORecipe, Cluster, int]:
+    small = st.integers(1, 12)
+    prompts, generations = draw(small), draw(st.integers(2, 9))
+    divisors = [n for n in range(1, prompts * generations + 1) if prompts * generations % n == 0]
+    nemo = {
+        "generation": draw(st.sampled_from(["colocated", "dedicated"])),
+        "generation_gpus": draw(st.integers(0, 4)),
+        "generation_nodes": draw(st.integers(0, 3)),
+        "tensor_parallel": draw(st.integers(1, 3)),
+        "train_batch": draw(st.sampled_from([0, 0, *divisors])),
+        "packing": draw(st.booleans()),
+        "dynamic_sampling": draw(st.booleans()),
+        "dynamic_sampling_batches": draw(small),
+        "batch_multiplier": draw(st.floats(1, 3)),
+        "validate_every": draw(st.none() | st.integers(0, 6)),
+    }
+    shared = {"prompts_per_step": prompts, "generations": generations, "micro_batch": draw(st.sampled_from(divisors)), "nemo": nemo}
+    recipe = complete(GRPORecipe, {**shared, "steps": draw(st.integers(1, 60)), "save_every": draw(small)})
+    return recipe, Cluster(draw(st.integers(1, 4)), draw(st.integers(1, 8))), draw(st.integers(1, 60))
+
+
+@given(cases())
+def test_whatever_passes_takes_its_steps_in_whole_batches(case: tuple[GRPORecipe, Cluster, int]) -> None:
+    recipe, cluster, prompts = case
+    try:
+        check(recipe, cluster, prompts)
+    except ConfigError:
+        return
+    config = render(recipe, cluster, variants.PLACES, Counts(prompts, 5), 1)
+    grpo, policy = config["grpo"], config["policy"]
+    total, batch = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"], policy["train_global_batch_size"]
+    ways = data_parallel(recipe, cluster)
+    assert training_gpus(recipe, cluster) == ways * recipe.nemo.tensor_parallel >= 1
+    assert total % batch == 0
+    assert batch % ways == 0
+    assert recipe.nemo.packing or batch // ways % policy["train_micro_batch_size"] == 0
+    assert steps_of_the_release(grpo, prompts) == recipe.steps >= 1
+    assert validate_every(recipe) == 0 or recipe.save_every % validate_every(recipe) == 0
+    assert grpo["max_val_samples"] // grpo["val_batch_size"] * grpo["val_batch_size"] >= 5
+
+
+def steps_of_the_release(grpo: dict[str, Any], prompts: int) -> int:
+    """Its loop over epochs and whole batches, every group with a signal: steps until it stops."""
+    steps = 0
+    for _ in range(grpo["max_num_epochs"]):
+        for _ in range(prompts // int(grpo["num_prompts_per_step"] * grpo["batch_multiplier"])):
+            steps += 1
+            if steps >= grpo["max_num_steps"]:
+                return steps
+    return steps
+
+
+def test_dynamic_sampling_has_epochs_for_its_worst_case() -> None:
+    recipe = complete(GRPORecipe, {"steps": 10, "nemo": {"dynamic_sampling": True, "dynamic_sampling_batches": 3}})
+    assert sampled_at_once(recipe) == 8
+    assert epochs(recipe, 16) * 2 >= 10 * 4, "two batches an epoch, four a step at worst"
+    assert epochs(recipe, 80) >= 10
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear", "constant", "constant_with_warmup"])
+def test_the_learning_rate_goes_as_the_recipe_says(name: str) -> None:
+    import torch
+
+    recipe = complete(GRPORecipe, {"schedule": name, "warmup_steps": 4, "steps": 20, "learning_rate": 1e-3})
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=recipe.learning_rate)
+    *parts, last = schedule(recipe)
+    made = [getattr(torch.optim.lr_scheduler, part["name"].rsplit(".", 1)[1])(optimizer, **part["kwargs"]) for part in parts]
+    course = torch.optim.lr_scheduler.SequentialLR(optimizer, made, last["milestones"])
+    rates = []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"] / recipe.learning_rate)
+        optimizer.step()
+        course.step()
+    if name == "constant":
+        assert rates == pytest.approx([1.0] * 20)
+        return
+    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[-1] == pytest.approx(1.0) if name == "constant_with_warmup" else rates[-1] < 0.1
+
+
+START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
+
+
+def plan(**changes: Any) -> TrainingPlan:
+    fixed: dict[str, Any] = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations", "code"), "1" * 64) | {"scorers": ()}
+    return TrainingPlan(line="l", cycle="c", start=START, method=Method.GRPO, recipe=NemoGRPO().recipe(changes), seed=1, **fixed)
+
+
+def test_a_job_is_a_function_of_plan_and_attempt() -> None:
+    one, trainer = plan(), NemoGRPO()
+    attempt = Attempt(number=2, timeout=60.0, nodes=2, gpus=8)
+    job = trainer.job(one, attempt)
+    assert job == trainer.job(one, attempt)
+    assert (job.nodes, job.gpus, job.environment["RATCHET_BACKEND"]) == (2, 8, "nemo-rl")
+    assert job.inputs == {"model": START.files, "prompts.parquet": one.prompts}
+    assert job.name != trainer.job(one, attempt.model_copy(update={"adjustment": Adjustment(memory=0.5)})).name
+
+
+def test_a_plan_that_cannot_run_is_refused_before_a_machine_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"set training\.gpus"):
+        NemoGRPO().job(plan(), Attempt(number=1, timeout=60.0))
+    with pytest.raises(Permanent, match="take the trainer of that name"):
+        NemoGRPO().job(plan().model_copy(update={"method": Method.DPO}), Attempt(number=1, timeout=60.0, gpus=8))
+    with pytest.raises(ConfigError, match="did you mean 'dynamic_sampling'"):
+        NemoGRPO().recipe({"nemo": {"dynamic_samplin": True}})

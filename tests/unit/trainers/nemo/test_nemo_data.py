@@ -1,0 +1,118 @@
+"""Prompts for the release, its figures as we read them, and the release as a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import Permanent
+from trainers.inside.nemo import data, release
+from trainers.inside.nemo.figures import Reader
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"prompt_id": f"p{number}", "prompt": [{"role": "user", "content": "x" * number}], "reference": "yes"}
+
+
+@given(st.integers(1, 60), st.integers(0, 80), st.integers(0, 99))
+def test_the_split_loses_nothing_shares_nothing_and_is_the_same_again(n: int, wanted: int, seed: int) -> None:
+    rows = [row(number) for number in range(n)]
+    train, validation = data.split(rows, wanted, seed)
+    assert data.split(list(reversed(rows)), wanted, seed)[1] == list(reversed(validation))
+    ids = [one["prompt_id"] for one in [*train, *validation]]
+    assert sorted(ids) == sorted(one["prompt_id"] for one in rows)
+    assert len(validation) == min(wanted, n // 10)
+
+
+def test_another_prompt_moves_few_of_the_others() -> None:
+    first = {one["prompt_id"] for one in data.split([row(n) for n in range(100)], 10, 5)[1]}
+    second = {one["prompt_id"] for one in data.split([row(n) for n in range(101)], 10, 5)[1]}
+    assert len(first & second) >= 9
+
+
+def test_rows_come_from_the_frozen_prompts(tmp_path: Path) -> None:
+    talk = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "ä"}]
+    columns = {"prompt_id": ["b", "a", "c"], "prompt": [json.dumps(talk)] * 3, "reference": ["yes", "no", None]}
+    pq.write_table(pa.table(columns), tmp_path / "prompts.parquet")
+    rows = data.rows(tmp_path / "prompts.parquet")
+    assert [(one["prompt_id"], one["prompt"], one["reference"]) for one in rows] == [("a", talk, "no"), ("b", talk, "yes")]
+    counts = data.write(tmp_path / "data", rows, [])
+    assert (counts.train, counts.validation) == (2, 0)
+    assert json.loads((tmp_path / "data" / "train.jsonl").read_text().splitlines()[0])["prompt"] == talk
+
+
+def test_long_prompts_are_left_out_unless_all_are() -> None:
+    rows = [row(number) for number in range(1, 6)]
+    assert len(data.short(rows, lambda messages: len(messages[0]["content"]), 3)) == 3
+    with pytest.raises(Permanent, match=r"nemo\.max_prompt = 0"):
+        data.short(rows, lambda messages: len(messages[0]["content"]), 0)
+
+
+def test_a_conversation_becomes_one_message_that_nothing_learns_from(stub_path: Path, tiny_model: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from trainers.inside.nemo.dataset import process
+
+    talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}]
+    datum = {"prompt": json.dumps(talk), "prompt_id": "p", "reference": "yes", "task_name": "ratchet"}
+    found = process(datum, None, AutoTokenizer.from_pretrained(tiny_model), 32, 7)
+    assert [message["role"] for message in found["message_log"]] == ["user"]
+    assert found["message_log"][0]["content"].split() == ["<user>", "one", "<assistant>", "two", "<end><user>", "three", "<assistant>"]
+    assert found["length"] == len(found["message_log"][0]["token_ids"]) == 8
+    assert found["extra_env_info"] == {"prompt_id": "p", "prompt": talk, "reference": "yes"}
+    assert process(datum, None, AutoTokenizer.from_pretrained(tiny_model), 7, 7)["loss_multiplier"] == 0.0
+
+
+def test_figures_are_read_as_they_come_and_a_torn_line_waits(tmp_path: Path) -> None:
+    figures, journal = tmp_path / "figures.jsonl", tmp_path / "journal.jsonl"
+    reader = Reader(figures, journal)
+    assert list(reader.steps()) == []
+    lines = [
+        {"step": 1, "prefix": "train", "figures": {"mean_gen_tokens_per_sample": 5.0, "total_turns": 3.0}},
+        {"step": 1, "prefix": "train", "figures": {"loss": 0.5, "kl_penalty": 0.01, "reward": 0.25}},
+        {"step": 1, "prefix": "timing/train", "figures": {"generation": 3.0, "total_step_time": 9.0}},
+    ]
+    journal.write_text('{"answers": 6, "abstained": 3}\n{"answers": 2, "abstained": 0}\n')
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    figures.write_text(text[:-10])
+    assert list(reader.steps()) == []
+    figures.write_text(text)
+    own = {
+        "answer_tokens": 5.0,
+        "loss": 0.5,
+        "kl": 0.01,
+        "reward": 0.25,
+        "generation_seconds": 3.0,
+        "step_seconds": 9.0,
+        "abstained": 0.375,
+    }
+    assert list(reader.steps()) == [(1, own)]
+    assert list(reader.steps()) == []
+
+
+def test_a_release_is_told_by_its_base_file(release_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_NEMO_RL", str(release_folder))
+    assert (release.find().dialect, release.find().keeps_reference) == ("0.7", False)
+    (release_folder / "child.yaml").write_text(
+        "defaults: examples/configs/grpo_math_1B.yaml\npolicy: {extra: 1}\ndata: {_override_: true, own: 2}\n"
+    )
+    merged = release.read(release_folder / "child.yaml")
+    assert merged["policy"]["extra"] == 1
+    assert "dtensor_cfg" in merged["policy"]
+    assert merged["data"] == {"own": 2}
+    base = release_folder / release.BASE
+    base.write_text("policy: {automodel_cfg: {enabled: true}}\n")
+    worker = release_folder / release.WORKER
+    worker.parent.mkdir(parents=True)
+    worker.write_text("if defer_checkpoint_load: ...\n")
+    assert (release.find().dialect, release.find().keeps_reference) == ("0.8", True)
+    base.write_text("policy: {}\n")
+    with pytest.raises(Permanent, match="use the pinned release"):
+        release.find()

@@ -1,0 +1,127 @@
+"""Whole jobs on the stand-in for the release: executor, wrapper, watching process, run, a real Ray with our real environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.exits import Outcome
+from contracts.manifest import verify_manifest
+from contracts.training import Attempt, Checkpoint, JobSpec, JobState, Method, ResumePoint
+from trainers.nemo import NemoGRPO
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture
+def job(workshop: Any, release_folder: Path) -> Callable[..., JobSpec]:
+    def make(stub: str = "", seconds: float = 0.0, timeout: float = 200.0, **changes: Any) -> JobSpec:
+        plan = workshop.plan(
+            Method.GRPO, **{"steps": 4, "save_every": 2, "prompts_per_step": 4, "generations": 2, "micro_batch": 4, **changes}
+        )
+        spec = NemoGRPO().job(plan, Attempt(number=1, timeout=timeout, gpus=1))
+        paths = os.pathsep.join([str(release_folder), str(ROOT)])
+        more = {"RATCHET_NEMO_RL": str(release_folder), "PYTHONPATH": paths, "STUB": stub, "STUB_SECONDS": str(seconds)}
+        return spec.model_copy(update={"environment": spec.environment | more | {"RAY_USAGE_STATS_ENABLED": "0"}})
+
+    return make
+
+
+def pinned(workshop: Any, spec: JobSpec) -> ResumePoint:
+    event = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"][-1]
+    resume = ResumePoint(attempt=1, incarnation=event.incarnation, step=event.step, **event.data)
+    workshop.executor.pin(spec, resume)
+    return resume
+
+
+def test_a_run_is_watched_kept_and_published(workshop: Any, job: Callable[..., JobSpec], tiny_model: Path) -> None:
+    spec = job()
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
+    events = workshop.executor.events(spec.name)
+    progress = [event for event in events if event.kind == "progress"]
+    assert [event.step for event in progress] == [1, 2, 3, 4]
+    assert progress[0].data["answer_tokens"] == 1.0
+    assert progress[0].data["generation_seconds"] == 0.1
+    assert progress[0].data["abstained"] == 0.0
+    assert 0 <= progress[0].data["reward"] <= 1
+    assert [event.step for event in events if event.kind == "checkpoint"] == [2, 4]
+    bound = workshop.artifacts.resolve(f"checkpoint/{spec.plan}/a1")
+    checkpoint = Checkpoint.model_validate_json(workshop.artifacts.get(bound))
+    same = {"weights", "files"}
+    assert checkpoint.model.model_dump(exclude=same) == workshop.start.model_dump(exclude=same), "only weights may differ"
+    folder = workshop.artifacts.fetch(checkpoint.files, workshop.folder / "fetched")
+    assert {path.name for path in folder.iterdir()} == {path.name for path in tiny_model.iterdir()}
+
+    from safetensors.torch import load_file
+
+    start, trained = (load_file(place / "model.safetensors") for place in (tiny_model, folder))
+    moved = (trained["model.norm.weight"] - start["model.norm.weight"]).mean().item()
+    assert moved == pytest.approx(4e-3, rel=0.05)
+
+
+def test_a_preempted_run_saves_at_the_next_step_and_resumes_from_what_was_pinned(workshop: Any, job: Callable[..., JobSpec]) -> None:
+    spec = job(seconds=0.2, steps=60, save_every=50, keep_checkpoints=2, nemo={"validate_every": 0})
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
+    workshop.executor.cancel(spec.name)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    resume = pinned(workshop, spec)
+    assert 2 <= resume.step < 50, "saved off its period, because it was asked to"
+    verify_manifest(workshop.run_folder(spec).parent / resume.path, resume.manifest)
+    stray = workshop.run_folder(spec) / "i1" / "work" / "checkpoints" / "step_59"
+    stray.mkdir()  # the release would resume from the highest number that it sees
+    workshop.executor.submit(spec, 2)
+    workshop.wait(spec, lambda status: status.step >= resume.step + 2 or status.state == JobState.ENDED)
+    workshop.executor.cancel(spec.name)
+    assert workshop.wait(spec).outcome == Outcome.PREEMPTED
+    events = workshop.executor.events(spec.name)
+    again = [event for event in events if event.incarnation == 2]
+    assert min(event.step for event in again if event.kind == "progress") == resume.step + 1
+    assert any("KL reference" in event.data.get("reason", "") for event in again if event.kind == "warning")
+
+
+def test_an_incomplete_last_step_is_neither_kept_nor_published(workshop: Any, job: Callable[..., JobSpec]) -> None:
+    spec = job(stub="cut")
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.FAILED
+    assert "model-00001-of-00001.safetensors (cut short)" in status.reason, (status, workshop.log(spec))
+    assert workshop.artifacts.resolve(f"checkpoint/{spec.plan}/a1") is None
+
+
+@pytest.mark.parametrize(("stub", "words"), [("raise", "Dynamic sampling has reached"), ("nan", "grad_norm is nan at step 2")])
+def test_a_run_that_goes_wrong_ends_with_a_reason(workshop: Any, job: Callable[..., JobSpec], stub: str, words: str) -> None:
+    spec = job(stub=stub, save_every=1)
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.FAILED
+    assert words in status.reason, (status, workshop.log(spec))
+    kept = [event.step for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
+    assert kept in ([], [1]), "a step that went wrong is not kept"
+
+
+def test_a_container_without_the_release_is_refused_in_words(workshop: Any, job: Callable[..., JobSpec], release_folder: Path) -> None:
+    spec = job()
+    (release_folder / "examples" / "run_grpo.py").unlink()
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.PERMANENT
+    assert "run in a NeMo RL image" in status.reason
+
+
+def test_too_few_prompts_are_refused_before_anything_is_loaded(workshop: Any, job: Callable[..., JobSpec]) -> None:
+    spec = job(prompts_per_step=24, steps=2)
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.PERMANENT
+    assert "fewer than the 24 of one step" in status.reason
+    assert json.loads((workshop.run_folder(spec) / "i1" / "ended.json").read_text())["outcome"] == "permanent"

@@ -1,0 +1,162 @@
+"""Checkpoints as the release writes them: whole, cut short, half-renamed; and the model that leaves, merged or replaced."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import Permanent
+from contracts.manifest import MANIFEST, verify_manifest
+from trainers.inside.nemo import export, steps
+
+SHARD = "policy/weights/model/shard-00001-model-00001-of-00001.safetensors"
+CONSOLIDATED = "policy/weights/model/consolidated/model-00001-of-00001.safetensors"
+
+
+@pytest.fixture
+def step(tmp_path: Path, tiny_model: Path, stub_path: Path) -> Callable[[int], Path]:
+    from nemo_rl.algorithms.grpo import save
+
+    def make(number: int) -> Path:
+        save({"policy": {"model_name": str(tiny_model)}}, tmp_path / "checkpoints", number, 1e-3, cut=False)
+        return tmp_path / "checkpoints" / f"step_{number}"
+
+    return make
+
+
+def test_a_whole_step_lacks_nothing(step: Callable[[int], Path]) -> None:
+    step(2), step(10)
+    found = steps.look(step(1).parent, adapter=False, consolidated=True)
+    assert [(one.step, one.missing) for one in found] == [(1, ()), (2, ()), (10, ())], "in numbers' order, not in letters'"
+
+
+BREAKS: dict[str, tuple[str, str]] = {
+    "training_info.json": ("drop", "training_info.json"),
+    "train_dataloader.pt": ("empty", "train_dataloader.pt"),
+    "config.yaml": ("drop", "config.yaml"),
+    SHARD: ("cut", "(cut short)"),
+    CONSOLIDATED: ("drop", "consolidated/*.safetensors"),
+    "policy/optimizer/optim/.metadata": ("drop", "optimizer/.metadata"),
+    "policy/optimizer/optim/__0_0.distcp": ("drop", "optimizer/*.distcp"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_what_is_missing_is_named(step: Callable[[int], Path], name: str) -> None:
+    how, words = BREAKS[name]
+    path = step(3) / name
+    data = path.read_bytes()
+    path.unlink()
+    if how != "drop":
+        path.write_bytes(b"" if how == "empty" else data[:-1])
+    (found,) = steps.look(path.parents[len(Path(name).parts)], adapter=False, consolidated=True)
+    assert len(found.missing) == 1
+    assert words in found.missing[0]
+
+
+def test_every_cut_of_a_weights_file_is_seen(step: Callable[[int], Path], tmp_path: Path) -> None:
+    data = (step(1) / SHARD).read_bytes()
+    part = tmp_path / "part.safetensors"
+    for length in {0, 1, 7, 8, 9, 50, len(data) // 2, len(data) - 1}:
+        part.write_bytes(data[:length])
+        assert not steps.whole(part), length
+    part.write_bytes(data)
+    assert steps.whole(part)
+
+
+def test_an_index_that_names_a_lost_shard_is_seen(step: Callable[[int], Path]) -> None:
+    folder = step(1)
+    index = folder / steps.CONSOLIDATED / steps.INDEX
+    index.write_text(json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors", "b": "model-00002-of-00002.safetensors"}}))
+    assert list(steps.lacks(folder, 1, False, True)) == ["consolidated/model-00002-of-00002.safetensors"]
+    index.write_text("{")
+    assert list(steps.lacks(folder, 1, False, True)) == [f"consolidated/{steps.INDEX} (torn)"]
+
+
+def test_unfinished_saves_are_no_steps(step: Callable[[int], Path]) -> None:
+    folder = step(4).parent
+    shutil.copytree(folder / "step_4", folder / "tmp_step_6")
+    shutil.copytree(folder / "step_4", folder / "old_step_4")
+    shutil.copytree(folder / "step_4", folder / "step_5")
+    found = steps.look(folder, False, False)
+    assert [(one.step, one.missing) for one in found] == [(4, ()), (5, ("training_info.json (of another step)",))]
+    assert steps.leftovers(folder) == ["old_step_4", "tmp_step_6"]
+
+
+def test_a_kept_step_outlives_the_releases_rotation(step: Callable[[int], Path], tmp_path: Path) -> None:
+    folder = step(2)
+    (found,) = steps.look(folder.parent, False, False)
+    kept = tmp_path / "i1" / "step_2"
+    kept.parent.mkdir()
+    manifest = steps.keep(found, kept, tmp_path / "work", False)
+    shutil.rmtree(folder)
+    assert verify_manifest(kept) == manifest
+    with pytest.raises(FileNotFoundError):
+        steps.keep(found, tmp_path / "i1" / "other", tmp_path / "work", False)
+    fresh = tmp_path / "fresh"
+    (fresh / "step_9").mkdir(parents=True)
+    steps.lay_down(kept, 2, fresh)
+    assert [path.name for path in fresh.iterdir()] == ["step_2"], "the release must see the pinned step only"
+    assert not (fresh / "step_2" / MANIFEST).exists()
+    shutil.rmtree(fresh)
+    assert verify_manifest(kept) == manifest, "what the release does to its copy is nothing to ours"
+
+
+def load(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+def test_the_model_that_leaves_has_the_start_models_names_types_and_files(
+    step: Callable[[int], Path], tiny_model: Path, tmp_path: Path
+) -> None:
+    out = export.export(tiny_model, step(1), False, tmp_path / "work", tmp_path / "model")
+    assert {path.name for path in out.iterdir()} == {path.name for path in tiny_model.iterdir()}
+    start, trained = load(tiny_model), load(out)
+    for name, tensor in start.items():
+        assert trained[name].dtype == tensor.dtype
+        assert (trained[name] - tensor).mean().item() == pytest.approx(1e-3, rel=0.01)
+
+
+def test_weights_of_another_model_are_refused(step: Callable[[int], Path], tiny_model: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = step(1)
+    tensors = load_file(folder / CONSOLIDATED)
+    tensors["model.layers.9.input_layernorm.weight"] = tensors.pop("model.layers.1.input_layernorm.weight")
+    save_file(tensors, folder / CONSOLIDATED)
+    with pytest.raises(Permanent, match="differ in tensor"):
+        export.export(tiny_model, folder, False, tmp_path / "work", tmp_path / "model")
+
+
+def test_an_adapter_is_merged_as_its_own_library_merges_it(tiny_model: Path, tmp_path: Path) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(tiny_model), LoraConfig(r=4, lora_alpha=6, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    weights = tmp_path / "step_1" / steps.WEIGHTS
+    model.save_pretrained(weights)
+    assert not list(steps._lacks_weights(weights, adapter=True))
+    out = export.export(tiny_model, tmp_path / "step_1", True, tmp_path / "work", tmp_path / "model")
+    expected = model.merge_and_unload().state_dict()
+    found = load(out)
+    assert set(found) == set(load(tiny_model))
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+    settings = json.loads((weights / "adapter_config.json").read_text())
+    (weights / "adapter_config.json").write_text(json.dumps(settings | {"use_dora": True}))
+    with pytest.raises(Permanent, match="use_dora cannot be merged"):
+        export.export(tiny_model, tmp_path / "step_1", True, tmp_path / "work", tmp_path / "model")

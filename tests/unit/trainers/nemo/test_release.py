@@ -1,0 +1,147 @@
+"""Against a release's own code, where it can be had: RATCHET_NEMO_RL names source folders (`:` between them), RATCHET_NEMO_PYTHON
+the python of a virtual environment with the light dependencies that docs/nemo_rl.md lists. No GPU is needed; none was used."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from contracts.loop import RewardSettings
+from contracts.training import Method, TrainingPlan
+from rewards.panel import build_panel
+from tests.unit.trainers.nemo import variants
+from tests.unit.trainers.nemo.test_reward import CASES, padded
+from trainers.code import code_digest
+from trainers.inside.nemo import data, release
+from trainers.nemo_arithmetic import Cluster
+from trainers.nemo_config import Counts, Places, render
+from trainers.nemo_keys import refuse_unknown
+from trainers.recipes import GRPORecipe, complete
+
+ROOTS = [Path(root) for root in os.environ.get("RATCHET_NEMO_RL", "").split(":") if root]
+PYTHON = os.environ.get("RATCHET_NEMO_PYTHON", "")
+HERE = Path(__file__).resolve()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (ROOTS and PYTHON), reason="set RATCHET_NEMO_RL and RATCHET_NEMO_PYTHON (docs/nemo_rl.md) to run the release's code"
+    ),
+]
+
+
+@pytest.fixture(params=ROOTS or [Path()], ids=lambda root: root.name or "none")
+def root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RATCHET_NEMO_RL", str(request.param))
+    return Path(request.param)
+
+
+def ask(task: str, root: Path, argument: Path) -> Any:
+    """The answer of `real.py`, run by the release's python."""
+    paths = f"{root}{os.pathsep}{HERE.parents[4]}"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "HF_HOME": str(argument.parent / "hf"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(
+        [PYTHON, str(HERE.with_name("real.py")), task, str(root), str(argument)],
+        env=environment,
+        cwd=argument.parent,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
+    assert answers, done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads(answers[-1].removeprefix("ANSWER "))
+
+
+def test_its_own_schema_takes_every_variant_and_we_set_no_unknown_key(root: Path, tmp_path: Path) -> None:
+    found = release.find()
+    for name in variants.VARIANTS:
+        config = variants.config(name, found.dialect, str(found.base))
+        refuse_unknown(config, found.keys, str(root))
+        release.write(config, tmp_path / f"{name}.yaml")
+    resolved = ask("configs", root, tmp_path)
+    assert set(resolved) == set(variants.VARIANTS)
+    assert resolved["adapter"]["policy"]["dtensor_cfg"]["lora_cfg"]["dim"] == 8
+    assert resolved["colocated"]["policy"]["logprob_batch_size"] == variants.recipe("colocated").micro_batch, (
+        "interpolated by the base file"
+    )
+    assert resolved["no pull"]["grpo"]["adv_estimator"]["use_leave_one_out_baseline"] is False
+    assert resolved["colocated"]["data"]["train"] == {"data_path": "/run/train.jsonl"}, "nothing is inherited from the example data"
+
+
+@pytest.mark.parametrize(("leave_one_out", "normalise"), itertools.product([True, False], [True, False]))
+def test_its_own_arithmetic_gives_an_abstention_no_advantage(root: Path, tmp_path: Path, leave_one_out: bool, normalise: bool) -> None:
+    settings = {"leave_one_out": leave_one_out, "normalise": normalise}
+    cases = [{**settings, "groups": groups, "rewards": padded(groups, scores)} for groups, scores in CASES]
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    for (_, scores), found in zip(CASES, ask("advantages", root, tmp_path / "cases.json"), strict=True):
+        for score, advantage in zip(scores, found, strict=True):
+            assert math.isfinite(advantage)
+            assert score is not None or abs(advantage) < 1e-3
+
+
+def test_it_runs_our_environment_our_data_and_our_hooks(root: Path, tmp_path: Path, tiny_model: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    talk = [
+        [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, {"role": "user", "content": f"up {n}"}]
+        for n in range(20)
+    ]
+    pq.write_table(pa.table({"prompt": [json.dumps(one) for one in talk], "reference": ["yes"] * 20}), folder / "prompts.parquet")
+    counts = data.write(folder, *data.split(data.rows(folder / "prompts.parquet"), 4, 1))
+    fixed: dict[str, Any] = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations"), "1" * 64)
+    recipe = complete(GRPORecipe, {"prompts_per_step": 2, "generations": 2})
+    from contracts.model import ModelRef
+
+    start = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
+    plan = TrainingPlan(
+        line="l",
+        cycle="c",
+        start=start,
+        method=Method.GRPO,
+        recipe=recipe.model_dump(mode="json"),
+        seed=1,
+        code=code_digest(),
+        scorers=build_panel([RewardSettings(name="exact_match")]).versions,
+        **fixed,
+    )
+    (folder / "plan.json").write_text(plan.model_dump_json())
+    found = release.find()
+    places = Places(
+        base=str(found.base),
+        model=str(tiny_model),
+        train=str(folder / "train.jsonl"),
+        validation=str(folder / "validation.jsonl"),
+        checkpoints=str(folder / "checkpoints"),
+        logs=str(folder / "logs"),
+        plan=str(folder / "plan.json"),
+        journal=str(folder / "rewards.jsonl"),
+    )
+    config = render(recipe, Cluster(1, 1), places, Counts(counts.train, counts.validation), 1, found.dialect)
+    release.write(config, folder / "config.yaml")
+    answer = ask("environment", root, folder)
+    assert answer["hooks"] == {"TimeoutChecker": True, "Logger": True}
+    assert answer["rows"] == [18, 2]
+    assert answer["rewards"] == [0.0, 1.0, 0.0, 1.0]
+    assert answer["done"] == [True] * 4
+    assert answer["turns"] == [2] * 4, "a conversation is one message of the log, and the answer another"
+    assert all(text.startswith("<user> one <assistant> two <end>") for text in answer["prompts"])
+    assert answer["asked"] == [False, True, False], "one save, at the next step after the stop file appears"
+    assert json.loads((folder / "figures.jsonl").read_text().splitlines()[0])["figures"] == {"loss": 1.5}
+    assert json.loads((folder / "rewards.jsonl").read_text()) == {"answers": 4, "abstained": 0}
+    assert yaml.safe_load((folder / "config.yaml").read_text())["data"]["_override_"] is True

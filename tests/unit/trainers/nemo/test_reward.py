@@ -1,0 +1,131 @@
+"""What an abstention is worth, and the bench that scores answers: pure arithmetic, proven on a transcription of the release's."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import Retryable
+from contracts.loop import RewardSettings
+from rewards.panel import build_panel
+from trainers.inside.nemo import neutral
+
+CASES: list[tuple[list[int], list[float | None]]] = [
+    ([0, 0, 0, 0], [1.0, 0.0, None, 1.0]),
+    ([0, 0, 0, 0, 1, 1, 1, 1], [1.0, None, None, None, 0.0, 0.25, None, 0.75]),
+    ([0, 1, 0, 1, 0, 1], [0.1, None, 0.7, None, None, None]),
+    ([0, 0, 0, 0], [0.3, 0.3, None, 0.3]),
+    ([0] * 8, [1.0, 0.0, 1.0, 1.0, None, None, 0.0, 1.0]),
+    ([3, 3, 3, 5, 5, 5], [1 / 3, 2 / 3, None, None, 0.9, 0.1]),
+]
+
+
+def padded(groups: Sequence[int], scores: Sequence[float | None]) -> list[float]:
+    return neutral.rewards(groups, scores)
+
+
+def advantages(groups: Sequence[int], rewards: Sequence[float], leave_one_out: bool, normalise: bool) -> list[float]:
+    """The release's arithmetic, written down anew: baseline, unbiased spread, division where the spread is not nought."""
+    found = np.zeros(len(rewards))
+    for group in set(groups):
+        at = [i for i, own in enumerate(groups) if own == group]
+        values = np.array([rewards[i] for i in at], dtype=np.float64)
+        n = len(values) - leave_one_out
+        for position, i in enumerate(at):
+            others = np.delete(values, position) if leave_one_out else values
+            if len(values) <= 1 or n < 1:
+                continue
+            spread = math.sqrt(max(0.0, (np.mean(others**2) - np.mean(others) ** 2) * n / (n - 1))) if n > 1 else 0.0
+            found[i] = values[position] - others.mean()
+            if normalise and spread > 1e-7:
+                found[i] /= spread + 1e-6
+    return [float(value) for value in found]
+
+
+groups_of_scores = st.lists(st.lists(st.none() | st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=8), min_size=1, max_size=4)
+
+
+def flat(parts: list[list[float | None]]) -> tuple[list[int], list[float | None]]:
+    return [number for number, part in enumerate(parts) for _ in part], [score for part in parts for score in part]
+
+
+@given(groups_of_scores, st.booleans(), st.booleans())
+def test_an_abstention_has_no_advantage_and_turns_no_one_elses(
+    parts: list[list[float | None]], leave_one_out: bool, normalise: bool
+) -> None:
+    groups, scores = flat(parts)
+    if all(score is None for score in scores):
+        with pytest.raises(Retryable):
+            neutral.rewards(groups, scores)
+        return
+    found = advantages(groups, neutral.rewards(groups, scores), leave_one_out, normalise)
+    for number, part in enumerate(parts):
+        scored = [score for score in part if score is not None]
+        mean = sum(scored) / len(scored) if scored else 0.0
+        own = [value for group, value in zip(groups, found, strict=True) if group == number]
+        for score, advantage in zip(part, own, strict=True):
+            if score is None:
+                assert abs(advantage) < 1e-6
+            elif abs(score - mean) > 1e-9:
+                assert math.copysign(1, advantage) == math.copysign(1, score - mean)
+            else:
+                assert abs(advantage) < 1e-6
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=7), st.integers(0, 6))
+def test_leave_one_out_shrinks_by_the_factor_that_is_written(scored: list[float], abstained: int) -> None:
+    n, total = len(scored), len(scored) + abstained
+    alone = advantages([0] * n, scored, True, False)
+    together = advantages([0] * total, neutral.rewards([0] * total, [*scored, *[None] * abstained]), True, False)
+    factor = total * (n - 1) / (n * (total - 1))
+    assert together[:n] == pytest.approx([factor * value for value in alone], abs=1e-9)
+
+
+def test_a_nought_would_have_been_a_verdict() -> None:
+    """What would happen without: the unscored answer is pushed down, and its group's right answers up."""
+    zero = advantages([0, 0, 0], [1.0, 1.0, 0.0], True, True)
+    assert zero[2] < -0.9
+    assert advantages([0, 0, 0], padded([0, 0, 0], [1.0, 1.0, None]), True, True) == [0.0, 0.0, 0.0]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, stub_path: Path) -> Any:
+    from trainers.inside.nemo.reward import Bench
+
+    return lambda panel: Bench(panel, tmp_path / "journal.jsonl", (0.0, 0.0))
+
+
+def logs(*answers: str) -> tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]:
+    known = {"prompt_id": "p", "prompt": [{"role": "user", "content": "one"}], "reference": "yes"}
+    return [[{"role": "user", "content": "one"}, {"role": "assistant", "content": text}] for text in answers], [known] * len(answers)
+
+
+def test_the_bench_scores_with_the_lines_own_panel(bench: Any, tmp_path: Path) -> None:
+    panel = build_panel([RewardSettings(name="exact_match")])
+    assert bench(panel).rewards(*logs("yes", "no", "yes")) == [1.0, 0.0, 1.0]
+    assert json.loads((tmp_path / "journal.jsonl").read_text()) == {"answers": 3, "abstained": 0}
+
+
+class Failing:
+    """A panel whose infrastructure fails so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def score_unseen(self, samples: Sequence[Any]) -> list[float | None]:
+        self.times -= 1
+        return [None] * len(samples) if self.times >= 0 else [1.0, None]
+
+
+def test_a_scorer_that_is_down_is_asked_again_and_then_the_run_fails(bench: Any) -> None:
+    assert bench(Failing(2)).rewards(*logs("a", "b")) == [1.0, 1.0]
+    with pytest.raises(Retryable, match="every scorer abstained on all 2 answers"):
+        bench(Failing(3)).rewards(*logs("a", "b"))
