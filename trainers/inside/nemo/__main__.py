@@ -57,6 +57,7 @@ class Run:
         self.checkpoints = self.work / "checkpoints"
         self.resume = job.resume
         self.kept = self.resume.step if self.resume else 0
+        self.kept_at: Path | None = None
         self.step = self.kept
         self.figures: dict[str, float] = {}
         self.watch = Watch(self.recipe.health, self.recipe.beta)
@@ -69,6 +70,9 @@ class Run:
             pinned = checkpoints.resume_folder(self.job.run.parent, self.resume) if self.resume else None
         except RatchetError as error:  # another attempt starts afresh, so this is the attempt's failure, not the plan's
             return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
+        self.kept_at = pinned
+        if self.kept >= self.recipe.steps:  # an earlier incarnation ended between its last checkpoint and its model
+            return self._export()
         found = release.find()
         config = self._prepare(found)
         steps.lay_down(pinned, self.kept, self.checkpoints)
@@ -114,7 +118,7 @@ class Run:
         if whole == float("inf"):
             return None
         first = min(self.job.run.glob("i[0-9]*/events.jsonl"), key=lambda path: int(path.parent.name[1:]), default=None)
-        began = json.loads(first.open().readline())["at"] if first else time.time()
+        began = json.loads(first.read_text().splitlines()[0])["at"] if first else time.time()
         return max(1.0, began + whole - time.time() - self.recipe.grace_seconds)
 
     def _warn(self, found: release.Release) -> None:
@@ -176,7 +180,7 @@ class Run:
                 continue
             path = folder.relative_to(self.job.run.parent).as_posix()
             self.job.events.write("checkpoint", found.step, path=path, manifest=manifest)
-            self.kept = found.step
+            self.kept, self.kept_at = found.step, folder
             checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.resume)
 
     def _found(self) -> list[steps.Found]:
@@ -207,7 +211,8 @@ class Run:
         error = self.work / launcher.ERROR
         if error.exists():
             said = json.loads(error.read_text())
-            return f"{said['type']}: {said['message'][-600:]}"
+            memory = "out of memory: " if "out of memory" in said["message"].lower() else ""
+            return f"{memory}{said['type']}: {said['message'][-600:]}"
         if code < 0:
             return f"the run was killed by signal {-code} (out of memory?) at step {self.step}"
         if code:
@@ -218,7 +223,7 @@ class Run:
         )
 
     def _export(self) -> Result:
-        folder = self.job.folder / f"step_{self.kept}"
+        folder = self.kept_at or self.job.folder
         adapter = self.recipe.lora is not None
         missing = list(steps.lacks(folder, self.kept, adapter, consolidated=not adapter))
         if missing:

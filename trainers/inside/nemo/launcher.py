@@ -12,6 +12,7 @@ import json
 import os
 import runpy
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from trainers.nemo_config import ENVIRONMENT, PROCESSOR
 
 STOP, FIGURES, HOOKS, ERROR = "stop", "figures.jsonl", "hooks.json", "error.json"
 """Files in the run's own folder, by which it and the watching process speak."""
+BEGAN = time.time()
 ACTOR = "trainers.inside.nemo.reward.PanelEnvironment"
 
 
@@ -54,6 +56,10 @@ def _deadline(stock: Any, folder: Path) -> Any:
     stop = folder / STOP
 
     class Deadline(stock):  # type: ignore[misc, unused-ignore]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.start_time = min(getattr(self, "start_time", BEGAN), BEGAN)  # loading counts as time
+
         def check_save(self) -> bool:
             if stop.exists() and not getattr(self, "last_saved", False):
                 self.last_saved = True
@@ -101,7 +107,7 @@ def main(config: Path, folder: Path, entry: Path) -> None:
         sys.argv = [str(entry), "--config", str(config)]
         runpy.run_path(str(entry), run_name="__main__")
     except Exception as error:
-        (folder / ERROR).write_text(json.dumps({"type": type(error).__name__, "message": str(error)[-2000:]}))
+        (folder / ERROR).write_text(json.dumps({"type": type(error).__name__, "message": str(error)[-20_000:]}))
         raise
 
 

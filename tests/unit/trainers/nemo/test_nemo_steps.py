@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,13 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent
+from contracts.exits import Outcome
 from contracts.manifest import MANIFEST, verify_manifest
+from contracts.training import Method, ResumePoint
+from trainers.inside.events import Events
+from trainers.inside.job import Job
 from trainers.inside.nemo import export, steps
+from trainers.inside.nemo.__main__ import Asked, Run
 
 SHARD = "policy/weights/model/shard-00001-model-00001-of-00001.safetensors"
 CONSOLIDATED = "policy/weights/model/consolidated/model-00001-of-00001.safetensors"
@@ -160,3 +166,25 @@ def test_an_adapter_is_merged_as_its_own_library_merges_it(tiny_model: Path, tmp
     (weights / "adapter_config.json").write_text(json.dumps(settings | {"use_dora": True}))
     with pytest.raises(Permanent, match="use_dora cannot be merged"):
         export.export(tiny_model, tmp_path / "step_1", True, tmp_path / "work", tmp_path / "model")
+
+
+def test_a_run_whose_last_step_was_kept_has_only_its_model_left_to_publish(
+    step: Callable[[int], Path], workshop: Any, tmp_path: Path, tiny_model: Path
+) -> None:
+    run = tmp_path / "plan" / "a1"
+    (run / "i1").mkdir(parents=True)
+    (run / "i2").mkdir()
+    shutil.copytree(tiny_model, run / "model")
+    (found,) = steps.look(step(3).parent, False, False)
+    manifest = steps.keep(found, run / "i1" / "step_3", tmp_path / "work", False)
+    resume = ResumePoint(attempt=1, incarnation=1, step=3, path="a1/i1/step_3", manifest=manifest)
+    (run / "resume.json").write_text(resume.model_dump_json())
+    job = Job(run, workshop.plan(Method.GRPO, steps=3), 1, 2, 1, Events(run / "i2" / "events.jsonl", 2, 3))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        result = Run(job, Asked()).result()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (result.outcome, result.step) == (Outcome.DONE, 3), result
+    assert (run / "i2" / "model" / "model.safetensors").exists()
+    assert verify_manifest(run / "i1" / "step_3") == manifest, "publishing takes nothing from a checkpoint"
