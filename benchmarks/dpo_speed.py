@@ -54,12 +54,21 @@ def write_model(folder: Path, size: Size) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     torch.manual_seed(1)
+    large = size.hidden > 1024  # the shape of a model of 1B: fewer heads for keys, wide layers, one matrix for both ends
     heads = max(2, size.hidden // 64)
-    shape = {"hidden_size": size.hidden, "intermediate_size": 3 * size.hidden, "num_hidden_layers": size.layers}
     config = LlamaConfig(
-        vocab_size=size.vocabulary, num_attention_heads=heads, num_key_value_heads=heads, max_position_embeddings=2 * LONGEST,
-        eos_token_id=1, pad_token_id=0, bos_token_id=None, **shape,
-    )  # fmt: skip
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=(4 if large else 3) * size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 4 if large else heads,
+        max_position_embeddings=2 * LONGEST,
+        tie_word_embeddings=large,
+        eos_token_id=1,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     words = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1}, unk_token="<end>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<pad>")
@@ -78,17 +87,20 @@ def some_pairs(profile: str, n: int, size: Size) -> list[Pair]:
         return [chance.randrange(low, high) for _ in range(n)]
 
     half, top = size.vocabulary // 2, size.vocabulary
-    return [
-        Pair(words(prompt, prompt_sigma, 5, top), words(answer, answer_sigma, 5, half), words(answer, answer_sigma, half, top)) for _ in range(n)
-    ]  # fmt: skip
+
+    def one() -> Pair:
+        return Pair(words(prompt, prompt_sigma, 5, top), words(answer, answer_sigma, 5, half), words(answer, answer_sigma, half, top))
+
+    return [one() for _ in range(n)]
 
 
 def shared(folder: Path, steps: int, **changes: Any) -> dict[str, Any]:
     """Arguments that both have."""
     base = {
-        "output_dir": str(folder), "seed": 3, "max_steps": steps, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "optim": "adamw_torch",
-        "use_cpu": True, "bf16": False, "report_to": "none", "gradient_checkpointing": True, "disable_tqdm": True, "save_strategy": "no",
-        "logging_steps": 1, "model_init_kwargs": {"dtype": "float32"}, "per_device_train_batch_size": 4, "weight_decay": 0.0,
+        "output_dir": str(folder), "seed": 3, "max_steps": steps, "logging_steps": 1, "save_strategy": "no", "report_to": "none",
+        "learning_rate": 1e-3, "lr_scheduler_type": "constant", "optim": "adamw_torch", "weight_decay": 0.0, "disable_tqdm": True,
+        "use_cpu": True, "bf16": False, "model_init_kwargs": {"dtype": "float32"}, "gradient_checkpointing": True,
+        "per_device_train_batch_size": 4,
     }  # fmt: skip
     return base | changes
 

@@ -115,10 +115,30 @@ def test_a_checkpoint_that_changed_after_it_was_pinned_is_not_loaded(workshop: A
     assert "torn" in status.reason
 
 
-def test_an_adapter_is_merged_into_what_is_published(workshop: Any) -> None:
-    checkpoint = finish(workshop, workshop.spec(workshop.plan(Method.DPO, steps=2, lora={"rank": 2})))
+def test_an_adapter_is_resumed_and_merged_into_what_is_published(workshop: Any, tiny_model: Path) -> None:
+    from safetensors.torch import load_file
+
+    plan = workshop.plan(Method.DPO, steps=30, lora={"rank": 2, "dropout": 0.1})
+    undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(plan, attempt=2)))
+    spec = workshop.spec(plan)
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
+    workshop.executor.cancel(spec.name)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    assert pin_newest(workshop, spec).step < 30
+    checkpoint = finish(workshop, spec, 2)
+    assert weights(workshop.artifacts, checkpoint) == undisturbed
     assert checkpoint.model.parent is None
-    assert checkpoint.model.weights != workshop.start.weights
+    folder = workshop.artifacts.fetch(checkpoint.files, workshop.folder / "merged")
+    before, after = load_file(tiny_model / "model.safetensors"), load_file(folder / "model.safetensors")
+    changed = {name for name, value in after.items() if not value.equal(before[name])}
+    assert set(after) == set(before)
+    assert changed == {name for name in before if "_proj" in name}, "the linear layers, and nothing else"
+
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(folder)
 
 
 def test_a_run_that_goes_wrong_is_stopped_with_a_reason(workshop: Any) -> None:

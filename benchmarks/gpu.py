@@ -1,0 +1,209 @@
+"""What one GPU does within ten minutes: DPO against the plain script, GRPO, peak memory, resume, and running out of memory.
+
+A model of about 1B parameters with random weights (the shape of Llama 3.2 1B), bf16 arithmetic on float32 weights. It writes one JSON
+report, section by section, so that whatever was measured is there even if a later section fails. THIS SCRIPT HAS NOT RUN ON A GPU:
+there was none; `--toy` runs the same sections on a CPU in seconds and shows only that they run.
+`python benchmarks/gpu.py --out report.json`
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_model
+
+from trainers.code import code_digest
+from trainers.inside.batches import Pair
+
+
+class Setting(NamedTuple):
+    """Where and how large."""
+
+    size: Size
+    gpu: bool
+    model: Path
+    work: Path
+    pairs: list[Pair]
+
+    def arguments(self, steps: int, name: str, **changes: Any) -> dict[str, Any]:
+        """For the library, both ways."""
+        there = {"use_cpu": not self.gpu, "bf16": self.gpu, "learning_rate": 1e-5}
+        return shared(self.work / name, steps, **there | changes)
+
+
+def now() -> float:
+    """Seconds, after the GPU has caught up."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def fresh() -> None:
+    """Gives memory back, and starts the count of its peak."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak() -> float:
+    """GiB since `fresh`; 0 on a CPU."""
+    import torch
+
+    return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else 0.0
+
+
+def dpo(setting: Setting) -> dict[str, Any]:
+    """Tokens a second and peak memory: the plain script, ours, and the largest difference of their losses."""
+    from trainers.inside.stepwise import Levers
+
+    batch, steps = setting.size.batch, setting.size.steps
+    fresh()
+    usual = timed(plain(setting.model, setting.pairs, setting.arguments(steps, "plain"), batch), setting.pairs, batch, None, now)
+    usual["peak_gib"] = peak()
+    results = {"plain script": usual}
+    for name, levers in (("ours, separate prompts", Levers(shared_prompt=False)), ("ours", Levers())):
+        fresh()
+        kept = Kept(now)
+        trainer = ours(setting.model, setting.pairs, setting.arguments(steps, "ours"), batch, levers, kept)
+        results[name] = timed(trainer, setting.pairs, batch, kept, now) | {"peak_gib": peak(), "shares_prompts": trainer.shares}
+        del trainer
+    for result in results.values():
+        result["over_plain_cold"] = round(result["tokens_per_s_cold"] / usual["tokens_per_s_cold"], 2)
+        result["loss_differs_at_most"] = max(abs(a - b) for a, b in zip(result["losses"], usual["losses"], strict=True))
+    return results
+
+
+def resume(setting: Setting) -> dict[str, Any]:
+    """A run of four steps, and the same run continued from its second: the largest difference of a weight."""
+    from trainers.inside.stepwise import Levers
+
+    def run(name: str, **given: Any) -> tuple[Any, list[float]]:
+        fresh()
+        arguments = setting.arguments(4, name, save_strategy="steps", save_steps=2, save_total_limit=2)
+        trainer = ours(setting.model, setting.pairs[: 4 * 8], arguments, 8, Levers(), Kept(now))
+        trainer.train(**given)
+        return {n: w.detach().cpu() for n, w in trainer.model.named_parameters()}, [
+            e["loss"] for e in trainer.state.log_history if "loss" in e
+        ]
+
+    whole, losses = run("whole")
+    continued, again = run("continued", resume_from_checkpoint=str(setting.work / "whole" / "checkpoint-2"))
+    return {
+        "largest_difference": max(float((whole[name] - continued[name]).abs().max()) for name in whole),
+        "losses": losses,
+        "losses_after_resume": again,
+    }
+
+
+def out_of_memory(setting: Setting) -> dict[str, Any]:
+    """A step with nearly no memory left must fail by name, and the same process must train again once there is room."""
+    import torch
+
+    from trainers.inside.stepwise import Levers
+
+    if not setting.gpu:
+        return {"skipped": "a CPU does not run out by name"}
+    fresh()
+    trainer = ours(setting.model, setting.pairs[:16], setting.arguments(1, "oom"), 16, Levers(), Kept(now))
+    free, _ = torch.cuda.mem_get_info()
+    ballast = torch.empty(max(0, free - (1 << 30)), dtype=torch.uint8, device="cuda")
+    try:
+        trainer.training_step(trainer.model, {"pairs": list(range(16))})
+        failed = "it did not run out"
+    except torch.OutOfMemoryError as error:
+        failed = f"{type(error).__name__}: {str(error)[:80]}"
+    del ballast
+    trainer.model.zero_grad()
+    gc.collect()
+    torch.cuda.empty_cache()
+    loss = float(trainer.training_step(trainer.model, {"pairs": list(range(16))}))
+    return {"failed_with": failed, "loss_afterwards": loss}
+
+
+def grpo(setting: Setting) -> dict[str, Any]:
+    """Answer tokens a second of the library's GRPO trainer, which a job uses as it is: there is no other to compare with. Generation included."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    fresh()
+    answers = 8 if not setting.gpu else 64
+    longest = 8 if not setting.gpu else 256
+    given = setting.arguments(3, "grpo", per_device_train_batch_size=answers)
+    config = GRPOConfig(**given, num_generations=8, max_completion_length=longest, beta=0.04)
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}] * 3 * (answers // 8))
+    counted: list[int] = []
+    marks: list[float] = []
+
+    def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        counted.append(sum(map(len, completion_ids)))
+        marks.append(now())
+        return [float(ids[0] % 2) for ids in completion_ids]
+
+    tokenizer = AutoTokenizer.from_pretrained(setting.model, padding_side="left")
+    trainer = GRPOTrainer(model=str(setting.model), reward_funcs=reward, args=config, train_dataset=rows, processing_class=tokenizer)
+    trainer.train()
+    return {"answer_tokens_per_s": round(sum(counted[1:]) / (now() - marks[0]), 1), "steps": len(counted), "peak_gib": peak()}
+
+
+SECTIONS: dict[str, Callable[[Setting], dict[str, Any]]] = {"dpo": dpo, "resume": resume, "out_of_memory": out_of_memory, "grpo": grpo}
+
+
+def run(setting: Setting, out: Path, minutes: float) -> dict[str, Any]:
+    """All sections; the report is written after each."""
+    import torch
+
+    began = time.monotonic()
+    device = torch.cuda.get_device_name() if setting.gpu else "cpu"
+    report: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "code": code_digest()[:12], "device": device}
+    report |= {"toy": not setting.gpu, "size": setting.size._asdict(), "sections": {}}
+    for name, section in SECTIONS.items():
+        if time.monotonic() - began > 60 * minutes:
+            report["sections"][name] = {"skipped": f"{minutes:g} minutes were over"}
+        else:
+            try:
+                report["sections"][name] = section(setting)
+            except Exception as error:  # the others' figures must not be lost
+                report["sections"][name] = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
+        report["seconds"] = round(time.monotonic() - began, 1)
+        out.write_text(json.dumps(report, indent=1) + "\n")
+    return report
+
+
+@click.command()
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Where the JSON report goes.")
+@click.option("--minutes", default=8.0, help="No section starts later.")
+@click.option("--toy", is_flag=True, help="A tiny model on the CPU, in seconds.")
+def main(out: Path, minutes: float, toy: bool) -> None:
+    """Writes the report; exit code 1 where a section failed."""
+    import torch
+
+    if not toy and not torch.cuda.is_available():
+        raise click.ClickException("no GPU here; --toy shows that the script runs")
+    small = Size(hidden=64, layers=1, vocabulary=128, steps=2, batch=8, scale=0.1)
+    size = small if toy else Size(hidden=2048, layers=16, vocabulary=128_256, steps=4, batch=32, scale=3.0)
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_model(Path(folder) / "model", size)
+        pairs = some_pairs("traces", max(size.steps * size.batch, 32), size)
+        report = run(Setting(size, not toy, model, Path(folder), pairs), out, minutes)
+    click.echo(json.dumps(report["sections"], indent=1))
+    if any("error" in section for section in report["sections"].values()):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The training benchmarks run, in miniature, and their reports say what they promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def report(script: str, out: Path) -> dict[str, Any]:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "benchmarks" / script), "--toy", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(out.read_text()))
+
+
+@pytest.mark.slow
+def test_the_speed_of_dpo_is_measured_lever_by_lever(tmp_path: Path) -> None:
+    found = report("dpo_speed.py", tmp_path / "speed.json")
+    results = found["profiles"]["traces"]["results"]
+    assert {"plain script", "ours, nothing switched on", "all"} < set(results)
+    for name, result in results.items():
+        assert result["loss_differs_at_most"] < 1e-5, name
+        assert result["tokens_per_s_warm"] >= result["tokens_per_s_cold"] > 0, name
+
+
+@pytest.mark.slow
+def test_the_gpu_report_has_every_section(tmp_path: Path) -> None:
+    found = report("gpu.py", tmp_path / "gpu.json")
+    assert found["toy"] is True
+    assert set(found["sections"]) == {"dpo", "resume", "out_of_memory", "grpo"}
+    assert found["sections"]["resume"]["largest_difference"] == 0.0
+    assert found["sections"]["dpo"]["ours"]["shares_prompts"] is True
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--out", str(tmp_path / "x.json")]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert "no GPU" in done.stderr

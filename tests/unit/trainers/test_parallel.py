@@ -1,0 +1,112 @@
+"""Two processes as one run, on CPUs (DDP over gloo): the same training, one voice, one stop."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from contracts.errors import Permanent
+from contracts.exits import Outcome
+from contracts.training import JobSpec, JobState, Method
+from tests.unit.trainers.test_runs import finish, kinds, pin_newest
+from trainers.inside import parallel
+
+
+def on_two(spec: JobSpec) -> JobSpec:
+    return spec.model_copy(update={"environment": {**spec.environment, "RATCHET_PROCESSES": "2"}})
+
+
+def losses(workshop: Any, spec: JobSpec) -> list[float]:
+    return [event.data["loss"] for event in workshop.executor.events(spec.name) if event.kind == "progress"]
+
+
+def tensors(workshop: Any, checkpoint: Any, folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return dict(load_file(workshop.artifacts.fetch(checkpoint.files, folder) / "model.safetensors"))
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_does(workshop: Any, tmp_path: Path) -> None:
+    import torch
+
+    plan = workshop.plan(Method.DPO, steps=6, batch=7, micro_batch=1, save_every=6)
+    alone, both = workshop.spec(plan, attempt=1), on_two(workshop.spec(plan, attempt=2))
+    one, two = finish(workshop, alone), finish(workshop, both)
+    assert losses(workshop, both) == pytest.approx(losses(workshop, alone), rel=1e-4)
+    events = workshop.executor.events(both.name)
+    assert kinds(events) == ["started", *["progress"] * 6, "checkpoint", "published", "stopped"], "one rank speaks for all"
+    expected = tensors(workshop, one, tmp_path / "one")
+    for name, value in tensors(workshop, two, tmp_path / "two").items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-2, atol=2e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_stop_together_and_resume(workshop: Any) -> None:
+    plan = workshop.plan(Method.DPO, steps=25)
+    undisturbed = on_two(workshop.spec(plan, attempt=2))
+    finish(workshop, undisturbed)
+    spec = on_two(workshop.spec(plan, attempt=1))
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 3 or status.state == JobState.ENDED)
+    workshop.executor.cancel(spec.name)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    resume = pin_newest(workshop, spec)
+    written = {path.name for path in (workshop.run_folder(spec).parent / resume.path).iterdir()}
+    assert {"rng_state_0.pth", "rng_state_1.pth"} <= written, "the checkpoint was sealed after every rank had written"
+    finish(workshop, spec, 2)
+    assert losses(workshop, spec) == losses(workshop, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_ends_the_attempt(workshop: Any) -> None:
+    spec = on_two(workshop.spec(workshop.plan(Method.DPO, steps=100_000, save_every=100_000)))
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 1 or status.state == JobState.ENDED)
+    wrapper = psutil.Process(json.loads((workshop.run_folder(spec) / "i1" / "process.json").read_text())["pid"])
+    ranks = {child.environ().get("RANK"): child for child in wrapper.children(recursive=True)}
+    ranks["1"].kill()
+    assert workshop.wait(spec).outcome == Outcome.FAILED, workshop.log(spec)
+    assert not ranks["0"].is_running(), "nobody goes on alone"
+
+
+def test_one_process_needs_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RATCHET_NODES", raising=False)
+    monkeypatch.setenv("RATCHET_PROCESSES", "1")
+    assert parallel.command("some.module", 30) == [sys.executable, "-m", "some.module"]
+
+
+def test_one_node_finds_its_own_meeting_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_NODES", "1")
+    monkeypatch.setenv("RATCHET_PROCESSES", "4")
+    argv = parallel.command("some.module", 118.0)
+    assert argv[3:] == [
+        "--nproc-per-node", "4", "--max-restarts", "0", "--shutdown-timeout", "118", "--standalone", "--nnodes", "1", "-m", "some.module",
+    ]  # fmt: skip
+
+
+def test_several_nodes_take_it_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"RATCHET_NODES": "2", "RATCHET_PROCESSES": "8", "RATCHET_NODE": "1", "MASTER_ADDR": "job-0", "MASTER_PORT": "29500"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    argv = parallel.command("some.module", 30)
+    assert argv[argv.index("--nnodes") :][:8] == [
+        "--nnodes", "2", "--node-rank", "1", "--master-addr", "job-0", "--master-port", "29500",
+    ]  # fmt: skip
+    monkeypatch.delenv("MASTER_PORT")
+    with pytest.raises(Permanent, match="MASTER_PORT"):
+        parallel.command("some.module", 30)
+
+
+def test_the_sharded_layers_are_the_model_s_own(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parallel.layers(tiny_model) == ["LlamaDecoderLayer"]
+    assert parallel.sharding(tiny_model, gpus=8) == {}, "one process alone shards nothing"
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert parallel.sharding(tiny_model, gpus=0) == {}, "on CPUs every process holds the whole model"
+    assert parallel.sharding(tiny_model, gpus=8)["fsdp_config"]["version"] == 2
