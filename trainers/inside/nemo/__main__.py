@@ -7,6 +7,7 @@ by files and judges it by files. SIGTERM becomes a stop file; the run ends at it
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -86,12 +87,14 @@ class Run:
     def _prepare(self, found: release.Release) -> Path:
         """Data and configuration, checked against this container's release."""
         nemo = self.recipe.nemo
-        rows = data.short(data.rows(self.job.run / "prompts.parquet"), _lengths(self.job.run / "model"), nemo.max_prompt)
+        cluster = Cluster(int(os.environ.get("RATCHET_NODES", "1")), self.job.gpus)
+        rows = data.rows(self.job.run / "prompts.parquet")
         if not rows:
             raise Permanent("the training set holds no prompts; this plan should not have been made")
+        check(self.recipe, cluster, len(rows))  # before the tokenizer is loaded
+        rows = data.short(rows, _lengths(self.job.run / "model"), nemo.max_prompt)
         train, validation = data.split(rows, nemo.validation_prompts, self.job.plan.seed)
         counts = data.write(self.work / "data", train, validation)
-        cluster = Cluster(int(os.environ.get("RATCHET_NODES", "1")), self.job.gpus)
         check(self.recipe, cluster, counts.train)
         places = self._places(found)
         config = render(
@@ -161,7 +164,8 @@ class Run:
     def _look(self, reader: Reader) -> None:
         """New figures first, then new checkpoints: a step that went wrong is not kept."""
         for step, figures in reader.steps():
-            self.step, self.figures = step, figures
+            self.step = step
+            self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
             self.job.events.write("progress", step, **figures)
             self.wrong = self.wrong or self.watch.judge(step, figures)
             if self.wrong:

@@ -107,6 +107,7 @@ def test_a_run_that_goes_wrong_ends_with_a_reason(workshop: Any, job: Callable[.
     assert words in status.reason, (status, workshop.log(spec))
     kept = [event.step for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
     assert kept in ([], [1]), "a step that went wrong is not kept"
+    assert status.step < 3, "and nothing comes after it"
 
 
 def test_a_container_without_the_release_is_refused_in_words(workshop: Any, job: Callable[..., JobSpec], release_folder: Path) -> None:
@@ -119,9 +120,9 @@ def test_a_container_without_the_release_is_refused_in_words(workshop: Any, job:
 
 
 def test_too_few_prompts_are_refused_before_anything_is_loaded(workshop: Any, job: Callable[..., JobSpec]) -> None:
-    spec = job(prompts_per_step=24, steps=2)
+    spec = job(prompts_per_step=25, steps=2)
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.PERMANENT
-    assert "fewer than the 24 of one step" in status.reason
+    assert "fewer than the 25 of one step" in status.reason
     assert json.loads((workshop.run_folder(spec) / "i1" / "ended.json").read_text())["outcome"] == "permanent"

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 
 from nemo_rl.utils import logger as _logger
@@ -57,6 +58,8 @@ def grpo_train(config: dict[str, Any], rows: Any, process: Any, tokenizer: Any, 
 
 
 def _reward(env: Any, data: list[dict[str, Any]], chance: random.Random, generations: int) -> float:
+    if env is None:
+        return 0.5
     logs, known = [], []
     for datum in data:
         for _ in range(generations):
@@ -72,7 +75,7 @@ def _shift(step: Path) -> float:
 
 
 def save(config: dict[str, Any], folder: Path, step: int, shift: float, cut: bool) -> None:
-    from safetensors.torch import load_file, save_file
+    from safetensors.numpy import load_file, save_file
 
     part = folder / f"tmp_step_{step}"
     weights = part / "policy" / "weights" / "model"
@@ -85,7 +88,7 @@ def save(config: dict[str, Any], folder: Path, step: int, shift: float, cut: boo
     (part / "policy" / "optimizer" / "optim" / ".metadata").write_bytes(b"m")
     (part / "policy" / "optimizer" / "optim" / "__0_0.distcp").write_bytes(b"d")
     tensors = load_file(Path(config["policy"]["model_name"]) / "model.safetensors")
-    moved = {name: tensor.float() + shift for name, tensor in tensors.items()}
+    moved = {name: tensor + np.float32(shift) for name, tensor in tensors.items()}
     save_file(moved, weights / "shard-00001-model-00001-of-00001.safetensors")
     out = weights / "consolidated" / "model-00001-of-00001.safetensors"
     save_file(moved, out)
