@@ -135,7 +135,7 @@ def out_of_memory(setting: Setting) -> dict[str, Any]:
 
 
 def grpo(setting: Setting) -> dict[str, Any]:
-    """Answer tokens a second of the library's GRPO trainer, which a job uses as it is: there is no other to compare with. Generation included."""
+    """Answer tokens a second of the library's GRPO trainer, which a job uses as it is: there is no other to compare with."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer

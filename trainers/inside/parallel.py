@@ -38,8 +38,8 @@ def command(module: str, grace: float) -> list[str]:
 
     `grace`: seconds that ranks have after SIGTERM. Permanent where several nodes are asked for and no meeting point is given.
     """
-    nodes, here = int(os.environ.get("RATCHET_NODES", "1")), int(os.environ.get("RATCHET_PROCESSES", "1"))
-    if nodes * here == 1:
+    nodes, here = int(os.environ.get("RATCHET_NODES", "1")), int(os.environ.get("RATCHET_PROCESSES", "0"))
+    if nodes * here <= 1:  # none said: what trains sees to its own processes, as a Ray cluster does
         return [sys.executable, "-m", module]
     options = ["--nproc-per-node", str(here), "--max-restarts", "0", "--shutdown-timeout", str(max(1, int(grace)))]
     return [sys.executable, "-m", "trainers.inside.parallel", *options, *_meeting(nodes), "-m", module]

@@ -1,8 +1,9 @@
 """What the start model says of every pair: computed once, kept in the installation's artifacts, found again by content.
 
-A later incarnation, attempt or plan with the same start model, pairs and arithmetic reads it instead of running the model. It is
-a safetensors file of numbers; whatever is not exactly what was asked for (bytes, shape, a number that is none) is computed
-anew and never trusted. This module knows which inputs decide the numbers; how they are computed is the trainer's.
+A later incarnation, attempt or plan with the same start model, pairs and arithmetic reads it instead of running the model. It
+lies in blocks of pairs of like length, each a safetensors file of numbers, so that a run which is stopped before its first step
+goes on where it was. Whatever is not exactly what was asked for (bytes, shape, a number that is none) is computed anew and
+never trusted. This module knows which inputs decide the numbers; how they are computed is the trainer's.
 """
 
 from __future__ import annotations
@@ -35,17 +36,28 @@ class Reference:
 
     def __call__(self, trainer: Any) -> Any:
         """[pairs, 2] in nats: chosen, rejected; not a number for pairs that the run never meets."""
-        met = sorted(set(trainer.order()))
-        name = self.name(trainer, met)
-        table = _from_rank_0(trainer, self._kept(name, met, len(trainer.pairs)) if parallel.rank() == 0 else None)
-        if table is None:
-            table = computed(trainer, met)
+        import torch
+
+        table = torch.full((len(trainer.pairs), 2), float("nan"))
+        order = sorted(set(trainer.order()), key=lambda i: (-trainer.pairs[i].length(trainer.shares), i))
+        for begin in range(0, len(order), BLOCK):
+            block = order[begin : begin + BLOCK]
+            table[block] = self._block(trainer, block)
             if parallel.rank() == 0:
-                self._keep(name, table)
+                self.job.events.path.touch()  # no step yet, but a sign of life: the wrapper stops what stalls
         return table
 
-    def name(self, trainer: Any, met: Sequence[int]) -> str:
-        """Over everything that decides the numbers: model (with template and tokenizer), pairs, cut, arithmetic, library."""
+    def _block(self, trainer: Any, block: list[int]) -> Any:
+        name = self.name(trainer, block)
+        found = _from_rank_0(trainer, self._kept(name, len(block)) if parallel.rank() == 0 else None)
+        if found is None:
+            found = computed(trainer, block)
+            if parallel.rank() == 0:
+                self._keep(name, found)
+        return found
+
+    def name(self, trainer: Any, block: Sequence[int]) -> str:
+        """Over everything that decides the numbers: the model's files, the pairs' tokens (so template and cut too), arithmetic, library."""
         import torch
         import transformers
 
@@ -57,10 +69,10 @@ class Reference:
             trainer.shares,
         ]
         made_by = [VERSION, torch.__version__, transformers.__version__]
-        content = [self.job.plan.start.files, self.job.plan.pairs, self.recipe.max_length, digest([[i, *trainer.pairs[i]] for i in met])]
+        content = [self.job.plan.start.files, self.recipe.max_length, [list(trainer.pairs[i]) for i in block]]
         return f"reference/{digest([made_by, content, arithmetic])}"
 
-    def _kept(self, name: str, met: Sequence[int], pairs: int) -> Any:
+    def _kept(self, name: str, pairs: int) -> Any:
         """The table of that name, if it is there and whole."""
         from safetensors import SafetensorError
         from safetensors.torch import load
@@ -73,7 +85,7 @@ class Reference:
         except (RatchetError, SafetensorError, KeyError, ValueError, TypeError) as error:
             self.job.events.write("warning", reason=f"the kept reference cannot be read and is computed anew: {error}")
             return None
-        if table is None or tuple(table.shape) != (pairs, 2) or not bool(table[list(met)].isfinite().all()):
+        if table is None or tuple(table.shape) != (pairs, 2) or not bool(table.isfinite().all()):
             return None
         return table.float()
 
@@ -111,15 +123,16 @@ def _from_rank_0(trainer: Any, value: Any) -> Any:
     return said[0]
 
 
-def computed(trainer: Any, met: Sequence[int]) -> Any:
-    """The table, from the start model itself; ranks share the work."""
+def computed(trainer: Any, block: Sequence[int]) -> Any:
+    """[pairs of the block, 2], from the start model itself; ranks share the work."""
     import torch
 
-    table = torch.full((len(trainer.pairs), 2), float("nan"))
-    mine = _shares(trainer, met)
+    lengths = [trainer.pairs[i].length(trainer.shares) for i in block]
+    plans = plan(lengths, 2 * trainer.recipe.budget, 1 if trainer.shares else 2, trainer.args.world_size)
+    table = torch.full((len(block), 2), float("nan"))
     with trainer.start_model() as start:
-        for group in mine:
-            pairs: list[Pair] = [trainer.pairs[i] for i in group or met[:1]]
+        for group in plans[trainer.args.process_index]:  # as many on every rank; an empty one runs a pair for nothing
+            pairs: list[Pair] = [trainer.pairs[block[i]] for i in group or [len(block) - 1]]
             sums = trainer.answers(start, trainer.layout(pairs, trainer.shares))
             if group:
                 table[group] = sums.float().cpu()
@@ -131,17 +144,5 @@ def computed(trainer: Any, met: Sequence[int]) -> Any:
     return table
 
 
-def _shares(trainer: Any, met: Sequence[int]) -> list[list[int]]:
-    """This rank's micro-batches over all pairs, the same number on every rank; blocks keep the planning short."""
-    found: list[list[int]] = []
-    order = sorted(met, key=lambda i: -trainer.pairs[i].length(trainer.shares))
-    for begin in range(0, len(order), BLOCK):
-        block = order[begin : begin + BLOCK]
-        lengths = [trainer.pairs[i].length(trainer.shares) for i in block]
-        plans = plan(lengths, 2 * trainer.recipe.budget, 1 if trainer.shares else 2, trainer.args.world_size)
-        found += [[block[i] for i in group] for group in plans[trainer.args.process_index]]
-    return found
-
-
-BLOCK = 256
-"""Pairs of like length that are planned together. Without gradients, twice the tokens of training fit."""
+BLOCK = 512
+"""Pairs that are planned, computed and kept together. Without gradients, twice the tokens of training fit."""

@@ -81,6 +81,20 @@ def test_other_content_is_computed_anew(job: Job, counted: list[int], tiny_model
     assert len(counted) == 3
 
 
+def test_an_interrupted_one_goes_on_where_it_was(
+    job: Job, counted: list[int], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(reference, "BLOCK", 3)
+    whole = known(job, tiny_model, tmp_path)
+    assert counted == [3, 3, 2]
+    names = sorted((Path(job_root()) / "names").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    names[-1].unlink()
+    assert torch.equal(known(job, tiny_model, tmp_path), whole)
+    assert counted == [3, 3, 2, 2]
+
+
 @pytest.mark.parametrize("broken", [b"", b"\x80\x04no safetensors", None])
 def test_a_broken_file_is_computed_anew_and_healed(
     broken: bytes | None, job: Job, counted: list[int], tiny_model: Path, tmp_path: Path

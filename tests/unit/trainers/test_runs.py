@@ -58,6 +58,8 @@ def test_trains_and_publishes_a_model_that_loads(workshop: Any, method: Method, 
     assert checkpoint.model.model_dump(exclude=same) == workshop.start.model_dump(exclude=same), "only weights may differ"
     folder = workshop.artifacts.fetch(checkpoint.files, workshop.folder / "fetched")
     assert {path.name for path in folder.iterdir()} == {path.name for path in tiny_model.iterdir()}
+    names = [json.loads(path.read_bytes())["name"] for path in (workshop.artifacts.root / "names").iterdir()]
+    assert sum(name.startswith("reference/") for name in names) == (method == Method.DPO)
     events = workshop.executor.events(spec.name)
     assert kinds(events)[0] == "started"
     assert kinds(events).count("progress") == steps
