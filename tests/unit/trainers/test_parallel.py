@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from contracts.exits import Outcome
 from contracts.training import JobSpec, JobState, Method
 from tests.unit.trainers.test_runs import finish, kinds, pin_newest
 from trainers.inside import parallel
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def on_two(spec: JobSpec) -> JobSpec:
@@ -110,3 +113,17 @@ def test_the_sharded_layers_are_the_model_s_own(tiny_model: Path, monkeypatch: p
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert parallel.sharding(tiny_model, gpus=0) == {}, "on CPUs every process holds the whole model"
     assert parallel.sharding(tiny_model, gpus=8)["fsdp_config"]["version"] == 2
+
+
+@pytest.mark.slow
+def test_a_step_on_a_sharded_model_is_the_same_step(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_PROCESSES", "2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = [*parallel.command("tests.unit.trainers.sharded_step", 30), str(tiny_model), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    (line,) = [line for line in done.stdout.splitlines() if "RESULT" in line] or [pytest.fail(done.stderr[-3000:])]
+    found = json.loads(line.split("RESULT ", 1)[1])
+    assert found["kinds"] == ["DTensor"], "nothing was sharded"
+    assert found["groups"] > 1
+    assert found["loss"] == pytest.approx(found["expected"], rel=1e-5)
+    assert found["worst"] < 1e-4
