@@ -19,13 +19,10 @@ from contracts.exits import Outcome
 from trainers.inside import checkpoints
 from trainers.inside.health import Watch
 from trainers.inside.job import Job, Result, here
-from trainers.inside.nemo import data, export, launcher, release, steps
+from trainers.inside.nemo import export, launcher, prepare, release, steps
 from trainers.inside.nemo.figures import Reader
 from trainers.inside.parallel import die_with_parent
 from trainers.inside.training import Stop
-from trainers.nemo_arithmetic import Cluster, check
-from trainers.nemo_config import Places, render
-from trainers.nemo_keys import refuse_unknown
 from trainers.recipes import GRPORecipe
 
 POLL = 0.2
@@ -55,7 +52,7 @@ class Run:
         self.stop = stop
         self.recipe = job.recipe(GRPORecipe)
         self.work = job.folder / "work"
-        self.checkpoints = self.work / "checkpoints"
+        self.checkpoints = self.work / prepare.CHECKPOINTS
         self.resume = job.resume
         self.kept = self.resume.step if self.resume else 0
         self.kept_at: Path | None = None
@@ -75,7 +72,7 @@ class Run:
         if self.kept >= self.recipe.steps:  # an earlier incarnation ended between its last checkpoint and its model
             return self._export()
         found = release.find()
-        config = self._prepare(found)
+        config = prepare.prepare(self.job, self.recipe, found, self.work)
         steps.lay_down(pinned, self.kept, self.checkpoints)
         self._warn(found)
         self.stop.file = self.work / launcher.STOP
@@ -83,46 +80,6 @@ class Run:
             return Result(Outcome.PREEMPTED, "asked to stop before the first step", self.kept, {})
         code = self._follow(self._start(config, found))
         return self._derive(code)
-
-    def _prepare(self, found: release.Release) -> Path:
-        """Data and configuration, checked against this container's release."""
-        nemo = self.recipe.nemo
-        cluster = Cluster(int(os.environ.get("RATCHET_NODES", "1")), self.job.gpus)
-        rows = data.rows(self.job.run / "prompts.parquet")
-        if not rows:
-            raise Permanent("the training set holds no prompts; this plan should not have been made")
-        check(self.recipe, cluster, len(rows))  # before the tokenizer is loaded
-        rows = data.short(rows, _lengths(self.job.run / "model"), nemo.max_prompt)
-        train, validation = data.split(rows, nemo.validation_prompts, self.job.plan.seed)
-        counts = data.write(self.work / "data", train, validation)
-        check(self.recipe, cluster, counts.train)
-        places = self._places(found)
-        config = render(
-            self.recipe, cluster, places, counts, self.job.plan.seed, found.dialect, self.job.adjustment.memory, self._time_left()
-        )
-        refuse_unknown(config, found.keys, f"the release at {found.root}")
-        return release.write(config, self.work / "config.yaml")
-
-    def _places(self, found: release.Release) -> Places:
-        return Places(
-            base=str(found.base),
-            model=str(self.job.run / "model"),
-            train=str(self.work / "data" / "train.jsonl"),
-            validation=str(self.work / "data" / "validation.jsonl"),
-            checkpoints=str(self.checkpoints),
-            logs=str(self.work / "logs"),
-            plan=str(self.job.run / "plan.json"),
-            journal=str(self.work / "rewards.jsonl"),
-        )
-
-    def _time_left(self) -> float | None:
-        """Seconds until the release should save and end by itself: the attempt's time, less one grace."""
-        whole = float(os.environ.get("RATCHET_TIMEOUT", "inf"))
-        if whole == float("inf"):
-            return None
-        first = min(self.job.run.glob("i[0-9]*/events.jsonl"), key=lambda path: int(path.parent.name[1:]), default=None)
-        began = json.loads(first.read_text().splitlines()[0])["at"] if first else time.time()
-        return max(1.0, began + whole - time.time() - self.recipe.grace_seconds)
 
     def _warn(self, found: release.Release) -> None:
         if self.resume and self.recipe.beta and not found.keeps_reference:
@@ -142,7 +99,7 @@ class Run:
 
     def _follow(self, run: subprocess.Popen[bytes]) -> int:
         """Watches until the run has ended, by itself or by us; its return code."""
-        reader = Reader(self.work / launcher.FIGURES, self.work / "rewards.jsonl")
+        reader = Reader(self.work / launcher.FIGURES, self.work / prepare.JOURNAL)
         while (code := run.poll()) is None:
             self._look(reader)
             if self.wrong:
@@ -151,18 +108,24 @@ class Run:
                 self._ask(run)
             time.sleep(POLL)
         self._look(reader)
+        self._keep(None)
         return code
 
     def _ask(self, run: subprocess.Popen[bytes]) -> None:
         self.asked_at = self.asked_at or time.monotonic()
         grace = float(os.environ.get("RATCHET_GRACE", "30"))
-        hooks = self.work / launcher.HOOKS
-        deaf = hooks.exists() and not json.loads(hooks.read_text() or "{}").get("TimeoutChecker", True)
-        if deaf or time.monotonic() - self.asked_at > grace - RESERVE:
+        if not self._hooked("TimeoutChecker") or time.monotonic() - self.asked_at > grace - RESERVE:
             run.kill()
 
+    def _hooked(self, name: str) -> bool:
+        """Whether the release had room for our subclass; taken for granted until the run says otherwise."""
+        said = self.work / launcher.HOOKS
+        return not said.exists() or bool(json.loads(said.read_text() or "{}").get(name, True))
+
     def _look(self, reader: Reader) -> None:
-        """New figures first, then new checkpoints: a step that went wrong is not kept."""
+        """New figures first, then new checkpoints: the release saves a step before it says how the step went."""
+        if self.wrong:
+            return
         for step, figures in reader.steps():
             self.step = step
             self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
@@ -171,11 +134,12 @@ class Run:
             if self.wrong:
                 self.job.events.write("warning", step, reason=self.wrong)
                 return
-        self._keep()
+        self._keep(self.step if self._hooked("Logger") else None)
 
-    def _keep(self) -> None:
+    def _keep(self, judged: int | None) -> None:
+        """Seals new whole steps up to the last one whose figures were seen (None: all), unless the run went wrong."""
         for found in self._found():
-            if found.step <= self.kept or found.missing:
+            if self.wrong or found.step <= self.kept or found.missing or (judged is not None and found.step > judged):
                 continue
             folder = self.job.folder / f"step_{found.step}"
             try:
@@ -234,19 +198,6 @@ class Run:
             return Result(Outcome.FAILED, f"the last step cannot be published, it lacks {', '.join(missing)}", self.kept, self.figures)
         export.export(self.job.run / "model", folder, adapter, self.work, self.job.folder / "model")
         return Result(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
-
-
-def _lengths(model: Path) -> data.Length:
-    """Tokens of a rendered prompt, by the start model's own tokenizer."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
-
-    def length(messages: list[dict[str, object]]) -> int:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    return length
 
 
 def main() -> None:

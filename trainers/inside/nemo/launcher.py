@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from contracts.files import write_atomic
 from trainers.nemo_config import ENVIRONMENT, PROCESSOR
 
 STOP, FIGURES, HOOKS, ERROR = "stop", "figures.jsonl", "hooks.json", "error.json"
@@ -103,11 +104,11 @@ def main(config: Path, folder: Path, entry: Path) -> None:
     """Runs to the release's end. An error is noted in words before it goes its way."""
     try:
         register()
-        (folder / HOOKS).write_text(json.dumps(hook(folder)))
+        write_atomic(folder / HOOKS, json.dumps(hook(folder)).encode())
         sys.argv = [str(entry), "--config", str(config)]
         runpy.run_path(str(entry), run_name="__main__")
     except Exception as error:
-        (folder / ERROR).write_text(json.dumps({"type": type(error).__name__, "message": str(error)[-20_000:]}))
+        write_atomic(folder / ERROR, json.dumps({"type": type(error).__name__, "message": str(error)[-20_000:]}).encode())
         raise
 
 

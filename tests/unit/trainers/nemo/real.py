@@ -52,8 +52,8 @@ def advantages(_root: Path, argument: str) -> Any:
 def environment(root: Path, argument: str) -> Any:
     import ray
     from nemo_rl.algorithms import grpo
+    from nemo_rl.data.collate_fn import rl_collate_fn
     from nemo_rl.data.utils import setup_response_data
-    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
     from nemo_rl.experience.rollouts import calculate_rewards
     from transformers import AutoTokenizer
 
@@ -67,9 +67,9 @@ def environment(root: Path, argument: str) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(config["policy"]["model_name"])
     train, validation, envs, _ = setup_response_data(tokenizer, config["data"], config["env"])
     data = [train[i] for i in range(4)]
-    for number, datum in enumerate(data):
-        datum["message_log"] = [*datum["message_log"], {"role": "assistant", "content": "yes" if number % 2 else "no"}]
-    batch = BatchedDataDict({key: [datum[key] for datum in data] for key in ("message_log", "task_name", "extra_env_info")})
+    batch = rl_collate_fn(data)
+    for number, log in enumerate(batch["message_log"]):
+        log.append({"role": "assistant", "content": "yes" if number % 2 else "no"})
     result = calculate_rewards(batch, envs)
     logger = grpo.Logger(config["logger"])
     logger.log_metrics({"loss": 1.5, "table": object()}, 1, prefix="train")
@@ -79,8 +79,9 @@ def environment(root: Path, argument: str) -> Any:
     return {
         "hooks": hooks,
         "rows": [len(train), len(validation)],
-        "turns": [len(datum["message_log"]) for datum in data],
-        "prompts": [datum["message_log"][0]["content"] for datum in data],
+        "turns": [len(log) for log in batch["message_log"]],
+        "multipliers": batch["loss_multiplier"].tolist(),
+        "prompts": [log[0]["content"] for log in batch["message_log"]],
         "rewards": result.rewards.tolist(),
         "done": result.terminateds.tolist(),
         "asked": [before, deadline.check_save(), deadline.check_save()],

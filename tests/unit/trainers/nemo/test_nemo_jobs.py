@@ -110,6 +110,17 @@ def test_a_run_that_goes_wrong_ends_with_a_reason(workshop: Any, job: Callable[.
     assert status.step < 3, "and nothing comes after it"
 
 
+def test_a_release_that_cannot_be_asked_is_ended_and_the_loss_is_named(workshop: Any, job: Callable[..., JobSpec]) -> None:
+    spec = job(stub="deaf", seconds=0.3, steps=90, save_every=3, nemo={"validate_every": 0})
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 5 or status.state == JobState.ENDED)
+    workshop.executor.cancel(spec.name)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    assert pinned(workshop, spec).step % 3 == 0
+    assert "steps lost" in status.reason or status.step % 3 == 0
+
+
 def test_a_container_without_the_release_is_refused_in_words(workshop: Any, job: Callable[..., JobSpec], release_folder: Path) -> None:
     spec = job()
     (release_folder / "examples" / "run_grpo.py").unlink()
@@ -120,9 +131,9 @@ def test_a_container_without_the_release_is_refused_in_words(workshop: Any, job:
 
 
 def test_too_few_prompts_are_refused_before_anything_is_loaded(workshop: Any, job: Callable[..., JobSpec]) -> None:
-    spec = job(prompts_per_step=25, steps=2)
+    spec = job(prompts_per_step=26, steps=2)
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.PERMANENT
-    assert "fewer than the 25 of one step" in status.reason
+    assert "fewer than the 26 of one step" in status.reason
     assert json.loads((workshop.run_folder(spec) / "i1" / "ended.json").read_text())["outcome"] == "permanent"

@@ -141,6 +141,7 @@ def test_it_runs_our_environment_our_data_and_our_hooks(root: Path, tmp_path: Pa
     assert answer["rows"] == [18, 2]
     assert answer["rewards"] == [0.0, 1.0, 0.0, 1.0]
     assert answer["done"] == [True] * 4
+    assert answer["multipliers"] == [1.0] * 4
     assert answer["turns"] == [2] * 4, "a conversation is one message of the log, and the answer another"
     assert all(text.startswith("<user> one <assistant> two <end>") for text in answer["prompts"])
     assert answer["asked"] == [False, True, False], "one save, at the next step after the stop file appears"
