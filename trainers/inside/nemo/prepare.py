@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from contracts.errors import Permanent
+from contracts.errors import ConfigError, Permanent
 from trainers.inside.job import Job
 from trainers.inside.nemo import data, release
 from trainers.nemo_arithmetic import Cluster, check
@@ -38,8 +38,20 @@ def _data(job: Job, recipe: GRPORecipe, cluster: Cluster, work: Path) -> Counts:
     if not rows:
         raise Permanent("the training set holds no prompts; this plan should not have been made")
     check(recipe, cluster, len(rows))  # before the tokenizer is loaded
+    _fits(job.run / "model", recipe)
     rows = data.short(rows, _lengths(job.run / "model"), recipe.nemo.max_prompt)
     return data.write(work / "data", *data.split(rows, recipe.nemo.validation_prompts, job.plan.seed))
+
+
+def _fits(model: Path, recipe: GRPORecipe) -> None:
+    """Prompt and answer must fit the model's context, where its configuration names one."""
+    config = json.loads((model / "config.json").read_bytes())
+    context = config.get("max_position_embeddings")
+    wanted = recipe.nemo.max_prompt + recipe.max_completion
+    if isinstance(context, int) and wanted > context:
+        room = context - recipe.max_completion
+        remedy = f"set nemo.max_prompt to {room} or less" if room > 0 else "lower max_completion and nemo.max_prompt"
+        raise ConfigError(f"nemo.max_prompt + max_completion = {wanted} tokens exceed the model's context of {context}; {remedy}")
 
 
 def _places(job: Job, found: release.Release, work: Path) -> Places:

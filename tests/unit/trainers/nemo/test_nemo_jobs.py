@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[4]
 
 @pytest.fixture
 def job(workshop: Any, release_folder: Path) -> Callable[..., JobSpec]:
-    def make(stub: str = "", seconds: float = 0.0, timeout: float = 200.0, **changes: Any) -> JobSpec:
-        plan = workshop.plan(
-            Method.GRPO, **{"steps": 4, "save_every": 2, "prompts_per_step": 4, "generations": 2, "micro_batch": 4, **changes}
-        )
+    def make(stub: str = "", seconds: float = 0.0, timeout: float = 3000.0, **changes: Any) -> JobSpec:
+        small = {"steps": 4, "save_every": 2, "prompts_per_step": 4, "generations": 2, "micro_batch": 4}
+        nemo = {"max_prompt": 32, **changes.pop("nemo", {})}
+        plan = workshop.plan(Method.GRPO, **{**small, **changes, "nemo": nemo})
         spec = NemoGRPO().job(plan, Attempt(number=1, timeout=timeout, gpus=1))
         paths = os.pathsep.join([str(release_folder), str(ROOT)])
         more = {"RATCHET_NEMO_RL": str(release_folder), "PYTHONPATH": paths, "STUB": stub, "STUB_SECONDS": str(seconds)}
@@ -130,10 +130,19 @@ def test_a_container_without_the_release_is_refused_in_words(workshop: Any, job:
     assert "run in a NeMo RL image" in status.reason
 
 
-def test_too_few_prompts_are_refused_before_anything_is_loaded(workshop: Any, job: Callable[..., JobSpec]) -> None:
-    spec = job(prompts_per_step=26, steps=2)
+REFUSED = [
+    ({"prompts_per_step": 26}, "fewer than the 26 of one step"),
+    ({"nemo": {"max_prompt": 64}}, "set nemo.max_prompt to 63 or less"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED)
+def test_what_the_job_finds_wrong_is_refused_before_anything_is_loaded(
+    workshop: Any, job: Callable[..., JobSpec], changes: dict[str, Any], words: str
+) -> None:
+    spec = job(**changes)
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.PERMANENT
-    assert "fewer than the 26 of one step" in status.reason
+    assert words in status.reason
     assert json.loads((workshop.run_folder(spec) / "i1" / "ended.json").read_text())["outcome"] == "permanent"
