@@ -3,7 +3,7 @@
 One process per GPU, started by torchrun on each node. One node finds its own meeting point; several take it from the
 environment that the executor sets: RATCHET_NODES, RATCHET_NODE (this node's number, from 0), MASTER_ADDR, MASTER_PORT. All
 nodes see one run folder. Rank 0 alone writes events, checkpoints' manifests and the result. On GPUs a model is sharded by
-FSDP2; on CPUs every process holds all of it (DDP). No GPU was there: of FSDP2 only a step on a model sharded on CPUs was run.
+FSDP2; on CPUs every process holds all of it (DDP). No GPU was there: FSDP2 was run on CPUs only, by a test that makes the library do so.
 """
 
 from __future__ import annotations

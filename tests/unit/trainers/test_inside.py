@@ -220,3 +220,21 @@ def test_what_an_earlier_incarnation_published_is_not_trained_again(bare: Any) -
     status = bare.wait(spec)
     assert status.outcome == Outcome.DONE
     assert "earlier incarnation" in status.reason
+
+
+def test_four_bits_without_their_library_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    from transformers.quantizers import AutoQuantizationConfig
+
+    from trainers.inside.training import quantization
+    from trainers.recipes import DPORecipe, complete
+
+    assert quantization(complete(DPORecipe, {"lora": {"rank": 2}})) == {}
+    four_bits = complete(DPORecipe, {"lora": {"quantize": "nf4"}})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(Permanent, match="needs bitsandbytes"):
+        quantization(four_bits)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
+    read = AutoQuantizationConfig.from_dict(quantization(four_bits)["quantization_config"])
+    assert (read.load_in_4bit, read.bnb_4bit_quant_type, read.bnb_4bit_use_double_quant) == (True, "nf4", True)

@@ -115,15 +115,24 @@ def test_the_sharded_layers_are_the_model_s_own(tiny_model: Path, monkeypatch: p
     assert parallel.sharding(tiny_model, gpus=8)["fsdp_config"]["version"] == 2
 
 
+def trained(mode: str, model: Path, work: Path, *adapter: str) -> list[dict[str, Any]]:
+    """What `sharded_run.py` prints: a run of three steps, and the same run resumed after its first."""
+    script = [*parallel.command("tests.unit.trainers.sharded_run", 30), mode, str(model), str(work), *adapter]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+    (line,) = [line for line in done.stdout.splitlines() if "RESULT" in line] or [pytest.fail(done.stderr[-3000:])]
+    return list(json.loads(line.split("RESULT ", 1)[1]))
+
+
 @pytest.mark.slow
-def test_a_step_on_a_sharded_model_is_the_same_step(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("adapter", [(), ("lora",)], ids=["all weights", "adapter"])
+def test_a_sharded_run_is_the_same_run(adapter: tuple[str, ...], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_PROCESSES", "2")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    command = [*parallel.command("tests.unit.trainers.sharded_step", 30), str(tiny_model), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    (line,) = [line for line in done.stdout.splitlines() if "RESULT" in line] or [pytest.fail(done.stderr[-3000:])]
-    found = json.loads(line.split("RESULT ", 1)[1])
-    assert found["kinds"] == ["DTensor"], "nothing was sharded"
-    assert found["groups"] > 1
-    assert found["loss"] == pytest.approx(found["expected"], rel=1e-5)
-    assert found["worst"] < 1e-4
+    expected, _ = trained("whole", tiny_model, tmp_path / "whole", *adapter)
+    found, resumed = trained("sharded", tiny_model, tmp_path / "sharded", *adapter)
+    assert (expected["parameters"], found["parameters"]) == ("Parameter", "DTensor"), "it must have been sharded"
+    for figure in ("losses", "norms"):
+        assert found[figure] == pytest.approx(expected[figure], rel=1e-4)
+        assert resumed[figure] == found[figure]
+    assert found["published"] == pytest.approx(expected["published"], rel=1e-4)
+    assert resumed["published"] == found["published"]

@@ -1,0 +1,88 @@
+"""Run by torchrun on two CPU processes: `sharded_run.py whole|sharded MODEL WORK [lora]` trains three steps and prints what came out.
+
+The library shards on GPUs only. Here it is told that the processes are GPU ones, which is all it takes: FSDP2 itself runs
+on CPUs over gloo. So its own way to shard, to gather state, to keep checkpoints and to resume is what is run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.unit.trainers import test_stepwise as stepwise
+
+
+def shard_on_cpus() -> None:
+    from accelerate.state import DistributedType, PartialState
+
+    real = PartialState.__init__
+
+    def pretending(self: Any, *given: Any, **named: Any) -> None:
+        real(self, *given, **named)
+        if self._shared_state["distributed_type"] == DistributedType.MULTI_CPU:
+            self._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+
+    PartialState.__init__ = pretending
+
+
+def trainer_in(work: Path, model: Path, sharded: bool, lora: bool) -> Any:
+    from peft import LoraConfig
+    from transformers import AutoTokenizer
+
+    from trainers.inside.parallel import sharding
+    from trainers.inside.reference import computed
+    from trainers.inside.stepwise import Stepwise, configuration, placeholder
+
+    own = stepwise.recipe(micro_tokens=150, losses={"sigmoid": 1.0, "sft": 0.5})
+    given = stepwise.shared(work) | {"save_strategy": "steps", "save_steps": 1} | (sharding(model, gpus=2) if sharded else {})
+    pairs = stepwise.PAIRS * 3
+    return Stepwise(
+        own,
+        pairs,
+        [1.0] * len(pairs),
+        lambda trainer: computed(trainer, range(len(pairs))),
+        model=str(model),
+        args=configuration(own, given),
+        train_dataset=placeholder(),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        peft_config=LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM") if lora else None,
+    )
+
+
+def figures(trainer: Any, work: Path, model: Path) -> dict[str, Any]:
+    """Losses, gradient norms, and the published weights' sums. All ranks must ask."""
+    from safetensors.torch import load_file
+
+    from trainers.inside.training import save
+
+    job = SimpleNamespace(run=model.parent, folder=work)
+    save(trainer, job)  # type: ignore[arg-type]
+    history = trainer.state.log_history
+    return {
+        "losses": [entry["loss"] for entry in history if "loss" in entry],
+        "norms": [entry["grad_norm"] for entry in history if "grad_norm" in entry],
+        "published": {name: float(value.double().abs().sum()) for name, value in load_file(work / "model" / "model.safetensors").items()},
+        "parameters": type(next(trainer.model.parameters())).__name__,
+    }
+
+
+def main(mode: str, model: Path, work: Path, *adapter: str) -> None:
+    import torch
+
+    if mode == "sharded":
+        shard_on_cpus()
+    found = []
+    for resume in (None, str(work / "checkpoint-1")):
+        trainer = trainer_in(work, model, mode == "sharded", bool(adapter))
+        trainer.train(resume_from_checkpoint=resume)
+        found.append(figures(trainer, work, model))
+    if torch.distributed.get_rank() == 0:
+        print("RESULT " + json.dumps(found), flush=True)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
