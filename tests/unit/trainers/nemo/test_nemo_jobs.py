@@ -1,4 +1,4 @@
-"""Whole jobs on the stand-in for the release: executor, wrapper, watching process, run, a real Ray with our real environment."""
+"""Whole jobs on the stand-in for the release: executor, wrapper, watching process, run; the first with a real Ray and our real actor."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_run_is_watched_kept_and_published(workshop: Any, job: Callable[..., J
 
 
 def test_a_preempted_run_saves_at_the_next_step_and_resumes_from_what_was_pinned(workshop: Any, job: Callable[..., JobSpec]) -> None:
-    spec = job(seconds=0.2, steps=60, save_every=50, keep_checkpoints=2, nemo={"validate_every": 0})
+    spec = job(stub="plain", seconds=0.2, steps=60, save_every=50, keep_checkpoints=2, nemo={"validate_every": 0})
     workshop.executor.submit(spec, 1)
     workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
     workshop.executor.cancel(spec.name)

@@ -1,6 +1,6 @@
 """Stand-in for the training loop: real files, real rewards from a real actor, weights that move by a rule instead of learning.
 
-STUB in the environment makes it misbehave: `raise`, `nan`, `cut` (a last step whose weights are cut short), `deaf` (no
+STUB in the environment, but for `plain`, makes it misbehave, and any does without Ray: `raise`, `nan`, `cut` (a last step whose weights are cut short), `deaf` (no
 deadline class to replace); STUB_SECONDS is what a step takes.
 """
 
