@@ -195,7 +195,7 @@ def adjusted(recipe: R, adjustment: Adjustment) -> R:
     if isinstance(recipe, DPORecipe | GRPORecipe):
         changes["beta"] = recipe.beta * adjustment.kl
     if isinstance(recipe, DPORecipe):
-        changes["micro_tokens"] = int(recipe.micro_tokens * adjustment.memory)
+        changes["micro_tokens"] = recipe.micro_tokens and max(1, int(recipe.micro_tokens * adjustment.memory))  # 0 stays 0
     return recipe.model_copy(update=changes)
 
 
