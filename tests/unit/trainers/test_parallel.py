@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ import psutil
 import pytest
 
 from contracts.errors import Permanent
-from contracts.exits import Outcome
+from contracts.exits import DONE, Outcome
 from contracts.training import JobSpec, JobState, Method
 from tests.unit.trainers.test_runs import finish, kinds, pin_newest
 from trainers.inside import parallel
@@ -77,6 +79,27 @@ def test_a_rank_that_dies_ends_the_attempt(workshop: Any) -> None:
     ranks["1"].kill()
     assert workshop.wait(spec).outcome == Outcome.FAILED, workshop.log(spec)
     assert not ranks["0"].is_running(), "nobody goes on alone"
+
+
+@pytest.mark.slow
+def test_two_nodes_are_one_run(workshop: Any) -> None:
+    """Both on this machine: each has its own wrapper, as the executor of a cluster starts it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"RATCHET_NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    plan = workshop.plan(Method.DPO, steps=4, save_every=4)
+    alone, spec = workshop.spec(plan, attempt=1), workshop.spec(plan, attempt=2)
+    finish(workshop, alone)
+    spec = spec.model_copy(update={"environment": {**spec.environment, **meeting, "RATCHET_NODE": "0"}})
+    workshop.executor.submit(spec, 1)
+    second = {**os.environ, **spec.environment, "RATCHET_NODE": "1", "RATCHET_INCARNATION": "1", "PYTHONPATH": str(ROOT)}
+    second |= {"RATCHET_ARTIFACTS": str(workshop.artifacts.root)}
+    follower = subprocess.Popen([sys.executable, "-m", "trainers.inside.wrapper"], cwd=workshop.run_folder(spec), env=second)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
+    assert follower.wait(60) == DONE
+    assert losses(workshop, spec) == pytest.approx(losses(workshop, alone), rel=1e-4)
+    assert kinds(workshop.executor.events(spec.name)) == ["started", *["progress"] * 4, "checkpoint", "published", "stopped"]
 
 
 def test_one_process_needs_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
