@@ -1,7 +1,7 @@
 """Stand-in for the training loop: real files, real rewards from a real actor, weights that move by a rule instead of learning.
 
-STUB in the environment, but for `plain`, makes it misbehave, and any does without Ray: `raise`, `nan`, `cut` (a last step whose weights are cut short), `deaf` (no
-deadline class to replace); STUB_SECONDS is what a step takes.
+STUB in the environment does without Ray: `plain`; or misbehaves: `raise`, `nan`, `cut` (a last step whose weights are cut
+short), `deaf` (no deadline class to replace). STUB_SECONDS is what a step takes.
 """
 
 from __future__ import annotations
