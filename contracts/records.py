@@ -96,7 +96,7 @@ PAIRS: tuple[Column, ...] = (
     Column("tools", "string", False, "JSON list of the schemas that the assistant could call"),
     Column("tier", "string", True, "the tier that both answers share"),
     Column("margin", "double", True, "reward(chosen) - reward(rejected)"),
-    Column("weight", "double", True, "1 - 2 * probability that the order is wrong"),
+    Column("weight", "double", True, "P(the order is right) - P(it is reversed)"),
     Column("slice", "string", False, ""),
 )
 
@@ -106,7 +106,8 @@ DEMONSTRATIONS: tuple[Column, ...] = (
     Column("prompt", "string", True, "JSON list of {role, content}"),
     Column("answer", "string", True, "an answer that counts as right"),
     Column("source", "string", True, "correction | reference | verifiable | feedback | judge: who says that it is right"),
-    Column("weight", "double", True, "1 - 2 * probability that it is wrong"),
+    Column("weight", "double", True, "2 P(right) - 1"),
+    Column("known", "double", False, "share of the start model's own answers to this prompt that are right; null: none was judged"),
     Column("slice", "string", False, ""),
 )
 """What SFT imitates: users' corrections, and answers of the line's own traffic and probe that were judged right."""

@@ -215,7 +215,9 @@ class LakeDatasets:
         answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty(SAMPLES)
         noise = label_noise(samples, snapshot.scorers)
         pairs = make_pairs(pl.concat([samples, answers]), self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
-        shown = make_demonstrations(pl.concat([samples, answers]), prompts, self.loop.snapshot, noise, self.loop.line.salt)
+        shown = make_demonstrations(
+            pl.concat([samples, answers]), prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt
+        )
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
             self._store(_ordered(prompts, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),

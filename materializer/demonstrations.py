@@ -8,15 +8,16 @@ refuses to know how answers came to their rewards, and what a trainer does with 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
+from contracts.data import ScorerVersion
 from contracts.loop import SnapshotSettings
 from contracts.records import DEMONSTRATIONS, Tier
+from materializer.belief import believe
 from materializer.holdout import share
-from materializer.pairs import UNMEASURED_NOISE, majority_error
 from materializer.schemas import frame_of
 
 CORRECTION, REFERENCE = "correction", "reference"
@@ -25,45 +26,51 @@ RANK = {CORRECTION: 0, REFERENCE: 0, Tier.VERIFIABLE.value: 1, Tier.FEEDBACK.val
 
 
 def make_demonstrations(
-    samples: pl.DataFrame, prompts: pl.DataFrame, settings: SnapshotSettings, noise: float | None, salt: str
+    samples: pl.DataFrame,
+    prompts: pl.DataFrame,
+    settings: SnapshotSettings,
+    scorers: Sequence[ScorerVersion],
+    noise: float | None,
+    salt: str,
 ) -> pl.DataFrame:
     """records.DEMONSTRATIONS from records.SAMPLES and records.PROMPTS. `noise`: share of wrong ratings, None where unmeasured.
 
     Distinct answers only, at most `pairs_per_prompt` of a prompt and `pairs_per_person` of a person.
     """
+    believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
+    known = _known(believed)
     of_prompt: Counter[str] = Counter()
     persons: Counter[str] = Counter()
-    best: dict[str, int] = {}
+    strongest: dict[str, int] = {}
     taken: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in _ranked(samples, prompts, settings, salt):
-        key, person = (row["prompt_id"], row["answer"]), row["user"]
-        weight = weight_of(row, UNMEASURED_NOISE if noise is None else noise)
-        strongest = best.setdefault(row["prompt_id"], row["rank"])
-        weaker = row["rank"] > strongest and row["rank"] >= RANK[Tier.FEEDBACK]
+    for row in _ranked(believed, prompts, settings, salt):
+        key, person, weight = (row["prompt_id"], row["answer"]), row["user"], 2 * row["right"] - 1
+        rank = RANK[row["source"]]
+        weaker = rank > strongest.setdefault(row["prompt_id"], rank) and rank >= RANK[Tier.FEEDBACK]
         full = of_prompt[row["prompt_id"]] >= settings.pairs_per_prompt or (person and persons[person] >= settings.pairs_per_person)
         if key in taken or weaker or weight <= 0 or full:
             continue
         of_prompt[row["prompt_id"]] += 1
         persons.update([person] if person else [])
-        taken[key] = {**row, "weight": weight}
+        taken[key] = {**row, "weight": weight, "known": known.get(row["prompt_id"])}
     return frame_of(list(taken.values()), DEMONSTRATIONS)
 
 
-def weight_of(row: Mapping[str, Any], noise: float) -> float:
-    """1 - 2 P(the answer is wrong): corrections and proven answers count in full, liked ones by the error of their majority."""
-    return max(0.0, 1.0 - 2.0 * majority_error(row["votes"], noise)) if row["source"] == Tier.FEEDBACK else 1.0
+def _known(believed: pl.DataFrame) -> dict[str, float]:
+    """Prompt -> how often the model's own answers to it are right, as far as anybody can tell."""
+    own = believed.filter((pl.col("origin") != CORRECTION) & pl.col("tier").is_not_null())
+    return dict(own.group_by("prompt_id").agg(pl.col("right").mean()).iter_rows())
 
 
 def _ranked(samples: pl.DataFrame, prompts: pl.DataFrame, settings: SnapshotSettings, salt: str) -> list[dict[str, Any]]:
-    """Candidates, the strongest evidence first, then in an order without meaning."""
+    """Candidates, the strongest evidence first, then the surest, then in an order without meaning."""
     right = samples.filter((pl.col("reward") >= settings.chosen_min) & pl.col("tier").is_not_null())
     rows = right.with_columns(
         pl.when(pl.col("origin") == CORRECTION).then(pl.lit(CORRECTION)).otherwise(pl.col("tier")).alias("source")
     ).to_dicts()
     if settings.references_are_answers:
-        known = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))
-        shown = known.select("prompt_id", "prompt", "slice", pl.col("reference").alias("answer")).to_dicts()
-        rows += [{**row, "source": REFERENCE, "votes": 0, "user": None, "trace": None} for row in shown]
-    for row in rows:
-        row["rank"] = RANK[row["source"]]
-    return sorted(rows, key=lambda row: (row["rank"], share("demonstration", salt, row["prompt_id"], row["answer"]), row["trace"] or ""))
+        told = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))
+        shown = told.select("prompt_id", "prompt", "slice", pl.col("reference").alias("answer")).to_dicts()
+        rows += [{**row, "source": REFERENCE, "right": 1.0, "user": None, "trace": None} for row in shown]
+    place = {id(row): share("demonstration", salt, row["prompt_id"], row["answer"]) for row in rows}
+    return sorted(rows, key=lambda row: (RANK[row["source"]], -row["right"], place[id(row)], row["trace"] or ""))

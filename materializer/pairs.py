@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import comb
 from typing import Any
 
 import polars as pl
@@ -18,14 +17,10 @@ import polars as pl
 from contracts.data import ScorerVersion
 from contracts.loop import SnapshotSettings
 from contracts.records import PAIRS, Tier
+from materializer.belief import believe
 from materializer.holdout import share
 from materializer.schemas import frame_of
 from rewards.panel import CORRECTION
-
-UNMEASURED_NOISE = 0.25
-"""Assumed where too few answers have both a rating and a verifiable score. Careful on purpose: with 15 % of the ratings of GSM8K
-answers flipped, a quarter of the thumbs-up/down pairs were ordered wrongly (ties as half), since answers to one prompt tend to be
-right or wrong together."""
 
 _CANDIDATES = 64
 """Per prompt, before caps: the widest margins; beyond that nothing new is learnt about one prompt."""
@@ -46,15 +41,19 @@ class Pairs:
 def make_pairs(
     samples: pl.DataFrame, settings: SnapshotSettings, scorers: Sequence[ScorerVersion], noise: float | None, salt: str
 ) -> Pairs:
-    """`samples`: records.SAMPLES. `noise`: share of single ratings that are wrong, None where unmeasured."""
+    """`samples`: records.SAMPLES. `noise`: share of single ratings that are wrong, None where unmeasured.
+
+    A pair's weight is P(the order is right) - P(it is reversed): where people voted, P(chosen right) - P(rejected right).
+    """
     dropped: Counter[str] = Counter()
     taken = []
     persons: Counter[str] = Counter()
     prompts: Counter[str] = Counter()
     weights = {(version.tier, version.name): version.weight for version in scorers}
-    for row in _candidates(samples, settings, salt).iter_rows(named=True):
+    believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
+    for row in _candidates(believed, settings, salt).iter_rows(named=True):
         people = {row["user"], row["user_rejected"]} - {None}
-        row["weight"] = weight_of(row["tier"], row["votes"], row["votes_rejected"], UNMEASURED_NOISE if noise is None else noise)
+        row["weight"] = row["right"] - row["right_rejected"] if row["tier"] == Tier.FEEDBACK else 1.0
         if not _common_margin(row, settings.margin, weights):
             dropped["margin_on_common_parts"] += 1
         elif row["weight"] <= 0:
@@ -73,7 +72,7 @@ def make_pairs(
 def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) -> pl.DataFrame:
     """Chosen and rejected side by side; the best pair of every prompt before the second of any, else in an order without meaning."""
     keys = ["prompt_id", "tier"]
-    kept = ["answer", "reward", "votes", "user", "origin", "ours", "parts"]
+    kept = ["answer", "reward", "right", "user", "origin", "ours", "parts"]
     ours = (pl.col("origin") == "probe") | pl.col("model_version").is_not_null()
     scored = (
         samples.with_columns(ours.alias("ours"))
@@ -117,20 +116,3 @@ def _common_margin(row: Mapping[str, Any], margin: float, weights: Mapping[tuple
     total = sum(own[name] for name in common)
     difference = sum(own[name] * (parts[name] - other[name]) for name in common) / total
     return bool(difference >= margin - 1e-9)
-
-
-def weight_of(tier: str, votes: int, votes_rejected: int, noise: float) -> float:
-    """1 - 2 P(the order is wrong). Verifiable orders count in full. Where people voted, each answer's majority is wrong with its
-    own chance; with one of the two wrong both answers are equally good and the order is a coin, with both wrong it is reversed:
-    so P = (e1 + e2) / 2."""
-    if tier != Tier.FEEDBACK:
-        return 1.0
-    return max(0.0, 1.0 - majority_error(votes, noise) - majority_error(votes_rejected, noise))
-
-
-def majority_error(votes: int, noise: float) -> float:
-    """Chance that the majority of `votes` independent ratings is wrong where each is with chance `noise`; a tie is a coin."""
-    n = max(votes, 1)
-    wrong = sum(comb(n, k) * noise**k * (1 - noise) ** (n - k) for k in range(n // 2 + 1, n + 1))
-    tie = comb(n, n // 2) * (noise * (1 - noise)) ** (n // 2) if n % 2 == 0 else 0.0
-    return wrong + tie / 2

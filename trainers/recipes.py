@@ -170,6 +170,9 @@ class SFTRecipe(Recipe):
     """Supervised fine-tuning on answers that count as right: users' corrections, and the line's own answers that were judged
     right (rejection sampling fine-tuning, RFT: Yuan et al. 2023, arXiv:2308.01825). The loss is on the answer alone."""
 
+    focus: Annotated[float, Field(ge=0, le=1)] = 0.9
+    """Draws what the start model cannot yet do more often: an answer's weight is taken times 1 - focus * (share of the model's
+    own answers to that prompt that are right, 0.5 where none was judged). 0: all alike."""
     weigh: bool = True
     """Draws answers in proportion to their weight (1 - 2 * probability that one is wrong); false: all alike."""
     batch: Positive = 32

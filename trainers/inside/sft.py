@@ -12,16 +12,17 @@ from trainers.inside.training import lora, main
 from trainers.recipes import SFTRecipe
 
 
-def rows(job: Job, weigh: bool) -> list[dict[str, Any]]:
+def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
     """Prompt and completion as conversations, with their weights."""
     import pyarrow.parquet as pq
 
-    table = pq.read_table(job.run / "demonstrations.parquet", columns=["prompt", "answer", "weight"])
+    table = pq.read_table(job.run / "demonstrations.parquet", columns=["prompt", "answer", "weight", "known"])
     return [
         {
             "prompt": json.loads(row["prompt"]),
             "completion": [{"role": "assistant", "content": row["answer"]}],
-            "weight": float(row["weight"]) if weigh else 1.0,
+            "weight": (float(row["weight"]) if recipe.weigh else 1.0)
+            * (1 - recipe.focus * (0.5 if row["known"] is None else row["known"])),
         }
         for row in table.to_pylist()
     ]
@@ -34,7 +35,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from trl import SFTConfig, SFTTrainer
 
     recipe = job.recipe(SFTRecipe)
-    answers = rows(job, recipe.weigh)
+    answers = rows(job, recipe)
     if not answers:
         raise Permanent("the training set holds no answers to imitate; this plan should not have been made")
 

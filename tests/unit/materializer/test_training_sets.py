@@ -22,7 +22,7 @@ from contracts.records import SAMPLES, Tier
 from materializer.datasets import LakeDatasets
 from materializer.facts import off_policy
 from materializer.holdout import held_out, root_id
-from materializer.pairs import majority_error, make_pairs, weight_of
+from materializer.pairs import make_pairs
 from materializer.schemas import frame_of, read_parquet
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
@@ -211,19 +211,6 @@ def test_pairs_keep_their_rules(rows: list[dict[str, Any]], noise: float | None,
     shuffled = make_pairs(frame.sample(fraction=1, shuffle=True, seed=3), settings, VERSIONS, noise, "salt")
     if len({(row["prompt_id"], row["tier"], row["answer"], row["reward"]) for row in rows}) == len(rows):
         assert shuffled.frame.sort(pl.all()).equals(made.frame.sort(pl.all()))
-
-
-def test_a_single_vote_weighs_less_than_many_and_than_proof() -> None:
-    assert weight_of("verifiable", 0, 0, 0.3) == 1.0
-    assert weight_of("feedback", 1, 1, 0.15) == pytest.approx(0.7)
-    assert weight_of("feedback", 5, 5, 0.15) > 0.9
-    assert weight_of("feedback", 1, 1, 0.6) == 0.0
-
-
-@given(st.integers(0, 9), st.floats(0, 1))
-def test_majority_error_is_a_probability_and_symmetric(votes: int, noise: float) -> None:
-    assert 0 <= majority_error(votes, noise) <= 1 + 1e-9
-    assert majority_error(votes, noise) + majority_error(votes, 1 - noise) == pytest.approx(1)
 
 
 def test_a_margin_that_comes_from_a_scorer_of_one_side_only_does_not_count() -> None:

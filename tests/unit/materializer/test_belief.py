@@ -1,0 +1,114 @@
+"""What people's votes are worth as evidence, and the answers that count as right because of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.data import ScorerVersion
+from contracts.loop import SnapshotSettings
+from contracts.records import PROMPTS, SAMPLES, Tier
+from materializer.belief import believe
+from materializer.demonstrations import make_demonstrations
+from materializer.schemas import empty, frame_of
+
+SCORERS = tuple(
+    ScorerVersion(name=name, distribution="d", version="1", code="c", tier=tier, weight=1.0)
+    for name, tier in (("f", Tier.FEEDBACK), ("v", Tier.VERIFIABLE))
+)
+
+
+def samples(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    """Samples from (prompt, answer, reward, tier, votes, slice, origin), with defaults."""
+    base = {"tier": "feedback", "votes": 1, "slice": "s", "origin": "traffic", "user": None, "trace": None, "model_version": None}
+    full = []
+    for i, row in enumerate(rows):
+        made = base | {"prompt_id": f"p{i}", "answer": f"a{i}"} | row
+        parts = {"f" if made["tier"] == "feedback" else "v": made["reward"]}
+        prompt = json.dumps([{"role": "user", "content": made["prompt_id"]}])
+        full.append({"prompt": prompt, "parts": json.dumps(parts), **made})
+    return frame_of(full, SAMPLES)
+
+
+def mixed(right: int, wrong: int, slice_: str, noise: float = 0.2) -> list[dict[str, Any]]:
+    """Votes as people with `noise` give them on `right` good and `wrong` bad answers."""
+    ups = round(right * (1 - noise) + wrong * noise)
+    return [{"reward": float(i < ups), "slice": slice_} for i in range(right + wrong)]
+
+
+def test_a_thumb_up_says_little_where_the_model_is_hardly_ever_right() -> None:
+    frame = samples([*mixed(180, 20, "easy"), *mixed(4, 196, "hard")])
+    right = frame.with_columns(pl.Series("right", believe(frame, SCORERS, 0.2)))
+    liked = {name: rows["right"].to_list() for (name,), rows in right.filter(pl.col("reward") == 1.0).group_by("slice")}
+    assert min(liked["easy"]) > 0.9
+    assert max(liked["hard"]) < 0.3
+
+
+def test_proof_speaks_for_itself_and_silence_says_nothing() -> None:
+    frame = samples(
+        [{"reward": 1.0, "tier": "verifiable"}, {"reward": 0.0, "tier": "verifiable"}, {"reward": None, "tier": None, "votes": 0}]
+    )
+    assert believe(frame, SCORERS, 0.3) == [1.0, 0.0, 0.5]
+
+
+def test_votes_of_people_who_are_wrong_half_the_time_are_worth_nothing() -> None:
+    up, down = believe(samples([{"reward": 1.0}, {"reward": 0.0}]), SCORERS, 0.5)
+    assert up == pytest.approx(down)
+
+
+@given(st.integers(1, 8), st.floats(0.02, 0.4))
+def test_more_agreeing_votes_never_say_less(votes: int, noise: float) -> None:
+    frame = samples([{"reward": 1.0, "votes": n} for n in (votes, votes + 1)] + mixed(30, 30, "s", noise))
+    fewer, more, *_ = believe(frame, SCORERS, noise)
+    assert 0 < fewer <= more < 1
+
+
+def demonstrations(rows: Sequence[dict[str, Any]], prompts: pl.DataFrame | None = None, **settings: Any) -> list[dict[str, Any]]:
+    frame = make_demonstrations(
+        samples(rows), empty(PROMPTS) if prompts is None else prompts, SnapshotSettings(**settings), SCORERS, 0.1, "salt"
+    )
+    return frame.sort("prompt_id", "answer").to_dicts()
+
+
+def test_the_strongest_evidence_on_a_prompt_decides() -> None:
+    liked = {"prompt_id": "p", "answer": "liked", "reward": 1.0, "votes": 3}
+    proven = {"prompt_id": "p", "answer": "proven", "reward": 1.0, "tier": "verifiable"}
+    corrected = {"prompt_id": "p", "answer": "corrected", "reward": 1.0, "tier": "verifiable", "origin": "correction"}
+    assert [row["answer"] for row in demonstrations([liked])] == ["liked"]
+    assert [row["answer"] for row in demonstrations([liked, proven])] == ["proven"]
+    found = demonstrations([liked, proven, corrected])
+    assert [(row["answer"], row["source"], row["weight"]) for row in found] == [
+        ("corrected", "correction", 1.0),
+        ("proven", "verifiable", 1.0),
+    ]
+
+
+def test_what_is_more_likely_wrong_than_right_is_not_imitated() -> None:
+    rows = [*mixed(1, 99, "hard", 0.1)]
+    assert demonstrations(rows) == []
+
+
+def test_what_the_model_can_do_already_is_marked() -> None:
+    own = [{"prompt_id": "p", "answer": text, "reward": reward, "tier": "verifiable"} for text, reward in (("right", 1.0), ("wrong", 0.0))]
+    corrected = {"prompt_id": "q", "answer": "told", "reward": 1.0, "tier": "verifiable", "origin": "correction"}
+    assert {row["prompt_id"]: row["known"] for row in demonstrations([*own, corrected])} == {"p": 0.5, "q": None}
+
+
+def test_references_are_imitated_only_where_the_loop_file_says_that_they_are_answers() -> None:
+    row = {"prompt_id": "p", "prompt": "[]", "reference": "42", "reference_kind": "logged", "slice": None}
+    prompts = frame_of([row], PROMPTS)
+    assert demonstrations([], prompts) == []
+    assert [found["source"] for found in demonstrations([], prompts, references_are_answers=True)] == ["reference"]
+
+
+def test_caps_hold() -> None:
+    rows = [{"prompt_id": "p", "answer": f"a{i}", "reward": 1.0, "tier": "verifiable"} for i in range(9)]
+    assert len(demonstrations(rows, pairs_per_prompt=2)) == 2
+    per_person = [{"reward": 1.0, "tier": "verifiable", "user": "ann"} for _ in range(9)]
+    assert len(demonstrations(per_person, pairs_per_person=3)) == 3
