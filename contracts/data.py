@@ -197,7 +197,9 @@ class Facts(Frozen):
     prompts_with_reference: int
     corrections: int
     demonstrations: dict[str, int] = Field(default_factory=dict)
-    """Answers that count as right, by who says so: correction, or a tier."""
+    """Answers that count as right, by who says so: correction, reference, or a tier."""
+    teachable: int = 0
+    """Of these, on prompts that the model itself gets wrong more often than right."""
     samples: int
     group_coverage: float | None
     label_noise: float | None

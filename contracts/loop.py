@@ -104,6 +104,8 @@ class SnapshotSettings(Frozen):
     """Of demonstrations too."""
     pairs_per_person: Positive = 20
     """Of demonstrations too."""
+    demonstration_min: Annotated[float, Field(gt=0.5, le=1)] = 0.9
+    """An answer is imitated where it is right with at least this probability: what users liked must be liked beyond doubt."""
     references_are_answers: bool = False
     """Reviewers' and logged references are whole answers as a user should read them, not bare results: SFT may imitate them."""
 
@@ -122,7 +124,7 @@ class ProbeSettings(Frozen):
 class TrainingSettings(Frozen):
     """Which methods may be chosen, how, and for how much."""
 
-    methods: tuple[Literal["dpo", "grpo", "sft"], ...] = ("dpo", "grpo", "sft")
+    methods: tuple[Literal["dpo", "grpo", "sft"], ...] = ("sft", "grpo", "dpo")
     """Methods the choice may take, in order of preference where both would do."""
     dpo: dict[str, Any] = Field(default_factory=dict)
     """Changes to the DPO recipe (trainers/recipes.py)."""
@@ -138,6 +140,8 @@ class TrainingSettings(Frozen):
     """GRPO needs at least this share of probed prompts with mixed rewards."""
     min_demonstrations: Positive = 50
     """SFT needs at least so many answers that count as right."""
+    min_teachable: Positive = 20
+    """SFT needs at least so many of them on prompts that the model gets wrong more often than right."""
     max_attempts: Positive = 2
     """Attempts of one plan that may fail."""
     max_restarts: int = Field(default=10, ge=0)

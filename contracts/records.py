@@ -107,7 +107,6 @@ DEMONSTRATIONS: tuple[Column, ...] = (
     Column("answer", "string", True, "an answer that counts as right"),
     Column("source", "string", True, "correction | reference | verifiable | feedback | judge: who says that it is right"),
     Column("weight", "double", True, "2 P(right) - 1"),
-    Column("known", "double", False, "share of the start model's own answers to this prompt that are right; null: none was judged"),
     Column("slice", "string", False, ""),
 )
 """What SFT imitates: users' corrections, and answers of the line's own traffic and probe that were judged right."""

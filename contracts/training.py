@@ -35,6 +35,8 @@ class RuleResult(Frozen):
     """The measured figures, in words."""
     effect: str
     """What this row says to the choice."""
+    change: str = ""
+    """What would turn it round: the figure that it lacks, or that it has to spare."""
 
 
 class Choice(Frozen):
@@ -80,8 +82,32 @@ class Adjustment(Frozen):
     """On the penalty that holds the model near the start model (`beta`)."""
     memory: float = 1.0
     """On rows in memory at once and on the share of a GPU's memory that generation takes."""
+    rules: tuple[str, ...] = ()
+    """Names of the rules that asked for it, oldest first: none may ask twice."""
     reason: str = ""
     """What went wrong in the attempt before, in words."""
+
+    def then(self, proposal: Proposal, reason: str) -> Adjustment:
+        """This one, and what the attempt that ran with it proposed."""
+        further = proposal.adjustment
+        return Adjustment(
+            learning_rate=self.learning_rate * further.learning_rate,
+            kl=self.kl * further.kl,
+            memory=self.memory * further.memory,
+            rules=(*self.rules, proposal.rule),
+            reason=reason,
+        )
+
+
+class Proposal(Frozen):
+    """What a failed attempt asks the next one to change. A ledger's row grants it, or does not."""
+
+    rule: str
+    """The rule of the health watch that ended the attempt."""
+    adjustment: Adjustment
+    """Factors on what the attempt itself ran with."""
+    good: int
+    """The last step before the trouble began: a checkpoint of a later one is not resumed from."""
 
 
 class Attempt(Frozen):
@@ -181,3 +207,5 @@ class JobStatus(Frozen):
     outcome: Outcome | None = None
     reason: str = ""
     """Why it ended, in words for a person."""
+    proposal: Proposal | None = None
+    """What the next attempt should change, where the job failed and knows."""

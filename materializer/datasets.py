@@ -22,7 +22,7 @@ from contracts.model import Frozen
 from contracts.ports import Artifacts, Clock, ModelClient, Progress
 from contracts.records import DEMONSTRATIONS, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
 from materializer.decoded import Limits
-from materializer.demonstrations import make_demonstrations
+from materializer.demonstrations import make_demonstrations, teachable
 from materializer.facts import label_noise, measure
 from materializer.govern import Governed, govern
 from materializer.holdout import NORMALISER, choose, identify, read_golden, root_id
@@ -214,10 +214,9 @@ class LakeDatasets:
         prompts = read_parquet(self.artifacts.get(snapshot.prompts))
         answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty(SAMPLES)
         noise = label_noise(samples, snapshot.scorers)
-        pairs = make_pairs(pl.concat([samples, answers]), self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
-        shown = make_demonstrations(
-            pl.concat([samples, answers]), prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt
-        )
+        every = pl.concat([samples, answers])
+        pairs = make_pairs(every, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
+        shown = make_demonstrations(every, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
             self._store(_ordered(prompts, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
@@ -230,7 +229,7 @@ class LakeDatasets:
             pairs=stored[0],
             prompts=stored[1],
             demonstrations=stored[2],
-            facts=measure(samples, prompts, pairs, shown, noise, probe),
+            facts=measure(samples, prompts, pairs, shown, teachable(shown, every, snapshot.scorers, noise), noise, probe),
             content=digest(list(stored)),
         )
 

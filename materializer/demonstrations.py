@@ -38,7 +38,6 @@ def make_demonstrations(
     Distinct answers only, at most `pairs_per_prompt` of a prompt and `pairs_per_person` of a person.
     """
     believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
-    known = _known(believed)
     of_prompt: Counter[str] = Counter()
     persons: Counter[str] = Counter()
     strongest: dict[str, int] = {}
@@ -48,18 +47,20 @@ def make_demonstrations(
         rank = RANK[row["source"]]
         weaker = rank > strongest.setdefault(row["prompt_id"], rank) and rank >= RANK[Tier.FEEDBACK]
         full = of_prompt[row["prompt_id"]] >= settings.pairs_per_prompt or (person and persons[person] >= settings.pairs_per_person)
-        if key in taken or weaker or weight <= 0 or full:
+        if key in taken or weaker or row["right"] < settings.demonstration_min or full:
             continue
         of_prompt[row["prompt_id"]] += 1
         persons.update([person] if person else [])
-        taken[key] = {**row, "weight": weight, "known": known.get(row["prompt_id"])}
+        taken[key] = {**row, "weight": weight}
     return frame_of(list(taken.values()), DEMONSTRATIONS)
 
 
-def _known(believed: pl.DataFrame) -> dict[str, float]:
-    """Prompt -> how often the model's own answers to it are right, as far as anybody can tell."""
+def teachable(shown: pl.DataFrame, samples: pl.DataFrame, scorers: Sequence[ScorerVersion], noise: float | None) -> int:
+    """Demonstrations on prompts that the model's own answers get wrong more often than right, as far as anybody can tell."""
+    believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
     own = believed.filter((pl.col("origin") != CORRECTION) & pl.col("tier").is_not_null())
-    return dict(own.group_by("prompt_id").agg(pl.col("right").mean()).iter_rows())
+    wrong = own.group_by("prompt_id").agg(pl.col("right").mean()).filter(pl.col("right") < 0.5)
+    return len(shown.filter(pl.col("prompt_id").is_in(wrong["prompt_id"].to_list())))
 
 
 def _ranked(samples: pl.DataFrame, prompts: pl.DataFrame, settings: SnapshotSettings, salt: str) -> list[dict[str, Any]]:

@@ -36,7 +36,13 @@ def off_policy(own: Sequence[tuple[bool, bool]]) -> float | None:
 
 
 def measure(
-    samples: pl.DataFrame, prompts: pl.DataFrame, pairs: Pairs, shown: pl.DataFrame, noise: float | None, probe: ProbeReport | None
+    samples: pl.DataFrame,
+    prompts: pl.DataFrame,
+    pairs: Pairs,
+    shown: pl.DataFrame,
+    teachable: int,
+    noise: float | None,
+    probe: ProbeReport | None,
 ) -> Facts:
     """All facts of one training set."""
     by_tier = dict(pairs.frame.group_by("tier").len().sort("tier").iter_rows())
@@ -48,6 +54,7 @@ def measure(
         prompts_with_reference=prompts["reference"].count(),
         corrections=int((samples["origin"] == "correction").sum()),
         demonstrations=dict(shown.group_by("source").len().sort("source").iter_rows()),
+        teachable=teachable,
         samples=len(samples),
         group_coverage=probe.group_coverage if probe else None,
         label_noise=noise,

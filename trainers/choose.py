@@ -1,12 +1,16 @@
 """Which method, or none: a table of explicit rules over measured facts, each row with its figures. Pure.
 
-It knows what DPO and GRPO can and cannot learn from; it refuses to know how they are run. The rules rest on these facts:
+It knows what SFT, DPO and GRPO can and cannot learn from; it refuses to know how they are run. The rules rest on these facts:
 GRPO sharpens what the model sometimes gets right and cannot learn what it never samples right, so `best_of_k` minus the
-champion's own reward is the most that it can gain; corrections reach the model only through DPO and its SFT share; a
-pair whose order is wrong with probability e carries (1 - 2e)^2 of a clean pair's information.
+champion's own reward is the most that it can gain; what it never gets right reaches it through right answers by others
+(corrections, references), by SFT or by DPO with an SFT share; a pair whose order is wrong with probability e carries
+(1 - 2e)^2 of a clean pair's information.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from contracts.data import Facts
 from contracts.loop import TrainingSettings
@@ -17,50 +21,61 @@ MIN_GAIN = 0.02
 """Smaller gains are not worth a training run, and no holdout of usual size could show them."""
 
 
+@dataclass(frozen=True)
+class Case:
+    """What the rules look at."""
+
+    facts: Facts
+    settings: TrainingSettings
+    unseen: bool
+    """Some scorer judges answers that nobody has seen yet."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table."""
+
+    name: str
+    methods: tuple[Method, ...]
+    """Those that need it; none: a row that informs."""
+    holds: Callable[[Case], bool]
+    evidence: Callable[[Case], str]
+    """The measured figures, in words."""
+    yes: str
+    no: str
+    change: Callable[[Case], str]
+    """What would turn it round."""
+
+
 def choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Choice:
     """The method and the table that it follows from. `unseen_scorer`: some scorer judges answers that nobody has seen yet.
 
-    Monotone: more pairs, less label noise, or more group coverage never turn training into not training. Never trains
-    on an empty or one-sided set, whatever the settings say.
+    Monotone: more pairs, more right answers, less label noise, or more group coverage never turn training into not training.
+    Never trains on an empty or one-sided set, whatever the settings say.
     """
-    gain = _something_to_gain(facts, settings)
-    dpo = [_allowed(settings, Method.DPO), _pairs(facts, settings), gain]
-    grpo = [
-        _allowed(settings, Method.GRPO),
-        _scorer(unseen_scorer),
-        _prompts(facts),
-        _coverage(facts, settings),
-        _headroom(facts),
-    ]
-    able = {method for method, rules in ((Method.DPO, dpo), (Method.GRPO, grpo)) if all(rule.holds for rule in rules)}
-    rules = (*dpo, *grpo, _corrections(facts), _off_policy(facts))
+    case = Case(facts, settings, unseen_scorer)
+    rows = [(rule, _row(rule, case)) for rule in RULES]
+    needs = {method: [row for rule, row in rows if method in rule.methods] for method in (Method.SFT, Method.GRPO, Method.DPO)}
+    able = {method for method, needed in needs.items() if all(row.holds for row in needed)}
+    table = tuple(row for _, row in rows)
     preferred = [method for name in settings.methods if (method := Method(name)) in able]
     if preferred:
-        reason = _why(preferred[0], able, {Method.DPO: dpo, Method.GRPO: grpo}[preferred[0]])
-        return Choice(method=preferred[0], reason=reason, rules=rules, facts=facts)
-    failed = [rule for rule in [*dpo, *grpo] if not rule.holds]
-    return Choice(method=Method.NONE, reason="do not train: " + "; ".join(_unique(failed)), rules=rules, facts=facts)
+        return Choice(method=preferred[0], reason=_why(preferred, needs[preferred[0]]), rules=table, facts=facts)
+    failed = dict.fromkeys(f"{row.effect} ({row.evidence})" for needed in needs.values() for row in needed if not row.holds)
+    return Choice(method=Method.NONE, reason="do not train: " + "; ".join(failed), rules=table, facts=facts)
 
 
-def _unique(rules: list[RuleResult]) -> list[str]:
-    return list(dict.fromkeys(f"{rule.effect} ({rule.evidence})" for rule in rules))
+def _row(rule: Rule, case: Case) -> RuleResult:
+    holds = rule.holds(case)
+    effect = rule.yes if holds else rule.no
+    return RuleResult(rule=rule.name, holds=holds, evidence=rule.evidence(case), effect=effect, change=rule.change(case))
 
 
-def _why(method: Method, able: set[Method], rules: list[RuleResult]) -> str:
+def _why(preferred: list[Method], rules: list[RuleResult]) -> str:
     figures = "; ".join(rule.evidence for rule in rules[1:])
-    order = " (GRPO would do too; the settings prefer DPO)" if method == Method.DPO and len(able) == 2 else ""
-    order = " (DPO would do too; the settings prefer GRPO)" if method == Method.GRPO and len(able) == 2 else order
-    return f"{method.value.upper()}: {figures}{order}"
-
-
-def _rule(name: str, holds: bool, evidence: str, otherwise: str, effect: str) -> RuleResult:
-    return RuleResult(rule=name, holds=holds, evidence=evidence, effect=effect if holds else otherwise)
-
-
-def _allowed(settings: TrainingSettings, method: Method) -> RuleResult:
-    listed = ", ".join(settings.methods) or "none"
-    return _rule(
-        f"{method.value} is allowed", method in settings.methods, f"methods: {listed}", f"no {method.value}", f"{method.value} may be taken"
+    others = " and ".join(method.value.upper() for method in preferred[1:])
+    return f"{preferred[0].value.upper()}: {figures}" + (
+        f" ({others} would do too; the settings prefer {preferred[0].value.upper()})" if others else ""
     )
 
 
@@ -69,18 +84,6 @@ def effective_pairs(facts: Facts) -> float:
     clean = min(facts.pairs, facts.pairs_by_tier.get(Tier.VERIFIABLE, 0))
     noise = facts.label_noise or 0.0
     return clean + (facts.pairs - clean) * max(0.0, 1.0 - 2.0 * noise) ** 2
-
-
-def _pairs(facts: Facts, settings: TrainingSettings) -> RuleResult:
-    worth = effective_pairs(facts)
-    noise = "label noise not measured" if facts.label_noise is None else f"label noise {facts.label_noise:.0%}"
-    return _rule(
-        "pairs",
-        facts.pairs > 0 and worth >= settings.min_pairs,
-        f"{facts.pairs} pairs, worth {worth:.0f} clean ones ({noise}); min_pairs {settings.min_pairs}",
-        "too few pairs for DPO",
-        "DPO has enough to learn from",
-    )
 
 
 def _gain(facts: Facts) -> float | None:
@@ -92,70 +95,164 @@ def _from_others(facts: Facts) -> float:
     return min(facts.pairs, facts.pairs_by_tier.get(Tier.VERIFIABLE, 0)) * (facts.off_policy or 0.0)
 
 
-def _something_to_gain(facts: Facts, settings: TrainingSettings) -> RuleResult:
-    gain, others = _gain(facts), _from_others(facts)
+def _to_gain(case: Case) -> bool:
+    facts, gain = case.facts, _gain(case.facts)
     short = facts.champion_reward is None or facts.champion_reward < 1.0 - MIN_GAIN
+    return facts.corrections > 0 or (short and (gain is None or gain >= MIN_GAIN or _from_others(facts) >= case.settings.min_pairs))
+
+
+def _gain_evidence(case: Case) -> str:
+    facts, gain = case.facts, _gain(case.facts)
     measured = "not measured" if gain is None else f"best of k {facts.best_of_k:.3f} - champion {facts.champion_reward:.3f} = {gain:.3f}"
-    return _rule(
-        "something to gain",
-        facts.corrections > 0 or (short and (gain is None or gain >= MIN_GAIN or others >= settings.min_pairs)),
-        f"{measured}; corrections {facts.corrections}; about {others:.0f} verified pairs of answers that others wrote",
-        "nothing to gain: the champion's best answers are no better than its usual ones, and nobody has shown it better ones",
-        "better answers exist than the champion usually gives",
-    )
+    return f"{measured}; corrections {facts.corrections}; about {_from_others(facts):.0f} verified pairs of answers that others wrote"
 
 
-def _scorer(unseen: bool) -> RuleResult:
-    return _rule(
-        "a scorer for unseen answers",
-        unseen,
-        "there is one" if unseen else "there is none",
-        "GRPO has no reward: add a verifiable scorer or a judge",
-        "GRPO's own answers can be scored",
-    )
+def _pairs_evidence(case: Case) -> str:
+    facts = case.facts
+    noise = "label noise not measured" if facts.label_noise is None else f"label noise {facts.label_noise:.0%}"
+    return f"{facts.pairs} pairs, worth {effective_pairs(facts):.0f} clean ones ({noise}); min_pairs {case.settings.min_pairs}"
 
 
-def _prompts(facts: Facts) -> RuleResult:
-    evidence = f"{facts.prompts} prompts, {facts.prompts_with_reference} with a reference"
-    return _rule("prompts", facts.prompts > 0, evidence, "GRPO has no prompts", "GRPO has prompts")
+def _shown(facts: Facts) -> int:
+    return sum(facts.demonstrations.values())
 
 
-def _coverage(facts: Facts, settings: TrainingSettings) -> RuleResult:
-    coverage = facts.group_coverage
+def _shown_evidence(case: Case) -> str:
+    by = ", ".join(f"{n} by {source}" for source, n in sorted(case.facts.demonstrations.items())) or "none"
+    return f"{_shown(case.facts)} answers that count as right ({by}); min_demonstrations {case.settings.min_demonstrations}"
+
+
+def _coverage_evidence(case: Case) -> str:
+    coverage = case.facts.group_coverage
     shown = "not measured (no probe)" if coverage is None else f"{coverage:.0%} of probed prompts have mixed rewards"
-    return _rule(
+    return f"{shown}; min_group_coverage {case.settings.min_group_coverage:.0%}"
+
+
+def _headroom_evidence(case: Case) -> str:
+    gain = _gain(case.facts)
+    return "best of k not measured" if gain is None else f"best of k is {gain:.3f} above the champion, the most that GRPO can gain"
+
+
+def _off_policy_evidence(case: Case) -> str:
+    share = case.facts.off_policy
+    return "not measured" if share is None else f"{share:.0%} of the pairs' answers were not written by the start model"
+
+
+def _margin(have: float, need: float, what: str) -> str:
+    """How far a count is from its limit, either way."""
+    return f"{need - have:.0f} more {what}" if have < need else f"{have - need:.0f} fewer {what} would still do"
+
+
+def _allowed(method: Method) -> Rule:
+    name = method.value
+    return Rule(
+        f"{name} is allowed",
+        (method,),
+        lambda case: name in case.settings.methods,
+        lambda case: f"methods: {', '.join(case.settings.methods) or 'none'}",
+        f"{name} may be taken",
+        f"no {name}",
+        lambda case: f"take {name} {'out of' if name in case.settings.methods else 'into'} training.methods",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    _allowed(Method.SFT),
+    Rule(
+        "answers to imitate",
+        (Method.SFT,),
+        lambda case: _shown(case.facts) >= case.settings.min_demonstrations,
+        _shown_evidence,
+        "SFT has enough to imitate",
+        "too few right answers for SFT",
+        lambda case: _margin(_shown(case.facts), case.settings.min_demonstrations, "right answers"),
+    ),
+    Rule(
+        "answers that teach something new",
+        (Method.SFT,),
+        lambda case: case.facts.teachable >= case.settings.min_teachable,
+        lambda case: (
+            f"{case.facts.teachable} of them on prompts that the model mostly gets wrong; min_teachable {case.settings.min_teachable}"
+        ),
+        "imitating them teaches what the model cannot do yet",
+        "SFT would repeat what the model does already",
+        lambda case: _margin(case.facts.teachable, case.settings.min_teachable, "right answers where the model fails"),
+    ),
+    _allowed(Method.DPO),
+    Rule(
+        "pairs",
+        (Method.DPO,),
+        lambda case: case.facts.pairs > 0 and effective_pairs(case.facts) >= case.settings.min_pairs,
+        _pairs_evidence,
+        "DPO has enough to learn from",
+        "too few pairs for DPO",
+        lambda case: _margin(effective_pairs(case.facts), case.settings.min_pairs, "clean pairs"),
+    ),
+    Rule(
+        "something to gain",
+        (Method.DPO,),
+        _to_gain,
+        _gain_evidence,
+        "better answers exist than the champion usually gives",
+        "nothing to gain: the champion's best answers are no better than its usual ones, and nobody has shown it better ones",
+        lambda case: "no corrections, and no better answers among k" if _to_gain(case) else "one correction, or better answers among k",
+    ),
+    _allowed(Method.GRPO),
+    Rule(
+        "a scorer for unseen answers",
+        (Method.GRPO,),
+        lambda case: case.unseen,
+        lambda case: "there is one" if case.unseen else "there is none",
+        "GRPO's own answers can be scored",
+        "GRPO has no reward: add a verifiable scorer or a judge",
+        lambda case: f"{'remove the' if case.unseen else 'add a'} verifiable reward or judge",
+    ),
+    Rule(
+        "prompts",
+        (Method.GRPO,),
+        lambda case: case.facts.prompts > 0,
+        lambda case: f"{case.facts.prompts} prompts, {case.facts.prompts_with_reference} with a reference",
+        "GRPO has prompts",
+        "GRPO has no prompts",
+        lambda case: _margin(case.facts.prompts, 1, "prompts"),
+    ),
+    Rule(
         "group coverage",
-        coverage is not None and coverage > 0 and coverage >= settings.min_group_coverage,
-        f"{shown}; min_group_coverage {settings.min_group_coverage:.0%}",
-        "GRPO cannot learn what is always right or never right",
+        (Method.GRPO,),
+        lambda case: bool(case.facts.group_coverage) and (case.facts.group_coverage or 0.0) >= case.settings.min_group_coverage,
+        _coverage_evidence,
         "GRPO's groups carry a signal",
-    )
-
-
-def _headroom(facts: Facts) -> RuleResult:
-    gain = _gain(facts)
-    shown = "best of k not measured" if gain is None else f"best of k is {gain:.3f} above the champion, the most that GRPO can gain"
-    return _rule("headroom", gain is not None and gain >= MIN_GAIN, shown, "GRPO has nothing to sharpen", "GRPO has something to sharpen")
-
-
-def _corrections(facts: Facts) -> RuleResult:
-    """A row that informs: no method hangs on it alone."""
-    return _rule(
+        "GRPO cannot learn what is always right or never right",
+        lambda case: f"{_margin(100 * (case.facts.group_coverage or 0.0), 100 * case.settings.min_group_coverage, 'points of coverage')}",
+    ),
+    Rule(
+        "headroom",
+        (Method.GRPO,),
+        lambda case: (_gain(case.facts) or 0.0) >= MIN_GAIN,
+        _headroom_evidence,
+        "GRPO has something to sharpen",
+        "GRPO has nothing to sharpen",
+        lambda case: (
+            f"a best of k {MIN_GAIN} above the champion" if (_gain(case.facts) or 0.0) < MIN_GAIN else "a champion as good as its best of k"
+        ),
+    ),
+    Rule(
         "corrections",
-        facts.corrections > 0,
-        f"{facts.corrections} corrections",
-        "nothing that only DPO could use",
-        "corrections reach the model through DPO and its SFT share only; GRPO would use them as references at most",
-    )
-
-
-def _off_policy(facts: Facts) -> RuleResult:
-    """A row that informs."""
-    share = facts.off_policy
-    return _rule(
+        (),
+        lambda case: case.facts.corrections > 0,
+        lambda case: f"{case.facts.corrections} corrections",
+        "corrections reach the model through SFT, or DPO with its SFT share; GRPO would use them as references at most",
+        "nobody has written a better answer",
+        lambda _: "",
+    ),
+    Rule(
         "off-policy pairs",
-        share is not None and share > 0.5,
-        "not measured" if share is None else f"{share:.0%} of the pairs' answers were not written by the start model",
-        "pairs are mostly the model's own answers",
+        (),
+        lambda case: case.facts.off_policy is not None and case.facts.off_policy > 0.5,
+        _off_policy_evidence,
         "DPO needs its SFT share: plain DPO on others' answers tends to lower both",
-    )
+        "pairs are mostly the model's own answers",
+        lambda _: "",
+    ),
+)
+"""Read down: a method may be taken where all rows that name it hold; the loop file's order decides between several."""

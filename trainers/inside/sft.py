@@ -16,13 +16,12 @@ def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
     """Prompt and completion as conversations, with their weights."""
     import pyarrow.parquet as pq
 
-    table = pq.read_table(job.run / "demonstrations.parquet", columns=["prompt", "answer", "weight", "known"])
+    table = pq.read_table(job.run / "demonstrations.parquet", columns=["prompt", "answer", "weight"])
     return [
         {
             "prompt": json.loads(row["prompt"]),
             "completion": [{"role": "assistant", "content": row["answer"]}],
-            "weight": (float(row["weight"]) if recipe.weigh else 1.0)
-            * (1 - recipe.focus * (0.5 if row["known"] is None else row["known"])),
+            "weight": float(row["weight"]) if recipe.weigh else 1.0,
         }
         for row in table.to_pylist()
     ]

@@ -15,7 +15,7 @@ from contracts.data import ScorerVersion
 from contracts.loop import SnapshotSettings
 from contracts.records import PROMPTS, SAMPLES, Tier
 from materializer.belief import believe
-from materializer.demonstrations import make_demonstrations
+from materializer.demonstrations import make_demonstrations, teachable
 from materializer.schemas import empty, frame_of
 
 SCORERS = tuple(
@@ -77,7 +77,7 @@ def demonstrations(rows: Sequence[dict[str, Any]], prompts: pl.DataFrame | None 
 
 
 def test_the_strongest_evidence_on_a_prompt_decides() -> None:
-    liked = {"prompt_id": "p", "answer": "liked", "reward": 1.0, "votes": 3}
+    liked = {"prompt_id": "p", "answer": "liked", "reward": 1.0, "votes": 5}
     proven = {"prompt_id": "p", "answer": "proven", "reward": 1.0, "tier": "verifiable"}
     corrected = {"prompt_id": "p", "answer": "corrected", "reward": 1.0, "tier": "verifiable", "origin": "correction"}
     assert [row["answer"] for row in demonstrations([liked])] == ["liked"]
@@ -94,10 +94,15 @@ def test_what_is_more_likely_wrong_than_right_is_not_imitated() -> None:
     assert demonstrations(rows) == []
 
 
-def test_what_the_model_can_do_already_is_marked() -> None:
-    own = [{"prompt_id": "p", "answer": text, "reward": reward, "tier": "verifiable"} for text, reward in (("right", 1.0), ("wrong", 0.0))]
-    corrected = {"prompt_id": "q", "answer": "told", "reward": 1.0, "tier": "verifiable", "origin": "correction"}
-    assert {row["prompt_id"]: row["known"] for row in demonstrations([*own, corrected])} == {"p": 0.5, "q": None}
+def test_what_the_model_gets_wrong_is_teachable() -> None:
+    rows = [
+        {"prompt_id": "can", "answer": "right", "reward": 1.0, "tier": "verifiable"},
+        {"prompt_id": "cannot", "answer": "wrong", "reward": 0.0, "tier": "verifiable"},
+        {"prompt_id": "cannot", "answer": "told", "reward": 1.0, "tier": "verifiable", "origin": "correction"},
+    ]
+    frame = samples(rows)
+    shown = make_demonstrations(frame, empty(PROMPTS), SnapshotSettings(), SCORERS, 0.1, "salt")
+    assert (len(shown), teachable(shown, frame, SCORERS, 0.1)) == (2, 1)
 
 
 def test_references_are_imitated_only_where_the_loop_file_says_that_they_are_answers() -> None:

@@ -73,7 +73,7 @@ class Workshop:
         answers = [words[i % len(words)] for i in range(n)]
         pairs = {"prompt": prompts, "chosen": answers, "rejected": [words[(i + 5) % len(words)] for i in range(n)]}
         self.pairs = _store(self.artifacts, folder / "pairs.parquet", {**pairs, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]})
-        told = {"prompt": prompts, "answer": answers, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)], "known": [0.2] * n}
+        told = {"prompt": prompts, "answer": answers, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]}
         self.demonstrations = _store(self.artifacts, folder / "demonstrations.parquet", told)
         self.prompts = _store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n})
 

@@ -23,6 +23,8 @@ def facts(**changes: Any) -> Facts:
         "prompts": 400,
         "prompts_with_reference": 300,
         "corrections": 40,
+        "demonstrations": {"correction": 40, "verifiable": 60},
+        "teachable": 50,
         "samples": 900,
         "group_coverage": 0.4,
         "label_noise": 0.1,
@@ -38,22 +40,49 @@ def pick(found: Facts, unseen: bool = True, **settings: Any) -> Choice:
 
 
 def test_the_order_of_methods_decides_where_both_would_do() -> None:
-    assert pick(facts()).method == Method.DPO
+    assert pick(facts()).method == Method.SFT
+    assert pick(facts(), methods=("dpo", "grpo")).method == Method.DPO
     assert pick(facts(), methods=("grpo", "dpo")).method == Method.GRPO
+    assert "would do too" in pick(facts()).reason
+
+
+def test_answers_that_the_model_gives_already_are_not_worth_imitating() -> None:
+    known = facts(teachable=3)
+    assert pick(known, methods=("sft",)).method == Method.NONE
+    assert "repeat what the model does already" in pick(known, methods=("sft",)).reason
+    assert pick(known).method == Method.GRPO
+
+
+def test_a_row_says_what_would_turn_it_round() -> None:
+    rows = {row.rule: row for row in pick(facts(demonstrations={"correction": 20}, teachable=8)).rules}
+    assert rows["answers to imitate"].change == "30 more right answers"
+    assert rows["answers that teach something new"].change == "12 more right answers where the model fails"
+    assert rows["group coverage"].change == "25 fewer points of coverage would still do"
+
+
+@pytest.mark.parametrize("lacking", ["demonstrations", "teachable", "group_coverage", "pairs"])
+def test_what_a_row_asks_for_turns_the_answer_round(lacking: str) -> None:
+    """Each limit on its own: just below it the method is not taken, at it it is."""
+    method = {"demonstrations": "sft", "teachable": "sft", "group_coverage": "grpo", "pairs": "dpo"}[lacking]
+    at: dict[str, Any] = {"demonstrations": {"correction": 50}, "teachable": 20, "group_coverage": 0.15, "pairs": 50}
+    below: dict[str, Any] = {"demonstrations": {"correction": 49}, "teachable": 19, "group_coverage": 0.149, "pairs": 49}
+    tiers = {"pairs_by_tier": {"verifiable": 1000}}
+    assert pick(facts(**{lacking: at[lacking]}, **tiers), methods=(method,)).method == method
+    assert pick(facts(**{lacking: below[lacking]}, **tiers), methods=(method,)).method == Method.NONE
 
 
 def test_without_pairs_groups_with_mixed_rewards_make_grpo() -> None:
-    assert pick(facts(pairs=0, pairs_by_tier={})).method == Method.GRPO
+    assert pick(facts(pairs=0, pairs_by_tier={}), methods=("dpo", "grpo")).method == Method.GRPO
 
 
 @pytest.mark.parametrize(
     ("found", "unseen"),
     [
-        (facts(pairs=0, pairs_by_tier={}, group_coverage=0.0), True),
-        (facts(pairs=0, pairs_by_tier={}, group_coverage=None), True),
-        (facts(pairs=0, pairs_by_tier={}), False),
-        (facts(pairs=49, group_coverage=0.1), True),
-        (facts(pairs=300, pairs_by_tier={"feedback": 300}, label_noise=0.5, group_coverage=0.0), True),
+        (facts(pairs=0, pairs_by_tier={}, group_coverage=0.0, demonstrations={}, teachable=0), True),
+        (facts(pairs=0, pairs_by_tier={}, group_coverage=None, teachable=19), True),
+        (facts(pairs=0, pairs_by_tier={}, demonstrations={"correction": 49}), False),
+        (facts(pairs=49, group_coverage=0.1, teachable=0), True),
+        (facts(pairs=300, pairs_by_tier={"feedback": 300}, label_noise=0.5, group_coverage=0.0, demonstrations={}), True),
     ],
 )
 def test_does_not_train_on_what_cannot_teach(found: Facts, unseen: bool) -> None:
@@ -63,14 +92,15 @@ def test_does_not_train_on_what_cannot_teach(found: Facts, unseen: bool) -> None
 
 
 def test_does_not_train_where_nothing_is_to_gain() -> None:
-    at_its_best = facts(best_of_k=0.61, corrections=0)
+    at_its_best = facts(best_of_k=0.61, corrections=0, demonstrations={"verifiable": 100}, teachable=0)
     assert pick(at_its_best).method == Method.NONE
     assert "nothing to gain" in pick(at_its_best).reason
 
 
 def test_corrections_teach_what_the_model_never_samples_right() -> None:
     never_right = facts(best_of_k=0.6, champion_reward=0.6, group_coverage=0.0)
-    assert pick(never_right).method == Method.DPO
+    assert pick(never_right).method == Method.SFT
+    assert pick(never_right, methods=("dpo", "grpo")).method == Method.DPO
     assert pick(never_right, methods=("grpo",)).method == Method.NONE
 
 
@@ -95,6 +125,8 @@ some_facts = st.builds(
     prompts=st.integers(0, 50),
     prompts_with_reference=st.integers(0, 50),
     corrections=st.integers(0, 5),
+    demonstrations=st.fixed_dictionaries({"correction": st.integers(0, 90), "feedback": st.integers(0, 90)}),
+    teachable=st.integers(0, 40),
     group_coverage=share,
     label_noise=share,
     champion_reward=share,
@@ -103,7 +135,7 @@ some_facts = st.builds(
 )
 some_settings = st.builds(
     TrainingSettings,
-    methods=st.sampled_from([(), ("dpo",), ("grpo",), ("dpo", "grpo"), ("grpo", "dpo")]),
+    methods=st.sampled_from([(), ("dpo",), ("grpo",), ("sft",), ("dpo", "grpo"), ("grpo", "dpo"), ("sft", "grpo", "dpo")]),
     min_pairs=st.integers(1, 100),
     min_group_coverage=st.floats(0, 1),
 )
@@ -120,6 +152,9 @@ def test_never_trains_on_an_empty_or_one_sided_set(found: Facts, settings: Train
     if choice.method == Method.DPO:
         assert found.pairs > 0
         assert effective_pairs(found) >= settings.min_pairs
+    if choice.method == Method.SFT:
+        assert sum(found.demonstrations.values()) >= settings.min_demonstrations
+        assert found.teachable >= settings.min_teachable
     if choice.method == Method.GRPO:
         assert unseen
         assert found.prompts > 0
@@ -144,5 +179,7 @@ def test_more_to_learn_never_stops_training(found: Facts, settings: TrainingSett
     changes = {
         "group_coverage": max(better, found.group_coverage or 0.0),
         "corrections": found.corrections + extra,
+        "demonstrations": {**found.demonstrations, "correction": found.demonstrations["correction"] + extra},
+        "teachable": found.teachable + extra,
     }
     assert trains(found.model_copy(update=changes), settings, unseen) or not trains(found, settings, unseen)
