@@ -23,7 +23,7 @@ from contracts.ids import Digest, canonical, digest, job_name
 from contracts.model import ModelRef
 from contracts.ports import ModelClient, Progress
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult
-from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, ResumePoint, TrainingPlan
+from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
 
 Faults = Callable[[str], None]
 
@@ -251,7 +251,7 @@ class FakeTrainer:
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
         return JobSpec(
-            name=job_name(plan.id, attempt.number, digest([self.method, attempt])),
+            name=job_name(plan.id, attempt.number, digest([self.method, attempt.model_dump(mode="json")])),
             plan=plan.id,
             attempt=attempt.number,
             command=("true",),
@@ -265,9 +265,16 @@ class FakeTrainer:
 class FakeExecutor:
     """Jobs that end as told: `script` gives each incarnation's outcome, and each observation moves a job on by one step."""
 
-    def __init__(self, world: World, script: Callable[[int, int], Outcome], steps: int = 3) -> None:
+    def __init__(
+        self,
+        world: World,
+        script: Callable[[int, int], Outcome],
+        steps: int = 3,
+        propose: Callable[[int, int], Proposal | None] = lambda _attempt, _incarnation: None,
+    ) -> None:
         self.world = world
         self.script = script
+        self.propose = propose
         self.steps = steps
         self.specs: dict[str, JobSpec] = {}
         self.started: dict[str, int] = {}
@@ -299,7 +306,15 @@ class FakeExecutor:
             return JobStatus(state=JobState.RUNNING, incarnation=incarnation, step=self.step[name], total=self.steps)
         if outcome is Outcome.DONE:
             self._publish(spec, incarnation)
-        return JobStatus(state=JobState.ENDED, incarnation=incarnation, step=self.step[name], outcome=outcome, reason=f"scripted {outcome}")
+        asks = self.propose(spec.attempt, incarnation) if outcome is Outcome.FAILED else None
+        return JobStatus(
+            state=JobState.ENDED,
+            incarnation=incarnation,
+            step=self.step[name],
+            outcome=outcome,
+            reason=f"scripted {outcome}",
+            proposal=asks,
+        )
 
     def _save(self, spec: JobSpec, incarnation: int) -> None:
         step = self.step[spec.name]

@@ -29,7 +29,7 @@ from contracts.exits import Outcome, outcome_of
 from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
 from contracts.manifest import verify_manifest
-from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
+from contracts.training import JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint
 from local.processes import CANCEL, ENDED, INHERITED, NOT_MINE, SUBMITTED, alive, identity_in, kill_tree, read_json, terminate
 
 PENDING_SECONDS = 60.0
@@ -134,7 +134,8 @@ class LocalExecutor:
             return JobStatus(state=JobState.PENDING if waiting else JobState.ABSENT, incarnation=number)
         if ended is None:
             ended = self._lost(folder)
-        return _status(folder, number, JobState.ENDED, Outcome(ended["outcome"]), str(ended["reason"]))
+        status = _status(folder, number, JobState.ENDED, Outcome(ended["outcome"]), str(ended["reason"]))
+        return status.model_copy(update={"proposal": _proposal(ended)})
 
     def _lost(self, folder: Path) -> dict[str, Any]:
         """A process that ended without a word: its exit code says more where it was our own child. Written down, so that it stays said."""
@@ -208,6 +209,12 @@ def _never_started(number: int) -> JobStatus:
         return JobStatus(state=JobState.ABSENT)
     reason = "it was submitted and never started (its launcher found the attempt taken, or the machine went down)"
     return JobStatus(state=JobState.ENDED, incarnation=number, outcome=Outcome.LOST, reason=reason)
+
+
+def _proposal(ended: dict[str, Any]) -> Proposal | None:
+    with contextlib.suppress(ValidationError):  # another version's words: then there is none
+        return Proposal.model_validate(ended["proposal"]) if ended.get("proposal") else None
+    return None
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -38,19 +38,79 @@ class Lora(Frozen):
     the adapter is merged into the weights as they were stored, not into the four bits."""
 
 
-class Health(Frozen):
-    """Limits beyond which a run is stopped, because it is going wrong. NaN or infinite loss and gradients always stop it."""
+Action = Literal["off", "note", "adjust", "stop"]
+"""off: not watched. note: a warning, once. adjust: the attempt ends, and another one goes on from the last good step with what the
+rule changes, once per rule and plan. stop: the attempt ends, and another one, if there is one, starts afresh."""
 
-    max_grad_norm_seen: Rate = 1000.0
-    """Gradient norm before clipping, exceeded `patience` steps in a row."""
-    max_kl: Rate = 20.0
-    """Mean KL to the start model, nats per token, exceeded `patience` steps in a row (GRPO with beta > 0 measures it)."""
-    max_chosen_drop: Rate = 100.0
-    """Fall of the chosen answers' log-probability below the start model's, nats per answer, exceeded `patience` steps in a row (DPO)."""
-    patience: Positive = 3
-    """Steps in a row beyond a limit before it counts."""
+
+class Limit(Frozen):
+    """When a rule counts as broken, and what then."""
+
+    limit: float
+    """In the rule's own unit."""
+    patience: Positive
+    """Steps in a row beyond the limit before it counts."""
+    action: Action
+
+
+LIMITS = {
+    "kl": Limit(limit=0.5, patience=5, action="adjust"),
+    "grad_norm": Limit(limit=10.0, patience=10, action="adjust"),
+    "chosen_fall": Limit(limit=100.0, patience=5, action="adjust"),
+    "loss_spike": Limit(limit=8.0, patience=3, action="adjust"),
+    "reward_falls": Limit(limit=0.1, patience=5, action="adjust"),
+    "reward_flat": Limit(limit=0.005, patience=50, action="note"),
+    "entropy_collapse": Limit(limit=0.1, patience=10, action="note"),
+    "length_grows": Limit(limit=3.0, patience=10, action="adjust"),
+    "generation_slow": Limit(limit=3.0, patience=20, action="note"),
+}
+"""Defaults, for models of billions of weights. Tiny models with their large learning rates need wider ones."""
+
+
+class Health(Frozen):
+    """Limits beyond which a run is going wrong (rules: trainers/health.py). Part of a rule may be given: the rest is its default."""
+
+    not_finite: Action = "adjust"
+    """Loss or gradient norm is NaN or infinite, at once. Adjusts: half the learning rate."""
+    kl: Limit = LIMITS["kl"]
+    """Mean KL to the start model, nats per token (GRPO with beta > 0 measures it). Adjusts: twice the pull to the start model."""
+    grad_norm: Limit = LIMITS["grad_norm"]
+    """Gradient norm before clipping. Adjusts: half the learning rate; after that it is only noted."""
+    chosen_fall: Limit = LIMITS["chosen_fall"]
+    """Fall of the chosen answers' log-probability below the start model's, nats per answer (DPO). Adjusts: twice the pull."""
+    loss_spike: Limit = LIMITS["loss_spike"]
+    """Loss above the median of the 20 steps before, in robust spreads. Adjusts: half the learning rate."""
+    reward_falls: Limit = LIMITS["reward_falls"]
+    """Fall of the mean reward of 10 steps from the best such mean (GRPO; rewards are in [0, 1]). Adjusts: half the learning rate."""
+    reward_flat: Limit = LIMITS["reward_flat"]
+    """Rise of the mean reward of 10 steps over that of the first 10, below the limit (GRPO). Adjusts: twice the pull."""
+    entropy_collapse: Limit = LIMITS["entropy_collapse"]
+    """Entropy of the answers' tokens, as a share of that of the first steps, below the limit. A model that has learnt the one right
+    answer looks the same, so it is noted. Adjusts: twice the pull."""
+    length_grows: Limit = LIMITS["length_grows"]
+    """Mean tokens of an answer, in lengths of the first steps: the gate would refuse such a candidate. Adjusts: twice the pull."""
+    generation_slow: Limit = LIMITS["generation_slow"]
+    """Seconds of generation (or of a whole step), in times of the first steps. Adjusts nothing: goes on from the last good step."""
+    memory: Action = "adjust"
+    """The job ran out of memory. Adjusts: half the rows in memory, half the share of a GPU for generation. `note` and `off`: fails."""
+    stall: Action = "adjust"
+    """No event for too long. Adjusts nothing: goes on from the last good step. `note` and `off`: not watched."""
     stall_seconds: Rate = 1800.0
-    """No event (a step, a checkpoint) for so long: stopped. Loading the model counts."""
+    """No event (a step, a checkpoint) for so long is a stall. Loading the model counts."""
+    stall_times: Rate = 30.0
+    """And so is no event for so many times the median step, once three steps are known, …"""
+    stall_least_seconds: Rate = 300.0
+    """… but never for less than this: a checkpoint of a large model takes minutes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {
+            name: {**LIMITS[name].model_dump(), **value} if name in LIMITS and isinstance(value, Mapping) else value
+            for name, value in given.items()
+        }
 
 
 class Recipe(Frozen):
@@ -170,9 +230,6 @@ class SFTRecipe(Recipe):
     """Supervised fine-tuning on answers that count as right: users' corrections, and the line's own answers that were judged
     right (rejection sampling fine-tuning, RFT: Yuan et al. 2023, arXiv:2308.01825). The loss is on the answer alone."""
 
-    focus: Annotated[float, Field(ge=0, le=1)] = 0.9
-    """Draws what the start model cannot yet do more often: an answer's weight is taken times 1 - focus * (share of the model's
-    own answers to that prompt that are right, 0.5 where none was judged). 0: all alike."""
     weigh: bool = True
     """Draws answers in proportion to their weight (1 - 2 * probability that one is wrong); false: all alike."""
     batch: Positive = 32
@@ -214,7 +271,7 @@ def complete(kind: type[R], changes: Mapping[str, Any]) -> R:
 
 
 def _known(kind: type[Frozen], changes: Mapping[str, Any], where: str) -> None:
-    nested: dict[str, type[Frozen]] = {"lora": Lora, "health": Health, "nemo": NemoRL}
+    nested: dict[str, type[Frozen]] = {"lora": Lora, "health": Health, "nemo": NemoRL, **dict.fromkeys(LIMITS, Limit)}
     for key, value in changes.items():
         if key not in kind.model_fields:
             near = difflib.get_close_matches(key, kind.model_fields, n=1, cutoff=0.4)

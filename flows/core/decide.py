@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from contracts.cycle import Answer, ApprovalKind, State, Step
 from contracts.evaluation import Result
 from contracts.exits import Outcome
-from contracts.training import JobState, JobStatus, Method, ResumePoint
-from flows.core.views import AUTO, CycleView, train_key
+from contracts.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint
+from flows.core.views import AUTO, CycleView, Incarnation, train_key
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Do:
 
     step: Step
     key: str
+    adjustment: Adjustment | None = None
+    """What an attempt of training is minted with; in its `intended` row."""
 
     @staticmethod
     def of(step: Step) -> Do:
@@ -52,6 +54,7 @@ class JobEnded:
     incarnation: int
     outcome: Outcome
     reason: str
+    proposal: Proposal | None = None
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ def _train(cycle: CycleView, seen: Seen) -> Decision:
         case Outcome.PREEMPTED | Outcome.LOST if now.number <= budget.max_restarts:
             return Do(Step.TRAIN, train_key(now.attempt, now.number + 1))
         case Outcome.FAILED if now.attempt < budget.max_attempts:
-            return Do(Step.TRAIN, train_key(now.attempt + 1, 1))
+            return _next_attempt(cycle, now)
         case _:
             return End(
                 State.FAILED,
@@ -189,19 +192,33 @@ def _train(cycle: CycleView, seen: Seen) -> Decision:
             )
 
 
+def _next_attempt(cycle: CycleView, failed: Incarnation) -> Do | End:
+    """The plan stays as it is; what its job asked to change goes into the attempt. Each rule of the watch may ask once in a plan."""
+    key, proposal = train_key(failed.attempt + 1, 1), failed.proposal
+    if proposal is None:
+        return Do(Step.TRAIN, key)
+    ran_with = cycle.adjustments.get(failed.attempt, Adjustment())
+    if proposal.rule in ran_with.rules:
+        return End(State.FAILED, f"training failed again, although it was adjusted for {proposal.rule} before: {failed.reason}")
+    return Do(Step.TRAIN, key, ran_with.then(proposal, failed.reason))
+
+
 def _watch(cycle: CycleView, seen: Seen) -> Decision:
     now, job = cycle.incarnations[-1], seen.job
-    if seen.saved is not None and seen.saved != cycle.resume and _newer(seen.saved, cycle.resume):
+    if seen.saved is not None and _newer(seen.saved, cycle, job.proposal if job else None):
         return AcceptStep(seen.saved)
     if job is None or job.state is JobState.ABSENT:
         return JobEnded(now.attempt, now.number, Outcome.LOST, "the executor does not know the job any more")
     if job.state is JobState.ENDED and job.incarnation == now.number:
-        return JobEnded(now.attempt, now.number, job.outcome or Outcome.LOST, job.reason)
+        return JobEnded(now.attempt, now.number, job.outcome or Outcome.LOST, job.reason, job.proposal)
     return Wait(f"training, attempt {now.attempt}, step {job.step} of {job.total or '?'}")
 
 
-def _newer(saved: ResumePoint, accepted: ResumePoint | None) -> bool:
-    return accepted is None or (saved.incarnation, saved.step) > (accepted.incarnation, accepted.step)
+def _newer(saved: ResumePoint, cycle: CycleView, asked: Proposal | None) -> bool:
+    """Newer than what this attempt has had accepted; where it ended in trouble, than what it had from before the trouble."""
+    own = [point for point in cycle.accepted if point.attempt == saved.attempt]
+    known = [point for point in own if asked is None or point.step <= asked.good]
+    return all((saved.incarnation, saved.step) > (point.incarnation, point.step) for point in known)
 
 
 def _stopped_at_gate(cycle: CycleView) -> End | None:

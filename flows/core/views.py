@@ -13,7 +13,7 @@ from contracts.evaluation import Verdict
 from contracts.exits import Outcome
 from contracts.loop import Loop
 from contracts.serving import ModelVersion
-from contracts.training import Checkpoint, Choice, ResumePoint, TrainingPlan
+from contracts.training import Adjustment, Checkpoint, Choice, Proposal, ResumePoint, TrainingPlan
 
 _STATE_AFTER = {
     Step.FREEZE: State.SNAPSHOT,
@@ -38,6 +38,10 @@ class Incarnation:
     job: str
     outcome: Outcome | None = None
     reason: str = ""
+    proposal: Proposal | None = None
+    """What the next attempt should change, where the job failed and knew."""
+    events: str | None = None
+    """Artifact: all events of its attempt up to its end."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,10 @@ class CycleView:
     """Open or answered requests -> when they expire."""
     answers: dict[ApprovalKind, Answer] = field(default_factory=dict)
     incarnations: tuple[Incarnation, ...] = ()
-    resume: ResumePoint | None = None
+    accepted: tuple[ResumePoint, ...] = ()
+    """Every intermediate checkpoint that was accepted, of all attempts, in order."""
+    adjustments: dict[int, Adjustment] = field(default_factory=dict)
+    """Attempt -> what it was minted with, where that is anything."""
     tries: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Effect key -> what went wrong each time that it was tried and failed."""
     reason: str = ""
@@ -64,6 +71,25 @@ class CycleView:
     @property
     def ended(self) -> bool:
         return self.state in ENDS
+
+    @property
+    def resume(self) -> ResumePoint | None:
+        """Where the next incarnation of the newest attempt resumes, if its files are whole."""
+        points = self.resumable(self.incarnations[-1].attempt) if self.incarnations else ()
+        return points[0] if points else None
+
+    def resumable(self, attempt: int) -> tuple[ResumePoint, ...]:
+        """Accepted checkpoints that an attempt may resume from, best first: its own, then, where it was minted with an adjustment, those
+        of the attempt before up to its last good step. An attempt without one begins at the start model."""
+        own = [point for point in self.accepted if point.attempt == attempt]
+        own.sort(key=lambda point: (point.incarnation, point.step), reverse=True)
+        good = self._good(attempt - 1) if attempt in self.adjustments else None
+        before = self.resumable(attempt - 1) if good is not None else ()
+        return (*own, *(point for point in before if good is not None and point.step <= good))
+
+    def _good(self, attempt: int) -> int | None:
+        last = next((i for i in reversed(self.incarnations) if i.attempt == attempt), None)
+        return last.proposal.good if last and last.proposal else None
 
     @property
     def line(self) -> str:
@@ -124,19 +150,20 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
     asked: dict[ApprovalKind, datetime] = {}
     answers: dict[ApprovalKind, Answer] = {}
     incarnations: dict[tuple[int, int], Incarnation] = {}
-    resume: ResumePoint | None = None
+    accepted: list[ResumePoint] = []
+    adjustments: dict[int, Adjustment] = {}
     tries: dict[str, tuple[str, ...]] = {}
     for entry in entries[1:]:
         if entry.kind == "intended":
             intended.add(entry.key)
+            if "adjustment" in entry.data:
+                adjustments[int(entry.key.split("/")[1])] = Adjustment.model_validate(entry.data["adjustment"])
         elif entry.kind == "done":
             done[entry.key] = entry.data
             state = _STATE_AFTER.get(Step(entry.key.split("/")[0]), state)
             if entry.key.startswith(f"{Step.TRAIN}/"):
                 incarnation = Incarnation(entry.data["attempt"], entry.data["incarnation"], entry.data["job"])
                 incarnations[incarnation.attempt, incarnation.number] = incarnation
-                if incarnation.number == 1:
-                    resume = None  # a new attempt begins at the start model
         elif entry.kind == "asked":
             asked[ApprovalKind(entry.key)] = datetime.fromisoformat(entry.data["expires"])
         elif entry.kind == "answered":
@@ -145,11 +172,19 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
         elif entry.kind == "job_ended":
             key = (entry.data["attempt"], entry.data["incarnation"])
             before = incarnations[key]
-            incarnations[key] = Incarnation(*key, before.job, Outcome(entry.data["outcome"]), entry.data["reason"])
+            asks = entry.data.get("proposal")
+            incarnations[key] = Incarnation(
+                *key,
+                before.job,
+                Outcome(entry.data["outcome"]),
+                entry.data["reason"],
+                Proposal.model_validate(asks) if asks else None,
+                entry.data.get("events"),
+            )
         elif entry.kind == "tried":
             tries[entry.key] = (*tries.get(entry.key, ()), str(entry.data["error"]))
         elif entry.kind == "step_accepted":
-            resume = ResumePoint.model_validate(entry.data)
+            accepted.append(ResumePoint.model_validate(entry.data))
         elif entry.kind == "ended":
             state, reason = State(entry.key), entry.data["reason"]
     return CycleView(
@@ -163,7 +198,8 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
         asked=asked,
         answers=answers,
         incarnations=tuple(incarnations[key] for key in sorted(incarnations)),
-        resume=resume,
+        accepted=tuple(accepted),
+        adjustments=adjustments,
         tries=tries,
         reason=reason,
     )

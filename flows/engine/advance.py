@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import replace
+from typing import Any
 
 from contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
 from contracts.errors import Conflict, Fenced, Inconclusive, Permanent, Retryable
 from contracts.ids import approval_stream, canonical, line_stream, rollout_stream
-from contracts.training import ResumePoint
+from contracts.training import Proposal, ResumePoint
 from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Seen, Settle, Wait, decide
 from flows.core.views import CycleView, fold_approval
 from flows.engine.effects import EFFECTS
@@ -52,7 +53,8 @@ def observe(cycle: CycleView, house: House) -> Seen:
             return replace(outside, answers={view.kind: view.answer for view in views if view.answer})
         case State.TRAINING_APPROVED | State.ATTEMPT if cycle.incarnations and cycle.incarnations[-1].outcome is None:
             job = cycle.incarnations[-1].job
-            return replace(outside, job=house.executor.observe(job), saved=_saved(cycle, house))
+            status = house.executor.observe(job)
+            return replace(outside, job=status, saved=_saved(cycle, house, status.proposal))
         case State.ROLLING:
             rollout = house.rollout_view(rollout_stream(cycle.id))
             return replace(outside, rollout=(rollout.end, rollout.reason) if rollout and rollout.end else None)
@@ -60,10 +62,12 @@ def observe(cycle: CycleView, house: House) -> Seen:
             return outside
 
 
-def _saved(cycle: CycleView, house: House) -> ResumePoint | None:
-    """The newest checkpoint that the running incarnation reports. One of an older incarnation is a zombie's: not read."""
+def _saved(cycle: CycleView, house: House, asked: Proposal | None) -> ResumePoint | None:
+    """The newest checkpoint that the running incarnation reports; where it ended in trouble, the newest from before the trouble.
+    One of an older incarnation is a zombie's: not read."""
     now = cycle.incarnations[-1]
     events = [e for e in house.executor.events(now.job) if e.kind == "checkpoint" and e.incarnation == now.number]
+    events = [e for e in events if asked is None or e.step <= asked.good]
     if not events:
         return None
     newest = events[-1]
@@ -85,15 +89,30 @@ def record(decision: Decision, cycle: CycleView, house: House, lease: Lease) -> 
             _ask(kind, expires.isoformat(), cycle, house, lease)
         case Settle(kind, answer):
             _append(house, lease, cycle, Row(kind="answered", key=kind, data=answer.model_dump(mode="json")))
-        case JobEnded(attempt, incarnation, outcome, reason):
-            data = {"attempt": attempt, "incarnation": incarnation, "outcome": outcome, "reason": reason}
-            _append(house, lease, cycle, Row(kind="job_ended", key=f"{attempt}/{incarnation}", data=data))
+        case JobEnded():
+            _job_ended(decision, cycle, house, lease)
         case AcceptStep(resume):
             _append(house, lease, cycle, Row(kind="step_accepted", key=str(resume.step), data=resume.model_dump(mode="json")))
         case End():
             end(decision, cycle, house, lease)
         case Wait():
             pass
+
+
+def _job_ended(ended: JobEnded, cycle: CycleView, house: House, lease: Lease) -> None:
+    """How it ended, what it asks for, and its diary, which is kept beyond the run folder's life: reports and registry draw from it."""
+    data: dict[str, Any] = {
+        "attempt": ended.attempt,
+        "incarnation": ended.incarnation,
+        "outcome": ended.outcome,
+        "reason": ended.reason,
+    }
+    if ended.proposal is not None:
+        data["proposal"] = ended.proposal.model_dump(mode="json")
+    events = house.executor.events(cycle.incarnations[-1].job)
+    if events:
+        data["events"] = house.artifacts.put(canonical([event.model_dump(mode="json") for event in events]))
+    _append(house, lease, cycle, Row(kind="job_ended", key=f"{ended.attempt}/{ended.incarnation}", data=data))
 
 
 def _append(house: House, lease: Lease, cycle: CycleView, *rows: Row) -> None:
@@ -104,7 +123,8 @@ def _do(effect: Do, cycle: CycleView, house: House, lease: Lease) -> None:
     """`intended`, the effect, `done`. An effect that can never succeed, or whose evidence is missing, ends the cycle; one that
     fails for a while is tried again, and the ledger says why; one that fails in a way that nobody foresaw, not for ever."""
     if effect.key not in cycle.intended:
-        _append(house, lease, cycle, Row(kind="intended", key=effect.key, data={}))
+        minted = {} if effect.adjustment is None else {"adjustment": effect.adjustment.model_dump(mode="json")}
+        _append(house, lease, cycle, Row(kind="intended", key=effect.key, data=minted))
         cycle = house.cycle_view(cycle.id)
     try:
         output = EFFECTS[effect.step](house, cycle, effect.key)

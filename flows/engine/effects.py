@@ -13,7 +13,7 @@ from contracts.errors import Conflict, Permanent
 from contracts.evaluation import EvalReport, verdict_of
 from contracts.ids import canonical, effect_name, rollout_stream, version_tag
 from contracts.serving import Backend, ModelVersion, Route
-from contracts.training import Attempt, Checkpoint, Method, TrainingPlan
+from contracts.training import Adjustment, Attempt, Checkpoint, JobSpec, Method, TrainingPlan
 from flows.core.triggers import edition_number
 from flows.core.views import CycleView
 from flows.engine.house import House
@@ -67,16 +67,33 @@ def plan(house: House, cycle: CycleView, key: str) -> Output:
 
 
 def train(house: House, cycle: CycleView, key: str) -> Output:
-    """Starts one incarnation; it resumes from the last step that the ledger accepted for its attempt."""
+    """Starts one incarnation. It resumes from the last step that the ledger accepted for its attempt, or that it took over with an
+    adjustment; where that step's files are not what was accepted, from the one before it."""
     attempt, incarnation = (int(part) for part in key.split("/")[1:])
     training = _plan(cycle)
     settings = cycle.loop.training
-    minted = Attempt(number=attempt, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus)
+    adjustment = cycle.adjustments.get(attempt, Adjustment())
+    minted = Attempt(number=attempt, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus, adjustment=adjustment)
     spec = house.trainers[training.method].job(training, minted)
-    if cycle.resume is not None and incarnation > 1:
-        house.executor.pin(spec, cycle.resume)
+    output: Output = {"attempt": attempt, "incarnation": incarnation, "job": spec.name}
+    if adjustment != Adjustment():
+        output["adjustment"] = adjustment.model_dump(mode="json")
+    output |= _resume(house, cycle, spec)
     house.executor.submit(spec, incarnation)
-    return {"attempt": attempt, "incarnation": incarnation, "job": spec.name}
+    return output
+
+
+def _resume(house: House, cycle: CycleView, spec: JobSpec) -> Output:
+    """Pins the best accepted step whose files are whole, and says which, and which were not."""
+    refused: list[str] = []
+    for point in cycle.resumable(spec.attempt):
+        try:
+            house.executor.pin(spec, point)
+        except Permanent as error:
+            refused.append(f"{point.path}: {error}"[:300])
+        else:
+            return {"resume": point.model_dump(mode="json")} | ({"refused": refused} if refused else {})
+    return {"refused": refused} if refused else {}
 
 
 def accept(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001 -- all effects have one signature

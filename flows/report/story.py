@@ -9,7 +9,7 @@ from typing import Any
 from contracts.cycle import ENDS, ApprovalKind, Entry, Step
 from contracts.evaluation import EvalReport, Interval, Result
 from contracts.serving import StepJudgement
-from flows.core.views import CycleView, RolloutView, fold_cycle
+from flows.core.views import CycleView, RolloutView, fold_cycle, train_key
 
 Cells = tuple[str, ...]
 
@@ -117,8 +117,27 @@ def _training(cycle: CycleView) -> Section | None:
         text.append(
             f"The checkpoint of step {cycle.checkpoint.step} was accepted as {cycle.candidate.tag if cycle.candidate else '?'} ({figures})."
         )
+    text += [_minted(cycle, attempt) for attempt in sorted(cycle.adjustments)]
+    text += [
+        f"A step that was accepted was not resumed from: {refused}."
+        for key in sorted(cycle.done)
+        for refused in (cycle.done[key].get("refused", ()) if key.startswith(f"{Step.TRAIN}/") else ())
+    ]
     rows = tuple((str(i.attempt), str(i.number), i.job, str(i.outcome or "running"), i.reason) for i in cycle.incarnations)
     return Section("Training", tuple(text), Table(("attempt", "incarnation", "job", "ended", "why"), rows) if rows else None)
+
+
+def _minted(cycle: CycleView, attempt: int) -> str:
+    """Why the attempt before was stopped, what was changed, and from where it went on."""
+    adjustment = cycle.adjustments[attempt]
+    names = (("the learning rate", "learning_rate"), ("the pull to the start model (beta)", "kl"), ("what is in memory at once", "memory"))
+    changed = [f"{what} × {getattr(adjustment, name):g}" for what, name in names if getattr(adjustment, name) != 1.0]
+    point = cycle.done.get(train_key(attempt, 1), {}).get("resume")
+    begins = f"step {point['step']} of attempt {point['attempt']}, the last good one" if point else "the start model"
+    return (
+        f"Attempt {attempt - 1} was stopped by the rule {adjustment.rules[-1]!r}: {adjustment.reason}. "
+        f"Attempt {attempt} ran with {' and '.join(changed) or 'nothing changed'}, from {begins}; the plan stayed as it was."
+    )
 
 
 def report_of(cycle: CycleView) -> EvalReport | None:

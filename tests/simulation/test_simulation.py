@@ -9,11 +9,13 @@ import pytest
 from contracts.chain import verify
 from contracts.cycle import State, Step
 from contracts.exits import Outcome
-from contracts.training import Method
+from contracts.training import Adjustment, Method, Proposal
 from flows.core.projection import project
 from tests.simulation.town import Crash, Scenario, Town, nth_fault, scenario, seeded_faults
+from trainers.health import REMEDIES
 
 LIVES = 3000
+ASKS = tuple(Proposal(rule=rule, adjustment=REMEDIES[rule], good=1) for rule in ("kl", "not_finite"))
 
 
 def check(town: Town) -> None:
@@ -23,6 +25,7 @@ def check(town: Town) -> None:
     assert {name: n for name, n in town.world.effects.items() if n != 1} == {}
     view, line = town.view(), town.house.line_view()
     assert view.ended
+    check_attempts(town)
     assert line.open_cycle is None
     assert line.rollback_asked is None
     route = town.router.read("sim")
@@ -32,8 +35,29 @@ def check(town: Town) -> None:
         assert line.champion.tag in (view.candidate.tag, line.base.tag)
 
 
+def check_attempts(town: Town) -> int:
+    """What holds for adjusted attempts: the plan stays, no rule asks twice, no step from after a trouble is resumed from. Their number."""
+    view, executor = town.view(), town.executor
+    minted = [attempt for attempt, adjustment in view.adjustments.items() if adjustment.rules]
+    last = {i.attempt: i for i in view.incarnations}
+    assert len({spec.plan for spec in executor.specs.values()}) <= 1
+    assert max(last, default=0) <= town.scenario.attempts
+    for attempt in minted:
+        adjustment = view.adjustments[attempt]
+        assert len(set(adjustment.rules)) == len(adjustment.rules)
+        assert adjustment.rules[-1] == last[attempt - 1].proposal.rule
+        assert adjustment == view.adjustments.get(attempt - 1, Adjustment()).then(last[attempt - 1].proposal, last[attempt - 1].reason)
+    for name, point in executor.pinned.items():
+        spec = executor.specs.get(name)
+        assert point in view.accepted
+        if spec is not None and point.attempt != spec.attempt:
+            assert set(range(point.attempt + 1, spec.attempt + 1)) <= set(minted)
+            assert all(point.step <= last[attempt].proposal.good for attempt in range(point.attempt, spec.attempt))
+    return len(minted)
+
+
 def test_seeded_lives_with_faults_keep_every_invariant() -> None:
-    states = set()
+    states, adjusted, crossed = set(), 0, 0
     for seed in range(LIVES):
         town = Town(scenario(seed), seeded_faults(seed))
         try:
@@ -42,6 +66,11 @@ def test_seeded_lives_with_faults_keep_every_invariant() -> None:
         except Exception as error:
             raise AssertionError(f"seed {seed}: {scenario(seed)}") from error
         states.add(town.view().state)
+        adjusted += check_attempts(town)
+        pins = [(town.executor.specs.get(name), point) for name, point in town.executor.pinned.items()]
+        crossed += sum(spec is not None and spec.attempt != point.attempt for spec, point in pins)
+    assert adjusted > 100, "or nothing is shown about adjusted attempts"
+    assert crossed > 50, "or none of them went on from a step of the attempt before"
     ends = {State.PROMOTED, State.NOT_TRAINED, State.REJECTED, State.HELD, State.FAILED, State.EXPIRED, State.ROLLED_BACK, State.CANCELLED}
     assert states == ends
 
@@ -50,13 +79,14 @@ def test_seeded_lives_with_faults_keep_every_invariant() -> None:
     "life",
     [
         Scenario(seed=1, outcomes=(Outcome.PREEMPTED, Outcome.LOST, Outcome.FAILED)),
+        Scenario(seed=1, outcomes=(Outcome.FAILED,) * 3, asks=ASKS, attempts=3),
         Scenario(seed=2, bad_canary=True),
         Scenario(seed=3, difference=-0.2),
         Scenario(seed=4, people="no"),
         Scenario(seed=5, method=Method.NONE),
         Scenario(seed=6, people="auto"),
     ],
-    ids=["promoted", "rolled-back", "gate-fails", "person-says-no", "not-trained", "auto"],
+    ids=["promoted", "adjusted", "rolled-back", "gate-fails", "person-says-no", "not-trained", "auto"],
 )
 def test_a_crash_at_any_instant_changes_nothing(life: Scenario) -> None:
     calm = Town(life)

@@ -36,13 +36,14 @@ from contracts.fakes import (
 from contracts.ids import digest, line_stream, rollout_stream, version_tag
 from contracts.loop import Loop
 from contracts.serving import ModelVersion, Route
-from contracts.training import Choice, Method
+from contracts.training import Choice, Method, Proposal
 from flows.core.views import fold_approval, fold_cycle, fold_line
 from flows.engine.advance import advance
 from flows.engine.house import House
 from flows.engine.line import answer, approvals, ask_cancel, ask_rollback, open_cycle
 from flows.engine.reconcile import reconcile
 from flows.engine.rollout import tick
+from trainers.health import REMEDIES
 
 FACTS = Facts(
     pairs=100,
@@ -72,6 +73,10 @@ class Scenario:
     method: Method = Method.DPO
     outcomes: tuple[Outcome, ...] = ()
     """Of the first incarnations; done afterwards."""
+    asks: tuple[Proposal | None, ...] = ()
+    """What failed jobs ask the next attempt to change, by attempt; nothing afterwards."""
+    attempts: int = 2
+    """The loop's budget."""
     difference: float = 0.2
     bad_canary: bool = False
     dark: bool = False
@@ -87,8 +92,11 @@ def scenario(seed: int) -> Scenario:
     """A life drawn from a seed."""
     draw = random.Random(seed)
     outcomes = [Outcome.PREEMPTED, Outcome.LOST, Outcome.FAILED, Outcome.PERMANENT, Outcome.DONE]
+    watch = random.Random(f"watch {seed}")
     return Scenario(
         seed=seed,
+        asks=tuple(_asks(watch) for _ in range(4)),
+        attempts=watch.randint(2, 4),
         method=draw.choice([Method.DPO, Method.DPO, Method.GRPO, Method.NONE]),
         outcomes=tuple(draw.choices(outcomes, [4, 4, 2, 0.5, 4], k=draw.randrange(5))),
         difference=draw.choice([0.2, 0.2, 0.2, 0.0, -0.2]),
@@ -100,7 +108,12 @@ def scenario(seed: int) -> Scenario:
     )
 
 
-def loop_for(people: str) -> Loop:
+def _asks(draw: random.Random) -> Proposal | None:
+    rule = draw.choice([None, "kl", "not_finite", "memory"])
+    return Proposal(rule=rule, adjustment=REMEDIES[rule], good=draw.randint(0, 2)) if rule else None
+
+
+def loop_for(people: str, attempts: int = 2) -> Loop:
     """The loop file of the simulated line."""
     mode = "auto" if people == "auto" else "person"
     return Loop.model_validate(
@@ -110,7 +123,7 @@ def loop_for(people: str) -> Loop:
             "rewards": [{"name": "exact_match"}],
             "approvals": {"training": {"mode": mode, "expires": 500}, "rollout": {"mode": mode, "expires": 500}},
             "rollout": {"steps": [5, 25, 100], "max_seconds": 2000, "dark": 300, "maturity": 5},
-            "training": {"max_attempts": 2, "max_restarts": 3},
+            "training": {"max_attempts": attempts, "max_restarts": 3},
         }
     )
 
@@ -125,10 +138,10 @@ class Town:
         self.ledger = MemoryLedger()
         self.turn = 0
         self.note = ""
-        world, loop = self.world, loop_for(scenario.people)
+        world, loop = self.world, loop_for(scenario.people, scenario.attempts)
         self.router = FakeRouter(world)
         self.router.watch = self.check_route
-        self.executor = FakeExecutor(world, self._outcome)
+        self.executor = FakeExecutor(world, self._outcome, propose=self._asks)
         self.house = House(
             loop=loop,
             folder=Path(),
@@ -167,6 +180,9 @@ class Town:
     def _outcome(self, attempt: int, incarnation: int) -> Outcome:
         index = incarnation - 1 + (attempt - 1) * 2
         return self.scenario.outcomes[index] if index < len(self.scenario.outcomes) else Outcome.DONE
+
+    def _asks(self, attempt: int, _incarnation: int) -> Proposal | None:
+        return self.scenario.asks[attempt - 1] if attempt <= len(self.scenario.asks) else None
 
     def _traffic(self, since, until) -> tuple[int, int]:
         seconds = int((until - since).total_seconds())

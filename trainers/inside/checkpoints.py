@@ -44,13 +44,19 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def prune(incarnation: Path, keep: int, pinned: ResumePoint | None) -> None:
-    """Removes all but the newest `keep` steps of an incarnation and the pinned one; manifests go first: no torn step looks whole."""
-    steps = sorted(incarnation.glob("step_*"), key=lambda folder: int(folder.name.removeprefix("step_")))
+def prune(incarnation: Path, keep: int, pinned: ResumePoint | None, calm: int | None = None) -> None:
+    """Removes all but the newest `keep` steps of an incarnation, the pinned one, and the newest one up to step `calm`, which is what
+    there is to go back to if trouble has begun since. Manifests go first: no torn step looks whole."""
+    steps = sorted(incarnation.glob("step_*"), key=_number)
+    good = [folder for folder in steps if calm is not None and _number(folder) <= calm][-1:]
     for folder in steps[:-keep]:
-        if pinned is None or not folder.as_posix().endswith("/" + pinned.path):
+        if folder not in good and (pinned is None or not folder.as_posix().endswith("/" + pinned.path)):
             (folder / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(folder)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.removeprefix("step_"))
 
 
 def resume_folder(plan_folder: Path, resume: ResumePoint) -> Path:

@@ -16,7 +16,7 @@ from contracts.errors import Permanent
 from contracts.exits import Outcome
 from contracts.files import write_atomic
 from contracts.ids import canonical
-from contracts.training import Adjustment, ResumePoint, TrainingPlan
+from contracts.training import Adjustment, Proposal, ResumePoint, TrainingPlan
 from trainers.inside.events import Events
 from trainers.recipes import KINDS, R, adjusted, complete
 
@@ -29,6 +29,8 @@ class Result:
     reason: str
     step: int
     metrics: dict[str, float]
+    proposal: Proposal | None = None
+    """What the next attempt should change, where it failed for a reason that a rule of the health watch knows."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class Job:
 
     def finish(self, result: Result) -> None:
         """The trainer's last word; the wrapper derives everything from it."""
-        value = {"outcome": result.outcome.value, "reason": result.reason, "step": result.step, "metrics": result.metrics}
+        value: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason, "step": result.step, "metrics": result.metrics}
+        if result.proposal is not None:
+            value["proposal"] = result.proposal.model_dump(mode="json")
         write_atomic(self.folder / "result.json", canonical(value))
 
     def result(self) -> Result | None:
@@ -71,7 +75,8 @@ class Job:
         if not path.exists():
             return None
         value: dict[str, Any] = json.loads(path.read_bytes())
-        return Result(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"])
+        proposal = Proposal.model_validate(value["proposal"]) if "proposal" in value else None
+        return Result(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"], proposal)
 
 
 def here() -> Job:

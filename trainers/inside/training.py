@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import signal
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from typing import Any
 from contracts.errors import Permanent, RatchetError
 from contracts.exits import Outcome
 from contracts.training import ResumePoint
+from trainers.health import Verdict, Watch, out_of_memory, proposed
 from trainers.inside import checkpoints, parallel
-from trainers.inside.health import Watch
 from trainers.inside.job import Job, Result, here
 from trainers.recipes import Recipe
 
@@ -32,12 +33,13 @@ FIGURES = {
     "reward_std": "reward_std",
     "frac_reward_zero_std": "groups_without_signal",
     "completions/mean_length": "answer_tokens",
+    "rewards/chosen": "chosen_reward",
     "rewards/accuracies": "pairs_in_order",
     "rewards/margins": "margin",
     "logps/chosen": "chosen_logp",
     "logps/rejected": "rejected_logp",
 }
-"""The library's names -> ours, for progress events."""
+"""The library's names -> ours, for progress events and the health watch."""
 
 
 class Stop:
@@ -67,8 +69,16 @@ def main(build: Build, kind: type[Recipe]) -> None:
     except Permanent as error:
         _finish(job, Result(Outcome.PERMANENT, str(error), 0, {}))
     except (Exception, MemoryError) as error:
-        _finish(job, Result(Outcome.FAILED, f"{type(error).__name__}: {str(error)[:400]}", 0, {}))
+        _finish(job, _failure(job, f"{type(error).__name__}: {str(error)[:400]}", kind))
         raise
+
+
+def _failure(job: Job, reason: str, kind: type[Recipe]) -> Result:
+    """An error that nobody foresaw; where memory was short, every step that was saved is good, and less may fit."""
+    short = out_of_memory(reason)
+    action = job.recipe(kind).health.memory
+    proposal = proposed("memory", action, job.adjustment.rules, job.events.total) if short else None
+    return Result(Outcome.FAILED, f"out of memory: {reason}" if short else reason, 0, {}, proposal)
 
 
 def _finish(job: Job, result: Result) -> None:
@@ -95,7 +105,7 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
     trainer.train(resume_from_checkpoint=str(folder) if folder else None)
     step = int(trainer.state.global_step)
     if watcher.wrong:
-        return Result(Outcome.FAILED, watcher.wrong, step, watcher.figures)
+        return Result(Outcome.FAILED, watcher.wrong.reason, step, watcher.figures, watcher.wrong.proposal)
     if step < recipe.steps:
         return Result(Outcome.PREEMPTED, f"asked to stop; checkpointed at step {step} of {recipe.steps}", step, watcher.figures)
     save(trainer, job)
@@ -157,6 +167,29 @@ def quantization(recipe: Recipe) -> dict[str, Any]:
     return {"quantization_config": {**four_bits, "bnb_4bit_compute_dtype": "bfloat16"}}
 
 
+def figures(logs: Mapping[str, Any], beta: float, seconds: float) -> dict[str, float]:
+    """A step's figures by our names. The library logs the chosen answers' reward as beta times their gain in log-probability."""
+    numbers = {ours: float(logs[theirs]) for theirs, ours in FIGURES.items() if logs.get(theirs) is not None}
+    if "chosen_reward" in numbers and beta:
+        numbers["chosen_fall"] = -numbers["chosen_reward"] / beta
+    return numbers | {"step_seconds": round(seconds, 6)}
+
+
+def take_rate(scheduler: Any, optimizer: Any, rate: float) -> None:
+    """Makes a resumed optimiser run at the recipe's learning rate, where an attempt before ran at another: its state holds that one.
+
+    Nothing is touched where it is the same, so that an ordinary resume stays exact.
+    """
+    schedule = getattr(scheduler, "scheduler", scheduler)
+    if all(known == rate for known in schedule.base_lrs):
+        return
+    schedule.base_lrs = [rate for _ in schedule.base_lrs]
+    for group, share in zip(optimizer.param_groups, schedule.lr_lambdas, strict=True):
+        group["initial_lr"] = rate
+        group["lr"] = rate * share(schedule.last_epoch)
+    schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+
 class _Watcher:
     """Sees every step: writes events, seals checkpoints, stops what goes wrong or is asked to stop."""
 
@@ -165,20 +198,24 @@ class _Watcher:
         self.recipe = recipe
         self.stop = stop
         self.pinned = pinned
-        self.watch = Watch(recipe.health, float(getattr(recipe, "beta", 0.0)))
-        self.wrong: str | None = None
+        self.watch = Watch(recipe.health, float(getattr(recipe, "beta", 0.0)), job.adjustment.rules)
+        self.wrong: Verdict | None = None
+        self.began = time.monotonic()
         self.figures: dict[str, float] = {}
 
     def logged(self, step: int, logs: Mapping[str, Any]) -> None:
         if "loss" not in logs:  # the summary at the end of a run
             return
-        numbers = {ours: float(logs[theirs]) for theirs, ours in FIGURES.items() if logs.get(theirs) is not None}
-        self.figures = {name: value for name, value in numbers.items() if math.isfinite(value)}
-        self.wrong = self.watch.judge(step, logs)  # every rank sees the same figures and judges alike
+        numbers = figures(logs, self.watch.beta, time.monotonic() - self.began)
+        self.figures = {name: value for name, value in numbers.items() if math.isfinite(value) and name != "step_seconds"}
         if parallel.rank() == 0:
             self.job.events.write("progress", step, **numbers)
-            if self.wrong:
-                self.job.events.write("warning", step, reason=self.wrong)
+        alike = {name: value for name, value in numbers.items() if name != "step_seconds" or parallel.alone()}
+        for verdict in self.watch.judge(step, alike):  # every rank sees the same figures and judges alike
+            if parallel.rank() == 0:
+                self.job.events.write("warning", step, rule=verdict.rule, action=verdict.action, reason=verdict.reason)
+            if verdict.action != "note" and self.wrong is None:
+                self.wrong = verdict
 
     def saved(self, step: int) -> None:
         folder = self.job.folder / f"step_{step}"
@@ -187,7 +224,7 @@ class _Watcher:
         manifest = checkpoints.seal(written, folder)
         path = folder.relative_to(self.job.run.parent).as_posix()
         self.job.events.write("checkpoint", step, path=path, manifest=manifest)
-        checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.pinned)
+        checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.pinned, self.watch.calm)
 
     def callback(self, trainer: Any) -> Any:
         """The library's hooks. Ranks meet at a step's end, and before and after a checkpoint is sealed."""
@@ -196,6 +233,15 @@ class _Watcher:
         watcher = self
 
         class Callback(TrainerCallback):
+            def on_train_begin(self, _args: Any, _state: Any, control: Any, **library: Any) -> Any:
+                if watcher.pinned is not None:
+                    take_rate(library["lr_scheduler"], library["optimizer"], watcher.recipe.learning_rate)
+                return control
+
+            def on_step_begin(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
+                watcher.began = time.monotonic()
+                return control
+
             def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
                 if parallel.agreed(trainer, watcher.stop.asked):
                     control.should_save = control.should_training_stop = True

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from contracts.errors import Permanent, RatchetError
 from contracts.exits import DONE, FAILURE, PERMANENT, PREEMPTED, Outcome
@@ -21,6 +22,7 @@ from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
 from contracts.model import model_ref
 from contracts.training import Checkpoint, Method
+from trainers import health as health_rules
 from trainers.code import code_digest
 from trainers.inside import parallel
 from trainers.inside.job import Job, Result, here
@@ -41,6 +43,9 @@ class Wrapper:
         self.artifacts = artifacts
         self.recipe = job.recipe(KINDS[job.plan.method])
         self.asked_at: float | None = None
+        self.stalled = False
+        self._steps: list[float] = []
+        self._read_at = -1.0
         signal.signal(signal.SIGTERM, self._hear)
 
     def _hear(self, *_: object) -> None:
@@ -86,8 +91,9 @@ class Wrapper:
         while (code := _wait(trainer)) is None:
             if why is None and time.time() > deadline:
                 why = f"the attempt's time of {os.environ['RATCHET_TIMEOUT']} s is over"
-            if why is None and time.time() - self._last_sign() > self.recipe.health.stall_seconds:
-                why = f"no step for {self.recipe.health.stall_seconds:g} s: it stalls"
+            if why is None and (patience := self._stalls()) is not None:
+                self.stalled, why = True, f"no step for {patience:.3g} s: it stalls"
+                self.job.events.write("warning", self._step(), rule="stall", reason=why)
             if why is not None:
                 self.asked_at = self.asked_at or time.monotonic()
             if self.asked_at is not None and not forwarded:
@@ -119,15 +125,34 @@ class Wrapper:
         with first.open() as file:
             return float(json.loads(file.readline())["at"])
 
-    def _last_sign(self) -> float:
-        return self.job.events.path.stat().st_mtime
+    def _stalls(self) -> float | None:
+        """The seconds without a sign that were too many, if they were."""
+        health = self.recipe.health
+        if health.stall not in ("adjust", "stop"):
+            return None
+        sign = self.job.events.path.stat().st_mtime
+        if sign != self._read_at:
+            self._read_at = sign
+            self._steps = [float(event["at"]) for event in self._events() if event["kind"] == "progress"]
+        patience = health_rules.patience_for_a_step(self._steps, health)
+        return patience if time.time() - sign > patience else None
+
+    def _step(self) -> int:
+        """The last step that the trainer told of."""
+        return max((int(event["step"]) for event in self._events()), default=0)
+
+    def _events(self) -> list[dict[str, Any]]:
+        with self.job.events.path.open("rb") as file:
+            return [json.loads(line) for line in file if line.endswith(b"\n")]
 
     def _derive(self, code: int, why: str | None) -> Result:
         result = self.job.result()
         if result is not None and result.outcome == Outcome.DONE:
             return result
         if why is not None:
-            return Result(Outcome.FAILED, why, result.step if result else 0, {})
+            step, health = self._step(), self.recipe.health
+            proposal = health_rules.proposed("stall", health.stall, self.job.adjustment.rules, step) if self.stalled else None
+            return Result(Outcome.FAILED, why, step, {}, proposal)
         if result is not None:
             return result
         if self.asked_at is not None:
@@ -188,7 +213,10 @@ def main() -> int:
         result = Result(Outcome.PERMANENT, str(error), 0, {})
     except (RatchetError, OSError) as error:
         result = Result(Outcome.FAILED, str(error), 0, {})
-    write_atomic(folder / "ended.json", canonical({"outcome": result.outcome.value, "reason": result.reason}))
+    ended: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason}
+    if result.proposal is not None:
+        ended["proposal"] = result.proposal.model_dump(mode="json")
+    write_atomic(folder / "ended.json", canonical(ended))
     return CODES[result.outcome]
 
 

@@ -16,7 +16,7 @@ from contracts.fakes import MemoryLedger
 from contracts.ids import digest
 from contracts.loop import RolloutSettings, TriggerSettings
 from contracts.serving import Endpoint, StepJudgement, StepResult
-from contracts.training import Choice, JobState, JobStatus, Method, ResumePoint
+from contracts.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint
 from flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Seen, Settle, Wait, decide
 from flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
 from flows.core.triggers import due, edition_number
@@ -126,6 +126,53 @@ def test_attempts_and_restarts_have_budgets(incarnations: tuple[Incarnation, ...
     assert (decision.state if isinstance(decision, End) else decision) == expected
 
 
+ASKS = Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=4)
+
+
+def failed(attempt: int, proposal: Proposal | None = ASKS) -> Incarnation:
+    return Incarnation(attempt, 1, "job", Outcome.FAILED, "KL too large", proposal)
+
+
+def test_a_failure_that_knows_a_remedy_mints_an_adjusted_attempt() -> None:
+    decision = decide(training(failed(1)), Seen(), NOON)
+    assert decision == Do(Step.TRAIN, train_key(2, 1), Adjustment(kl=2.0, rules=("kl",), reason="KL too large"))
+
+
+def test_a_rule_adjusts_once_in_a_plan_and_adjustments_add_up() -> None:
+    roomy = {"opened": {"line": "sim", "number": 1, "loop": loop_for("yes", attempts=4).model_dump(mode="json")}}
+    ran = {2: Adjustment(kl=2.0, rules=("kl",), reason="KL too large")}
+    again = replace(training(failed(1), failed(2), adjustments=ran), **roomy)
+    decision = decide(again, Seen(), NOON)
+    assert isinstance(decision, End)
+    assert "although it was adjusted for kl" in decision.reason
+    slower = Proposal(rule="not_finite", adjustment=Adjustment(learning_rate=0.5), good=9)
+    other = replace(training(failed(1), failed(2, slower), adjustments=ran), **roomy)
+    expected = Adjustment(kl=2.0, learning_rate=0.5, rules=("kl", "not_finite"), reason="KL too large")
+    assert decide(other, Seen(), NOON) == Do(Step.TRAIN, train_key(3, 1), expected)
+    assert isinstance(decide(training(failed(1), failed(2, slower), adjustments=ran), Seen(), NOON), End), "the budget of attempts holds"
+
+
+def test_an_adjusted_attempt_takes_over_good_steps_only_and_others_begin_afresh() -> None:
+    steps = tuple(resume(1, step) for step in (2, 4, 6))
+    adjusted = {2: Adjustment(kl=2.0, rules=("kl",))}
+    taken = training(failed(1), run(2, 1), accepted=steps, adjustments=adjusted)
+    assert [point.step for point in taken.resumable(2)] == [4, 2]
+    own = resume(1, 5).model_copy(update={"attempt": 2})
+    assert replace(taken, accepted=(*steps, own)).resumable(2)[0] == own
+    assert training(failed(1, None), run(2, 1), accepted=steps).resume is None
+    earlier = Proposal(rule="stall", adjustment=Adjustment(), good=3)
+    third = training(failed(1), failed(2, earlier), run(3, 1), accepted=steps, adjustments={**adjusted, 3: Adjustment(kl=2.0)})
+    assert [point.step for point in third.resumable(3)] == [2]
+
+
+def test_after_a_trouble_a_step_from_before_it_is_still_accepted() -> None:
+    now = training(run(1, 1), accepted=(resume(1, 6),))
+    status = JobStatus(state=JobState.ENDED, incarnation=1, outcome=Outcome.FAILED, reason="because", proposal=ASKS)
+    assert decide(now, Seen(job=status, saved=resume(1, 4)), NOON) == AcceptStep(resume(1, 4))
+    after = training(run(1, 1), accepted=(resume(1, 6), resume(1, 4)))
+    assert decide(after, Seen(job=status, saved=resume(1, 4)), NOON) == JobEnded(1, 1, Outcome.FAILED, "because", ASKS)
+
+
 def resume(incarnation: int, step: int) -> ResumePoint:
     return ResumePoint(attempt=1, incarnation=incarnation, step=step, path="a1", manifest="m")
 
@@ -135,7 +182,7 @@ def job(state: JobState, incarnation: int = 2, outcome: Outcome | None = None) -
 
 
 def test_a_running_job_is_watched_by_its_incarnation() -> None:
-    now = training(run(1, 1, Outcome.LOST), run(1, 2), resume=resume(1, 4))
+    now = training(run(1, 1, Outcome.LOST), run(1, 2), accepted=(resume(1, 4),))
     assert isinstance(decide(now, Seen(job=job(JobState.RUNNING)), NOON), Wait)
     assert isinstance(decide(now, Seen(job=job(JobState.PENDING)), NOON), Wait)
     assert decide(now, Seen(job=job(JobState.ENDED, 2, Outcome.DONE)), NOON) == JobEnded(1, 2, Outcome.DONE, "because")
@@ -147,7 +194,7 @@ def test_a_running_job_is_watched_by_its_incarnation() -> None:
 
 
 def test_only_newer_checkpoints_are_accepted() -> None:
-    now = training(run(1, 1, Outcome.LOST), run(1, 2), resume=resume(1, 4))
+    now = training(run(1, 1, Outcome.LOST), run(1, 2), accepted=(resume(1, 4),))
     running = job(JobState.RUNNING)
     assert decide(now, Seen(job=running, saved=resume(2, 2)), NOON) == AcceptStep(resume(2, 2))
     assert decide(now, Seen(job=running, saved=resume(1, 5)), NOON) == AcceptStep(resume(1, 5))

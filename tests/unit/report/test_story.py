@@ -8,8 +8,9 @@ import pytest
 
 from contracts.cycle import State
 from contracts.errors import Permanent
+from contracts.exits import Outcome
 from contracts.ids import rollout_stream
-from contracts.training import Method
+from contracts.training import Adjustment, Method, Proposal
 from flows.core.views import fold_rollout
 from flows.report.page import render
 from flows.report.story import ledger_table, tell
@@ -38,6 +39,13 @@ def test_a_promotion_is_told_with_its_figures_and_its_people() -> None:
     assert "0.500" in story
     assert "+0.200 (+0.150 to +0.250)" in story
     assert "5 % at" in story
+
+
+def test_an_adjusted_attempt_is_told_with_its_cause_and_where_it_went_on() -> None:
+    asks = (Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=1),)
+    story = words(lived(outcomes=(Outcome.FAILED,), asks=asks))
+    assert "Attempt 1 was stopped by the rule 'kl': scripted failed." in story
+    assert "Attempt 2 ran with the pull to the start model (beta) × 2, from step 1 of attempt 1, the last good one" in story
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,6 @@ from trainers.inside import checkpoints
 from trainers.inside.drawing import draw
 from trainers.inside.events import Events
 from trainers.inside.grpo import order
-from trainers.inside.health import Watch
-from trainers.recipes import Health
 
 
 def test_equal_weights_make_ordinary_epochs() -> None:
@@ -60,24 +58,6 @@ def test_every_prompt_comes_before_any_comes_again(prompts: int, n: int) -> None
     assert len(drawn) == n
     for at in range(0, n, prompts):
         assert len(set(drawn[at : at + prompts])) == len(drawn[at : at + prompts])
-
-
-@pytest.mark.parametrize("name", ["loss", "grad_norm"])
-def test_what_is_no_number_stops_at_once(name: str) -> None:
-    assert "learning rate" in (Watch(Health(), 0.1).judge(7, {name: float("nan")}) or "")
-
-
-def test_a_limit_must_be_exceeded_in_a_row() -> None:
-    watch = Watch(Health(max_kl=1.0, patience=2), beta=0.04)
-    said = [watch.judge(step, {"kl": kl}) for step, kl in enumerate([2.0, 0.5, 2.0, 3.0])]
-    assert said[:3] == [None, None, None]
-    assert said[3] == "KL to the start model 3 exceeded 1 for 2 steps in a row, last at step 3"
-
-
-def test_the_chosen_answers_must_not_become_unlikely() -> None:
-    watch = Watch(Health(max_chosen_drop=10, patience=1), beta=0.1)
-    assert watch.judge(1, {"rewards/chosen": -0.9}) is None
-    assert "log-probability" in (watch.judge(2, {"rewards/chosen": -1.5}) or "")
 
 
 def test_events_keep_figures_that_json_has_no_word_for(tmp_path: Path) -> None:

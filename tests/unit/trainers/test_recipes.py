@@ -47,7 +47,7 @@ def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPla
     [
         ({"learnign_rate": 1e-4}, "did you mean 'learning_rate'"),
         ({"lora": {"rnak": 8}}, "did you mean 'rank'"),
-        ({"health": {"max_k": 1}}, "did you mean 'max_kl'"),
+        ({"health": {"grad_nrm": 1}}, "did you mean 'grad_norm'"),
         ({"xyzzy": 1}, "known are"),
         ({"batch": 3, "micro_batch": 2}, "not a multiple"),
         ({"losses": {"sigmoid": 0.0}}, "at least one weight"),

@@ -144,12 +144,13 @@ def test_an_adapter_is_resumed_and_merged_into_what_is_published(workshop: Any, 
 
 
 def test_a_run_that_goes_wrong_is_stopped_with_a_reason(workshop: Any) -> None:
-    spec = workshop.spec(workshop.plan(Method.DPO, steps=30, health={"max_grad_norm_seen": 1e-9, "patience": 2}))
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=30, health={"grad_norm": {"limit": 1e-9, "patience": 2, "action": "stop"}}))
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.FAILED
     assert "gradient norm" in status.reason
     assert status.step == 2
+    assert status.proposal is None
 
 
 def test_resume_state_runs_no_code_when_loaded(workshop: Any) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from contracts.errors import Permanent, RatchetError
 from contracts.exits import Outcome
+from trainers.health import Verdict, Watch, out_of_memory, proposed
 from trainers.inside import checkpoints
-from trainers.inside.health import Watch
 from trainers.inside.job import Job, Result, here
 from trainers.inside.nemo import export, launcher, prepare, release, steps
 from trainers.inside.nemo.figures import Reader
@@ -53,13 +53,13 @@ class Run:
         self.recipe = job.recipe(GRPORecipe)
         self.work = job.folder / "work"
         self.checkpoints = self.work / prepare.CHECKPOINTS
-        self.resume = job.resume
+        self.resume = None if _holds_another_rate(job) else job.resume
         self.kept = self.resume.step if self.resume else 0
         self.kept_at: Path | None = None
         self.step = self.kept
         self.figures: dict[str, float] = {}
-        self.watch = Watch(self.recipe.health, self.recipe.beta)
-        self.wrong: str | None = None
+        self.watch = Watch(self.recipe.health, self.recipe.beta, job.adjustment.rules)
+        self.wrong: Verdict | None = None
         self.asked_at: float | None = None
 
     def result(self) -> Result:
@@ -82,6 +82,9 @@ class Run:
         return self._derive(code)
 
     def _warn(self, found: release.Release) -> None:
+        if self.resume is None and self.job.resume is not None:
+            reason = "the optimiser's state of another attempt would bring back its learning rate: this attempt begins at the start model"
+            self.job.events.write("warning", 0, reason=reason)
         if self.resume and self.recipe.beta and not found.keeps_reference:
             reason = (
                 f"this release takes its KL reference after loading: from here on the pull is to step {self.kept}, not to the start model"
@@ -130,9 +133,10 @@ class Run:
             self.step = step
             self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
             self.job.events.write("progress", step, **figures)
-            self.wrong = self.wrong or self.watch.judge(step, figures)
+            for verdict in self.watch.judge(step, figures):
+                self.job.events.write("warning", step, rule=verdict.rule, action=verdict.action, reason=verdict.reason)
+                self.wrong = self.wrong or (verdict if verdict.action != "note" else None)
             if self.wrong:
-                self.job.events.write("warning", step, reason=self.wrong)
                 return
         self._keep(self.step if self._hooked("Logger") else None)
 
@@ -149,7 +153,7 @@ class Run:
             path = folder.relative_to(self.job.run.parent).as_posix()
             self.job.events.write("checkpoint", found.step, path=path, manifest=manifest)
             self.kept, self.kept_at = found.step, folder
-            checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.resume)
+            checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.resume, self.watch.calm)
 
     def _found(self) -> list[steps.Found]:
         adapter = self.recipe.lora is not None
@@ -158,14 +162,20 @@ class Run:
     def _derive(self, code: int) -> Result:
         self._tell_broken()
         if self.wrong:
-            return Result(Outcome.FAILED, self.wrong, self.step, self.figures)
+            return Result(Outcome.FAILED, self.wrong.reason, self.step, self.figures, self.wrong.proposal)
         if self.kept >= self.recipe.steps:
             return self._export()
         if self.stop.asked:
             lost = max(0, self.step - self.kept)
             reason = f"asked to stop; checkpointed at step {self.kept} of {self.recipe.steps}" + (f", {lost} steps lost" if lost else "")
             return Result(Outcome.PREEMPTED, reason, self.kept, self.figures)
-        return Result(Outcome.FAILED, self._why(code), self.kept, self.figures)
+        return self._failed(self._why(code))
+
+    def _failed(self, why: str) -> Result:
+        """Where memory was short, every step that was kept is good, and less may fit."""
+        used = self.job.adjustment.rules
+        proposal = proposed("memory", self.recipe.health.memory, used, self.recipe.steps) if out_of_memory(why) else None
+        return Result(Outcome.FAILED, why, self.kept, self.figures, proposal)
 
     def _tell_broken(self) -> None:
         """What the run left that is no checkpoint, for whoever wonders."""
@@ -198,6 +208,12 @@ class Run:
             return Result(Outcome.FAILED, f"the last step cannot be published, it lacks {', '.join(missing)}", self.kept, self.figures)
         export.export(self.job.run / "model", folder, adapter, self.work, self.job.folder / "model")
         return Result(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
+
+
+def _holds_another_rate(job: Job) -> bool:
+    """Whether the pinned step is of an attempt that may have run at another learning rate, which the release would restore with its
+    optimiser. There is no key that overrules it, so such a step is not resumed from."""
+    return job.resume is not None and job.resume.attempt != job.attempt and job.adjustment.learning_rate != 1.0
 
 
 def main() -> None:

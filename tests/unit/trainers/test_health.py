@@ -1,0 +1,183 @@
+"""The rules of the health watch over made-up figures: trouble is found, what is well is left alone, the repair fits."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.errors import ConfigError
+from contracts.training import Adjustment
+from trainers.health import REMEDIES, RULES, Verdict, Watch, judge, out_of_memory, patience_for_a_step, proposed
+from trainers.recipes import LIMITS, DPORecipe, GRPORecipe, Health, SFTRecipe, adjusted, complete
+
+CHANCE = random.Random(4)
+
+
+def well(step: int) -> dict[str, float]:
+    """A step of a run that goes well: noisy, slowly better."""
+    return {
+        "loss": 0.7 - 0.001 * step + CHANCE.gauss(0, 0.02),
+        "grad_norm": 2 + CHANCE.random(),
+        "kl": 0.02 + 0.0005 * step,
+        "entropy": 1.2 - 0.002 * step,
+        "reward": 0.4 + 0.001 * step + CHANCE.gauss(0, 0.02),
+        "answer_tokens": 200 + CHANCE.gauss(0, 10),
+        "generation_seconds": 20 + CHANCE.gauss(0, 1),
+        "chosen_fall": 2.0,
+    }
+
+
+def lived(trouble, steps: int = 200, begins: int = 100, **changes) -> list[tuple[int, Verdict]]:
+    """What is said of a run that goes well until step `begins`, then as `trouble(step)` says; it ends where it would be ended."""
+    watch = Watch(Health(**changes), beta=0.04)
+    said = []
+    for step in range(1, steps + 1):
+        figures = well(step) | (trouble(step) if step >= begins else {})
+        for verdict in watch.judge(step, figures):
+            said.append((step, verdict))
+            if verdict.action != "note":
+                return said
+    return said
+
+
+def test_a_run_that_goes_well_is_left_alone() -> None:
+    assert lived(lambda _step: {}, steps=400) == []
+
+
+TROUBLES = {
+    "kl": lambda _: {"kl": 0.9},
+    "grad_norm": lambda _: {"grad_norm": 40.0},
+    "chosen_fall": lambda _: {"chosen_fall": 180.0},
+    "loss_spike": lambda _: {"loss": 3.0},
+    "reward_falls": lambda step: {"reward": 0.5 - 0.01 * (step - 100)},
+    "entropy_collapse": lambda _: {"entropy": 0.02},
+    "length_grows": lambda _: {"answer_tokens": 900.0},
+    "generation_slow": lambda _: {"generation_seconds": 90.0},
+}
+
+
+@pytest.mark.parametrize("rule", TROUBLES)
+def test_each_trouble_is_found_and_dated(rule: str) -> None:
+    limit = LIMITS[rule]
+    (step, verdict), *more = lived(TROUBLES[rule])
+    assert (verdict.rule, verdict.action) == (rule, limit.action)
+    assert more == [], "a note is told once, and what ends the run ends it"
+    assert step - verdict.since == limit.patience - 1
+    assert 100 <= verdict.since <= 125
+    assert f"last at step {step}" in verdict.reason
+    proposal = verdict.proposal
+    assert (proposal is not None) == (limit.action == "adjust")
+    if proposal is not None:
+        assert (proposal.good, proposal.adjustment) == (verdict.since - 1, REMEDIES[rule])
+
+
+def test_a_reward_that_does_not_rise_is_noted() -> None:
+    watch = Watch(Health(), beta=0.04)
+    said = [verdict for step in range(1, 120) for verdict in watch.judge(step, {"reward": 0.3})]
+    assert [(verdict.rule, verdict.action) for verdict in said] == [("reward_flat", "note")]
+
+
+def test_every_rule_is_tried_here_and_has_a_limit() -> None:
+    assert {rule.name for rule in RULES} == {*TROUBLES, "reward_flat"} == set(LIMITS)
+
+
+@pytest.mark.parametrize("name", ["loss", "grad_norm"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_ends_the_run_at_once(name: str, value: float) -> None:
+    (verdict,) = judge(7, {name: value}, [], Health())
+    assert (verdict.action, verdict.since, verdict.remedy) == ("adjust", 7, Adjustment(learning_rate=0.5))
+    assert "learning rate" in verdict.reason
+
+
+def test_a_limit_must_be_exceeded_in_a_row() -> None:
+    watch = Watch(Health(kl={"limit": 1.0, "patience": 2}), beta=0.04)
+    said = [watch.judge(step, {"kl": kl}) for step, kl in enumerate([2.0, 0.5, 2.0, 3.0])]
+    assert said[:3] == [[], [], []]
+    assert said[3][0].reason == "KL to the start model 3 exceeded 1 for 2 steps in a row, last at step 3"
+
+
+def test_the_last_calm_step_is_from_before_the_trouble() -> None:
+    watch = Watch(Health(kl={"patience": 3}), beta=0.04)
+    calm = []
+    for step, kl in enumerate([0.1, 0.1, 0.9, 0.9, 0.1, 0.9], start=1):
+        watch.judge(step, {"kl": kl})
+        calm.append(watch.calm)
+    assert calm == [1, 2, 2, 2, 5, 5]
+
+
+def test_nobody_adjusts_twice_for_one_rule() -> None:
+    trouble = {"kl": 2.0, "grad_norm": 50.0}
+    watch = Watch(Health(kl={"patience": 1}, grad_norm={"patience": 1}), beta=0.04, used=("kl", "grad_norm"))
+    said = {verdict.rule: verdict.action for verdict in watch.judge(1, trouble)}
+    assert said == {"kl": "stop", "grad_norm": "note"}, "clipped gradients are no reason to end a run that was slowed already"
+    assert proposed("memory", "adjust", ("memory",), 9) is None
+
+
+def test_without_a_pull_to_the_start_model_the_rate_is_what_can_be_changed() -> None:
+    (verdict,) = Watch(Health(kl={"patience": 1}), beta=0.0).judge(1, {"kl": 2.0})
+    assert verdict.remedy == Adjustment(learning_rate=0.5)
+
+
+def test_what_is_off_is_not_watched() -> None:
+    assert lived(TROUBLES["kl"], kl={"action": "off"}) == []
+    assert judge(1, {"loss": math.nan}, [], Health(not_finite="off")) == []
+
+
+figure = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
+rows = st.lists(st.dictionaries(st.sampled_from(sorted(well(1))), figure, max_size=8), max_size=60)
+
+
+@settings(max_examples=60)
+@given(rows)
+def test_whatever_the_figures_are_judging_is_pure_and_never_fails(figures: list[dict[str, float]]) -> None:
+    history = list(enumerate(figures))
+    for step, row in history:
+        once = judge(step, row, history[:step], Health())
+        assert once == judge(step, row, history[:step], Health())
+        assert all(0 <= verdict.since <= step for verdict in once)
+
+
+def test_part_of_a_limit_may_be_given_and_a_slip_is_named() -> None:
+    recipe = complete(DPORecipe, {"health": {"kl": {"limit": 2.0}}})
+    assert recipe.health.kl == LIMITS["kl"].model_copy(update={"limit": 2.0})
+    with pytest.raises(ConfigError, match="did you mean 'patience'"):
+        complete(DPORecipe, {"health": {"kl": {"patienc": 2}}})
+    with pytest.raises(ConfigError, match="did you mean 'grad_norm'"):
+        complete(DPORecipe, {"health": {"grad_nrm": {"limit": 2.0}}})
+    assert complete(DPORecipe, recipe.model_dump(mode="json")) == recipe
+
+
+@pytest.mark.parametrize("kind", [DPORecipe, GRPORecipe, SFTRecipe])
+def test_remedies_change_what_they_say(kind: type) -> None:
+    recipe = complete(kind, {})
+    assert adjusted(recipe, REMEDIES["not_finite"]).learning_rate == recipe.learning_rate / 2
+    assert adjusted(recipe, REMEDIES["memory"]).micro_batch == recipe.micro_batch // 2
+    if kind is not SFTRecipe:
+        assert adjusted(recipe, REMEDIES["kl"]).beta == 2 * recipe.beta
+    assert adjusted(recipe, REMEDIES["stall"]) == recipe
+
+
+@pytest.mark.parametrize(
+    ("reason", "short"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", True),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes", True),
+        ("MemoryError: ", True),
+        ("ValueError: the prompt is too long", False),
+    ],
+)
+def test_memory_that_was_short_is_known_by_its_words(reason: str, short: bool) -> None:
+    assert out_of_memory(reason) is short
+
+
+def test_a_stall_is_measured_in_the_runs_own_steps() -> None:
+    health = Health(stall_seconds=1000, stall_times=10, stall_least_seconds=5)
+    assert patience_for_a_step([], health) == 1000
+    assert patience_for_a_step([0, 2, 4], health) == 1000, "too few steps to know"
+    assert patience_for_a_step([0, 2, 4, 6, 8], health) == 20
+    assert patience_for_a_step([0, 0.1, 0.2, 0.3, 0.4], health) == 5
+    assert patience_for_a_step([0, 500, 1000, 1500], health) == 1000

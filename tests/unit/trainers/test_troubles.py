@@ -1,0 +1,163 @@
+"""Jobs that go wrong, for real: what is not a number, memory that is short, a trainer that hangs, a reward that can be cheated, files
+that were tampered with. Each ends with its reason, and the next attempt goes on from the last good step."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from contracts.exits import Outcome
+from contracts.manifest import write_manifest
+from contracts.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
+from tests.unit.trainers.troubled import meddle
+from trainers.trl import DPO
+
+pytestmark = pytest.mark.slow
+
+BROKEN_WEIGHT = """
+plain = module.Stepwise.training_step
+def training_step(self, model, inputs, *more):
+    if self.state.global_step == 3:
+        next(iter(self.accelerator.unwrap_model(model).parameters())).data.fill_(float("nan"))
+    return plain(self, model, inputs, *more)
+module.Stepwise.training_step = training_step
+"""
+NO_MEMORY = """
+import torch
+plain = module.Stepwise.training_step
+def training_step(self, model, inputs, *more):
+    if self.state.global_step == 2:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7.00 GiB.")
+    return plain(self, model, inputs, *more)
+module.Stepwise.training_step = training_step
+"""
+PAID_BY_LENGTH = """
+def reward_function(job):
+    return lambda prompts, completions, **_: [min(1.0, len(one[0]["content"].split()) / 40) for one in completions]
+module.reward_function = reward_function
+"""
+
+
+def ended(workshop: Any, spec: JobSpec, incarnation: int = 1) -> JobStatus:
+    workshop.executor.submit(spec, incarnation)
+    return workshop.wait(spec)
+
+
+def points(workshop: Any, spec: JobSpec) -> list[ResumePoint]:
+    events = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
+    return [ResumePoint(attempt=spec.attempt, incarnation=event.incarnation, step=event.step, **event.data) for event in events]
+
+
+def adjusted_attempt(workshop: Any, spec: JobSpec, plan: Any, status: JobStatus) -> JobSpec:
+    """Attempt 2 as the ledger mints it, pinned to the newest good step."""
+    again = DPO().job(plan, Attempt(number=2, timeout=300, adjustment=Adjustment().then(status.proposal, status.reason)))
+    good = [point for point in points(workshop, spec) if point.step <= status.proposal.good]
+    workshop.executor.pin(again, good[-1])
+    return again
+
+
+def progress(workshop: Any, spec: JobSpec) -> dict[int, dict[str, Any]]:
+    return {event.step: event.data for event in workshop.executor.events(spec.name) if event.kind == "progress"}
+
+
+def test_what_is_no_number_goes_on_from_the_last_good_step_at_half_the_rate(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.stepwise", BROKEN_WEIGHT)
+    plan = workshop.plan(Method.DPO, steps=6, schedule="cosine", learning_rate=1e-3)
+    spec = workshop.spec(plan)
+    status = ended(workshop, spec)
+    assert status.outcome == Outcome.FAILED, workshop.log(spec)
+    assert "is nan at step 4" in status.reason
+    assert status.proposal is not None
+    assert (status.proposal.rule, status.proposal.good) == ("not_finite", 3)
+    assert [point.step for point in points(workshop, spec)] == [1, 2, 3], "a broken step is not kept"
+    again = adjusted_attempt(workshop, spec, plan, status)
+    assert ended(workshop, again).outcome == Outcome.DONE, workshop.log(again)
+    found = progress(workshop, again)
+    assert sorted(found) == [4, 5, 6]
+    shares = {step: (1 + math.cos(math.pi * step / 6)) / 2 for step in found}
+    assert {step: row["learning_rate"] for step, row in found.items()} == pytest.approx({s: 5e-4 * share for s, share in shares.items()})
+
+
+def test_short_memory_goes_on_with_less_in_memory(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.stepwise", NO_MEMORY)
+    plan = workshop.plan(Method.DPO, steps=4)
+    spec = workshop.spec(plan)
+    status = ended(workshop, spec)
+    assert status.outcome == Outcome.FAILED
+    assert status.reason.startswith("out of memory: OutOfMemoryError")
+    assert status.proposal is not None
+    assert (status.proposal.rule, status.proposal.adjustment.memory) == ("memory", 0.5)
+    again = adjusted_attempt(workshop, spec, plan, status)
+    assert ended(workshop, again).outcome == Outcome.DONE, workshop.log(again)
+    assert sorted(progress(workshop, again)) == [3, 4]
+
+
+def test_a_trainer_that_hangs_is_ended_after_some_times_its_own_step(workshop: Any) -> None:
+    watch = {"stall_times": 20, "stall_least_seconds": 1.0}
+    plan = workshop.plan(Method.DPO, steps=100_000, save_every=5, grace_seconds=3, health=watch)
+    spec = workshop.spec(plan)
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 8 or status.state == JobState.ENDED)
+    wrapper = psutil.Process(json.loads((workshop.run_folder(spec) / "i1" / "process.json").read_text())["pid"])
+    (trainer,) = wrapper.children()
+    os.kill(trainer.pid, signal.SIGSTOP)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.FAILED
+    assert "it stalls" in status.reason
+    assert status.proposal is not None
+    assert (status.proposal.rule, status.proposal.adjustment) == ("stall", Adjustment())
+    assert status.proposal.good == max(progress(workshop, spec))
+    assert not trainer.is_running()
+
+
+def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.grpo", PAID_BY_LENGTH)
+    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"])
+    watch = {"length_grows": {"limit": 1.8, "patience": 3}, "entropy_collapse": {"limit": 0.98, "patience": 3, "action": "note"}}
+    wide = {"kl": {"action": "off"}, "grad_norm": {"limit": 1e6}, "generation_slow": {"action": "off"}, "loss_spike": {"action": "off"}}
+    plan = workshop.plan(Method.GRPO, steps=120, save_every=10, learning_rate=1e-2, max_completion=44, beta=0.02, health={**watch, **wide})
+    spec = workshop.spec(plan)
+    status = ended(workshop, spec)
+    assert status.outcome == Outcome.FAILED, (status, progress(workshop, spec))
+    assert status.proposal is not None
+    assert (status.proposal.rule, status.proposal.adjustment) == ("length_grows", Adjustment(kl=2.0))
+    rules = [event.data["rule"] for event in workshop.executor.events(spec.name) if event.kind == "warning"]
+    assert rules.count("length_grows") == 1
+    rewards = [row["reward"] for row in progress(workshop, spec).values()]
+    assert rewards[-1] > rewards[0] + 0.2, "the reward was cheated: it rose"
+
+
+class _Evil:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_hostile_file_with_a_valid_manifest_runs_no_code(workshop: Any, tmp_path: Path, name: str) -> None:
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=40))
+    workshop.executor.submit(spec, 1)
+    workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
+    workshop.executor.cancel(spec.name)
+    workshop.wait(spec)
+    point = points(workshop, spec)[-1]
+    folder, mark = workshop.run_folder(spec).parent / point.path, tmp_path / "owned"
+    (folder / name).write_bytes(pickle.dumps(_Evil(mark)))
+    workshop.executor.pin(spec, point.model_copy(update={"manifest": write_manifest(folder)}))
+    status = ended(workshop, spec, 2)
+    assert status.outcome == Outcome.FAILED, workshop.log(spec)
+    assert not mark.exists()
+    pickle.loads((folder / name).read_bytes())
+    assert mark.exists()
