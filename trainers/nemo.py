@@ -31,7 +31,9 @@ class NemoGRPO:
 
     def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """The complete recipe as JSON data. ConfigError for an unknown key or an impossible value."""
-        return complete(GRPORecipe, changes).model_dump(mode="json")
+        recipe = complete(GRPORecipe, changes)
+        _ = recipe.fixed_save_every  # the release saves after fixed numbers of steps: auto is refused when it is planned
+        return recipe.model_dump(mode="json")
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
         """The plan's job, same input, same spec. ConfigError where recipe and cluster do not fit; the message names the remedy."""

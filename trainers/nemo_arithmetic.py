@@ -48,7 +48,7 @@ def epochs(recipe: GRPORecipe, prompts: int) -> int:
 
 def validate_every(recipe: GRPORecipe) -> int:
     """Steps between validations; 0: never."""
-    return recipe.save_every if recipe.nemo.validate_every is None else recipe.nemo.validate_every
+    return recipe.fixed_save_every if recipe.nemo.validate_every is None else recipe.nemo.validate_every
 
 
 def training_gpus(recipe: GRPORecipe, cluster: Cluster) -> int:
@@ -120,11 +120,9 @@ def _batches(recipe: GRPORecipe, cluster: Cluster) -> list[str]:
 
 
 def _periods(recipe: GRPORecipe) -> list[str]:
-    every = validate_every(recipe)
-    if every and recipe.save_every % every:
-        return [
-            f"save_every {recipe.save_every} is no multiple of nemo.validate_every {every}: checkpoints would lack their figure; align them"
-        ]
+    every, saves = validate_every(recipe), recipe.fixed_save_every
+    if every and saves % every:
+        return [f"save_every {saves} is no multiple of nemo.validate_every {every}: checkpoints would lack their figure; align them"]
     return []
 
 

@@ -214,7 +214,7 @@ def _checkpointing(recipe: GRPORecipe, places: Places, counts: Counts, dialect: 
         "metric_name": METRIC if judged else None,
         "higher_is_better": True,
         "keep_top_k": recipe.keep_checkpoints,
-        "save_period": recipe.save_every,
+        "save_period": recipe.fixed_save_every,
         "checkpoint_must_save_by": None if save_by is None else elapsed(save_by),
         "save_optimizer": True,
         "is_async": False,

@@ -136,8 +136,11 @@ class Recipe(Frozen):
     """Computes activations twice to save memory: about a fifth slower."""
     cpus: Positive = 1
     """Threads for arithmetic. Part of the recipe because sums depend on it: resume is exact only with the same number."""
-    save_every: Positive = 20
-    """Steps between checkpoints: what a lost machine costs at most."""
+    save_every: Positive | Literal["auto"] = 20
+    """Steps between checkpoints: what a lost machine costs at most. auto: the job measures what a save costs and what a step takes, and
+    weighs it against `interruption_hours` (trainers/cadence.py)."""
+    interruption_hours: Rate = 24.0
+    """save_every = auto: hours between two interruptions (preemptions, lost machines), as expected; those that come are counted in."""
     keep_checkpoints: Annotated[int, Field(ge=2)] = 3
     """Newest checkpoints of an incarnation that are kept; the one to resume from is kept besides."""
     grace_seconds: Positive = 120
@@ -146,6 +149,13 @@ class Recipe(Frozen):
     """Train an adapter; none: all weights."""
     health: Health = Health()
     """When to stop a run that is going wrong."""
+
+    @property
+    def fixed_save_every(self) -> int:
+        """Steps between checkpoints where what trains can only take a number. ConfigError for auto."""
+        if self.save_every == "auto":
+            raise ConfigError("recipe: save_every = auto, but this trainer saves after fixed numbers of steps; set save_every to a number")
+        return self.save_every
 
 
 Loss = Literal["sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "sft"]

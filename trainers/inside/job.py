@@ -62,6 +62,13 @@ class Job:
         path = self.run / "resume.json"
         return ResumePoint.model_validate_json(path.read_bytes()) if path.exists() else None
 
+    @property
+    def began(self) -> float:
+        """When the attempt's first incarnation wrote its first event, seconds since the epoch: time between incarnations counts too."""
+        first = min(self.run.glob("i[0-9]*/events.jsonl"), key=lambda path: int(path.parent.name[1:]))
+        with first.open() as file:
+            return float(json.loads(file.readline())["at"])
+
     def finish(self, result: Result) -> None:
         """The trainer's last word; the wrapper derives everything from it."""
         value: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason, "step": result.step, "metrics": result.metrics}

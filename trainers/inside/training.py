@@ -18,6 +18,7 @@ from typing import Any
 from contracts.errors import Permanent, RatchetError
 from contracts.exits import Outcome
 from contracts.training import ResumePoint
+from trainers.cadence import Cadence, time_between
 from trainers.health import Verdict, Watch, out_of_memory, proposed
 from trainers.inside import checkpoints, parallel
 from trainers.inside.job import Job, Result, here
@@ -133,8 +134,8 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
         "bf16": recipe.precision == "bf16" or (recipe.precision == "auto" and on_gpu),
         "gradient_checkpointing": recipe.gradient_checkpointing,
         "use_cpu": not on_gpu,
-        "save_strategy": "steps",
-        "save_steps": recipe.save_every,
+        "save_strategy": "no" if recipe.save_every == "auto" else "steps",  # auto: the watcher says when
+        "save_steps": 1 if recipe.save_every == "auto" else recipe.save_every,
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # else the watch would never see a NaN
         "dataloader_num_workers": 0,
@@ -165,6 +166,13 @@ def quantization(recipe: Recipe) -> dict[str, Any]:
         raise Permanent("lora.quantize = nf4 needs bitsandbytes, which is not installed here; install it, or set quantize to none")
     four_bits = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
     return {"quantization_config": {**four_bits, "bnb_4bit_compute_dtype": "bfloat16"}}
+
+
+def _cadence(job: Job, recipe: Recipe) -> Cadence | None:
+    """When to save, where the recipe leaves it to the job: an attempt's earlier incarnations are its interruptions."""
+    if recipe.save_every != "auto":
+        return None
+    return Cadence(time_between(recipe.interruption_hours * 3600, time.time() - job.began, job.incarnation - 1))
 
 
 def figures(logs: Mapping[str, Any], beta: float, seconds: float) -> dict[str, float]:
@@ -200,7 +208,8 @@ class _Watcher:
         self.pinned = pinned
         self.watch = Watch(recipe.health, float(getattr(recipe, "beta", 0.0)), job.adjustment.rules)
         self.wrong: Verdict | None = None
-        self.began = time.monotonic()
+        self.began = self.ended = time.monotonic()
+        self.cadence = _cadence(job, recipe)
         self.figures: dict[str, float] = {}
 
     def logged(self, step: int, logs: Mapping[str, Any]) -> None:
@@ -243,6 +252,9 @@ class _Watcher:
                 return control
 
             def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
+                watcher.ended = time.monotonic()
+                if watcher.cadence is not None and parallel.agreed(trainer, watcher.cadence.due(watcher.ended - watcher.began)):
+                    control.should_save = True
                 if parallel.agreed(trainer, watcher.stop.asked):
                     control.should_save = control.should_training_stop = True
                 return control
@@ -258,6 +270,8 @@ class _Watcher:
                 if parallel.rank() == 0:
                     watcher.saved(state.global_step)
                 trainer.accelerator.wait_for_everyone()
+                if watcher.cadence is not None:
+                    watcher.cadence.saved(time.monotonic() - watcher.ended)
                 return control
 
         return Callback()

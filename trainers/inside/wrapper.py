@@ -87,7 +87,7 @@ class Wrapper:
         """Runs the trainer process to its end: its return code, and why we stopped it, if we did."""
         trainer = self._spawn()
         forwarded, why = False, None
-        deadline = self._attempt_began() + float(os.environ.get("RATCHET_TIMEOUT", "inf"))
+        deadline = self.job.began + float(os.environ.get("RATCHET_TIMEOUT", "inf"))
         while (code := _wait(trainer)) is None:
             if why is None and time.time() > deadline:
                 why = f"the attempt's time of {os.environ['RATCHET_TIMEOUT']} s is over"
@@ -118,12 +118,6 @@ class Wrapper:
                 process_group=0,
                 pass_fds=[int(lock)] if lock else [],  # who trains holds the attempt's lock, even if we are killed
             )
-
-    def _attempt_began(self) -> float:
-        """When the attempt's first incarnation wrote its first event: time between incarnations counts too."""
-        first = min(self.job.run.glob("i[0-9]*/events.jsonl"), key=lambda path: int(path.parent.name[1:]))
-        with first.open() as file:
-            return float(json.loads(file.readline())["at"])
 
     def _stalls(self) -> float | None:
         """The seconds without a sign that were too many, if they were."""

@@ -84,7 +84,7 @@ def test_what_is_no_number_goes_on_from_the_last_good_step_at_half_the_rate(
     assert ended(workshop, again).outcome == Outcome.DONE, workshop.log(again)
     found = progress(workshop, again)
     assert sorted(found) == [4, 5, 6]
-    shares = {step: (1 + math.cos(math.pi * step / 6)) / 2 for step in found}
+    shares = {step: (1 + math.cos(math.pi * (step - 1) / 6)) / 2 for step in found}
     assert {step: row["learning_rate"] for step, row in found.items()} == pytest.approx({s: 5e-4 * share for s, share in shares.items()})
 
 

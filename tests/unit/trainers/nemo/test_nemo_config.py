@@ -216,3 +216,8 @@ def test_a_plan_that_cannot_run_is_refused_before_a_machine_is_asked_for() -> No
         NemoGRPO().job(plan().model_copy(update={"method": Method.DPO}), Attempt(number=1, timeout=60.0, gpus=8))
     with pytest.raises(ConfigError, match="did you mean 'dynamic_sampling'"):
         NemoGRPO().recipe({"nemo": {"dynamic_samplin": True}})
+
+
+def test_an_interval_that_the_job_would_choose_is_refused_when_it_is_planned() -> None:
+    with pytest.raises(ConfigError, match="set save_every to a number"):
+        NemoGRPO().recipe({"save_every": "auto"})
