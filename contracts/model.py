@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from math import prod
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -57,3 +59,13 @@ def model_ref(folder: Path, files: Digest, parent: Digest | None = None) -> Mode
         files=files,
         parent=parent,
     )
+
+
+def count_parameters(folder: Path) -> int:
+    """Weights of a model folder, from its safetensors headers: 8 bytes of length, then JSON. Tied ones count once."""
+    total = 0
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        total += sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    return total

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "adopt": ("flows.cli.setup", "Name the model that serves today: version 0."),
     "doctor": ("flows.cli.doctor", "Say what is installed, reachable and misconfigured."),
     "ingest": ("flows.cli.work", "Bring traces and feedback into the lake."),
+    "plan": ("flows.cli.plan", "Show which method a cycle would take now, and what would change it."),
     "run": ("flows.cli.work", "Run one cycle now."),
     "serve": ("flows.cli.serve", "Run the service: Prefect flows, schedules, events, approvals."),
     "status": ("flows.cli.look", "Show lines, champions, open cycles and what they wait for."),

@@ -14,6 +14,7 @@ from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
 from contracts.loop import Loop, SourceSettings
 from contracts.ports import Artifacts, Ledger, Progress, TraceSource
+from contracts.training import Method
 from flows.config.home import Home
 from flows.core.triggers import evaluation_level
 from flows.ledger.sql import SqlLedger
@@ -163,6 +164,14 @@ def announce_service(port: int) -> None:
 def open_artifacts(home: Home) -> Artifacts:
     """The installation's artifacts."""
     return FolderArtifacts(home.artifacts)
+
+
+def estimate_cost(method: str, recipe: Mapping[str, Any], parameters: int, nodes: int, gpus: int) -> dict[str, Any]:
+    """What one attempt would cost at most."""
+    from trainers.estimate import estimate
+    from trainers.recipes import KINDS, complete
+
+    return estimate(complete(KINDS[Method(method)], recipe), parameters, nodes, gpus).model_dump(mode="json")
 
 
 def _trainer(loop: Loop, method: str) -> str:

@@ -134,3 +134,24 @@ def test_nothing_to_answer_and_nothing_to_explain_are_said(ratchet) -> None:
     assert "there is no request" in ratchet("reject", "approval/x/0001/rollout", code=2).stderr
     assert "there is no cycle" in ratchet("explain", "x/1", code=2).stderr
     assert "there is no line" in ratchet("report", "x", code=2).stderr
+
+
+def test_plan_shows_the_choice_without_beginning_anything(ratchet, tmp_path: Path, gsm8k: Path) -> None:
+    from tests.unit.trainers.conftest import write_model
+
+    path = loop_file(tmp_path / "p.toml", f'kind = "otlp"\npath = "{gsm8k}/otlp"', training="[training]\nmin_pairs = 5000")
+    assert "ratchet adopt" in ratchet("plan", path, code=2).stderr
+    ratchet("adopt", path, write_model(tmp_path / "model"))
+    ratchet("ingest", path)
+    rows = ratchet("verify").stderr
+    found = json.loads(ratchet("plan", path, "--no-probe", "--json").stdout)
+    assert found["method"] == "sft"
+    assert found["estimate"]["parameters"] > 10_000
+    assert found["estimate"]["gpu_hours"] == 0
+    by_name = {row["rule"]: row for row in found["rules"]}
+    assert by_name["pairs"]["change"].endswith("more clean pairs")
+    assert not by_name["group coverage"]["holds"]
+    shown = ratchet("plan", path, "--no-probe").stdout
+    assert "it would turn with" in shown
+    assert "Estimated cost" in shown
+    assert ratchet("verify").stderr == rows, "a look must leave no trace in the ledger"

@@ -1,0 +1,373 @@
+"""One cell of the recipe benchmark: a base model, noisy traffic, the product's own way from traces to a checkpoint, its gate,
+and the truth about the result on questions that nothing has seen.
+
+Traffic is laid into a real lake, frozen, probed, judged by the product's rules, trained by the product's trainer process and
+compared by its gate. Only serving is left out: models answer in this process, through the port that HTTP implements.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.recipe_worlds import TASKS, Question, World, build_world
+from contracts.data import RawBatch, TrainingSet
+from contracts.evaluation import ChatAnswer, ChatRequest, verdict_of
+from contracts.files import FolderArtifacts
+from contracts.ids import canonical, digest
+from contracts.loop import Loop
+from contracts.model import ModelRef, model_ref
+from contracts.records import DEMONSTRATIONS
+from contracts.training import Choice, Method, TrainingPlan
+from flows.config.load import load_loop
+from gates.checks import checks
+from gates.evaluate import PairedEvaluator
+from local.generate import Model, Row
+from materializer.datasets import LakeDatasets
+from materializer.schemas import frame_of, parquet, read_parquet
+from rewards.panel import Panel, build_panel
+from trainers.choose import choose
+from trainers.code import code_digest
+from trainers.inside import dpo, grpo, sft, tiny, training
+from trainers.recipes import KINDS
+from trainers.trl import DPO, GRPO, SFT
+
+USERS, TIMES, CORRECTED, REVIEWED = 200, 4, 0.15, 0.1
+"""People; how often each question is asked; shares of wrong answers that their user corrects, and of conversations that a reviewer
+labels. Every answer gets a thumb."""
+TRAINERS = {Method.DPO: DPO(), Method.GRPO: GRPO(), Method.SFT: SFT()}
+BUILD = {Method.DPO: dpo.build, Method.GRPO: grpo.build, Method.SFT: sft.build}
+START = datetime(2026, 1, 5, tzinfo=UTC)
+ORACLE_RATES = (2e-4, 5e-4, 1e-3)
+
+
+LOOP = """
+[line]
+name = "bench"
+served_model = "m"
+seed = 11
+[[sources]]
+name = "app"
+kind = "jsonl"
+path = "traces"
+[[rewards]]
+name = "exact_match"
+[[rewards]]
+name = "user_feedback"
+[holdout]
+fraction = 0.2
+golden = "golden.jsonl"
+[snapshot]
+pairs_per_prompt = 4
+references_are_answers = true
+[probe]
+prompts = 240
+samples = 4
+max_tokens = 48
+[training]
+min_pairs = 60
+[gate]
+max_tokens = 48
+"""
+SMALL = {"warmup_steps": 5, "steps": 60, "gradient_checkpointing": False, "cpus": 1, "save_every": 60, "micro_batch": 16}
+"""A model of 0.7 million weights; the same number of steps for every recipe and for the oracle."""
+RECIPES: dict[Method, dict[str, Any]] = {
+    Method.SFT: {**SMALL, "learning_rate": 5e-4, "batch": 16, "max_length": 128},
+    Method.DPO: {**SMALL, "learning_rate": 5e-4, "batch": 16, "max_length": 128, "losses": {"sigmoid": 0.2, "sft": 1.0}},
+    Method.GRPO: {
+        **SMALL,
+        "learning_rate": 2e-4,
+        "prompts_per_step": 8,
+        "generations": 8,
+        "micro_batch": 64,
+        "max_completion": 48,
+        "beta": 0.0,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where a result belongs."""
+
+    task: str
+    quality: float
+    flips: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-{self.quality:g}-{self.flips:g}-{self.seed}"
+
+    @property
+    def base(self) -> str:
+        """Cells that differ in label noise only share their base model, its test and the oracle."""
+        return f"{self.task}-{self.quality:g}-{self.seed}"
+
+
+class Answers:
+    """The `ModelClient` port on a model in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = Model(folder, 1)
+
+    def chat(self, requests: Sequence[ChatRequest], progress: Any = None) -> list[ChatAnswer]:  # noqa: ARG002
+        rows = [Row(self.model.encode([dict(m) for m in r.messages]), r.temperature, r.seed or 0, r.max_tokens) for r in requests]
+        found: list[ChatAnswer | None] = [None] * len(rows)
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt))
+        for at in range(0, len(order), 250):
+            part = order[at : at + 250]
+            for i, made in zip(part, self.model.generate([rows[i] for i in part]), strict=True):
+                found[i] = ChatAnswer(text=made.text, finish_reason=made.finish_reason, latency_ms=1.0)
+        return [answer for answer in found if answer is not None]
+
+    def texts(self, questions: Sequence[Question], temperature: float = 0.0, seed: int = 0) -> list[str]:
+        requests = [
+            ChatRequest(messages=({"role": "user", "content": q.prompt},), temperature=temperature, max_tokens=48, seed=seed * 100_003 + i)
+            for i, q in enumerate(questions)
+        ]
+        return [answer.text or "" for answer in self.chat(requests)]
+
+
+def right(folder: Path, questions: Sequence[Question]) -> list[bool]:
+    """Whether each greedy answer is the right one."""
+    return [text.strip() == q.answer for q, text in zip(questions, Answers(folder).texts(questions), strict=True)]
+
+
+def base(cell: Cell, folder: Path) -> Path:
+    """The base model's folder with `base.json` (its test) and `oracle.json`; made once."""
+    place = folder / "bases" / cell.base
+    if (place / "done").exists():
+        return place
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    world = build_world(TASKS[cell.task], cell.quality, cell.seed)
+    _pretrain(world, TASKS[cell.task].base_steps[cell.quality], cell.seed, place / "model")
+    (place / "base.json").write_text(json.dumps(right(place / "model", world.test)))
+    (place / "done").touch()
+    return place
+
+
+def _pretrain(world: World, steps: int, seed: int, out: Path) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    tokenizer = tiny.build_tokenizer(world.corpus, 768, 256)
+    model = tiny.build_model(tokenizer, 128, 3, 256)
+    rows = [tiny.encode(tokenizer, q.prompt, q.answer, 256) for q in world.learnt]
+    tiny.pretrain(model, rows, tokenizer.pad_token_id, seed, steps, 64, 3e-3)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def traffic(world: World, model: Path, flips: float, seed: int) -> list[dict[str, Any]]:
+    """Traces with feedback, as JSON lines."""
+    asked = world.asked * TIMES
+    random.Random(f"traffic-{seed}").shuffle(asked)
+    records = []
+    for i, (question, text) in enumerate(zip(asked, Answers(model).texts(asked, 1.0, seed), strict=True)):
+        luck = random.Random(f"people-{seed}-{i}")
+        fine, corrected, reviewed, honest = text == question.answer, luck.random(), luck.random(), luck.random()
+        at = START + timedelta(seconds=30 * i)
+        records.append(
+            {
+                "id": f"t{i}",
+                "timestamp": at.isoformat(),
+                "user_id": f"user-{luck.randrange(USERS)}",
+                "messages": [{"role": "user", "content": question.prompt}],
+                "response": text,
+                "model": "m",
+                "model_version": "v-base",
+                "consent": True,
+                "slice": question.slice,
+                "feedback": float(fine == (honest >= flips)),
+                "correction": question.answer if not fine and corrected < CORRECTED else None,
+                "reference": question.answer if reviewed < REVIEWED else None,
+            }
+        )
+    return records
+
+
+class Clock:
+    """The lake's time stands still after the traffic."""
+
+    def now(self) -> datetime:
+        return START + timedelta(days=30)
+
+    def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+class Bench:
+    """The parts of an installation that a cell needs."""
+
+    def __init__(self, cell: Cell, folder: Path) -> None:
+        self.cell, self.folder = cell, folder
+        folder.mkdir(parents=True)
+        self.world = build_world(TASKS[cell.task], cell.quality, cell.seed)
+        golden = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in self.world.golden]
+        (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in golden))
+        (folder / "loop.toml").write_text(LOOP)
+        self.loop: Loop = load_loop(folder / "loop.toml")
+        self.artifacts = FolderArtifacts(folder / "artifacts")
+        self.panel: Panel = build_panel(self.loop.rewards)
+        self.datasets = LakeDatasets(folder / "lake", self.loop, folder, self.panel, self.artifacts, Clock())
+
+    def dataset(self, model: Path, records: Sequence[dict[str, Any]]) -> tuple[TrainingSet, Any]:
+        """(training set, edition)."""
+        body = "".join(json.dumps(record) + "\n" for record in records).encode()
+        self.datasets.ingest(RawBatch("app", "jsonl", digest(body.decode()), "bench", lambda: io.BytesIO(body)))
+        edition = self.datasets.edition(1)
+        snapshot = self.datasets.freeze("snapshot", Clock().now(), edition)
+        probe = self.datasets.probe("probe", snapshot, Answers(model), lambda *_: None)
+        return self.datasets.assemble("set", snapshot, probe), edition
+
+    def plan(self, data: TrainingSet, start: ModelRef, method: Method, recipe: dict[str, Any], seed: int) -> TrainingPlan:
+        return TrainingPlan(
+            line="bench",
+            cycle=self.cell.name,
+            start=start,
+            dataset=data.content,
+            pairs=data.pairs,
+            prompts=data.prompts,
+            demonstrations=data.demonstrations,
+            method=method,
+            recipe=recipe,
+            seed=seed,
+            scorers=self.panel.versions,
+            scorer_options={reward.name: reward.options for reward in self.loop.rewards},
+            code=code_digest(),
+        )
+
+    def train(self, plan: TrainingPlan, model: Path, name: str) -> Path | None:
+        """The trained model's folder; None where the job's own watch stopped it. Runs the trainer process's entry in this process."""
+        run = self.folder / name
+        run.mkdir()
+        (run / "plan.json").write_bytes(canonical(plan))
+        (run / "model").symlink_to(model, target_is_directory=True)
+        for kind in ("pairs", "prompts", "demonstrations"):
+            self.artifacts.fetch(getattr(plan, kind), run / f"{kind}.parquet")
+        with _inside(run):
+            training.main(BUILD[plan.method], KINDS[plan.method])
+        result = json.loads((run / "i1" / "result.json").read_bytes())
+        return run / "i1" / "model" if result["outcome"] == "done" else None
+
+    def gate(self, edition: Any, start: ModelRef, model: Path, trained: Path) -> Any:
+        """The product's verdict."""
+        evaluator = PairedEvaluator(self.artifacts, self.panel, self.loop.gate)
+        ref = model_ref(trained, "0" * 64)
+        report = evaluator.evaluate(edition, (start, Answers(model)), (ref, Answers(trained)), lambda *_: None)
+        return verdict_of(tuple(check.check(report) for check in checks(self.loop.gate)), digest("report"))
+
+
+@contextmanager
+def _inside(run: Path) -> Any:
+    before, environment = Path.cwd(), dict(os.environ)
+    os.environ.update(RATCHET_ATTEMPT="1", RATCHET_INCARNATION="1", RATCHET_GPUS="0", RATCHET_ARTIFACTS=str(run.parent / "artifacts"))
+    os.chdir(run)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def oracle(bench: Bench, data: TrainingSet, place: Path, start: ModelRef) -> list[bool]:
+    """SFT on the true answers of the very requests that may be trained on; its rate is tuned on questions of its own."""
+    answers = {q.prompt: q.answer for q in bench.world.asked}
+    snapshot = json.loads(bench.artifacts.get(bench.artifacts.resolve("snapshot") or ""))
+    rows = []
+    for row in read_parquet(bench.artifacts.get(snapshot["prompts"])).to_dicts():
+        truth = answers[json.loads(row["prompt"])[0]["content"]]
+        rows.append(
+            {
+                "prompt_id": row["prompt_id"],
+                "prompt": row["prompt"],
+                "answer": truth,
+                "source": "truth",
+                "weight": 1.0,
+                "slice": row["slice"],
+            }
+        )
+    told = bench.artifacts.put(parquet(frame_of(rows, DEMONSTRATIONS), DEMONSTRATIONS, ["prompt_id"]))
+    best: tuple[int, Path] | None = None
+    for rate in ORACLE_RATES:
+        recipe = TRAINERS[Method.SFT].recipe({**RECIPES[Method.SFT], "learning_rate": rate})
+        plan = bench.plan(data.model_copy(update={"demonstrations": told}), start, Method.SFT, recipe, bench.cell.seed)
+        trained = bench.train(plan, place / "model", f"oracle-{rate:g}")
+        score = sum(right(trained, bench.world.tuning)) if trained else -1
+        if trained and (best is None or score > best[0]):
+            best = score, trained
+    if best is None:
+        raise RuntimeError("the oracle never finished a run")
+    return right(best[1], bench.world.test)
+
+
+def run(cell: Cell, folder: Path) -> dict[str, Any]:
+    """One row of results. Everything it made is deleted but the base model and what the oracle reached, which cells share."""
+    began = time.monotonic()
+    place = base(cell, folder)
+    here = folder / "cells" / cell.name
+    shutil.rmtree(here, ignore_errors=True)
+    bench = Bench(cell, here)
+    start = model_ref(place / "model", "0" * 64)
+    data, edition = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.seed))
+    choice: Choice = choose(data.facts, bench.loop.training, bench.panel.unseen())
+    method = choice.method if choice.method is not Method.NONE else Method.DPO  # what training would have done
+    plan = bench.plan(data, start, method, TRAINERS[method].recipe(RECIPES[method]), cell.seed)
+    trained = bench.train(plan, place / "model", "run")
+    known = place / "oracle.json"
+    if not known.exists():
+        known.write_text(json.dumps(oracle(bench, data, place, start)))
+    before, best = json.loads((place / "base.json").read_bytes()), json.loads(known.read_bytes())
+    after = right(trained, bench.world.test) if trained else before
+    verdict = bench.gate(edition, start, place / "model", trained).result.value if trained else "fail"
+    row = {
+        "cell": cell.name,
+        "task": cell.task,
+        "quality": cell.quality,
+        "flips": cell.flips,
+        "seed": cell.seed,
+        "chosen": choice.method.value,
+        "trained": trained is not None,
+        "gate": verdict,
+        "base": _mean(before),
+        "gain": _mean(after) - _mean(before),
+        "lower": _lower(before, after),
+        "oracle_gain": _mean(best) - _mean(before),
+        "slices": _by_slice(bench.world.test, before, after),
+        "facts": data.facts.model_dump(mode="json"),
+        "code": code_digest()[:12],
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    shutil.rmtree(here)
+    return row | {"worst_slice": min(row["slices"].values())}
+
+
+def _mean(values: Sequence[bool]) -> float:
+    return sum(values) / len(values)
+
+
+def _lower(before: Sequence[bool], after: Sequence[bool]) -> float:
+    """Lower end of the paired 95 % interval of the gain (normal)."""
+    differences = np.array(after, dtype=float) - np.array(before, dtype=float)
+    return float(differences.mean() - 1.96 * differences.std(ddof=1) / np.sqrt(len(differences)))
+
+
+def _by_slice(test: Sequence[Question], before: Sequence[bool], after: Sequence[bool]) -> dict[str, float]:
+    names = sorted({q.slice for q in test})
+    chosen = {name: [i for i, q in enumerate(test) if q.slice == name] for name in names}
+    return {name: _mean([after[i] for i in at]) - _mean([before[i] for i in at]) for name, at in chosen.items()}

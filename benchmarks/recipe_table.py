@@ -1,0 +1,99 @@
+"""From cells to claims: what the recipe benchmark's results say, as figures with intervals and as Markdown."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+WORTH = 0.05
+"""An oracle's gain from which on a cell counts for the share of it that is reached."""
+HARM = 0.02
+"""A slice that loses more than this has lost."""
+DRAWS = 2000
+
+Result = Mapping[str, Any]
+
+
+def summary(results: Sequence[Result]) -> dict[str, Any]:
+    """The claims. Shares in [0, 1]; None where no run speaks to a claim."""
+    trained = [row for row in results if row["chosen"] != "none" and row["trained"]]
+    worth = [row for row in results if row["oracle_gain"] >= WORTH]
+    kept = [row for row in trained if row["gate"] == "pass"]
+    return {
+        "cells": len(results),
+        "trained": len(trained),
+        "improved": _share(trained, lambda row: row["lower"] > 0),
+        "kept": len(kept),
+        "kept_with_a_silent_loss": [row["cell"] for row in kept if row["worst_slice"] < -HARM],
+        "worth": len(worth),
+        "of_the_oracle": _pooled(worth),
+        "of_the_oracle_interval": _bootstrap(worth),
+        "do_not_train": {
+            f"{'trained' if chose else 'did not train'}, training {'helps' if helps else 'does not help'}": sum(
+                (row["chosen"] != "none") == chose and (row["lower"] > 0) == helps for row in results
+            )
+            for chose in (True, False)
+            for helps in (True, False)
+        },
+    }
+
+
+def _share(rows: Sequence[Result], holds: Callable[[Result], bool]) -> float | None:
+    return fmean(holds(row) for row in rows) if rows else None
+
+
+def _pooled(rows: Sequence[Result]) -> float | None:
+    """Sum of what was gained over the sum of what the oracle gained; where nothing was trained, nothing was gained."""
+    oracle = sum(row["oracle_gain"] for row in rows)
+    return sum(row["gain"] if row["chosen"] != "none" else 0.0 for row in rows) / oracle if oracle else None
+
+
+def _bootstrap(rows: Sequence[Result]) -> tuple[float, float] | None:
+    """95 % percentile interval over base models (Efron 1979): cells of one base model are drawn together, for they share it."""
+    bases: dict[str, list[Result]] = {}
+    for row in rows:
+        bases.setdefault(f"{row['task']}-{row['quality']}-{row['seed']}", []).append(row)
+    if len(bases) < 2:
+        return None
+    chance, groups = random.Random(0), list(bases.values())
+    drawn = sorted(_pooled([row for _ in groups for row in chance.choice(groups)]) or 0.0 for _ in range(DRAWS))
+    return drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS)]
+
+
+def markdown(results: Sequence[Result], stamp: str) -> str:
+    """The page's table: one row per task, base quality and label noise, mean over seeds."""
+    found = summary(results)
+    cells: dict[tuple[str, float, float], list[Result]] = {}
+    for row in results:
+        cells.setdefault((row["task"], row["quality"], row["flips"]), []).append(row)
+    lines = [
+        f"{stamp}: {found['cells']} cells.",
+        "",
+        "| task | base | wrong ratings | seeds | base accuracy | chosen | gain | worst slice | oracle's gain | gate passed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (task, quality, flips), rows in sorted(cells.items()):
+        methods = ", ".join(f"{name} {sum(row['chosen'] == name for row in rows)}" for name in sorted({row["chosen"] for row in rows}))
+        mean = {key: fmean(row[key] for row in rows) for key in ("base", "gain", "oracle_gain")}
+        worst, passed = min(row["worst_slice"] for row in rows), sum(row["gate"] == "pass" for row in rows)
+        lines.append(
+            f"| {task} | {quality:g} | {flips:.0%} | {len(rows)} | {mean['base']:.3f} | {methods} | {mean['gain']:+.3f} | {worst:+.3f} "
+            f"| {mean['oracle_gain']:+.3f} | {passed} of {len(rows)} |"
+        )
+    return "\n".join([*lines, "", *_claims(found)])
+
+
+def _claims(found: Mapping[str, Any]) -> list[str]:
+    improved = "no run trained" if found["improved"] is None else f"{found['improved']:.0%} of {found['trained']} runs that trained"
+    reached = "no cell in which the oracle gains so much" if found["of_the_oracle"] is None else f"{found['of_the_oracle']:.0%}"
+    interval = found["of_the_oracle_interval"]
+    between = f" ({interval[0]:.0%} to {interval[1]:.0%}, bootstrap over base models)" if interval else ""
+    silent = ", ".join(found["kept_with_a_silent_loss"]) or "none"
+    return [
+        f"- True accuracy rose beyond doubt (lower end of the paired 95 % interval above 0) in {improved}.",
+        f"- Of the oracle's gain, over the {found['worth']} cells in which it is at least {WORTH}: {reached}{between}.",
+        f"- Passed by the gate: {found['kept']}; of these, with a slice that truly lost more than {HARM:.0%}: {silent}.",
+        "- " + "; ".join(f"{name}: {n}" for name, n in found["do_not_train"].items()) + ".",
+    ]

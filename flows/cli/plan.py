@@ -1,0 +1,60 @@
+"""`ratchet plan`: which method a cycle would take if it were opened now, on which evidence, at what cost, and what would change that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flows.cli.show import installation, json_option, loop_argument, print_json, table, watched
+from flows.engine.preview import Preview
+
+
+@click.command()
+@loop_argument
+@click.option("--no-probe", is_flag=True, help="Do not ask the start model: quicker, and nothing is known of groups and headroom.")
+@json_option
+def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
+    """Show which method a cycle would take now, why, at what cost, and what would change the answer."""
+    from flows.engine.preview import preview
+
+    with watched(as_json) as progress:
+        house = installation(progress).house(loop)
+        found = preview(house, not no_probe)
+    cost = _cost(found, house.loop.training.nodes, house.loop.training.gpus)
+    if as_json:
+        print_json(_as_json(found, cost))
+        return
+    rows = [[row.rule, "yes" if row.holds else "no", row.evidence, row.effect, row.change] for row in found.choice.rules]
+    table(f"Choice for line {house.line}, from {found.start.tag}", ["rule", "holds", "evidence", "so", "it would turn with"], rows)
+    click.echo()
+    click.secho(found.choice.reason, bold=True)
+    if not found.probed:
+        click.echo("The start model was not asked, so nothing is known of group coverage and headroom.")
+    if cost is not None and found.recipe is not None:
+        changed = ", ".join(f"{key} {found.recipe[key]:g}" for key in ("steps", "learning_rate"))
+        click.echo(f"It would run {found.choice.method.upper()} ({changed}) on a model of {cost['parameters']:,} weights.")
+        spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
+        click.echo(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
+        if cost["seconds"] > house.loop.training.timeout:
+            click.secho(f"That is longer than training.timeout = {house.loop.training.timeout:g} s allows.", fg="yellow")
+
+
+def _cost(found: Preview, nodes: int, gpus: int) -> dict[str, Any] | None:
+    from flows.engine.wiring import estimate_cost
+
+    return None if found.recipe is None else estimate_cost(found.choice.method, found.recipe, found.parameters, nodes, gpus)
+
+
+def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "method": found.choice.method,
+        "reason": found.choice.reason,
+        "start": found.start.tag,
+        "probed": found.probed,
+        "rules": [row.model_dump(mode="json") for row in found.choice.rules],
+        "facts": found.data.facts.model_dump(mode="json"),
+        "recipe": found.recipe,
+        "estimate": cost,
+    }

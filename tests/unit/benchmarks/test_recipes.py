@@ -1,0 +1,61 @@
+"""The recipe benchmark: its questions never overlap, its claims follow from its rows, and two of its cells run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.recipe_table import markdown, summary
+from benchmarks.recipe_worlds import TASKS, build_world
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+@pytest.mark.parametrize("quality", [0.3, 0.9])
+def test_what_is_tested_is_never_learnt_asked_or_tuned_on(task: str, quality: float) -> None:
+    world = build_world(TASKS[task], quality, seed=1)
+    parts = [{q.prompt for q in part} for part in (world.learnt, world.asked, world.golden, world.tuning, world.test)]
+    assert sum(len(part) for part in parts) == len(set().union(*parts))
+    assert len(world.test) >= 3000
+    assert min(sum(q.slice == name for q in world.test) for name in TASKS[task].intents) >= 500
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    plain = {"cell": "c", "task": "t", "quality": 0.6, "flips": 0.0, "seed": 0, "chosen": "sft", "trained": True, "gate": "pass"}
+    figures = {"base": 0.6, "gain": 0.09, "lower": 0.05, "oracle_gain": 0.1, "worst_slice": 0.0}
+    return {**plain, **figures, **changes}
+
+
+def test_claims_follow_from_rows() -> None:
+    rows = [
+        row(seed=0),
+        row(seed=1, gain=0.0, lower=-0.01, worst_slice=-0.05),
+        row(seed=2, chosen="none", lower=0.04),
+        row(seed=3, oracle_gain=0.01, gain=-0.02, lower=-0.03, gate="fail", worst_slice=-0.1),
+    ]
+    found = summary(rows)
+    assert found["improved"] == pytest.approx(1 / 3)
+    assert found["worth"] == 3
+    assert found["of_the_oracle"] == pytest.approx(0.09 / 0.3), "what was not trained has gained nothing"
+    assert found["kept_with_a_silent_loss"] == ["c"]
+    low, high = found["of_the_oracle_interval"]
+    assert low <= found["of_the_oracle"] <= high
+    assert found["do_not_train"]["did not train, training helps"] == 1
+    assert sum(found["do_not_train"].values()) == len(rows)
+    assert "| t | 0.6 | 0% | 4 |" in markdown(rows, "today")
+
+
+@pytest.mark.slow
+def test_two_cells_run_from_traffic_to_the_gate(tmp_path: Path) -> None:
+    command = [sys.executable, "benchmarks/recipes.py", "--quick", "--json", "--folder", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, (tmp_path / "log.txt").read_text()[-3000:]
+    found = json.loads(done.stdout)
+    assert found["cells"] == found["trained"] == 2
+    assert found["improved"] == 1.0
