@@ -19,7 +19,7 @@ from contracts.ids import Digest
 from contracts.model import ModelRef
 from contracts.records import Tier
 from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement
-from contracts.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, TrainingPlan
+from contracts.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, StepFigures, TrainingPlan
 
 Progress = Callable[[str, int, int], None]
 """(what, done, total), called now and then during long work."""
@@ -197,8 +197,15 @@ class Check(Protocol):
 class Registry(Protocol):
     """A copy of what the ledger knows, where people look for models."""
 
-    def register(self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float]) -> str:
-        """Idempotent by version.tag; returns the registry's reference."""
+    def register(
+        self,
+        version: ModelVersion,
+        folder: Path,
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float],
+        steps: Sequence[StepFigures] = (),
+    ) -> str:
+        """Idempotent by version.tag; returns the registry's reference. `steps`: the training's curves, for people to look at."""
 
     def alias(self, line: str, alias: str, tag: str) -> None:
         """Points `champion` or `candidate` at a version."""

@@ -188,6 +188,16 @@ class JobEvent(Frozen):
     data: dict[str, Any] = Field(default_factory=dict)
 
 
+class StepFigures(Frozen):
+    """What one optimiser step measured."""
+
+    step: int
+    at: float
+    """Seconds since the epoch."""
+    figures: dict[str, float]
+    """loss, grad_norm, reward, kl, …"""
+
+
 class JobState(StrEnum):
     """Where a job is."""
 

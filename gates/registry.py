@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,14 @@ from typing import Any
 
 from contracts.errors import Permanent, Retryable
 from contracts.serving import ModelVersion
+from contracts.training import StepFigures
 
 log = logging.getLogger("ratchet.registry")
 _TAG = "ratchet.tag"
 _NAME_LENGTH = 250
 """Of a metric, in MLflow."""
+_BATCH = 1000
+"""Metrics that MLflow takes at once."""
 _INVALID = "INVALID_PARAMETER_VALUE"
 
 
@@ -40,12 +43,19 @@ class MlflowRegistry:
         self._folder.mkdir(parents=True, exist_ok=True)
         return mlflow.MlflowClient(tracking_uri=self._uri, registry_uri=self._uri)
 
-    def register(self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float]) -> str:
+    def register(
+        self,
+        version: ModelVersion,
+        folder: Path,
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float],
+        steps: Sequence[StepFigures] = (),
+    ) -> str:
         with _reachable(self._uri):
             self._model(version.line)
             found = self._version(version.line, version.tag)
             if found is None:
-                run = self._run(version, metrics)
+                run = self._run(version, metrics, steps)
                 known = {**tags, _TAG: version.tag}
                 found = self._client.create_model_version(version.line, source=str(folder.absolute()), run_id=run, tags=known).version
         return f"models:/{version.line}/{found}"
@@ -83,7 +93,7 @@ class MlflowRegistry:
         versions = self._client.search_model_versions(f"name = '{line}'", max_results=10_000)
         return next((str(v.version) for v in versions if v.tags.get(_TAG) == tag), None)
 
-    def _run(self, version: ModelVersion, metrics: Mapping[str, float]) -> str:
+    def _run(self, version: ModelVersion, metrics: Mapping[str, float], steps: Sequence[StepFigures]) -> str:
         """A run for the metrics; one per version tag."""
         experiment = self._client.get_experiment_by_name(f"ratchet/{version.line}")
         number = (
@@ -95,6 +105,7 @@ class MlflowRegistry:
         run = runs[0] if runs else self._client.create_run(number, tags={_TAG: version.tag}, run_name=version.tag)
         for name, value in metrics.items():
             self._log(str(run.info.run_id), metric_name(name), float(value))
+        self._log_steps(str(run.info.run_id), steps)
         with contextlib.suppress(Exception):
             self._client.set_terminated(run.info.run_id)
         return str(run.info.run_id)
@@ -109,6 +120,24 @@ class MlflowRegistry:
             if error.error_code != _INVALID:
                 raise
             log.warning("the registry refuses the metric %s: %s", name, str(error).splitlines()[0])
+
+    def _log_steps(self, run: str, steps: Sequence[StepFigures]) -> None:
+        """The training's curves, in batches. Each point carries the time at which it was measured, so that a repeat adds nothing."""
+        from mlflow.entities import Metric
+        from mlflow.exceptions import MlflowException
+
+        points = [
+            Metric(f"train/{metric_name(name)}", value, int(step.at * 1000), step.step)
+            for step in steps
+            for name, value in step.figures.items()
+        ]
+        for at in range(0, len(points), _BATCH):
+            try:
+                self._client.log_batch(run, metrics=points[at : at + _BATCH])
+            except MlflowException as error:
+                if error.error_code != _INVALID:
+                    raise
+                log.warning("the registry refuses %d points of training curves: %s", len(points), str(error).splitlines()[0])
 
 
 def metric_name(name: str) -> str:

@@ -14,8 +14,10 @@ from contracts.evaluation import EvalReport, verdict_of
 from contracts.ids import canonical, effect_name, rollout_stream, version_tag
 from contracts.serving import Backend, ModelVersion, Route
 from contracts.training import Adjustment, Attempt, Checkpoint, JobSpec, Method, TrainingPlan
+from flows.core.diary import accepted_line
 from flows.core.triggers import edition_number
 from flows.core.views import CycleView
+from flows.engine.diaries import read_diaries
 from flows.engine.house import House
 
 Output = dict[str, Any]
@@ -135,7 +137,7 @@ def judge(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
 
 
 def register(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
-    """A copy for people to find: version, lineage tags, metrics."""
+    """A copy for people to find: version, lineage tags, metrics, and the curves of the training that led to it."""
     version, training = _candidate(cycle), _plan(cycle)
     folder = house.artifacts.fetch(version.model.files, house.scratch / "models" / version.model.files)
     tags = {
@@ -152,7 +154,9 @@ def register(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG00
     metrics = {
         f"gate.{c.name}.{side}": value for c in report.comparisons for side, value in (("champion", c.champion), ("candidate", c.candidate))
     }
-    reference = house.registry.register(version, folder, tags, {**metrics, **(cycle.checkpoint.metrics if cycle.checkpoint else {})})
+    attempt = cycle.checkpoint.attempt if cycle.checkpoint else 0
+    steps = accepted_line(cycle, read_diaries(cycle, house.artifacts), attempt)
+    reference = house.registry.register(version, folder, tags, {**metrics, **(cycle.checkpoint.metrics if cycle.checkpoint else {})}, steps)
     house.registry.alias(cycle.line, "candidate", version.tag)
     return {"reference": reference}
 

@@ -88,6 +88,59 @@ def funnel(points: Sequence[Point], margin: float, what: str) -> Markup:
     return Markup("").join([*parts, Markup("</svg>")])
 
 
+@dataclass(frozen=True)
+class Line:
+    """One curve: (x, y) from left to right."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    newest: bool
+    """In the colour of what is new; others are earlier tries."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Something that happened at an x: a point on the axis, or a line through the chart."""
+
+    x: float
+    kind: str
+    """A CSS class; `checkpoint` is a point on the axis."""
+    label: str
+
+
+_MOST_POINTS = 400
+
+
+def curves(lines: Sequence[Line], ticks: Sequence[Tick], what: str) -> Markup:
+    """Curves over a common axis, with what happened meanwhile. Nothing where there is no curve."""
+    points = [point for line in lines for point in line.points]
+    if not points:
+        return Markup("")
+    height, top, bottom = 190, 14, 150
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+    right = max(max(x for x, _ in points), 1.0)
+    x, y = _scale(0.0, right, 70, _WIDTH - 20), _scale(high, low, top, bottom)
+    parts = [_open(height, what), *_grid(x, [right * share / 4 for share in range(5)], bottom, "{:.0f}")]
+    for value in (low, (low + high) / 2, high):
+        parts.append(Markup('<text class="axis" x="62" y="{:.1f}" text-anchor="end">{:.3g}</text>').format(y(value) + 4, value))
+    parts += [_tick(tick, x(min(tick.x, right)), top, bottom) for tick in ticks]
+    for line in lines:
+        kept = line.points[:: max(1, len(line.points) // _MOST_POINTS)]
+        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in kept)
+        kind = "curve newest" if line.newest else "curve"
+        parts.append(Markup('<g><title>{}</title><polyline class="{}" points="{}"/></g>').format(line.label, kind, path))
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def _tick(tick: Tick, at: float, top: float, bottom: float) -> Markup:
+    if tick.kind == "checkpoint":
+        mark = Markup('<circle class="checkpoint" cx="{:.1f}" cy="{}" r="2.5"/>').format(at, bottom)
+    else:
+        mark = Markup('<line class="tick {}" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>').format(tick.kind, at, at, top, bottom)
+    return Markup("<g><title>{}</title>{}</g>").format(tick.label, mark)
+
+
 def bars(rows: Sequence[tuple[str, int]], what: str) -> Markup:
     """Horizontal bars of counts."""
     height = 26 * len(rows) + 12

@@ -21,8 +21,10 @@ from contracts.loop import RolloutSettings
 from contracts.ports import Artifacts, Ledger
 from contracts.serving import StepJudgement
 from flows.config.home import Home
+from flows.core.diary import marks, runs
 from flows.core.views import CycleView, RolloutView, fold_cycle, fold_line, fold_rollout
-from flows.report.charts import Pair, Point, bars, dumbbells, funnel
+from flows.engine.diaries import read_diaries
+from flows.report.charts import Line, Pair, Point, Tick, bars, curves, dumbbells, funnel
 from flows.report.story import Section, Table, interval, ledger_table, report_of, tell
 
 
@@ -36,6 +38,8 @@ class Chapter:
     accuracy: Markup
     evidence: Markup
     rewards: Markup
+    training: list[tuple[str, Markup]]
+    """Captions and curves."""
     ledger: Table
 
 
@@ -67,6 +71,7 @@ def _chapter(ledger: Ledger, artifacts: Artifacts, stream: str) -> Chapter:
         accuracy=_accuracy(cycle),
         evidence=_evidence(rollout),
         rewards=_rewards(cycle, artifacts),
+        training=_training(cycle, artifacts),
         ledger=ledger_table([*entries, *rows]),
     )
 
@@ -110,6 +115,32 @@ def _point(row: Entry, start: datetime) -> Point | None:
     weight = f"{row.data['weight']:g} %"
     said = f"{row.at:%H:%M:%S}, {weight}: {interval(q)}, {word.candidate_requests} requests of the candidate"
     return Point(seconds, q.estimate, q.low, q.high, said, weight)
+
+
+FIGURES = {
+    "reward": "Mean reward of the model's own answers",
+    "margin": "Margin of chosen over rejected answers",
+    "kl": "KL to the start model, nats per token",
+    "grad_norm": "Gradient norm before clipping",
+    "loss": "Loss",
+}
+
+
+def _training(cycle: CycleView, artifacts: Artifacts) -> list[tuple[str, Markup]]:
+    """A chart per figure that the jobs told of: every incarnation's steps, and what happened meanwhile."""
+    diaries = read_diaries(cycle, artifacts)
+    ticks = [Tick(mark.step, mark.kind, mark.words) for mark in marks(cycle, diaries)]
+    newest = max(diaries, default=0)
+    charts = []
+    for name, caption in FIGURES.items():
+        lines = [
+            Line(f"attempt {run.attempt}, incarnation {run.incarnation}", points, run.attempt == newest)
+            for run in runs(diaries)
+            if (points := [(float(step.step), step.figures[name]) for step in run.steps if name in step.figures])
+        ]
+        if lines:
+            charts.append((caption, curves(lines, ticks, f"{caption}, by step")))
+    return charts
 
 
 def _rewards(cycle: CycleView, artifacts: Artifacts) -> Markup:

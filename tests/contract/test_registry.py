@@ -10,6 +10,7 @@ import pytest
 from contracts.errors import Permanent, Retryable
 from contracts.fakes import FakeRegistry, World, fake_model
 from contracts.serving import ModelVersion
+from contracts.training import StepFigures
 
 
 def version(number: int, line: str = "line-a") -> ModelVersion:
@@ -70,6 +71,22 @@ def test_mlflow_shows_lineage_and_metrics_once(tmp_path: Path) -> None:
     assert run.data.metrics == {"gate.slice/a.new": 0.5}
     assert run.info.status == "FINISHED"
     assert len(client.search_runs([run.info.experiment_id])) == 1
+
+
+@pytest.mark.slow
+def test_mlflow_shows_the_curves_of_the_training_once(tmp_path: Path) -> None:
+    import mlflow
+
+    from gates.registry import MlflowRegistry
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    steps = [StepFigures(step=n, at=1000.0 + n, figures={"loss": 1 / n, "reward": 0.01 * n}) for n in range(1, 701)]
+    for _ in range(2):
+        MlflowRegistry(uri, tmp_path)._run(version(1), {}, steps)
+    client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("ratchet/line-a").experiment_id])
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(point.step, point.value) for point in history] == [(n, 1 / n) for n in range(1, 701)]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from io import BytesIO
 from pathlib import Path
@@ -213,7 +213,9 @@ class FileRegistry:
         self.folder = outside.root / "registry"
         self.folder.mkdir(exist_ok=True)
 
-    def register(self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float]) -> str:
+    def register(
+        self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float], steps: Sequence[object] = ()
+    ) -> str:
         assert (folder / "model.safetensors").exists()
         if not (self.folder / version.tag).exists():
             self.outside.faults("before register")

@@ -9,9 +9,12 @@ import pytest
 from contracts.cycle import State
 from contracts.errors import Permanent
 from contracts.exits import Outcome
+from contracts.fakes import MemoryArtifacts
 from contracts.ids import rollout_stream
-from contracts.training import Adjustment, Method, Proposal
+from contracts.training import Adjustment, JobEvent, Method, Proposal
+from flows.core.diary import accepted_line
 from flows.core.views import fold_rollout
+from flows.engine.diaries import read_diaries
 from flows.report.page import render
 from flows.report.story import ledger_table, tell
 from tests.simulation.town import Scenario, Town
@@ -84,6 +87,51 @@ def test_the_page_holds_everything_and_nothing_from_outside() -> None:
     assert "<script" not in page
     for row in ledger_table(town.ledger.read(town.cycle_stream())).rows:
         assert row[4] in page
+
+
+def diaried() -> Town:
+    """A life whose jobs tell of their steps: interrupted, then in trouble, then adjusted."""
+    asks = (Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=1),)
+    town = Town(Scenario(seed=1, outcomes=(Outcome.PREEMPTED, Outcome.FAILED), asks=asks))
+    saves = town.executor._save
+
+    def save(spec, incarnation) -> None:
+        step, log = town.executor.step[spec.name], town.executor.log.setdefault(spec.name, [])
+        figures = {"loss": 1 / step + spec.attempt, "reward": 0.1 * step, "kl": "nan", "grad_norm": 2.0}
+        log.append(JobEvent(at=float(len(log)), incarnation=incarnation, kind="progress", step=step, data=figures))
+        saves(spec, incarnation)
+
+    town.executor._save = save
+    town.live()
+    return town
+
+
+def test_the_page_draws_what_jobs_told_of_their_steps() -> None:
+    town = diaried()
+    page = render(town.ledger, town.world.artifacts, "sim", NOW)
+    for words_ in (
+        "Training: Loss",
+        "Training: Mean reward",
+        "Training: Gradient norm",
+        "attempt 1, incarnation 1: preempted after step 2",
+    ):
+        assert words_ in page
+    assert "attempt 2 begins" in page
+    assert 'class="curve newest"' in page
+    assert 'class="checkpoint"' in page
+    assert "KL to the start model" not in page, "there is no figure that can be drawn"
+
+
+def test_the_accepted_line_is_the_steps_that_led_to_the_model() -> None:
+    town = diaried()
+    cycle = town.view()
+    diaries = read_diaries(cycle, town.world.artifacts)
+    line = accepted_line(cycle, diaries, cycle.checkpoint.attempt)
+    assert cycle.checkpoint.attempt == 2
+    assert [step.step for step in line] == [1, 2, 3]
+    assert [step.figures["loss"] for step in line] == [1 + 1, 1 / 2 + 2, 1 / 3 + 2], "step 1 is attempt 1's, from which attempt 2 went on"
+    assert all("kl" not in step.figures for step in line)
+    assert read_diaries(cycle, MemoryArtifacts()) == {}, "a diary that is gone makes no cycle fail"
 
 
 def test_a_ledger_that_was_changed_has_no_report() -> None:

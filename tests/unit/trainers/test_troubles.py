@@ -40,9 +40,10 @@ def training_step(self, model, inputs, *more):
 module.Stepwise.training_step = training_step
 """
 PAID_BY_LENGTH = """
-def reward_function(job):
-    return lambda prompts, completions, **_: [min(1.0, len(one[0]["content"].split()) / 40) for one in completions]
-module.reward_function = reward_function
+class Panel:
+    def score_unseen(self, samples):
+        return [min(1.0, len(sample["answer"].split()) / 40) for sample in samples]
+module.planned_panel = lambda plan: Panel()
 """
 
 
@@ -121,8 +122,7 @@ def test_a_trainer_that_hangs_is_ended_after_some_times_its_own_step(workshop: A
 
 
 def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.grpo", PAID_BY_LENGTH)
-    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"])
+    meddle(monkeypatch, tmp_path / "hook", "rewards.panel", PAID_BY_LENGTH)
     watch = {"length_grows": {"limit": 1.8, "patience": 3}, "entropy_collapse": {"limit": 0.98, "patience": 3, "action": "note"}}
     wide = {"kl": {"action": "off"}, "grad_norm": {"limit": 1e6}, "generation_slow": {"action": "off"}, "loss_spike": {"action": "off"}}
     plan = workshop.plan(Method.GRPO, steps=120, save_every=10, learning_rate=1e-2, max_completion=44, beta=0.02, health={**watch, **wide})
