@@ -102,6 +102,20 @@ def test_a_killed_run_is_lost_and_resumes(workshop: Any) -> None:
     assert weights(workshop.artifacts, finish(workshop, spec, 2)) == undisturbed
 
 
+def test_an_interval_that_the_job_chooses_changes_no_weight(workshop: Any) -> None:
+    recipe = {"steps": 12, "batch": 8}
+    undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(workshop.plan(Method.DPO, save_every=12, **recipe))))
+    plan = workshop.plan(Method.DPO, save_every="auto", interruption_hours=1e-4, **recipe)
+    spec = workshop.spec(plan)
+    finish(workshop, spec)
+    saved = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
+    assert saved[0].step == 3, "the first save measures"
+    again = workshop.spec(plan, attempt=2)
+    point = ResumePoint(attempt=1, incarnation=1, step=saved[-1].step, **saved[-1].data)
+    workshop.executor.pin(again, point)
+    assert weights(workshop.artifacts, finish(workshop, again)) == undisturbed
+
+
 def test_a_checkpoint_that_changed_after_it_was_pinned_is_not_loaded(workshop: Any) -> None:
     spec = workshop.spec(workshop.plan(Method.DPO, steps=200))
     workshop.executor.submit(spec, 1)
