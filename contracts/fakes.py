@@ -23,7 +23,7 @@ from contracts.ids import Digest, canonical, digest, job_name
 from contracts.model import ModelRef
 from contracts.ports import ModelClient, Progress
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult
-from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, StepFigures, TrainingPlan
+from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
 
 Faults = Callable[[str], None]
 
@@ -265,16 +265,12 @@ class FakeTrainer:
 class FakeExecutor:
     """Jobs that end as told: `script` gives each incarnation's outcome, and each observation moves a job on by one step."""
 
-    def __init__(
-        self,
-        world: World,
-        script: Callable[[int, int], Outcome],
-        steps: int = 3,
-        propose: Callable[[int, int], Proposal | None] = lambda _attempt, _incarnation: None,
-    ) -> None:
+    propose: Callable[[int, int], Proposal | None] = staticmethod(lambda _attempt, _incarnation: None)
+    """What a failed incarnation asks the next attempt to change."""
+
+    def __init__(self, world: World, script: Callable[[int, int], Outcome], steps: int = 3) -> None:
         self.world = world
         self.script = script
-        self.propose = propose
         self.steps = steps
         self.specs: dict[str, JobSpec] = {}
         self.started: dict[str, int] = {}
@@ -307,14 +303,8 @@ class FakeExecutor:
         if outcome is Outcome.DONE:
             self._publish(spec, incarnation)
         asks = self.propose(spec.attempt, incarnation) if outcome is Outcome.FAILED else None
-        return JobStatus(
-            state=JobState.ENDED,
-            incarnation=incarnation,
-            step=self.step[name],
-            outcome=outcome,
-            reason=f"scripted {outcome}",
-            proposal=asks,
-        )
+        said = f"scripted {outcome}"
+        return JobStatus(state=JobState.ENDED, incarnation=incarnation, step=self.step[name], outcome=outcome, reason=said, proposal=asks)
 
     def _save(self, spec: JobSpec, incarnation: int) -> None:
         step = self.step[spec.name]
@@ -427,14 +417,7 @@ class FakeRegistry:
         self.versions: dict[str, dict[str, str]] = {}
         self.pointers: dict[tuple[str, str], str] = {}
 
-    def register(
-        self,
-        version: ModelVersion,
-        folder: Path,  # noqa: ARG002
-        tags: Mapping[str, str],
-        metrics: Mapping[str, float],  # noqa: ARG002
-        steps: Sequence[StepFigures] = (),  # noqa: ARG002
-    ) -> str:
+    def register(self, version: ModelVersion, folder: Path, tags: Mapping[str, str], *_: object) -> str:  # noqa: ARG002
         if version.tag not in self.versions:
             self.world.faults(f"before register {version.tag}")
             self.world.effects[f"register/{version.tag}"] += 1

@@ -141,7 +141,8 @@ class Town:
         world, loop = self.world, loop_for(scenario.people, scenario.attempts)
         self.router = FakeRouter(world)
         self.router.watch = self.check_route
-        self.executor = FakeExecutor(world, self._outcome, propose=self._asks)
+        self.executor = FakeExecutor(world, self._outcome)
+        self.executor.propose = self._asks
         self.house = House(
             loop=loop,
             folder=Path(),
