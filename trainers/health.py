@@ -24,7 +24,9 @@ Measure = Callable[[float, Sequence[float]], float | None]
 """(this step's value, earlier values) -> what is held against the limit; None: not yet to be said."""
 
 START = 10
-"""Steps at the beginning that later ones are compared with, and steps that a mean is taken over."""
+"""Steps that a mean of rewards is taken over."""
+BASE = 5
+"""Steps at the beginning whose median later ones are compared with: few, because a reward can be cheated within ten."""
 WINDOW = 20
 """Steps before a step that its loss is compared with."""
 SHORT_ANSWER = 16.0
@@ -95,12 +97,12 @@ def _fall_from_best(value: float, earlier: Sequence[float]) -> float | None:
 
 
 def _share_of_start(value: float, earlier: Sequence[float]) -> float | None:
-    start = median(earlier[:START]) if len(earlier) >= START else 0.0
+    start = median(earlier[:BASE]) if len(earlier) >= BASE else 0.0
     return value / start if start > 0 else None
 
 
 def _length(value: float, earlier: Sequence[float]) -> float | None:
-    return value / max(SHORT_ANSWER, median(earlier[:START])) if len(earlier) >= START else None
+    return value / max(SHORT_ANSWER, median(earlier[:BASE])) if len(earlier) >= BASE else None
 
 
 RULES: Final = (

@@ -125,7 +125,7 @@ def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pyt
     meddle(monkeypatch, tmp_path / "hook", "rewards.panel", PAID_BY_LENGTH)
     watch = {"length_grows": {"limit": 1.8, "patience": 3}, "entropy_collapse": {"limit": 0.98, "patience": 3, "action": "note"}}
     wide = {"kl": {"action": "off"}, "grad_norm": {"limit": 1e6}, "generation_slow": {"action": "off"}, "loss_spike": {"action": "off"}}
-    plan = workshop.plan(Method.GRPO, steps=120, save_every=10, learning_rate=1e-2, max_completion=44, beta=0.02, health={**watch, **wide})
+    plan = workshop.plan(Method.GRPO, steps=120, save_every=10, learning_rate=2e-3, max_completion=44, beta=0.02, health={**watch, **wide})
     spec = workshop.spec(plan)
     status = ended(workshop, spec)
     assert status.outcome == Outcome.FAILED, (status, progress(workshop, spec))
