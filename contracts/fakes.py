@@ -23,7 +23,7 @@ from contracts.ids import Digest, canonical, digest, job_name
 from contracts.model import ModelRef
 from contracts.ports import ModelClient, Progress
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult
-from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
+from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, StepFigures, TrainingPlan
 
 Faults = Callable[[str], None]
 
@@ -417,7 +417,10 @@ class FakeRegistry:
         self.versions: dict[str, dict[str, str]] = {}
         self.pointers: dict[tuple[str, str], str] = {}
 
-    def register(self, version: ModelVersion, folder: Path, tags: Mapping[str, str], *_: object) -> str:  # noqa: ARG002
+    def register(
+        self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float], steps: Sequence[StepFigures] = ()
+    ) -> str:
+        del folder, metrics, steps  # it keeps names and tags
         if version.tag not in self.versions:
             self.world.faults(f"before register {version.tag}")
             self.world.effects[f"register/{version.tag}"] += 1

@@ -142,6 +142,7 @@ def test_plan_shows_the_choice_without_beginning_anything(ratchet, tmp_path: Pat
     path = loop_file(tmp_path / "p.toml", f'kind = "otlp"\npath = "{gsm8k}/otlp"', training="[training]\nmin_pairs = 5000")
     assert "ratchet adopt" in ratchet("plan", path, code=2).stderr
     ratchet("adopt", path, write_model(tmp_path / "model"))
+    ratchet("serve", path, "--stop")  # adopting serves the model; a look needs no server
     ratchet("ingest", path)
     rows = ratchet("verify").stderr
     found = json.loads(ratchet("plan", path, "--no-probe", "--json").stdout)
