@@ -17,5 +17,6 @@ def project(entries: Sequence[Entry]) -> list[tuple[str, str, str, Digest]]:
 
 
 def _timeless(entry: Entry) -> dict[str, Any]:
-    left_out = ("resume", "refused") if entry.key.startswith(f"{Step.TRAIN}/") else ()
+    """A job's diary holds times."""
+    left_out = ("resume", "refused") if entry.key.startswith(f"{Step.TRAIN}/") else ("events",) if entry.kind == "job_ended" else ()
     return {name: value for name, value in entry.data.items() if name not in left_out}
