@@ -12,7 +12,7 @@ export DO_NOT_TRACK := 1
 help:            ## what there is
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
 
-demo: $(VENV)/.train  ## the whole loop on this machine: under three minutes after the install
+demo: $(VENV)/.train  ## the whole loop on this machine: minutes after the install
 	@$(BIN)/ratchet demo
 
 test: $(VENV)/.dev    ## everything that CI runs

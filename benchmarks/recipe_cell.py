@@ -207,7 +207,7 @@ class Clock:
         return START + timedelta(days=30)
 
     def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
+        """Nobody waits here."""
 
 
 class Bench:
