@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM := false
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
-.PHONY: demo test check lint unit gsm8k soak lock clean help
+.PHONY: demo test check lint unit rig gsm8k soak lock clean help
 
 help:            ## what there is
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -28,6 +28,9 @@ lint: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	@$(BIN)/python -m pytest tests/unit tests/contract tests/architecture -m "not slow"
+
+rig: $(VENV)/.dev     ## build what the test cluster is made of (needs Go; about 20 minutes the first time, then kept)
+	@$(BIN)/python -m tests.cluster.rig build
 
 soak: $(VENV)/.dev    ## what is too long for CI: seeded lives by the ten thousand; the result is kept in benchmarks/results
 	@$(BIN)/python -m tests.simulation.soak

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("flows.cli.look", "Write a line's report as one HTML file."),
     "verify": ("flows.cli.look", "Check the ledger's hash chains."),
     "demo": ("flows.cli.demo", "The whole loop on this machine, in minutes."),
+    "dev": ("flows.cli.dev", "For developing Ratchet itself: a Kubernetes cluster on this machine."),
 }
 
 

@@ -1,0 +1,132 @@
+"""Fixtures of every test that wants a cluster. `rig` and `real_rig` live as long as the test run and are shared; `namespace` and
+`real_namespace` give a test a clean corner of them. Where a rig cannot be, its tests say why and are skipped; in CI they fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.rig import build, real
+from tests.cluster.rig.build import KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError
+from tests.cluster.rig.cluster import Rig
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "rig": PLANE + VOLCANO,
+    "make_rig": PLANE + VOLCANO,
+    "karpenter_rig": PLANE + VOLCANO + KARPENTER,
+    "real_rig": PLANE + VOLCANO + REAL,
+    "gateway_rig": PLANE + VOLCANO + REAL + TRAEFIK,
+}
+"""Parts by the fixture that uses them."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds what the chosen tests need before the first of them runs: a test has a time limit, a compiler takes as long as it takes."""
+    if session.config.option.collectonly:
+        return
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    names = [part for fixture in NEEDS if fixture in used for part in NEEDS[fixture]]
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    try:
+        build.build(names, reporter.write_line if reporter else print)
+    except RigError as error:
+        session.config.stash[REASON] = str(error)
+
+
+REASON = pytest.StashKey[str]()
+
+
+def _require(request: pytest.FixtureRequest) -> None:
+    """Skips, or fails in CI, where the rig of the requested fixture cannot be."""
+    fixture = request.fixturename or ""
+    reasons = [f"not built: {part.name}" for part in build.missing(NEEDS[fixture])]
+    if reasons:
+        reasons = [request.config.stash.get(REASON, "; ".join(reasons))]
+    if "kubelet" in NEEDS[fixture]:
+        reasons += real.obstacles()
+    if not reasons:
+        return
+    why = f"no cluster for tests here: {'; '.join(reasons)}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+def _folder(factory: pytest.TempPathFactory) -> Path:
+    """Short, because sockets lie in it."""
+    return factory.mktemp("r") / "g"
+
+
+@pytest.fixture(scope="session")
+def make_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Rig]]:
+    """Makes rigs that are not up yet, for tests that need one of their own; all go down at the end."""
+    _require(request)
+    made: list[Rig] = []
+
+    def make() -> Rig:
+        made.append(Rig(_folder(tmp_path_factory)))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.down()
+
+
+@pytest.fixture(scope="session")
+def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Control plane, Volcano and kwok; a test adds the nodes that it wants."""
+    yield from _up(request, tmp_path_factory, {})
+
+
+@pytest.fixture(scope="session")
+def karpenter_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Like `rig`, with an autoscaler that makes pretending nodes of 8 GPUs (p5en.48xlarge) or none (m7i.2xlarge)."""
+    yield from _up(request, tmp_path_factory, {"karpenter": True})
+
+
+@pytest.fixture(scope="session")
+def real_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Control plane, Volcano, kwok, cluster DNS, and two nodes, real-0 and real-1, whose pods are real processes (2 GPUs each, in name)."""
+    yield from _up(request, tmp_path_factory, {"real_nodes": 2})
+
+
+@pytest.fixture(scope="session")
+def gateway_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
+    """`real_rig` with Traefik as the Gateway API's data plane at `gateway_rig.web`."""
+    _require(request)
+    real_rig.add("traefik")
+    return real_rig
+
+
+@pytest.fixture
+def namespace(rig: Rig) -> Iterator[str]:
+    """A clean namespace of `rig`; the pretending nodes that a test adds go with it."""
+    with rig.namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def karpenter_namespace(karpenter_rig: Rig) -> Iterator[str]:
+    """A clean namespace of `karpenter_rig`; NodePools, NodeClaims and pretending nodes go with it."""
+    with karpenter_rig.namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def real_namespace(real_rig: Rig) -> Iterator[str]:
+    """A clean namespace of `real_rig`. A test that loses a node uses a rig of its own."""
+    with real_rig.namespace() as name:
+        yield name
+
+
+def _up(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, options: dict) -> Iterator[Rig]:
+    _require(request)
+    made = Rig(_folder(factory))
+    made.up(guarded=True, **options)
+    try:
+        yield made
+    finally:
+        made.down()

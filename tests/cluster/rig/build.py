@@ -1,0 +1,164 @@
+"""The rig's programs: which there are, where they lie, and how the missing ones are built from Go modules. Versions are those of
+`go/*/go.mod`; a component's folder in the cache is named by the digest of what it is built from, so a change builds only that anew."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).with_name("go")
+STAMP = "k8s.io/component-base/version"
+KUBERNETES = "v1.35.3"
+LDFLAGS = f"-s -w -X {STAMP}.gitVersion={KUBERNETES} -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
+
+
+class RigError(Exception):
+    """The rig cannot do what was asked; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that the rig needs: a program, or a folder of CRDs."""
+
+    name: str
+    component: str
+    """Folder under `go/` that pins it."""
+    package: str
+    """Go package of a program; Go module of a CRD folder."""
+    folders: tuple[str, ...] = ()
+    """Of the module, where CRDs lie; empty for a program."""
+
+    @property
+    def path(self) -> Path:
+        """Relative to a cache folder or to RATCHET_RIG_BIN."""
+        return Path("crds", self.name) if self.folders else Path(self.name)
+
+
+PARTS = (
+    Part("pause", "pause", "."),
+    Part("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
+    Part("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    Part("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    Part("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+    Part("volcano", "volcano", "volcano.sh/volcano", ("config/crd/volcano/bases", "config/crd/jobflow/bases")),
+    Part("vc-scheduler", "volcano", "volcano.sh/volcano/cmd/scheduler"),
+    Part("vc-controller-manager", "volcano", "volcano.sh/volcano/cmd/controller-manager"),
+    Part("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    Part("kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
+    Part("coredns", "coredns", "github.com/coredns/coredns"),
+    Part("karpenter", "karpenter", "sigs.k8s.io/karpenter", ("pkg/apis/crds", "kwok/apis/crds")),
+    Part("karpenter-kwok", "karpenter", "sigs.k8s.io/karpenter/kwok"),
+    Part("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Part("aws", "crds-aws", "github.com/aws/karpenter-provider-aws", ("pkg/apis/crds",)),
+    Part("kuberay", "crds-kuberay", "github.com/ray-project/kuberay/ray-operator", ("config/crd/bases",)),
+    Part("gateway", "crds-gateway", "sigs.k8s.io/gateway-api", ("config/crd/standard",)),
+    Part("traefik", "traefik", "github.com/traefik/traefik/v3/cmd/traefik"),
+)
+PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok")
+VOLCANO = ("volcano", "vc-scheduler", "vc-controller-manager")
+REAL = ("kubelet", "pause", "coredns")
+KARPENTER = ("karpenter", "karpenter-kwok")
+TRAEFIK = ("gateway", "traefik")
+
+
+def part(name: str) -> Part:
+    for one in PARTS:
+        if one.name == name:
+            return one
+    raise RigError(f"the rig has no part {name!r}; it has {', '.join(p.name for p in PARTS)}")
+
+
+def cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "ratchet" / "rig"
+
+
+def home(component: str) -> Path:
+    """The component's folder in the cache."""
+    seen = hashlib.sha256(LDFLAGS.encode())
+    for path in sorted(p for p in (SOURCES / component).rglob("*") if p.is_file()):
+        seen.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
+    return cache() / f"{component}-{seen.hexdigest()[:12]}"
+
+
+def find(name: str) -> Path | None:
+    """Where a part lies, or None while it is not built."""
+    one = part(name)
+    given = os.environ.get("RATCHET_RIG_BIN")
+    places = [Path(given)] if given else []
+    return next((place / one.path for place in [*places, home(one.component)] if (place / one.path).exists()), None)
+
+
+def need(name: str) -> Path:
+    """Where a part lies. Raises RigError where it is not built."""
+    found = find(name)
+    if found is None:
+        raise RigError(f"{name} is neither in RATCHET_RIG_BIN nor in {home(part(name).component)}: `make rig` builds it")
+    return found
+
+
+def missing(names: Sequence[str]) -> list[Part]:
+    """In the order of PARTS, in which what tests need first is built first."""
+    return [one for one in PARTS if one.name in names and find(one.name) is None]
+
+
+def build(names: Sequence[str], say: Callable[[str], None]) -> None:
+    """Builds what is missing of `names`. Raises RigError without Go, or with the compiler's last words."""
+    todo = missing(names)
+    if todo and shutil.which("go") is None:
+        raise RigError(f"Go is not installed, and these parts of the rig are not built: {', '.join(one.name for one in todo)}")
+    for number, one in enumerate(todo, 1):
+        say(f"[{number}/{len(todo)}] {one.name} …")
+        began = time.monotonic()
+        with _alone(one.component):
+            if find(one.name) is None:
+                _crds(one) if one.folders else _program(one)
+        say(f"[{number}/{len(todo)}] {one.name} {time.monotonic() - began:.0f} s")
+
+
+@contextmanager
+def _alone(component: str) -> Iterator[None]:
+    """One build of a component at a time on this machine: a second would only compile the same again."""
+    folder = home(component)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _go(component: str, *arguments: str) -> str:
+    env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"}
+    ran = subprocess.run(["go", *arguments], cwd=SOURCES / component, env=env, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise RigError(f"go {arguments[0]} in {SOURCES / component} failed:\n{ran.stderr[-3000:]}")
+    return ran.stdout
+
+
+def _program(one: Part) -> None:
+    target = home(one.component) / one.path
+    partial = target.with_name(f".{one.name}.partial")
+    _go(one.component, "build", "-trimpath", "-ldflags", LDFLAGS, "-o", str(partial), one.package)
+    partial.rename(target)
+
+
+def _crds(one: Part) -> None:
+    """Copied, so that a running rig needs neither Go nor its module cache."""
+    module = Path(json.loads(_go(one.component, "mod", "download", "-json", one.package))["Dir"])
+    target = home(one.component) / one.path
+    partial = target.with_name(f".{one.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for folder in one.folders:
+        for file in sorted((module / folder).glob("*.yaml")):
+            if file.name != "kustomization.yaml":
+                (partial / f"{Path(folder).parts[-2]}-{file.name}").write_bytes(file.read_bytes())
+    partial.rename(target)

@@ -1,0 +1,95 @@
+"""Keys and certificates of one rig: an authority, the API server's, the administrator's, the kubelets', and the key that signs
+service-account tokens. Elliptic keys, because a rig is made in seconds and thrown away."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+LIFE = timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """Signs what the rig's servers and clients show each other."""
+
+    folder: Path
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def make(cls, folder: Path) -> Authority:
+        folder.mkdir(parents=True, exist_ok=True)
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name("ratchet-rig")
+        made = _certificate(name, name, key.public_key()).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        certificate = made.sign(key, hashes.SHA256())
+        (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return cls(folder, key, certificate)
+
+    def issue(self, file: str, name: str, group: str = "", addresses: tuple[str, ...] = ()) -> None:
+        """Writes `file`.crt and `file`.key; with addresses it also serves."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = _certificate(_name(name, group), self.certificate.subject, key.public_key())
+        if addresses:
+            names = [x509.IPAddress(ipaddress.ip_address(a)) for a in addresses] + [x509.DNSName("localhost")]
+            made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        certificate = made.sign(self.key, hashes.SHA256())
+        (self.folder / f"{file}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        write_key(self.folder / f"{file}.key", key)
+
+
+def _name(common: str, group: str = "") -> x509.Name:
+    parts = [x509.NameAttribute(NameOID.COMMON_NAME, common)]
+    if group:
+        parts.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group))
+    return x509.Name(parts)
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    blank = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    return blank.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(hours=1)).not_valid_after(now + LIFE)
+
+
+def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    """Private, readable by its owner alone."""
+    form, no_password = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    path.touch(mode=0o600)
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, no_password))
+
+
+def write_signer(folder: Path) -> None:
+    """sa.key signs service-account tokens, sa.pub checks them."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    write_key(folder / "sa.key", key)
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (folder / "sa.pub").write_bytes(public)
+
+
+def write_kubeconfig(path: Path, folder: Path, server: str) -> None:
+    """For the administrator, with everything inside the file.."""
+
+    def inline(name: str) -> str:
+        return base64.b64encode((folder / name).read_bytes()).decode()
+
+    user = {"client-certificate-data": inline("admin.crt"), "client-key-data": inline("admin.key")}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "rig", "cluster": {"server": server, "certificate-authority-data": inline("ca.crt")}}],
+        "users": [{"name": "admin", "user": user}],
+        "contexts": [{"name": "rig", "context": {"cluster": "rig", "user": "admin"}}],
+        "current-context": "rig",
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config, indent=1))

@@ -1,0 +1,252 @@
+"""The rig as tests hold it: a whole cluster in one folder, brought up, broken in every way a cloud breaks one, and taken down to nothing.
+All of its state lies in the folder, so that another process can look at it, break it or take it down."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.cluster.rig import build, fake, network, plane, real
+from tests.cluster.rig.api import Api, until
+from tests.cluster.rig.build import RigError
+from tests.cluster.rig.certificates import Authority, write_kubeconfig, write_signer
+from tests.cluster.rig.images import write_images
+from tests.cluster.rig.processes import Processes, born
+from tests.cluster.rig.site import Site, name_of
+
+REPO = Path(__file__).resolve().parents[3]
+GPU = "nvidia.com/gpu"
+GUARD = "guard"
+
+
+class Rig:
+    """One cluster. The folder is made when it comes up, and emptied but for its logs when it goes down."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None) -> None:
+        self.folder = folder.absolute()
+        self.processes = Processes(self.folder)
+        self._say = say
+
+    @property
+    def site(self) -> Site:
+        """Raises RigError when the rig is down."""
+        site = Site.of(self.folder)
+        if site is None:
+            raise RigError(f"no rig is up in {self.folder}")
+        return site
+
+    @property
+    def api(self) -> Api:
+        return Api(self.site.server, self.site.pki)
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    @property
+    def gateway(self) -> str:
+        """The address under which pods of real nodes reach servers on this machine."""
+        return self.site.gateway
+
+    @property
+    def web(self) -> str:
+        """Where Traefik's entry point `web` listens; a Gateway's listener must name the same port."""
+        return f"http://127.0.0.1:{self.site.ports['web']}"
+
+    def up(
+        self,
+        *,
+        real_nodes: int = 0,
+        gpus: int = 2,
+        volcano: bool = True,
+        karpenter: bool = False,
+        traefik: bool = False,
+        kube_scheduler: bool = False,
+        guarded: bool = False,
+    ) -> None:
+        """Brings it up and returns when it can be used; `gpus` is what each real node claims to have. With `guarded`, the whole rig goes
+        down by itself when the calling process ends, however that ends. Raises RigError; then nothing is left running."""
+        if Site.of(self.folder) is not None:
+            raise RigError(f"a rig is up in {self.folder}, or was when its runner died: take it down first")
+        wanted = {"volcano": volcano, "karpenter": karpenter, "traefik": traefik, "scheduler": kube_scheduler}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.folder / "log", ignore_errors=True)
+        try:
+            site = Site.choose(self.folder)
+            if guarded:
+                self._guard()
+            self._plane(site)
+            for name in (name for name, asked in wanted.items() if asked):
+                self.add(name)
+            self.real_nodes(real_nodes, gpus)
+        except BaseException:
+            self.down()
+            raise
+
+    def add(self, name: str) -> None:
+        """Adds volcano, karpenter, traefik or (kube-)scheduler to a rig that is up; what is there already stays."""
+        if name == "volcano":
+            self._crds("volcano")
+            self._start("vc-scheduler", "vc-controllers")
+            queue = "/apis/scheduling.volcano.sh/v1beta1/queues/default"
+            until(lambda: self.api.get(queue), 30, "Volcano's default queue", lambda: self.processes.tail("vc-scheduler"))
+            return
+        if name == "karpenter":
+            self._crds("karpenter")
+        elif name == "traefik":
+            self._crds("gateway")
+        self._start(name)
+
+    def real_nodes(self, count: int, gpus: int = 2) -> list[str]:
+        """Adds nodes whose pods really run; their names. At most two in all."""
+        if not count:
+            return []
+        site, have = self.site, [name for name in self.processes.names() if name.startswith("real-")]
+        if len(have) + count > 2:
+            raise RigError(f"a rig has at most two real nodes; {self.folder} has {len(have)}")
+        network.raise_bridge(site)
+        self._start("coredns")
+        write_images(site.root / "images")
+        names = [real.start(site, self.processes, number) for number in range(len(have), len(have) + count)]
+        for name in names:
+            self._claim(name, gpus)
+            self._say(f"{name} is ready")
+        return names
+
+    def fake_nodes(
+        self,
+        count: int,
+        gpus: int = 8,
+        prefix: str = "fake",
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Mapping[str, str]] = (),
+        cpu: str = "192",
+        memory: str = "1900Gi",
+    ) -> list[str]:
+        """Adds nodes that pretend, Ready when this returns; their names. Numbers go on from the nodes of the same prefix."""
+        return fake.create(self.api, count, gpus, prefix, labels or {}, taints, cpu, memory)
+
+    def delete_nodes(self, *names: str) -> None:
+        """The Node objects vanish, as a cloud removes those of lost machines; pods follow when pod collection finds them (40 to 60 s)."""
+        fake.delete(self.api, names)
+
+    def silence(self, name: str) -> None:
+        """A pretending node goes silent: NotReady after the grace period of 12 s, its pods neither end nor go."""
+        fake.silence(self.api, name)
+
+    def lose(self, name: str) -> None:
+        """A real node vanishes with every process on it, at once. Its Node object stays, as no one is left to tell the cluster."""
+        real.lose(self.site, self.processes, name)
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Ends a program of the control plane, such as apiserver or etcd, and waits until it is gone."""
+        self.processes.end(name, number)
+
+    def restart(self, name: str) -> None:
+        """Starts a program of the control plane as before, ended or not; returns when the API server answers again."""
+        self.processes.again(name)
+        if name in ("apiserver", "etcd"):
+            until(lambda: self.api.ready(), 60, "the API server's readiness", lambda: self.processes.tail("apiserver"))
+
+    def end_pod(self, namespace: str, name: str, exit_code: int, after: str = "0s") -> None:
+        """A running pod of a pretending node ends with `exit_code` after a delay such as 500ms or 2s."""
+        notes = {"rig.ratchet/exit-code": str(exit_code), "rig.ratchet/after": after}
+        self.api.patch(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": {"annotations": notes}})
+
+    def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str:
+        """What kubectl prints; `text` goes to its standard input. Raises RigError with its complaint."""
+        env = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.folder / "home"), "KUBECONFIG": str(self.kubeconfig)}
+        command = [str(build.need("kubectl")), *arguments]
+        ran = subprocess.run(command, env=env, input=text, capture_output=True, text=True, check=False)
+        if check and ran.returncode != 0:
+            raise RigError(f"kubectl {' '.join(arguments)}: {ran.stderr.strip()}")
+        return ran.stdout
+
+    def apply(self, *objects: object, namespace: str = "default") -> None:
+        """Server-side apply of `objects`, each as the API knows it."""
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.kubectl("apply", "--server-side", "--namespace", namespace, "-f", "-", text=json.dumps(listed))
+
+    def pods(self, namespace: str, phase: str = "") -> list[dict]:
+        """Those of a namespace, in that phase if one is given."""
+        return [pod for pod in self.api.items(f"/api/v1/namespaces/{namespace}/pods") if phase in ("", pod["status"].get("phase"))]
+
+    @contextmanager
+    def namespace(self) -> Iterator[str]:
+        """An empty namespace; afterwards it, what is in it, Karpenter's pools and all pretending nodes are removed."""
+        name = f"t-{secrets.token_hex(4)}"
+        self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        try:
+            yield name
+        finally:
+            self._clear(name)
+
+    def down(self) -> None:
+        """Ends and removes everything of the rig but its logs; from whatever state, as often as one likes, also after its runner died."""
+        if GUARD in self.processes.names() and self.processes.pid(GUARD) != os.getpid():
+            self.processes.end(GUARD)
+        self.processes.sweep()
+        real.sweep(name_of(self.folder))
+        network.drop_bridge(name_of(self.folder))
+        for entry in self.folder.iterdir() if self.folder.exists() else ():
+            if entry.name != "log":
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def _plane(self, site: Site) -> None:
+        authority = Authority.make(site.pki)
+        authority.issue("server", "kube-apiserver", addresses=("127.0.0.1",))
+        authority.issue("admin", "admin", group="system:masters")
+        write_signer(site.pki)
+        write_kubeconfig(site.kubeconfig, site.pki, site.server)
+        self._start("etcd", "apiserver")
+        until(lambda: self.api.ready(), 60, "the API server's readiness", lambda: self.processes.tail("apiserver"))
+        self._say("the API server answers")
+        self._start("controllers", "kwok")
+
+    def _start(self, *names: str) -> None:
+        site, known = self.site, self.processes.names()
+        for name in (name for name in names if name not in known):
+            self.processes.start(name, plane.COMMANDS[name](site), plane.environment(site))
+
+    def _crds(self, name: str) -> None:
+        folder = build.need(name)
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(folder))
+        self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(folder))
+        self._say(f"{name}'s resources are known")
+
+    def _claim(self, name: str, gpus: int) -> None:
+        """Waits for a real node and gives it GPUs: the kubelet leaves them in the node's status as long as it runs."""
+
+        def ready() -> bool:
+            if not self.processes.alive(name):
+                raise RigError(f"{name} ended while it started:\n{self.processes.tail(name)}")
+            return fake.usable(self.api.get(f"{fake.NODES}/{name}"))
+
+        until(ready, 60, f"readiness of {name}", lambda: self.processes.tail(name))
+        room = {GPU: str(gpus)}
+        self.api.patch(f"{fake.NODES}/{name}/status", {"status": {"capacity": room, "allocatable": room}})
+
+    def _guard(self) -> None:
+        runner = os.getpid()
+        command = [sys.executable, "-m", "tests.cluster.rig", "guard", "--folder", str(self.folder)]
+        words = [*command, "--runner", str(runner), "--born", str(born(runner))]
+        self.processes.start(GUARD, words, {"PYTHONPATH": str(REPO)})
+
+    def _clear(self, namespace: str) -> None:
+        if self.api.items("/apis/karpenter.sh/v1/nodepools"):
+            self.kubectl("delete", "nodepools,nodeclaims", "--all", "--wait=false")
+        self.api.call("DELETE", f"/api/v1/namespaces/{namespace}")
+        with suppress(RigError):
+            until(lambda: not self.pods(namespace), 10, "the end of the pods")
+        for pod in self.pods(namespace):  # of a node that was silenced or lost: nobody is left to confirm their end
+            self.api.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}?gracePeriodSeconds=0")
+        until(lambda: self.api.get(f"/api/v1/namespaces/{namespace}") is None, 60, f"the end of namespace {namespace}")
+        fake.delete(self.api, fake.ours(self.api))

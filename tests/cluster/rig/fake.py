@@ -1,0 +1,75 @@
+"""Nodes that only pretend: Node objects that kwok keeps alive, with as many GPUs as a test wants, on which pods run in name only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from tests.cluster.rig.api import Api, until
+
+MANAGED = "kwok.x-k8s.io/node"
+NODES = "/api/v1/nodes"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+def create(
+    api: Api, count: int, gpus: int, prefix: str, labels: Mapping[str, str], taints: Sequence[Mapping[str, str]], cpu: str, memory: str
+) -> list[str]:
+    """Names of `count` new nodes, numbered on from those of the same prefix, all Ready."""
+    have = {node["metadata"]["name"] for node in api.items(NODES)}
+    free = (f"{prefix}-{number}" for number in range(len(have) + count) if f"{prefix}-{number}" not in have)
+    names = [next(free) for _ in range(count)]
+    for name in names:
+        api.call("POST", NODES, _node(name, gpus, labels, taints, cpu, memory))
+    until(lambda: all(usable(api.get(f"{NODES}/{name}")) for name in names), 30, f"readiness of nodes {', '.join(names)}")
+    return names
+
+
+def delete(api: Api, names: Sequence[str]) -> None:
+    """The Node objects go at once; their pods stay until pod collection finds them, as after the loss of a real machine."""
+    for name in names:
+        api.call("DELETE", f"{NODES}/{name}")
+
+
+def silence(api: Api, name: str) -> None:
+    """The node gives no more signs of life and its pods no longer change, while all objects stay: NotReady follows after the grace
+    period. Its lease goes to a holder that never renews it, and kwok leaves alone the nodes whose lease is another's."""
+    never = {
+        "holderIdentity": "nobody",
+        "leaseDurationSeconds": 1_000_000,
+        "renewTime": datetime.now(UTC).isoformat(timespec="microseconds"),
+    }
+    api.patch(f"{LEASES}/{name}", {"spec": never | {"renewTime": never["renewTime"].replace("+00:00", "Z")}})
+    api.patch(f"{NODES}/{name}", {"metadata": {"annotations": {MANAGED: "silent"}}})
+
+
+def ours(api: Api) -> list[str]:
+    """Nodes that pretend, alive or silenced."""
+    return [node["metadata"]["name"] for node in api.items(NODES) if MANAGED in node["metadata"].get("annotations", {})]
+
+
+def usable(node: dict | None) -> bool:
+    """Ready, and without the taints that every new node bears."""
+    if node is None:
+        return False
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", []))
+    return ready and not any(t["key"].startswith("node.kubernetes.io/") for t in node["spec"].get("taints", []))
+
+
+def _node(name: str, gpus: int, labels: Mapping[str, str], taints: Sequence[Mapping[str, str]], cpu: str, memory: str) -> dict:
+    common = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/os": "linux",
+        "node.kubernetes.io/instance-type": "p5en.48xlarge" if gpus else "m7i.2xlarge",
+        "topology.kubernetes.io/zone": "us-east-1a",
+        "karpenter.sh/capacity-type": "spot",
+    }
+    room = {"cpu": cpu, "memory": memory, "pods": "110", "ephemeral-storage": "1000Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "annotations": {MANAGED: "fake"}, "labels": common | dict(labels)},
+        "spec": {"taints": list(taints)},
+        "status": {"capacity": room, "allocatable": room},
+    }

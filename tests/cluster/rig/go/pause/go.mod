@@ -1,0 +1,3 @@
+module ratchet.test/rig/pause
+
+go 1.25.0

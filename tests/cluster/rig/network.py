@@ -1,0 +1,39 @@
+"""The bridge on which the pods of real nodes hang. It belongs to the rig alone and is named like it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.cluster.rig.api import until
+from tests.cluster.rig.site import Site
+
+INTERFACES = Path("/sys/class/net")
+
+
+def raise_bridge(site: Site) -> None:
+    """Before the first pod: cluster DNS listens on its address."""
+    if not (INTERFACES / site.name).exists():
+        _ip("link", "add", site.name, "type", "bridge")
+        _ip("address", "add", f"{site.gateway}/{site.subnet.rpartition('/')[2]}", "dev", site.name)
+        _ip("link", "set", site.name, "up")
+    folder = site.root / "cni"
+    folder.mkdir(exist_ok=True)
+    addresses = {"type": "host-local", "ranges": [[{"subnet": site.subnet}]], "dataDir": str(site.root / "addresses"), "routes": []}
+    bridge = {"type": "bridge", "bridge": site.name, "isGateway": True, "ipMasq": False, "ipam": addresses}
+    (folder / "10-rig.conflist").write_text(json.dumps({"cniVersion": "1.0.0", "name": site.name, "plugins": [bridge]}))
+
+
+def drop_bridge(name: str) -> None:
+    """With what still hangs on it; the kernel removes a dead container's interface a moment after its last process."""
+    if not (INTERFACES / name).exists():
+        return
+    for port in list((INTERFACES / name / "brif").iterdir()):
+        subprocess.run(["ip", "link", "delete", port.name], capture_output=True, check=False)
+    _ip("link", "delete", name)
+    until(lambda: not (INTERFACES / name).exists(), 5, f"the end of bridge {name}")
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
