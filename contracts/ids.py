@@ -34,6 +34,12 @@ def digest_file(path: Path) -> Digest:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def checkpoint_name(plan: Digest, attempt: int, incarnation: int) -> str:
+    """What a job binds its finished checkpoint to. Each incarnation has a name of its own: what an older one, cut off from the rest
+    but alive, publishes is found by nobody."""
+    return f"checkpoint/{plan}/a{attempt}/i{incarnation}"
+
+
 def line_stream(line: str) -> str:
     """The ledger stream of a model line: adoptions, cycles opened and ended, champions."""
     return f"line/{line}"

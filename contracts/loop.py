@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from contracts.cluster import ClusterSettings
 from contracts.model import Frozen
 from contracts.records import Tier
 
@@ -279,6 +280,8 @@ class Loop(Frozen):
     approvals: Approvals = Approvals()
     serving: ServingSettings = ServingSettings()
     trigger: TriggerSettings = TriggerSettings()
+    cluster: ClusterSettings | None = None
+    """Where training jobs run; none: on this machine."""
 
     @model_validator(mode="after")
     def _names_once(self) -> Loop:

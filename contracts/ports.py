@@ -140,7 +140,10 @@ class Trainer(Protocol):
 
 
 class Executor(Protocol):
-    """Runs jobs. Never decides to retry."""
+    """Runs jobs. Never decides to make another attempt."""
+
+    restarts: bool
+    """Whether it starts a preempted job's next incarnation by itself: then an accepted step is pinned at once, not at the next `submit`."""
 
     def submit(self, spec: JobSpec, incarnation: int) -> None:
         """Starts incarnation `incarnation` (1, 2, …) unless it, or a later one, was started before."""
@@ -156,6 +159,9 @@ class Executor(Protocol):
 
     def cancel(self, name: str) -> None:
         """SIGTERM, then SIGKILL after the grace; returns at once."""
+
+    def live(self) -> list[str]:
+        """Names of this line's jobs that run or wait to run."""
 
 
 class Server(Protocol):

@@ -43,6 +43,8 @@ TAIL = 65_536
 class LocalExecutor:
     """Runs jobs below `root`; inputs come from, and checkpoints go to, the artifacts below `artifacts_root`."""
 
+    restarts = False
+
     def __init__(self, root: Path, artifacts_root: Path, python: str = sys.executable) -> None:
         self.root = root.resolve()
         self.artifacts = FolderArtifacts(artifacts_root.resolve())
@@ -187,6 +189,11 @@ class LocalExecutor:
                     terminate(process)
             elif process is not None:
                 self._enforce(folder, process)
+
+    def live(self) -> list[str]:
+        with _disk("list the jobs"):
+            names = sorted(path.stem for path in (self.root / "jobs").glob("*.json"))
+        return [name for name in names if self.observe(name).state in (JobState.RUNNING, JobState.PENDING)]
 
     def _spec(self, name: str) -> JobSpec | None:
         try:

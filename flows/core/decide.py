@@ -55,6 +55,8 @@ class JobEnded:
     outcome: Outcome
     reason: str
     proposal: Proposal | None = None
+    successor: int = 0
+    """The incarnation that the executor has started in its place, where it did so by itself."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +183,8 @@ def _train(cycle: CycleView, seen: Seen) -> Decision:
             return Do.of(Step.ACCEPT)
         case Outcome.PERMANENT:
             return End(State.FAILED, f"training cannot succeed: {now.reason}")
-        case Outcome.PREEMPTED | Outcome.LOST if now.number <= budget.max_restarts:
-            return Do(Step.TRAIN, train_key(now.attempt, now.number + 1))
+        case Outcome.PREEMPTED | Outcome.LOST if _starts(cycle, now.attempt) <= budget.max_restarts:
+            return Do(Step.TRAIN, train_key(now.attempt, max(now.number + 1, now.successor)))
         case Outcome.FAILED if now.attempt < budget.max_attempts:
             return _next_attempt(cycle, now)
         case _:
@@ -190,6 +192,11 @@ def _train(cycle: CycleView, seen: Seen) -> Decision:
                 State.FAILED,
                 f"training {now.outcome} in attempt {now.attempt}, incarnation {now.number}, and its budget is spent: {now.reason}",
             )
+
+
+def _starts(cycle: CycleView, attempt: int) -> int:
+    """Incarnations of an attempt so far. Their numbers rise, but a cluster may skip some."""
+    return sum(incarnation.attempt == attempt for incarnation in cycle.incarnations)
 
 
 def _next_attempt(cycle: CycleView, failed: Incarnation) -> Do | End:
@@ -205,6 +212,8 @@ def _next_attempt(cycle: CycleView, failed: Incarnation) -> Do | End:
 
 def _watch(cycle: CycleView, seen: Seen) -> Decision:
     now, job = cycle.incarnations[-1], seen.job
+    if job is not None and job.incarnation > now.number:
+        return JobEnded(now.attempt, now.number, Outcome.PREEMPTED, "the cluster restarted its gang", successor=job.incarnation)
     if seen.saved is not None and _newer(seen.saved, cycle, job.proposal if job else None):
         return AcceptStep(seen.saved)
     if job is None or job.state is JobState.ABSENT:

@@ -42,6 +42,8 @@ class Incarnation:
     """What the next attempt should change, where the job failed and knew."""
     events: str | None = None
     """Artifact: all events of its attempt up to its end."""
+    successor: int = 0
+    """The incarnation that the executor started in its place by itself; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
                 entry.data["reason"],
                 Proposal.model_validate(asks) if asks else None,
                 entry.data.get("events"),
+                entry.data.get("successor", 0),
             )
         elif entry.kind == "tried":
             tries[entry.key] = (*tries.get(entry.key, ()), str(entry.data["error"]))

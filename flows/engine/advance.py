@@ -12,7 +12,7 @@ from contracts.ids import approval_stream, canonical, line_stream, rollout_strea
 from contracts.training import Proposal, ResumePoint
 from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Seen, Settle, Wait, decide
 from flows.core.views import CycleView, fold_approval
-from flows.engine.effects import EFFECTS
+from flows.engine.effects import EFFECTS, job_of
 from flows.engine.evidence import approval_evidence
 from flows.engine.house import House, leased
 
@@ -93,6 +93,8 @@ def record(decision: Decision, cycle: CycleView, house: House, lease: Lease) -> 
             _job_ended(decision, cycle, house, lease)
         case AcceptStep(resume):
             _append(house, lease, cycle, Row(kind="step_accepted", key=str(resume.step), data=resume.model_dump(mode="json")))
+            if house.executor.restarts:
+                house.executor.pin(job_of(house, cycle, resume.attempt), resume)
         case End():
             end(decision, cycle, house, lease)
         case Wait():
@@ -107,6 +109,8 @@ def _job_ended(ended: JobEnded, cycle: CycleView, house: House, lease: Lease) ->
         "outcome": ended.outcome,
         "reason": ended.reason,
     }
+    if ended.successor:
+        data["successor"] = ended.successor
     if ended.proposal is not None:
         data["proposal"] = ended.proposal.model_dump(mode="json")
     events = house.executor.events(cycle.incarnations[-1].job)

@@ -11,7 +11,7 @@ from contracts.cycle import Append, Row, Step
 from contracts.data import HoldoutEdition, ProbeReport, Snapshot
 from contracts.errors import Conflict, Permanent
 from contracts.evaluation import EvalReport, verdict_of
-from contracts.ids import canonical, effect_name, rollout_stream, version_tag
+from contracts.ids import canonical, checkpoint_name, effect_name, rollout_stream, version_tag
 from contracts.serving import Backend, ModelVersion, Route
 from contracts.training import Adjustment, Attempt, Checkpoint, JobSpec, Method, TrainingPlan
 from flows.core.diary import accepted_line
@@ -69,20 +69,27 @@ def plan(house: House, cycle: CycleView, key: str) -> Output:
 
 
 def train(house: House, cycle: CycleView, key: str) -> Output:
-    """Starts one incarnation. It resumes from the last step that the ledger accepted for its attempt, or that it took over with an
-    adjustment; where that step's files are not what was accepted, from the one before it."""
+    """Starts one incarnation, unless the executor has restarted the job by itself. It resumes from the last step that the ledger accepted
+    for its attempt, or that it took over with an adjustment; where that step's files are not what was accepted, from the one before it."""
     attempt, incarnation = (int(part) for part in key.split("/")[1:])
-    training = _plan(cycle)
-    settings = cycle.loop.training
+    spec = job_of(house, cycle, attempt)
     adjustment = cycle.adjustments.get(attempt, Adjustment())
-    minted = Attempt(number=attempt, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus, adjustment=adjustment)
-    spec = house.trainers[training.method].job(training, minted)
     output: Output = {"attempt": attempt, "incarnation": incarnation, "job": spec.name}
     if adjustment != Adjustment():
         output["adjustment"] = adjustment.model_dump(mode="json")
+    if house.executor.restarts and house.executor.observe(spec.name).incarnation >= incarnation:
+        return output  # it runs already, from what was pinned when the cluster restarted it; its diary says from which step
     output |= _resume(house, cycle, spec)
     house.executor.submit(spec, incarnation)
     return output
+
+
+def job_of(house: House, cycle: CycleView, attempt: int) -> JobSpec:
+    """The job of an attempt of the cycle's plan: the same however often it is asked for."""
+    training, settings = _plan(cycle), cycle.loop.training
+    adjustment = cycle.adjustments.get(attempt, Adjustment())
+    minted = Attempt(number=attempt, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus, adjustment=adjustment)
+    return house.trainers[training.method].job(training, minted)
 
 
 def _resume(house: House, cycle: CycleView, spec: JobSpec) -> Output:
@@ -100,10 +107,10 @@ def _resume(house: House, cycle: CycleView, spec: JobSpec) -> Output:
 
 def accept(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001 -- all effects have one signature
     """A finished checkpoint becomes a model version only if its bytes are the model that it claims to be."""
-    training, attempt = _plan(cycle), cycle.incarnations[-1].attempt
-    bound = house.artifacts.resolve(f"checkpoint/{training.id}/a{attempt}")
+    training, last = _plan(cycle), cycle.incarnations[-1]
+    bound = house.artifacts.resolve(checkpoint_name(training.id, last.attempt, last.number))
     if bound is None:
-        raise Permanent(f"the job of attempt {attempt} says it is done but published no checkpoint; look at its log")
+        raise Permanent(f"the job of attempt {last.attempt} says it is done but published no checkpoint; look at its log")
     checkpoint = Checkpoint.model_validate_json(house.artifacts.get(bound))
     folder = house.artifacts.fetch(checkpoint.files, house.scratch / "models" / checkpoint.files)
     found = house.read_model(folder, checkpoint.files, checkpoint.model.parent)

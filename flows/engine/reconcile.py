@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-
-from contracts.cycle import Append, Row, State
+from contracts.cycle import Append, Row, State, Step
 from contracts.errors import RatchetError, Retryable
-from contracts.ids import cycle_stream, line_stream, rollout_stream
+from contracts.ids import line_stream, rollout_stream
 from contracts.loop import RolloutSettings
 from contracts.serving import ModelVersion, Route
 from flows.core.rollout import SetWeight
 from flows.core.views import CycleView, LineView, RolloutView
-from flows.engine.effects import sole_route
+from flows.engine.effects import job_of, sole_route
 from flows.engine.house import House, leased
 from flows.engine.rollout import step_route
 
@@ -135,13 +133,20 @@ def _aliases(house: House, line: LineView, cycle: CycleView | None, _rollout: Ro
 
 
 def _jobs(house: House, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
-    """The job of a cycle that was ended from outside must not train on."""
-    if cycle is not None or line.cycles == 0:
+    """Nobody's job trains on: not one of a cycle that has ended, nor of an attempt that another has followed."""
+    if line.cycles == 0:
         return []
-    last = house.cycle_view(cycle_stream(line.line, line.cycles))
-    if last.state not in (State.CANCELLED, State.SUPERSEDED) or not last.incarnations or last.incarnations[-1].outcome is not None:
-        return []
-    with contextlib.suppress(RatchetError):
-        house.executor.cancel(last.incarnations[-1].job)
-        return [f"cancelled the job {last.incarnations[-1].job} of {last.id}"]
-    return []
+    wanted, mended = _wanted_job(house, cycle), []
+    for name in house.executor.live():
+        if name != wanted:
+            house.executor.cancel(name)
+            mended.append(f"cancelled the job {name}, which nobody waits for")
+    return mended
+
+
+def _wanted_job(house: House, cycle: CycleView | None) -> str | None:
+    """The job of the open cycle's newest attempt: also where we died after it was submitted and before that was written down."""
+    if cycle is None or cycle.state not in (State.TRAINING_APPROVED, State.ATTEMPT):
+        return None
+    attempts = [int(key.split("/")[1]) for key in cycle.intended if key.startswith(f"{Step.TRAIN}/")]
+    return job_of(house, cycle, max(attempts)).name if attempts else None

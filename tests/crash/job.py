@@ -43,5 +43,5 @@ files = artifacts.put_folder(model)
 checkpoint = Checkpoint(
     plan=plan.id, attempt=1, incarnation=incarnation, step=2, files=files, model=model_ref(model, files), metrics={"loss": 0.5}
 )
-artifacts.bind(f"checkpoint/{plan.id}/a1", artifacts.put(canonical(checkpoint)))
+artifacts.bind(f"checkpoint/{plan.id}/a1/i{os.environ['RATCHET_INCARNATION']}", artifacts.put(canonical(checkpoint)))
 write_atomic(here / "ended.json", canonical({"outcome": "done", "reason": "2 steps"}))

@@ -26,6 +26,7 @@ def check(town: Town) -> None:
     view, line = town.view(), town.house.line_view()
     assert view.ended
     check_attempts(town)
+    assert town.executor.live() == [], "nobody's job trains on"
     assert line.open_cycle is None
     assert line.rollback_asked is None
     route = town.router.read("sim")

@@ -77,6 +77,8 @@ class Scenario:
     """What failed jobs ask the next attempt to change, by attempt; nothing afterwards."""
     attempts: int = 2
     """The loop's budget."""
+    restarts: bool = False
+    """The executor restarts preempted jobs by itself, as a cluster does."""
     difference: float = 0.2
     bad_canary: bool = False
     dark: bool = False
@@ -97,6 +99,7 @@ def scenario(seed: int) -> Scenario:
         seed=seed,
         asks=tuple(_asks(watch) for _ in range(4)),
         attempts=watch.randint(2, 4),
+        restarts=watch.random() < 0.5,
         method=draw.choice([Method.DPO, Method.DPO, Method.GRPO, Method.NONE]),
         outcomes=tuple(draw.choices(outcomes, [4, 4, 2, 0.5, 4], k=draw.randrange(5))),
         difference=draw.choice([0.2, 0.2, 0.2, 0.0, -0.2]),
@@ -141,7 +144,7 @@ class Town:
         world, loop = self.world, loop_for(scenario.people, scenario.attempts)
         self.router = FakeRouter(world)
         self.router.watch = self.check_route
-        self.executor = FakeExecutor(world, self._outcome)
+        self.executor = FakeExecutor(world, self._outcome, restarts=scenario.restarts)
         self.executor.propose = self._asks
         self.house = House(
             loop=loop,

@@ -19,7 +19,7 @@ from typing import Any
 from contracts.errors import Permanent, RatchetError
 from contracts.exits import DONE, FAILURE, PERMANENT, PREEMPTED, Outcome
 from contracts.files import FolderArtifacts, write_atomic
-from contracts.ids import canonical
+from contracts.ids import canonical, checkpoint_name
 from contracts.model import model_ref
 from contracts.training import Checkpoint, Method
 from trainers import health as health_rules
@@ -53,7 +53,7 @@ class Wrapper:
 
     def run(self) -> Result:
         """Trains and publishes, or finds that an earlier incarnation has."""
-        if self.artifacts.resolve(_name(self.job)):
+        if self._published_before():
             return Result(Outcome.DONE, "an earlier incarnation had published the checkpoint", self.recipe.steps, {})
         self._check()
         self.job.events.write("started", self.job.resume.step if self.job.resume else 0, plan=self.job.plan.id)
@@ -61,6 +61,15 @@ class Wrapper:
         if result.outcome == Outcome.DONE:
             self._publish(result)
         return result
+
+    def _published_before(self) -> bool:
+        """Whether an earlier incarnation published before this one began: then this one, which counts now, vouches for it."""
+        for number in range(self.job.incarnation, 0, -1):
+            bound = self.artifacts.resolve(checkpoint_name(self.job.plan.id, self.job.attempt, number))
+            if bound:
+                self.artifacts.bind(_name(self.job), bound)
+                return True
+        return False
 
     def follow(self) -> Result:
         """On another node than the first: trains along, and says what the first one's result is. It writes and judges nothing."""
@@ -180,7 +189,7 @@ def _module(method: Method) -> str:
 
 
 def _name(job: Job) -> str:
-    return f"checkpoint/{job.plan.id}/a{job.attempt}"
+    return checkpoint_name(job.plan.id, job.attempt, job.incarnation)
 
 
 def _wait(trainer: subprocess.Popen[bytes]) -> int | None:

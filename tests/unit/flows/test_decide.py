@@ -115,7 +115,10 @@ def run(attempt: int, number: int, outcome: Outcome | None = None) -> Incarnatio
         ((run(1, 1, Outcome.PREEMPTED),), Do(Step.TRAIN, train_key(1, 2))),
         ((run(1, 1, Outcome.LOST),), Do(Step.TRAIN, train_key(1, 2))),
         ((run(1, 3, Outcome.LOST),), Do(Step.TRAIN, train_key(1, 4))),
-        ((run(1, 4, Outcome.LOST),), State.FAILED),
+        (tuple(run(1, n, Outcome.LOST) for n in (1, 2, 3)), Do(Step.TRAIN, train_key(1, 4))),
+        (tuple(run(1, n, Outcome.LOST) for n in (1, 2, 3, 4)), State.FAILED),
+        (tuple(run(1, n, Outcome.PREEMPTED) for n in (1, 4, 9)), Do(Step.TRAIN, train_key(1, 10))),
+        ((replace(run(1, 1, Outcome.PREEMPTED), successor=4),), Do(Step.TRAIN, train_key(1, 4))),
         ((run(1, 1, Outcome.FAILED),), Do(Step.TRAIN, train_key(2, 1))),
         ((run(2, 1, Outcome.FAILED),), State.FAILED),
         ((run(1, 1, Outcome.PERMANENT),), State.FAILED),
@@ -124,6 +127,13 @@ def run(attempt: int, number: int, outcome: Outcome | None = None) -> Incarnatio
 def test_attempts_and_restarts_have_budgets(incarnations: tuple[Incarnation, ...], expected: Any) -> None:
     decision = decide(training(*incarnations), Seen(), NOON)
     assert (decision.state if isinstance(decision, End) else decision) == expected
+
+
+def test_a_gang_that_the_cluster_restarted_is_followed() -> None:
+    """Its own steps do not count any more, however new: who wrote them may be cut off from the others."""
+    seen = Seen(job=JobStatus(state=JobState.RUNNING, incarnation=4, step=2, total=9), saved=resume(1, 8))
+    decision = decide(training(run(1, 1)), seen, NOON)
+    assert decision == JobEnded(1, 1, Outcome.PREEMPTED, "the cluster restarted its gang", successor=4)
 
 
 ASKS = Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=4)

@@ -195,11 +195,12 @@ def test_what_an_earlier_incarnation_published_is_not_trained_again(bare: Any) -
     plan = bare.plan(Method.DPO)
     spec = bare.spec(plan)
     done = Checkpoint(plan=plan.id, attempt=1, incarnation=1, step=9, files=bare.start.files, model=bare.start, metrics={})
-    bare.artifacts.bind(f"checkpoint/{plan.id}/a1", bare.artifacts.put(canonical(done)))
-    bare.executor.submit(spec, 1)
+    bare.artifacts.bind(f"checkpoint/{plan.id}/a1/i1", bare.artifacts.put(canonical(done)))
+    bare.executor.submit(spec, 2)
     status = bare.wait(spec)
     assert status.outcome == Outcome.DONE
     assert "earlier incarnation" in status.reason
+    assert bare.artifacts.resolve(f"checkpoint/{plan.id}/a1/i2") == bare.artifacts.resolve(f"checkpoint/{plan.id}/a1/i1")
 
 
 def test_four_bits_without_their_library_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_a_run_is_watched_kept_and_published(workshop: Any, job: Callable[..., J
     assert progress[0].data["abstained"] == 0.0
     assert 0 <= progress[0].data["reward"] <= 1
     assert [event.step for event in events if event.kind == "checkpoint"] == [2, 4]
-    bound = workshop.artifacts.resolve(f"checkpoint/{spec.plan}/a1")
+    bound = workshop.artifacts.resolve(f"checkpoint/{spec.plan}/a1/i1")
     checkpoint = Checkpoint.model_validate_json(workshop.artifacts.get(bound))
     same = {"weights", "files"}
     assert checkpoint.model.model_dump(exclude=same) == workshop.start.model_dump(exclude=same), "only weights may differ"
@@ -95,7 +95,7 @@ def test_an_incomplete_last_step_is_neither_kept_nor_published(workshop: Any, jo
     status = workshop.wait(spec)
     assert status.outcome == Outcome.FAILED
     assert "model-00001-of-00001.safetensors (cut short)" in status.reason, (status, workshop.log(spec))
-    assert workshop.artifacts.resolve(f"checkpoint/{spec.plan}/a1") is None
+    assert workshop.artifacts.resolve(f"checkpoint/{spec.plan}/a1/i1") is None
 
 
 @pytest.mark.parametrize(("stub", "words"), [("raise", "Dynamic sampling has reached"), ("nan", "grad_norm is nan at step 2")])

@@ -1,0 +1,92 @@
+"""Fakes of what brings data in and hands it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from contracts.data import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from contracts.fakes.state import World
+from contracts.ids import Digest, canonical, digest
+from contracts.ports import ModelClient, Progress
+
+
+class FakeSource:
+    """Batches from memory."""
+
+    def __init__(self, name: str, batches: Sequence[RawBatch] = ()) -> None:
+        self.name = name
+        self.held = list(batches)
+        self.finished: list[Digest] = []
+
+    def batches(self) -> Iterator[RawBatch]:
+        return iter(list(self.held))
+
+    def done(self, batch: RawBatch) -> None:
+        self.finished.append(batch.digest)
+
+
+class FakeDatasets:
+    """Datasets whose figures are given."""
+
+    def __init__(self, world: World, facts: Facts) -> None:
+        self.world = world
+        self.facts = facts
+        self.reports: dict[Digest, IngestReport] = {}
+        self.traces = 0
+
+    def ingest(self, batch: RawBatch) -> IngestReport:
+        report = self.reports.get(batch.digest, IngestReport())
+        self.world.once(f"ingest/{batch.digest}", lambda: canonical(report))
+        return report
+
+    def cursor(self) -> Cursor:
+        return Cursor(traces=self.traces, feedback=0, newest=None)
+
+    def edition(self, number: int) -> HoldoutEdition:
+        edition = HoldoutEdition(
+            line="fake", number=number, prompts=digest(f"edition {number}"), size=100, golden=None, normaliser=1, fraction=0.2
+        )
+        return HoldoutEdition.model_validate_json(self.world.once(f"edition/{number}", lambda: canonical(edition)))
+
+    def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
+        made = Snapshot(
+            name=name,
+            as_of=as_of,
+            lake={},
+            samples=digest("samples"),
+            prompts=digest("prompts"),
+            scorers=(),
+            edition=edition.number,
+            counts={"used": self.facts.samples},
+            content=digest(name),
+        )
+        return Snapshot.model_validate_json(self.world.once(name, lambda: canonical(made)))
+
+    def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:  # noqa: ARG002
+        made = ProbeReport(
+            name=name,
+            answers=digest("answers"),
+            prompts=10,
+            samples_per_prompt=4,
+            answered=40,
+            scored=40,
+            failures=0,
+            mean_reward=self.facts.champion_reward,
+            group_coverage=self.facts.group_coverage,
+            best_of_k=self.facts.best_of_k,
+        )
+        return ProbeReport.model_validate_json(self.world.once(name, lambda: canonical(made)))
+
+    def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
+        made = TrainingSet(
+            name=name,
+            snapshot=snapshot.content,
+            probe=probe.answers if probe else None,
+            pairs=digest("pairs"),
+            prompts=digest("prompts"),
+            demonstrations=digest("demonstrations"),
+            facts=self.facts,
+            content=digest([name, "set"]),
+        )
+        return TrainingSet.model_validate_json(self.world.once(name, lambda: canonical(made)))

@@ -1,0 +1,121 @@
+"""Fakes of what trains: jobs that end as told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from contracts.exits import Outcome
+from contracts.fakes.state import World, fake_model
+from contracts.ids import canonical, checkpoint_name, digest, job_name
+from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
+
+
+class FakeTrainer:
+    """A plan's job, without a program."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        return {"steps": 10, **changes}
+
+    def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
+        return JobSpec(
+            name=job_name(plan.id, attempt.number, digest([self.method, attempt.model_dump(mode="json")])),
+            plan=plan.id,
+            attempt=attempt.number,
+            command=("true",),
+            environment={},
+            inputs={},
+            plan_json=canonical(plan).decode(),
+            grace_seconds=1,
+        )
+
+
+class FakeExecutor:
+    """Jobs that end as told: `script` gives each incarnation's outcome, and each observation moves a job on by one step."""
+
+    propose: Callable[[int, int], Proposal | None] = staticmethod(lambda _attempt, _incarnation: None)
+    """What a failed incarnation asks the next attempt to change."""
+
+    def __init__(self, world: World, script: Callable[[int, int], Outcome], steps: int = 3, restarts: bool = False) -> None:
+        self.restarts = restarts  # as a cluster does: whole, by itself, and now and then with a gap in the numbers
+        self.world = world
+        self.script = script
+        self.steps = steps
+        self.specs: dict[str, JobSpec] = {}
+        self.started: dict[str, int] = {}
+        self.step: dict[str, int] = {}
+        self.pinned: dict[str, ResumePoint] = {}
+        self.log: dict[str, list[JobEvent]] = {}
+        self.cancelled: set[str] = set()
+        self.over: set[str] = set()
+
+    def submit(self, spec: JobSpec, incarnation: int) -> None:
+        if self.started.get(spec.name, 0) >= incarnation:
+            return
+        self.world.faults(f"before submit {spec.name}/{incarnation}")
+        self.world.effects[f"submit/{spec.name}/{incarnation}"] += 1
+        self.specs[spec.name] = spec
+        self.over.discard(spec.name)
+        self.started[spec.name] = incarnation
+        resume = self.pinned.get(spec.name)
+        self.step[spec.name] = resume.step if resume else 0
+        self.world.faults(f"after submit {spec.name}/{incarnation}")
+
+    def observe(self, name: str) -> JobStatus:
+        if name not in self.started:
+            return JobStatus(state=JobState.ABSENT)
+        incarnation, spec = self.started[name], self.specs[name]
+        outcome = Outcome.LOST if name in self.cancelled else self.script(spec.attempt, incarnation)
+        stop = self.steps if outcome is Outcome.DONE else max(1, self.steps - 1)
+        if self.step[name] < stop:
+            self.step[name] += 1
+            self._save(spec, incarnation)
+            return JobStatus(state=JobState.RUNNING, incarnation=incarnation, step=self.step[name], total=self.steps)
+        if self.restarts and outcome in (Outcome.PREEMPTED, Outcome.LOST) and name not in self.cancelled:
+            return self._restart(spec, incarnation)
+        self.over.add(name)
+        if outcome is Outcome.DONE:
+            self._publish(spec, incarnation)
+        asks = self.propose(spec.attempt, incarnation) if outcome is Outcome.FAILED else None
+        said = f"scripted {outcome}"
+        return JobStatus(state=JobState.ENDED, incarnation=incarnation, step=self.step[name], outcome=outcome, reason=said, proposal=asks)
+
+    def _restart(self, spec: JobSpec, incarnation: int) -> JobStatus:
+        resume = self.pinned.get(spec.name)
+        self.started[spec.name] = incarnation + 1 + incarnation % 2
+        self.step[spec.name] = resume.step if resume else 0
+        return JobStatus(state=JobState.PENDING, incarnation=self.started[spec.name], total=self.steps)
+
+    def _save(self, spec: JobSpec, incarnation: int) -> None:
+        step = self.step[spec.name]
+        data = {"path": f"a{spec.attempt}/i{incarnation}/step_{step}", "manifest": digest([spec.name, incarnation, step])}
+        event = JobEvent(at=0.0, incarnation=incarnation, kind="checkpoint", step=step, data=data)
+        self.log.setdefault(spec.name, []).append(event)
+
+    def _publish(self, spec: JobSpec, incarnation: int) -> None:
+        model = fake_model(f"trained {spec.plan}")
+        checkpoint = Checkpoint(
+            plan=spec.plan,
+            attempt=spec.attempt,
+            incarnation=incarnation,
+            step=self.steps,
+            files=model.files,
+            model=model,
+            metrics={"loss": 0.1},
+        )
+        self.world.once(checkpoint_name(spec.plan, spec.attempt, incarnation), lambda: canonical(checkpoint))
+
+    def events(self, name: str, since: int = 0) -> list[JobEvent]:
+        return self.log.get(name, [])[since:]
+
+    def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
+        self.pinned[spec.name] = resume
+
+    def cancel(self, name: str) -> None:
+        self.cancelled.add(name)
+
+    def live(self) -> list[str]:
+        return [name for name in self.started if name not in self.cancelled and name not in self.over]

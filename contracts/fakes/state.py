@@ -1,0 +1,148 @@
+"""Fakes of what keeps things: a clock, the ledger, artifacts; and the world that counts what really happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from contracts.chain import GENESIS, seal
+from contracts.cycle import Append, Entry, Lease
+from contracts.errors import Conflict, Fenced, Permanent
+from contracts.ids import Digest, canonical, digest
+from contracts.model import ModelRef
+
+Faults = Callable[[str], None]
+
+
+def no_faults(_where: str) -> None:
+    """Nothing goes wrong."""
+
+
+class FakeClock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self.time = start
+
+    def now(self) -> datetime:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+class MemoryLedger:
+    """The ledger's law in a dictionary."""
+
+    def __init__(self, faults: Faults = no_faults) -> None:
+        self.rows: dict[str, list[Entry]] = {}
+        self.leases: dict[str, Lease] = {}
+        self.faults = faults
+
+    def read(self, stream: str, after: int = 0) -> list[Entry]:
+        return self.rows.get(stream, [])[after:]
+
+    def streams(self, prefix: str) -> list[str]:
+        return sorted(stream for stream in self.rows if stream.startswith(prefix))
+
+    def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
+        self.faults("before append")
+        if lease is not None and (lease.name not in self.leases or self.leases[lease.name].epoch != lease.epoch):
+            raise Fenced(f"the lease {lease.name!r} (epoch {lease.epoch}) has passed to another process")
+        lengths = {append.stream: len(self.rows.get(append.stream, [])) for append in appends}
+        for append in appends:
+            if lengths[append.stream] != append.after:
+                raise Conflict(f"{append.stream} has moved on")
+            lengths[append.stream] += len(append.rows)
+        written = []
+        for append in appends:
+            rows = self.rows.setdefault(append.stream, [])
+            for row in append.rows:
+                previous = rows[-1].hash if rows else GENESIS
+                rows.append(seal(append.stream, len(rows) + 1, row, at, lease.epoch if lease else 0, previous))
+                written.append(rows[-1])
+        self.faults("after append")
+        return written
+
+    def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
+        current = self.leases.get(name)
+        if current and current.holder != holder and current.expires > now:
+            return None
+        epoch = current.epoch + 1 if current else 1
+        self.leases[name] = Lease(name=name, holder=holder, epoch=epoch, expires=now + timedelta(seconds=ttl))
+        return self.leases[name]
+
+    def holder(self, name: str) -> Lease | None:
+        return self.leases.get(name)
+
+    def renew(self, lease: Lease, ttl: float, now: datetime) -> Lease:
+        if lease.name not in self.leases or self.leases[lease.name].epoch != lease.epoch:
+            raise Fenced(f"the lease {lease.name!r} has passed to another process")
+        self.leases[lease.name] = lease.model_copy(update={"expires": now + timedelta(seconds=ttl)})
+        return self.leases[lease.name]
+
+    def release(self, lease: Lease) -> None:
+        if lease.name in self.leases and self.leases[lease.name].epoch == lease.epoch:
+            self.leases[lease.name] = lease.model_copy(update={"expires": datetime.fromtimestamp(0, UTC)})
+
+
+class MemoryArtifacts:
+    """Content by digest, names bound once."""
+
+    def __init__(self) -> None:
+        self.content: dict[Digest, bytes] = {}
+        self.names: dict[str, Digest] = {}
+
+    def put(self, data: bytes) -> Digest:
+        self.content[digest(data)] = data
+        return digest(data)
+
+    def put_file(self, path: Path) -> Digest:
+        return self.put(path.read_bytes())
+
+    def put_folder(self, path: Path) -> Digest:
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return self.put(canonical({"files": {file.relative_to(path).as_posix(): self.put_file(file) for file in files}}))
+
+    def get(self, digest: Digest) -> bytes:
+        if digest not in self.content:
+            raise Permanent(f"artifact {digest[:12]} is absent")
+        return self.content[digest]
+
+    def fetch(self, digest: Digest, into: Path) -> Path:
+        return into / digest
+
+    def bind(self, name: str, digest: Digest) -> Digest:
+        return self.names.setdefault(name, digest)
+
+    def resolve(self, name: str) -> Digest | None:
+        return self.names.get(name)
+
+
+@dataclass
+class World:
+    """What the fakes share: the outside, its faults, and how often each named effect happened."""
+
+    faults: Faults = no_faults
+    effects: Counter[str] = field(default_factory=Counter)
+    artifacts: MemoryArtifacts = field(default_factory=MemoryArtifacts)
+
+    def once(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """An effect that is idempotent by its name: it happens at most once, whatever the faults."""
+        bound = self.artifacts.resolve(name)
+        if bound is None:
+            self.faults(f"before {name}")
+            self.effects[name] += 1
+            bound = self.artifacts.bind(name, self.artifacts.put(make()))
+            self.faults(f"after {name}")
+        return self.artifacts.get(bound)
+
+
+def fake_model(name: str) -> ModelRef:
+    """A model that is only its digests."""
+    return ModelRef(
+        weights=digest(name), tokenizer=digest("t"), chat_template=digest("c"), generation_config=digest("g"), files=digest(name)
+    )
