@@ -1,0 +1,1 @@
+"""Machine profiles as data: one file adds one."""
