@@ -151,7 +151,7 @@ def _program(one: Part) -> None:
 
 
 def _crds(one: Part) -> None:
-    """Copied, so that a running rig needs neither Go nor its module cache."""
+    """Copied, so that a running rig needs neither Go nor its module cache. What else lies in a module's folder stays there."""
     module = Path(json.loads(_go(one.component, "mod", "download", "-json", one.package))["Dir"])
     target = home(one.component) / one.path
     partial = target.with_name(f".{one.name}.partial")
@@ -159,6 +159,6 @@ def _crds(one: Part) -> None:
     partial.mkdir(parents=True)
     for folder in one.folders:
         for file in sorted((module / folder).glob("*.yaml")):
-            if file.name != "kustomization.yaml":
-                (partial / f"{Path(folder).parts[-2]}-{file.name}").write_bytes(file.read_bytes())
+            if "\nkind: CustomResourceDefinition\n" in file.read_text():
+                (partial / file.name).write_bytes(file.read_bytes())
     partial.rename(target)

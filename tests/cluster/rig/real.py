@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster.rig import cgroups
@@ -40,7 +39,7 @@ def start(site: Site, processes: Processes, number: int) -> str:
     folder = site.root / name
     folder.mkdir()
     cgroups.make(group(site.name, name))
-    for private in PRIVATE:
+    for private in PRIVATE:  # left there, empty: removing one would unmount what the node of another rig has mounted over it
         Path(private).mkdir(parents=True, exist_ok=True)
     runtime, kubelet = _containerd(site, folder), _kubelet(site, folder, name, number)
     socket = str(folder / "c.sock")
@@ -62,9 +61,6 @@ def sweep(rig: str) -> None:
     """What nodes that died with their runner left behind; `rig` is the rig's name on this machine."""
     for name in {path.name for path in cgroups.groups(f"{rig}-real-")}:
         cgroups.remove(name)
-    for private in PRIVATE:
-        with suppress(OSError):  # in use by others, or never there
-            Path(private).rmdir()
 
 
 def group(rig: str, node: str) -> str:

@@ -1,0 +1,237 @@
+"""The rig itself: it comes up, places gangs, breaks as a cloud breaks, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.gangs import JOBS, gang, pretended, real
+from tests.cluster.rig import cgroups
+from tests.cluster.rig.api import until
+from tests.cluster.rig.build import RigError
+from tests.cluster.rig.cluster import REPO, Rig
+from tests.cluster.rig.processes import Processes, born, send
+from tests.cluster.rig.site import name_of
+
+pytestmark = pytest.mark.slow
+
+RESTART = {"event": "PodEvicted", "action": "RestartJob"}
+WORKER = """
+import signal, socket, sys, time
+def stop(*_):
+    open("{folder}/" + socket.gethostname() + ".stopped", "w").close()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+peers = open("/etc/volcano/worker.host").read().split()
+deadline = time.monotonic() + 40
+for peer in peers:
+    while True:
+        try:
+            socket.gethostbyname(peer)
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+open("{folder}/" + socket.gethostname(), "w").write(" ".join(peers))
+time.sleep({seconds})
+"""
+RUNNER = """
+import pathlib, time
+from tests.cluster.rig.cluster import Rig
+Rig(pathlib.Path({folder!r})).up(guarded=True)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def submit(rig: Rig, namespace: str, job: dict) -> None:
+    rig.api.call("POST", f"{JOBS}/namespaces/{namespace}/jobs", job)
+
+
+def job_state(rig: Rig, namespace: str, name: str) -> str:
+    return rig.api.get(f"{JOBS}/namespaces/{namespace}/jobs/{name}")["status"].get("state", {}).get("phase", "")
+
+
+def running(rig: Rig, namespace: str) -> list[str]:
+    return [pod["metadata"]["name"] for pod in rig.pods(namespace, "Running")]
+
+
+def taints(rig: Rig, node: str) -> list[str]:
+    return [taint["key"] for taint in rig.api.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])]
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What of the rig in `folder` is still on this machine."""
+    name = name_of(folder)
+    processes = [f"process {pid}" for pid, _ in Processes(folder).marked()]
+    named = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit() and _speaks_of(entry, str(folder))]
+    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
+    interfaces = [path.name for path in Path("/sys/class/net").iterdir() if path.name == name]
+    files = [str(path) for path in folder.iterdir() if path.name != "log"] if folder.exists() else []
+    return processes + named + mounts + interfaces + files + [str(path) for path in cgroups.groups(name)]
+
+
+def _speaks_of(process: Path, folder: str) -> bool:
+    """Whether its command line names the folder."""
+    if int(process.name) == os.getpid() or born(int(process.name)) is None:
+        return False
+    try:
+        return f"{folder}/" in (process / "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return False
+
+
+def test_a_gang_runs_when_its_last_node_comes_and_not_before(rig: Rig, namespace: str) -> None:
+    rig.fake_nodes(2)
+    submit(rig, namespace, gang("three", 3, pretended(gpus=8)))
+    until(lambda: len(rig.pods(namespace)) == 3, 20, "the gang's pods")
+    unplaced = "/apis/scheduling.volcano.sh/v1beta1/namespaces/" + namespace + "/podgroups"
+    until(lambda: "Unschedulable" in str(rig.api.items(unplaced)), 20, "the scheduler's refusal")
+    assert running(rig, namespace) == []
+    rig.fake_nodes(1)
+    until(lambda: len(running(rig, namespace)) == 3, 20, "the whole gang")
+    until(lambda: job_state(rig, namespace, "three") == "Running", 10, "the job's state")
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "Completed"), (78, "Aborted"), (1, "Running")])
+def test_a_pretended_pod_ends_as_its_annotations_say(rig: Rig, namespace: str, code: int, state: str) -> None:
+    rig.fake_nodes(2)
+    policies = (
+        {"exitCode": 78, "action": "AbortJob"},
+        {"event": "PodFailed", "action": "RestartJob"},
+        {"event": "TaskCompleted", "action": "CompleteJob"},
+    )
+    submit(rig, namespace, gang("two", 2, pretended(gpus=8), policies))
+    until(lambda: len(running(rig, namespace)) == 2, 20, "the gang")
+    before = {pod["metadata"]["uid"] for pod in rig.pods(namespace)}
+    for name in ("two-worker-0", "two-worker-1") if code == 0 else ("two-worker-0",):
+        rig.end_pod(namespace, name, code, after="200ms")
+    until(lambda: before != {pod["metadata"]["uid"] for pod in rig.pods(namespace, "Running")}, 10, "the pods' end")
+    until(lambda: job_state(rig, namespace, "two") == state, 20, f"state {state}")
+    if state == "Running":
+        until(lambda: len(running(rig, namespace)) == 2, 20, "the gang's return")
+        assert not before & {pod["metadata"]["uid"] for pod in rig.pods(namespace, "Running")}
+
+
+def test_a_silenced_node_is_lost_without_a_word(rig: Rig, namespace: str) -> None:
+    quiet, loud = rig.fake_nodes(2)
+    pod = pretended(gpus=8) | {"tolerations": [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}]}
+    submit(rig, namespace, gang("pair", 2, pod))
+    until(lambda: len(running(rig, namespace)) == 2, 20, "the gang")
+    rig.silence(quiet)
+
+    def unreachable() -> bool:
+        return any(
+            taint["key"] == "node.kubernetes.io/unreachable" for taint in rig.api.get(f"/api/v1/nodes/{quiet}")["spec"].get("taints", [])
+        )
+
+    until(unreachable, 40, "the node's loss")
+    until(lambda: [p for p in rig.pods(namespace) if "deletionTimestamp" in p["metadata"]], 20, "the eviction")
+    time.sleep(3)
+    (stuck,) = [p for p in rig.pods(namespace) if "deletionTimestamp" in p["metadata"]]
+    assert stuck["spec"]["nodeName"] == quiet, "nobody confirms the pod's end"
+    assert taints(rig, loud) == []
+
+
+def test_the_control_plane_dies_and_comes_back_with_its_memory(rig: Rig, namespace: str) -> None:
+    rig.fake_nodes(1)
+    rig.kill("apiserver")
+    assert not rig.api.ready()
+    rig.restart("apiserver")
+    rig.kill("etcd")
+    rig.restart("etcd")
+    submit(rig, namespace, gang("after", 1, pretended(gpus=8)))
+    until(lambda: running(rig, namespace), 30, "a gang after the outage")
+    assert [name for name in rig.processes.names() if not rig.processes.alive(name)] == []
+
+
+def test_two_rigs_live_side_by_side_and_die_apart(rig: Rig, make_rig: Callable[[], Rig]) -> None:
+    other = make_rig()
+    other.up()
+    with pytest.raises(RigError, match="a rig is up"):
+        other.up()
+    (node,) = other.fake_nodes(1, prefix="elsewhere")
+    assert rig.api.get(f"/api/v1/nodes/{node}") is None
+    other.down()
+    assert leftovers(other.folder) == []
+    assert rig.api.ready()
+    other.down()
+
+
+def test_a_killed_runner_leaves_nothing(make_rig: Callable[[], Rig]) -> None:
+    folder = make_rig().folder
+    code = RUNNER.format(folder=str(folder))
+    with subprocess.Popen([sys.executable, "-c", code], cwd=REPO, stdout=subprocess.PIPE, text=True) as runner:
+        assert runner.stdout is not None
+        assert runner.stdout.readline() == "up\n"
+        assert leftovers(folder)
+        runner.send_signal(signal.SIGKILL)
+    until(lambda: leftovers(folder) == [], 30, "the end of the rig", lambda: "\n".join(leftovers(folder)))
+
+
+def test_a_recycled_pid_is_left_alone() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger:
+        start = born(stranger.pid)
+        assert start is not None
+        assert not send(stranger.pid, start - 1, signal.SIGKILL)
+        assert born(stranger.pid) == start
+        assert send(stranger.pid, start, signal.SIGKILL)
+
+
+def test_real_processes_of_a_gang_find_and_leave_each_other(real_rig: Rig, real_namespace: str, tmp_path: Path) -> None:
+    code = WORKER.format(folder=tmp_path, seconds=600)
+    submit(real_rig, real_namespace, gang("pair", 2, real(2, "/usr/bin/python3", "-uc", code, write=(tmp_path,)), (RESTART,)))
+
+    def story() -> str:
+        return _story(real_rig, real_namespace)
+
+    until(lambda: {p.name for p in tmp_path.iterdir()} >= {"pair-worker-0", "pair-worker-1"}, 60, "both processes", story)
+    assert (tmp_path / "pair-worker-0").read_text() == "pair-worker-0.pair pair-worker-1.pair"
+    assert {pod["spec"]["nodeName"] for pod in real_rig.pods(real_namespace)} == {"real-0", "real-1"}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "pair-worker-1"}}
+    before = {pod["metadata"]["uid"] for pod in real_rig.pods(real_namespace)}
+    real_rig.api.call("POST", f"/api/v1/namespaces/{real_namespace}/pods/pair-worker-1/eviction", eviction)
+    until(lambda: {p.name for p in tmp_path.glob("*.stopped")} == {"pair-worker-0.stopped", "pair-worker-1.stopped"}, 30, "SIGTERM in both")
+    until(lambda: len(running(real_rig, real_namespace)) == 2, 60, "the gang's return", story)
+    assert not before & {pod["metadata"]["uid"] for pod in real_rig.pods(real_namespace)}
+
+
+def test_a_lost_real_node_takes_its_processes_and_down_leaves_nothing(real_rig: Rig, make_rig: Callable[[], Rig], tmp_path: Path) -> None:
+    other = make_rig()
+    other.up(real_nodes=1)
+    code = WORKER.format(folder=tmp_path, seconds=600)
+    submit(other, "default", gang("alone", 1, real(2, "/usr/bin/python3", "-uc", code, write=(tmp_path,))))
+    until(lambda: (tmp_path / "alone-worker-0").exists(), 60, "the process", lambda: _story(other, "default"))
+    working = [pid for pid in _processes() if str(tmp_path) in _command(pid)]
+    assert working
+    other.lose("real-0")
+    assert [pid for pid in _processes() if str(tmp_path) in _command(pid)] == []
+    assert not (tmp_path / "alone-worker-0.stopped").exists(), "it had time to say goodbye"
+    assert other.api.get("/api/v1/nodes/real-0") is not None, "nobody told the cluster"
+    other.real_nodes(1)
+    other.down()
+    assert leftovers(other.folder) == []
+    assert real_rig.processes.alive("real-0"), "the other rig's node of the same name"
+
+
+def _story(rig: Rig, namespace: str) -> str:
+    return rig.kubectl("get", "pods,events", "--namespace", namespace, "-o", "wide", check=False)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace") if born(pid) else ""
+    except OSError:
+        return ""
