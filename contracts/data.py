@@ -166,6 +166,10 @@ class ProbeReport(Frozen):
     """Share of probed prompts whose rewards are mixed: what GRPO can learn from."""
     best_of_k: float | None
     """Mean of the best reward per prompt: the most that GRPO could gain by sharpening."""
+    usual_reward: float | None = None
+    """Mean over prompts of the reward of the answer that came most often: about what users get, who see no draws at random.
+    From prompts whose reference says nothing of the model's answer (reference, logged) where there are enough of them, else from
+    all: users correct where the model was wrong, and so name its hardest prompts."""
 
 
 class TrainingSet(Frozen):
@@ -208,6 +212,8 @@ class Facts(Frozen):
     best_of_k: float | None
     off_policy: float | None
     """Share of the pairs' answers that no version of this line wrote."""
+    usual_reward: float | None = None
+    """Mean reward of the champion's most frequent answer to each probed prompt; what is missing from 1 is the room for training."""
 
 
 TrainingSet.model_rebuild()

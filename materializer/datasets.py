@@ -30,7 +30,7 @@ from materializer.ingest import ingest
 from materializer.label import attach, label, prompts_of, references
 from materializer.lake import Lake, until
 from materializer.pairs import make_pairs
-from materializer.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards
+from materializer.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, usual
 from materializer.schemas import empty, parquet, read_parquet
 from materializer.seen import Seen
 from rewards.panel import Panel
@@ -207,6 +207,7 @@ class LakeDatasets:
             mean_reward=float(rewards.sum()) / len(rewards) if len(rewards) else None,
             group_coverage=coverage(groups),
             best_of_k=best_of(groups),
+            usual_reward=usual(probed.answers, prompts),
         )
 
     def _assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:

@@ -61,4 +61,5 @@ def measure(
         champion_reward=probe.mean_reward if probe else None,
         best_of_k=probe.best_of_k if probe else None,
         off_policy=off_policy(pairs.own),
+        usual_reward=probe.usual_reward if probe else None,
     )

@@ -22,6 +22,8 @@ from rewards.panel import Panel
 
 MIXED = 1e-6
 """Rewards of one prompt that differ by more are mixed."""
+_LEAST_UNBIASED = 20
+"""Scored prompts with a reference that did not come from an error of the model, from which on these alone say how good it is."""
 
 
 @dataclass(frozen=True)
@@ -100,3 +102,19 @@ def coverage(groups: Mapping[str, Sequence[float]]) -> float | None:
 def best_of(groups: Mapping[str, Sequence[float]]) -> float | None:
     """Mean over prompts of the best reward."""
     return fmean(max(group) for group in groups.values()) if groups else None
+
+
+def usual(answers: pl.DataFrame, prompts: pl.DataFrame) -> float | None:
+    """Mean over prompts of the reward of the most frequent answer; of several that are as frequent, their mean. None without rewards.
+
+    `prompts`: records.PROMPTS of those that were asked. The mean over all draws would be lower: a model that is right on
+    every prompt errs in draws at temperature 1.
+    """
+    scored = answers.filter(pl.col("reward").is_not_null())
+    counted = scored.group_by("prompt_id", "answer").agg(pl.len(), pl.col("reward").mean())
+    most = counted.filter(pl.col("len") == pl.col("len").max().over("prompt_id"))
+    rewards = most.group_by("prompt_id").agg(pl.col("reward").mean()).sort("prompt_id")
+    unbiased = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))["prompt_id"].to_list()
+    alone = rewards.filter(pl.col("prompt_id").is_in(unbiased))
+    found = (alone if len(alone) >= _LEAST_UNBIASED else rewards)["reward"].to_list()
+    return fmean(found) if found else None

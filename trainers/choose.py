@@ -4,7 +4,8 @@ It knows what SFT, DPO and GRPO can and cannot learn from; it refuses to know ho
 GRPO sharpens what the model sometimes gets right and cannot learn what it never samples right, so `best_of_k` minus the
 champion's own reward is the most that it can gain; what it never gets right reaches it through right answers by others
 (corrections, references), by SFT or by DPO with an SFT share; a pair whose order is wrong with probability e carries
-(1 - 2e)^2 of a clean pair's information.
+(1 - 2e)^2 of a clean pair's information. Draws at temperature 1 go wrong on prompts that the model usually answers right, so a
+mixed group alone is no sign that anything is to be gained.
 """
 
 from __future__ import annotations
@@ -133,6 +134,16 @@ def _headroom_evidence(case: Case) -> str:
     return "best of k not measured" if gain is None else f"best of k is {gain:.3f} above the champion, the most that GRPO can gain"
 
 
+def _room(case: Case) -> bool:
+    usual = case.facts.usual_reward
+    return usual is None or 1.0 - usual >= MIN_GAIN
+
+
+def _room_evidence(case: Case) -> str:
+    usual = case.facts.usual_reward
+    return "usual reward not measured" if usual is None else f"the champion's usual answers earn {usual:.3f} of 1"
+
+
 def _off_policy_evidence(case: Case) -> str:
     share = case.facts.off_policy
     return "not measured" if share is None else f"{share:.0%} of the pairs' answers were not written by the start model"
@@ -235,6 +246,15 @@ RULES: tuple[Rule, ...] = (
         lambda case: (
             f"a best of k {MIN_GAIN} above the champion" if (_gain(case.facts) or 0.0) < MIN_GAIN else "a champion as good as its best of k"
         ),
+    ),
+    Rule(
+        "room",
+        (Method.SFT, Method.DPO, Method.GRPO),
+        _room,
+        _room_evidence,
+        "there is room above what the champion usually answers",
+        "the champion is right on nearly every probed prompt: no training could show a gain",
+        lambda case: f"usual answers that earn {'more' if _room(case) else 'less'} than {1 - MIN_GAIN:.2f}",
     ),
     Rule(
         "corrections",

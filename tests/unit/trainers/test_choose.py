@@ -183,3 +183,17 @@ def test_more_to_learn_never_stops_training(found: Facts, settings: TrainingSett
         "teachable": found.teachable + extra,
     }
     assert trains(found.model_copy(update=changes), settings, unseen) or not trains(found, settings, unseen)
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
+def test_a_champion_that_is_usually_right_is_not_trained(method: str) -> None:
+    """Mixed groups, headroom, pairs and corrections in plenty: draws at random go wrong where the usual answer is right."""
+    assert pick(facts(usual_reward=0.97), methods=(method,)).method == method
+    done = pick(facts(usual_reward=0.985), methods=(method,))
+    assert done.method == Method.NONE
+    assert "no training could show a gain" in done.reason
+    assert {row.rule: row.change for row in done.rules}["room"] == "usual answers that earn less than 0.98"
+
+
+def test_a_champion_that_nobody_probed_may_be_trained() -> None:
+    assert pick(facts(usual_reward=None)).method == Method.SFT

@@ -1,0 +1,47 @@
+"""What a probe says of a model beyond the mean of its draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+import pytest
+
+from contracts.records import PROMPTS, SAMPLES
+from materializer.probe import usual
+from materializer.schemas import frame_of
+
+Draws = dict[str, Sequence[tuple[str, float | None]]]
+
+
+def answers(draws: Draws) -> pl.DataFrame:
+    """records.SAMPLES of a probe: prompt -> (answer, reward) of each draw."""
+    base = {"prompt": "[]", "tier": "verifiable", "parts": "{}", "votes": 0, "trace": None, "user": None, "origin": "probe"}
+    none = {"model_version": None, "slice": None}
+    found = [(prompt, text, reward) for prompt, drawn in draws.items() for text, reward in drawn]
+    return frame_of([base | none | {"prompt_id": p, "answer": text, "reward": reward} for p, text, reward in found], SAMPLES)
+
+
+def prompts(kinds: dict[str, str]) -> pl.DataFrame:
+    return frame_of(
+        [{"prompt_id": p, "prompt": "[]", "reference": "x", "reference_kind": kind, "slice": None} for p, kind in kinds.items()], PROMPTS
+    )
+
+
+def test_the_most_frequent_answer_speaks_for_a_prompt() -> None:
+    found = answers({"p": [("x", 1.0), ("x", 1.0), ("y", 0.0), ("z", 0.0)], "q": [("x", 0.0), ("x", 0.0), ("y", 1.0)]})
+    assert usual(found, prompts({"p": "logged", "q": "logged"})) == pytest.approx(0.5)
+
+
+def test_answers_as_frequent_as_each_other_speak_together_and_abstentions_not_at_all() -> None:
+    found = answers({"p": [("x", 1.0), ("y", 0.0)], "q": [("x", None), ("x", None), ("y", 1.0)]})
+    assert usual(found, prompts({"p": "logged", "q": "logged"})) == pytest.approx(0.75)
+    assert usual(answers({"p": [("x", None)]}), prompts({"p": "logged"})) is None
+
+
+@pytest.mark.parametrize(("unbiased", "expected"), [(20, 1.0), (19, 19 / 39)])
+def test_prompts_that_were_named_because_the_model_erred_count_only_where_others_are_few(unbiased: int, expected: float) -> None:
+    right: Draws = {f"r{i}": [("x", 1.0), ("x", 1.0)] for i in range(unbiased)}
+    wrong: Draws = {f"c{i}": [("y", 0.0), ("y", 0.0)] for i in range(20)}
+    kinds = {name: "reference" if name in right else "correction" for name in right | wrong}
+    assert usual(answers(right | wrong), prompts(kinds)) == pytest.approx(expected)
