@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
+from contracts.jsonfile import read_json
 from contracts.processes import process_identity
 
 PROCESS, ENDED, CANCEL, SUBMITTED = "process.json", "ended.json", "cancel.json", "submitted.json"
@@ -78,14 +79,6 @@ def terminate(process: psutil.Process) -> None:
     """SIGTERM to the process alone: process 1 of a job decides what its children hear."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGTERM)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file that is written atomically, or None where it does not exist."""
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except FileNotFoundError:
-        return None
 
 
 def identity_in(folder: Path) -> Identity | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from contracts.errors import Permanent
 from contracts.files import write_atomic
 from contracts.ids import canonical
+from contracts.jsonfile import read_json
 from contracts.serving import Route
-from local.processes import read_json
 from local.service import Service
 
 

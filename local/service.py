@@ -24,7 +24,8 @@ import psutil
 from contracts.errors import Permanent, Retryable
 from contracts.files import write_atomic
 from contracts.ids import canonical
-from local.processes import INHERITED, alive, kill_tree, own_record, read_json, recorded, terminate
+from contracts.jsonfile import read_json
+from local.processes import INHERITED, alive, kill_tree, own_record, recorded, terminate
 
 READY = "ready.json"
 """Written by the process when it answers: {"pid": …, "port": …}."""
