@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contracts.cycle import Append, Entry, Lease
-from contracts.data import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, ScorerVersion, Snapshot, TrainingSet
+from contracts.data import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, ScorerVersion, Snapshot, TrainingSet
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, EvalReport
 from contracts.ids import Digest
 from contracts.model import ModelRef
@@ -132,8 +132,9 @@ class Trainer(Protocol):
 
     method: str
 
-    def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """The complete recipe; ConfigError for an unknown key, with the nearest known one."""
+    def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
+        """The complete recipe, with what it leaves to measurement filled in from `facts`; without them it is only completed and checked.
+        ConfigError for an unknown key, with the nearest known one."""
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
         """The same plan and attempt give the same spec."""

@@ -15,13 +15,9 @@ from typing import Any
 
 import polars as pl
 
-from contracts.data import ScorerVersion
+from contracts.data import UNMEASURED_NOISE, ScorerVersion
 from contracts.records import Tier
 
-UNMEASURED_NOISE = 0.2
-"""Assumed where too few answers have both a rating and a verifiable score. A little careful on purpose: answers to one prompt tend to
-be right or wrong together. On the GSM8K traces, with 15 % of the ratings flipped, it weighs thumbs-up/down pairs 0.53 on average;
-their true worth is 0.50."""
 LEAST_NOISE, MOST_NOISE = 0.01, 0.5
 """At one half ratings say nothing; beyond it, nothing that we would believe."""
 LEAST_PRIOR = 0.02

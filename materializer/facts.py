@@ -16,16 +16,24 @@ _LEAST_COMPARED = 20
 
 
 def label_noise(samples: pl.DataFrame, scorers: Sequence[ScorerVersion]) -> float | None:
-    """Share of rated answers whose ratings and verifiable score fall on different sides of one half; None where too few have both."""
+    """Share of single ratings that lie on the other side than their answer's verifiable score; None where too few answers have both.
+
+    Of `votes` ratings with mean m of a right answer, votes * (1 - m) were thumbs down: so answers with many raters, whose
+    mean is hardly ever wrong, say the same as answers with one. A rating between 0 and 1 counts by its distance.
+    """
     tiers = {version.name: version.tier for version in scorers}
-    agree = []
-    for text in samples.filter(pl.col("origin") == "traffic")["parts"].to_list():
+    wrong, ratings, answers = 0.0, 0, 0
+    for text, votes in samples.filter(pl.col("origin") == "traffic").select("parts", "votes").iter_rows():
         parts = {name: score for name, score in json.loads(text).items() if score is not None}
-        people = [score for name, score in parts.items() if tiers.get(name) == Tier.FEEDBACK and score != 0.5]
+        people = [score for name, score in parts.items() if tiers.get(name) == Tier.FEEDBACK]
         proof = [score for name, score in parts.items() if tiers.get(name) == Tier.VERIFIABLE and score != 0.5]
-        if people and proof:
-            agree.append((sum(people) / len(people) > 0.5) == (sum(proof) / len(proof) > 0.5))
-    return 1 - sum(agree) / len(agree) if len(agree) >= _LEAST_COMPARED else None
+        if not people or not proof or votes == 0 or (votes == 1 and people == [0.5]):  # a single rating in the middle takes no side
+            continue
+        right = sum(proof) / len(proof) > 0.5
+        wrong += votes * abs(right - sum(people) / len(people))
+        ratings += votes
+        answers += 1
+    return wrong / ratings if answers >= _LEAST_COMPARED else None
 
 
 def off_policy(own: Sequence[tuple[bool, bool]]) -> float | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contracts.data import Facts
+from contracts.data import UNMEASURED_NOISE, Facts
 from contracts.loop import TrainingSettings
 from contracts.records import Tier
 from contracts.training import Choice, Method, RuleResult
@@ -81,9 +81,9 @@ def _why(preferred: list[Method], rules: list[RuleResult]) -> str:
 
 
 def effective_pairs(facts: Facts) -> float:
-    """Pairs counted by what they can teach: verifiable ones in full, others by (1 - 2 * label noise)^2; noise not measured: in full."""
+    """Pairs counted by what they can teach: verifiable ones in full, others by (1 - 2 * label noise)^2."""
     clean = min(facts.pairs, facts.pairs_by_tier.get(Tier.VERIFIABLE, 0))
-    noise = facts.label_noise or 0.0
+    noise = UNMEASURED_NOISE if facts.label_noise is None else facts.label_noise
     return clean + (facts.pairs - clean) * max(0.0, 1.0 - 2.0 * noise) ** 2
 
 
@@ -110,7 +110,7 @@ def _gain_evidence(case: Case) -> str:
 
 def _pairs_evidence(case: Case) -> str:
     facts = case.facts
-    noise = "label noise not measured" if facts.label_noise is None else f"label noise {facts.label_noise:.0%}"
+    noise = f"label noise {UNMEASURED_NOISE:.0%}, not measured" if facts.label_noise is None else f"label noise {facts.label_noise:.0%}"
     return f"{facts.pairs} pairs, worth {effective_pairs(facts):.0f} clean ones ({noise}); min_pairs {case.settings.min_pairs}"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from contracts.data import Facts
 from contracts.errors import Permanent
 from contracts.ids import digest, job_name
 from contracts.training import Attempt, JobSpec, TrainingPlan
@@ -29,7 +30,7 @@ class NemoGRPO:
 
     method: ClassVar[str] = "grpo"
 
-    def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:  # noqa: ARG002 -- nothing is measured for it
         """The complete recipe as JSON data. ConfigError for an unknown key or an impossible value."""
         recipe = complete(GRPORecipe, changes)
         _ = recipe.fixed_save_every  # the release saves after fixed numbers of steps: auto is refused when it is planned

@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from contracts.data import UNMEASURED_NOISE, Facts
 from contracts.errors import ConfigError
 from contracts.model import Frozen
+from contracts.records import Tier
 from contracts.training import Adjustment, Method
 from trainers.nemo_recipe import NemoRL
 
@@ -169,12 +171,13 @@ class DPORecipe(Recipe):
     """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290) with a share of SFT on the chosen answers."""
 
     losses: dict[Loss, NotNegative] = Field(default_factory=_mixed)
-    """Loss terms and their weights. sigmoid: DPO; robust: DPO with noisy labels (arXiv:2403.00409), needs label_smoothing;
+    """Loss terms and their weights. sigmoid: DPO; robust: DPO with noisy labels (arXiv:2403.00409), with weigh_pairs = false only;
     sft: likelihood of the chosen answer, which holds the model on its feet where the answers are not its own."""
     beta: Rate = 0.1
     """Strength of the pull to the start model."""
-    label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
-    """Assumed share of pairs in the wrong order; used by `robust` only."""
+    label_smoothing: Annotated[float, Field(gt=0, lt=0.5)] | Literal["measured"] = "measured"
+    """Assumed share of pairs in the wrong order; used by `robust` only. measured: filled in when the plan is made, with the measured
+    share of wrong ratings (a fifth where it is not measured) of those pairs that no verifiable scorer judged."""
     weigh_pairs: bool = True
     """Draws pairs in proportion to their weight (1 - 2 * probability that the order is wrong); false: all alike."""
     batch: Positive = 32
@@ -189,12 +192,21 @@ class DPORecipe(Recipe):
         """Tokens in memory at once."""
         return self.micro_tokens or 2 * self.micro_batch * self.max_length
 
+    @property
+    def smoothing(self) -> float:
+        """Share of pairs in the wrong order that the loss reckons with; 0 without `robust`. ConfigError where it was never filled in."""
+        if not self.losses.get("robust"):
+            return 0.0
+        if self.label_smoothing == "measured":
+            raise ConfigError("DPO recipe: label_smoothing = measured, but nothing was measured for this plan; set it to a number")
+        return self.label_smoothing
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if not any(weight > 0 for weight in self.losses.values()):
             raise ValueError("losses: at least one weight must be positive")
-        if "robust" in self.losses and self.label_smoothing == 0:
-            raise ValueError("losses: `robust` with label_smoothing = 0 is `sigmoid`; set label_smoothing to the estimated label noise")
+        if self.losses.get("robust") and self.weigh_pairs:
+            raise ValueError("losses: `robust` and weigh_pairs both correct for wrong ratings; set weigh_pairs = false, or take `sigmoid`")
         if self.batch % self.micro_batch:
             raise ValueError(f"batch {self.batch} is not a multiple of micro_batch {self.micro_batch}")
         return self
@@ -267,6 +279,21 @@ def adjusted(recipe: R, adjustment: Adjustment) -> R:
     if isinstance(recipe, DPORecipe):
         changes["micro_tokens"] = recipe.micro_tokens and max(1, int(recipe.micro_tokens * adjustment.memory))  # 0 stays 0
     return recipe.model_copy(update=changes)
+
+
+MOST_SMOOTHING = 0.45
+"""The robust loss divides by 1 - 2 * smoothing; beyond this it would be noise times ten and more."""
+LEAST_SMOOTHING = 0.01
+"""And so few pairs are always held to be in the wrong order."""
+
+
+def measured(recipe: R, facts: Facts | None) -> R:
+    """The recipe with what it leaves to measurement filled in; as it is where `facts` are not given or nothing is left to them."""
+    if facts is None or not isinstance(recipe, DPORecipe) or recipe.label_smoothing != "measured" or not recipe.losses.get("robust"):
+        return recipe
+    noise = UNMEASURED_NOISE if facts.label_noise is None else facts.label_noise
+    proven = min(1.0, facts.pairs_by_tier.get(Tier.VERIFIABLE, 0) / facts.pairs) if facts.pairs else 0.0
+    return recipe.model_copy(update={"label_smoothing": min(max(noise * (1 - proven), LEAST_SMOOTHING), MOST_SMOOTHING)})
 
 
 def complete(kind: type[R], changes: Mapping[str, Any]) -> R:

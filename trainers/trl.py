@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from contracts.data import Facts
 from contracts.errors import ConfigError, Permanent
 from contracts.ids import digest, job_name
 from contracts.training import Attempt, JobSpec, TrainingPlan
-from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe, complete
+from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe, complete, measured
 
 COMMAND = ("{python}", "-m", "trainers.inside.wrapper")
 
@@ -26,9 +27,9 @@ class _OnTRL:
     spreads: ClassVar[bool] = False
     """Whether one run can be many processes."""
 
-    def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
         """The complete recipe as JSON data. ConfigError for an unknown key or an impossible value."""
-        return complete(self.kind, changes).model_dump(mode="json")
+        return measured(complete(self.kind, changes), facts).model_dump(mode="json")
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
         """The plan's job, same input, same spec: a process per GPU, on every node; without GPUs one process."""
@@ -54,6 +55,8 @@ class _OnTRL:
         return spec.model_copy(update={"name": job_name(plan.id, attempt.number, digest(spec))})
 
     def _fits(self, recipe: Recipe, attempt: Attempt) -> None:
+        if isinstance(recipe, DPORecipe):
+            _ = recipe.smoothing  # refused here where it was left to measurement and none was made
         many = max(1, attempt.gpus) * attempt.nodes > 1
         if many and not self.spreads:
             raise ConfigError(

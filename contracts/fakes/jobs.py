@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from contracts.data import Facts
 from contracts.exits import Outcome
 from contracts.fakes.state import World, fake_model
 from contracts.ids import canonical, checkpoint_name, digest, job_name
@@ -17,7 +18,7 @@ class FakeTrainer:
     def __init__(self, method: str) -> None:
         self.method = method
 
-    def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:  # noqa: ARG002
         return {"steps": 10, **changes}
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:

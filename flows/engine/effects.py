@@ -58,7 +58,7 @@ def plan(house: House, cycle: CycleView, key: str) -> Output:
             prompts=dataset.prompts,
             demonstrations=dataset.demonstrations,
             method=choice.method,
-            recipe=house.trainers[choice.method].recipe(settings.recipe(choice.method)),
+            recipe=house.trainers[choice.method].recipe(settings.recipe(choice.method), dataset.facts),
             seed=cycle.loop.line.seed + cycle.number,
             scorers=house.rewards.versions,
             scorer_options={reward.name: reward.options for reward in cycle.loop.rewards},

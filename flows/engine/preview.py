@@ -47,6 +47,7 @@ def preview(house: House, probe: bool) -> Preview:
         report = house.datasets.probe(f"{name}/probe", snapshot, client, house.progress)
     data = house.datasets.assemble(f"{name}/plan", snapshot, report)
     choice = house.choose(data.facts, house.loop.training, house.rewards.unseen())
-    recipe = None if choice.method is Method.NONE else house.trainers[choice.method].recipe(house.loop.training.recipe(choice.method))
+    changes = {} if choice.method is Method.NONE else house.loop.training.recipe(choice.method)
+    recipe = None if choice.method is Method.NONE else house.trainers[choice.method].recipe(changes, data.facts)
     folder = house.artifacts.fetch(start.model.files, house.scratch / "models" / start.model.files)
     return Preview(start, data, choice, recipe, count_parameters(folder), report is not None)

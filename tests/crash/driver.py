@@ -137,7 +137,7 @@ class KilledExecutor(LocalExecutor):
 class QuickTrainer:
     method = "dpo"
 
-    def recipe(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
         return {"steps": 2, **changes}
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:

@@ -52,7 +52,7 @@ def configuration(recipe: DPORecipe, shared: Mapping[str, Any], levers: Levers =
         loss_type=[name for name, weight in recipe.losses.items() if weight > 0],
         loss_weights=[weight for weight in recipe.losses.values() if weight > 0],
         beta=recipe.beta,
-        label_smoothing=recipe.label_smoothing,
+        label_smoothing=recipe.smoothing,
         max_length=recipe.max_length,
         router_aux_loss_coef=0.0,
         precompute_ref_log_probs=levers.known_reference,
@@ -79,7 +79,7 @@ class Stepwise(DPOTrainer):
         self.weights = weights
         self.levers = levers
         self.terms = {name: weight for name, weight in recipe.losses.items() if weight > 0}
-        self.knobs = losses.Knobs(recipe.beta, recipe.label_smoothing)
+        self.knobs = losses.Knobs(recipe.beta, recipe.smoothing)
         self.shares = False
         self._references = references
         self._known: torch.Tensor | None = None

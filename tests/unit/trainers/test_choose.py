@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data import Facts
+from contracts.data import UNMEASURED_NOISE, Facts
 from contracts.loop import TrainingSettings
 from contracts.training import Choice, Method
 from trainers.choose import choose, effective_pairs
@@ -115,6 +115,14 @@ def test_noise_is_paid_in_pairs() -> None:
     assert effective_pairs(facts(pairs=100, pairs_by_tier={"verifiable": 100}, label_noise=0.25)) == 100
 
 
+def test_measuring_the_assumed_noise_changes_nothing() -> None:
+    """What is not measured is not clean: else a measurement of noise could only ever turn training off."""
+    liked = facts(pairs=100, pairs_by_tier={"feedback": 100})
+    unknown, known = (liked.model_copy(update={"label_noise": noise}) for noise in (None, UNMEASURED_NOISE))
+    assert effective_pairs(unknown) == effective_pairs(known) == pytest.approx(36)
+    assert pick(unknown, methods=("dpo",)).method == pick(known, methods=("dpo",)).method == Method.NONE
+
+
 share = st.none() | st.floats(0, 1)
 some_facts = st.builds(
     lambda clean, other, **rest: Facts(
@@ -170,7 +178,7 @@ def test_more_pairs_never_stop_training(found: Facts, settings: TrainingSettings
 
 @given(some_facts, some_settings, st.booleans(), st.floats(0, 1))
 def test_more_noise_never_starts_training(found: Facts, settings: TrainingSettings, unseen: bool, noise: float) -> None:
-    noisier = found.model_copy(update={"label_noise": max(noise, found.label_noise or 0.0)})
+    noisier = found.model_copy(update={"label_noise": max(noise, UNMEASURED_NOISE if found.label_noise is None else found.label_noise)})
     assert trains(found, settings, unseen) or not trains(noisier, settings, unseen)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.data import Facts
 from contracts.errors import ConfigError, Permanent
 from contracts.model import ModelRef
 from contracts.training import Attempt, Method, TrainingPlan
@@ -51,7 +52,8 @@ def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPla
         ({"xyzzy": 1}, "known are"),
         ({"batch": 3, "micro_batch": 2}, "not a multiple"),
         ({"losses": {"sigmoid": 0.0}}, "at least one weight"),
-        ({"losses": {"robust": 1.0}}, "label_smoothing"),
+        ({"losses": {"robust": 1.0}}, "weigh_pairs"),
+        ({"losses": {"robust": 1.0}, "weigh_pairs": False, "label_smoothing": 0.0}, "label_smoothing"),
         ({"losses": {"sigmoyd": 1.0}}, "losses"),
         ({"steps": 0}, "steps"),
         ({"steps": "many"}, "steps"),
@@ -132,3 +134,33 @@ def test_what_it_cannot_run_is_refused() -> None:
 def test_planning_and_wrapping_load_no_torch() -> None:
     code = "import sys, trainers.choose, trainers.trl, trainers.inside.wrapper; print({'torch', 'trl', 'transformers'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
+ROBUST: dict[str, Any] = {"losses": {"robust": 1.0}, "weigh_pairs": False}
+
+
+@pytest.mark.parametrize(
+    ("noise", "tiers", "smoothing"),
+    [
+        (0.3, {"feedback": 100}, 0.3),
+        (0.3, {"feedback": 50, "verifiable": 50}, 0.15),
+        (None, {"feedback": 100}, 0.2),
+        (0.0, {"feedback": 100}, 0.01),
+        (0.6, {"feedback": 100}, 0.45),
+    ],
+)
+def test_the_robust_loss_reckons_with_the_measured_noise(noise: float | None, tiers: dict[str, int], smoothing: float) -> None:
+    none = dict.fromkeys(("group_coverage", "champion_reward", "best_of_k", "off_policy"))
+    counts = {"prompts": 9, "prompts_with_reference": 0, "corrections": 0, "samples": 200}
+    facts = Facts.model_validate({**none, **counts, "pairs": 100, "pairs_by_tier": tiers, "pairs_dropped": {}, "label_noise": noise})
+    found = DPO().recipe(ROBUST, facts)
+    assert found["label_smoothing"] == pytest.approx(smoothing)
+    assert DPO().recipe(found, facts) == found
+    assert DPO().recipe(ROBUST | {"label_smoothing": 0.1}, facts)["label_smoothing"] == 0.1
+    assert DPO().recipe({}, facts) == DPO().recipe({})
+
+
+def test_a_robust_loss_without_a_measurement_is_no_job() -> None:
+    unmeasured = plan(Method.DPO, **ROBUST)
+    with pytest.raises(ConfigError, match="label_smoothing"):
+        DPO().job(unmeasured, FIRST)

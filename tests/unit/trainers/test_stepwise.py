@@ -70,7 +70,7 @@ def plain(model: Path, folder: Path, own: DPORecipe) -> Any:
     names = ("prompt_ids", "chosen_ids", "rejected_ids")
     config = DPOConfig(
         **shared(folder), loss_type=list(own.losses), loss_weights=list(own.losses.values()), beta=own.beta,
-        label_smoothing=own.label_smoothing, max_length=own.max_length, remove_unused_columns=False,
+        label_smoothing=own.smoothing, max_length=own.max_length, remove_unused_columns=False,
     )  # fmt: skip
     rows = Dataset.from_list([dict(zip(names, pair, strict=True)) for pair in PAIRS])
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -111,7 +111,7 @@ MIXES: list[dict[Loss, float]] = [*({loss: 1.0} for loss in get_args(Loss)), {"s
 
 @pytest.mark.parametrize("losses", MIXES, ids="+".join)
 def test_loss_and_gradients_are_those_of_the_plain_trainer(losses: dict[Loss, float], tiny_model: Path, tmp_path: Path) -> None:
-    own = recipe(losses=losses, label_smoothing=0.2 if "robust" in losses else 0.0, micro_tokens=150)
+    own = recipe(losses=losses, label_smoothing=0.2, weigh_pairs="robust" not in losses, micro_tokens=150)
     usual = plain(tiny_model, tmp_path, own)
     batch = usual.data_collator([usual.train_dataset[i] for i in range(len(PAIRS))])
     usual.current_gradient_accumulation_steps = 1
