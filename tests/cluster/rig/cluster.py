@@ -25,6 +25,8 @@ from tests.cluster.rig.site import Site, name_of
 REPO = Path(__file__).resolve().parents[3]
 GPU = "nvidia.com/gpu"
 GUARD = "guard"
+OWNERS = tuple(f"/apis/{kind}" for kind in ("batch.volcano.sh/v1alpha1/namespaces/{}/jobs", "apps/v1/namespaces/{}/deployments"))
+"""Lists of what makes pods again when they are deleted."""
 
 
 class Rig:
@@ -241,12 +243,18 @@ class Rig:
         self.processes.start(GUARD, words, {"PYTHONPATH": str(REPO)})
 
     def _clear(self, namespace: str) -> None:
+        """Does not wait for the namespace object itself: its controller takes its time, and no other test uses the name."""
         if self.api.items("/apis/karpenter.sh/v1/nodepools"):
             self.kubectl("delete", "nodepools,nodeclaims", "--all", "--wait=false")
-        self.api.call("DELETE", f"/api/v1/namespaces/{namespace}")
+        for owners in OWNERS:
+            self.api.call("DELETE", f"{owners}?propagationPolicy=Background".format(namespace))
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        self.api.call("DELETE", pods)
+        alive = {node["metadata"]["name"] for node in self.api.items(fake.NODES) if fake.usable(node)}
         with suppress(RigError):
-            until(lambda: not self.pods(namespace), 10, "the end of the pods")
-        for pod in self.pods(namespace):  # of a node that was silenced or lost: nobody is left to confirm their end
-            self.api.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}?gracePeriodSeconds=0")
-        until(lambda: self.api.get(f"/api/v1/namespaces/{namespace}") is None, 60, f"the end of namespace {namespace}")
+            until(lambda: not [p for p in self.pods(namespace) if p["spec"].get("nodeName") in alive], 15, "the end of the pods")
+        # What is left was on a node that was silenced or lost, where nobody can confirm its end.
+        self.api.call("DELETE", f"{pods}?gracePeriodSeconds=0")
+        until(lambda: not self.pods(namespace), 15, f"the end of the pods of {namespace}")
+        self.api.call("DELETE", f"/api/v1/namespaces/{namespace}")
         fake.delete(self.api, fake.ours(self.api))
