@@ -25,6 +25,9 @@ LEAST_PRIOR = 0.02
 LEAST_VOTES = 30.0
 """A slice's own prior counts fully from about so many votes on; with fewer it leans on the whole line's."""
 
+MOST_VOTES = 5
+"""Votes on one answer are no independent witnesses: they share its looks, and later ones have seen the earlier. More count as so many."""
+
 
 def believe(samples: pl.DataFrame, scorers: Sequence[ScorerVersion], noise: float | None) -> list[float]:
     """P(right) of each of `samples` (records.SAMPLES). `noise`: share of single ratings that are wrong, None where unmeasured.
@@ -43,7 +46,7 @@ def _posterior(row: Mapping[str, Any], priors: Mapping[str | None, float], error
     if row["tier"] != Tier.FEEDBACK:
         return float(row["reward"])
     prior = priors.get(row["slice"], priors[None])
-    ups_minus_downs = (2 * row["reward"] - 1) * max(row["votes"], 1)
+    ups_minus_downs = (2 * row["reward"] - 1) * min(max(row["votes"], 1), MOST_VOTES)
     return 1 / (1 + exp(-(log(prior / (1 - prior)) + ups_minus_downs * log((1 - error) / error))))
 
 
@@ -55,9 +58,10 @@ def _priors(rows: Sequence[Mapping[str, Any]], people: set[str], error: float) -
         said = [score for name, score in json.loads(row["parts"]).items() if name in people and score is not None]
         if row["origin"] != "traffic" or not said or not row["votes"]:
             continue
+        count = min(row["votes"], MOST_VOTES)
         for name in {None, row["slice"]}:
-            ups[name] = ups.get(name, 0.0) + row["votes"] * sum(said) / len(said)
-            votes[name] = votes.get(name, 0.0) + row["votes"]
+            ups[name] = ups.get(name, 0.0) + count * sum(said) / len(said)
+            votes[name] = votes.get(name, 0.0) + count
     line = _share_right(ups[None] / votes[None], error) if votes[None] else 0.5
     shares = {name: _share_right(ups[name] / votes[name], error) for name in votes if name is not None}
     leaning: dict[str | None, float] = {

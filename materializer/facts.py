@@ -9,6 +9,7 @@ import polars as pl
 
 from contracts.data import Facts, ProbeReport, ScorerVersion
 from contracts.records import Tier
+from materializer.belief import MOST_VOTES
 from materializer.pairs import Pairs
 
 _LEAST_COMPARED = 20
@@ -30,8 +31,9 @@ def label_noise(samples: pl.DataFrame, scorers: Sequence[ScorerVersion]) -> floa
         if not people or not proof or votes == 0 or (votes == 1 and people == [0.5]):  # a single rating in the middle takes no side
             continue
         right = sum(proof) / len(proof) > 0.5
-        wrong += votes * abs(right - sum(people) / len(people))
-        ratings += votes
+        count = min(votes, MOST_VOTES)
+        wrong += count * abs(right - sum(people) / len(people))
+        ratings += count
         answers += 1
     return wrong / ratings if answers >= _LEAST_COMPARED else None
 

@@ -117,3 +117,18 @@ def test_caps_hold() -> None:
     assert len(demonstrations(rows, pairs_per_prompt=2)) == 2
     per_person = [{"reward": 1.0, "tier": "verifiable", "user": "ann"} for _ in range(9)]
     assert len(demonstrations(per_person, pairs_per_person=3)) == 3
+
+
+def test_a_crowd_is_not_so_many_independent_witnesses() -> None:
+    """People who rate one answer share its looks and what others said: hundreds of votes neither overflow nor drown a slice."""
+    crowd = samples([{"reward": float(up), "votes": votes} for votes in (5, 160, 100_000) for up in (0, 1)])
+    down, up, *rest = believe(crowd, SCORERS, 0.0)
+    assert 0 < down < 0.001 < 0.999 < up < 1
+    assert rest == [down, up, down, up]
+
+
+def test_one_loud_answer_does_not_speak_for_its_slice() -> None:
+    quiet = mixed(4, 196, "hard")
+    loud = samples([{"reward": 1.0, "votes": 5_000, "slice": "hard"}, *quiet])
+    liked = next(i for i, row in enumerate(quiet) if row["reward"] == 1.0) + 1
+    assert believe(loud, SCORERS, 0.2)[liked] < 0.4
