@@ -27,7 +27,9 @@ from contracts.manifest import verify_manifest
 from contracts.ports import Artifacts
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint
 
-EVENTS, ENDED, PLAN, RESUME = "events.jsonl", "ended.json", "plan.json", "resume.json"
+EVENTS, ENDED, PLAN, RESUME, BEAT = "events.jsonl", "ended.json", "plan.json", "resume.json", "beat-"
+BEAT_SECONDS = 5.0
+"""Between two heartbeats of a gang's pod (`beat-` and the node's number, in its incarnation's folder). Who watches allows for several."""
 TAIL = 65_536
 """Bytes at the end of an event file or a log that are read for its newest lines."""
 

@@ -52,6 +52,8 @@ GRACE = 110
 MEETING_PORT, RAY_PORT = 29500, 6379
 """Of torchrun's rendezvous and of Ray's head. Every other port of a gang is chosen freely: pods of one gang reach each other on all."""
 PART_OF, LINE, PLAN, ATTEMPT = "app.kubernetes.io/part-of", "ratchet.dev/line", "ratchet.dev/plan", "ratchet.dev/attempt"
+JOB_NAME = "ratchet.dev/job"
+"""Label with the JobSpec's name: several Volcano Jobs may have run it, one after the other."""
 RATCHET = {PART_OF: "ratchet"}
 GANG = "ratchet.dev/gang"
 """Label of every pod of a gang, with the Job's name."""
@@ -86,7 +88,7 @@ def render(spec: JobSpec, ground: Ground, incarnation: int = 1) -> VolcanoJob:
     ConfigError where job and profile do not fit.
     """
     _fits(spec, ground)
-    labels = {**RATCHET, LINE: ground.line, PLAN: spec.plan[:16], ATTEMPT: str(spec.attempt)}
+    labels = {**RATCHET, LINE: ground.line, PLAN: spec.plan[:16], ATTEMPT: str(spec.attempt), JOB_NAME: spec.name}
     nemo = _nemo(spec)
     draft = VolcanoJob(
         metadata=Meta(namespace=ground.settings.namespace, labels=labels),

@@ -18,9 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contracts.exits import FAILURE
+from contracts.runfolder import BEAT, BEAT_SECONDS
 
-BEAT_SECONDS = 5.0
-"""Between two heartbeats. Who watches allows for several."""
 PEER_SECONDS = 20.0
 """How long a failure in a gang of several nodes may turn out to be the loss of a peer, which takes the cluster moments to tell."""
 STOPPED = 143
@@ -117,7 +116,7 @@ class Pod:
             return
         self._beaten, self._beats = time.monotonic(), self._beats + 1
         with contextlib.suppress(OSError):  # a volume that is away for a moment is the watcher's business
-            (self.folder / f"beat-{self.node}").write_text(json.dumps({"beat": self._beats, "host": os.uname().nodename}))
+            (self.folder / f"{BEAT}{self.node}").write_text(json.dumps({"beat": self._beats, "host": os.uname().nodename}))
 
 
 _RAY = [sys.executable, "-m", "ray.scripts.scripts"]

@@ -1,0 +1,115 @@
+"""Watches over gangs: none is half alive, and no paid node stands idle for a gang that cannot start, for longer than the loop file's limit.
+
+It acts by taking pods or idle nodes away; Volcano and the autoscaler do the rest. A process of a gang that was restarted may live on
+behind a network split: it writes under its own incarnation's number, which nobody reads any more. So nothing has to be fenced first.
+What to do is decided in gangs.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from contracts.cluster import ClusterSettings
+from contracts.errors import RatchetError
+from contracts.runfolder import BEAT_SECONDS
+from k8s.client import JOB, NODE, NODE_CLAIM, POD, Cluster, Object
+from k8s.gang import RATCHET
+from k8s.gangs import Act, Gang, Node, State, due, gang_of, node_of, state_of
+
+SILENT = 4 * BEAT_SECONDS
+"""Seconds without a heartbeat after which a process counts as silent."""
+Beats = Callable[[Gang], Mapping[str, str]]
+"""Who beats in a gang's newest incarnation -> the newest beat, whatever it looks like: only its change counts."""
+
+
+@dataclass
+class Memory:
+    """What we have seen of a gang, in our own clock."""
+
+    state: State = State.ABSENT
+    since: float = 0.0
+    beats: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Who -> (beat, when it changed last)."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A gang as of now."""
+
+    gang: Gang
+    state: State
+    why: str
+    lasted: float
+    """Seconds in this state, as far as we have seen."""
+    act: Act
+
+
+class Guardian:
+    """One for a namespace. Not thread-safe: whoever has it calls `look`, then `mend`."""
+
+    def __init__(self, cluster: Cluster, settings: ClusterSettings, beats: Beats, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cluster, self.settings, self.beats, self.clock = cluster, settings, beats, clock
+        self._memory: dict[str, Memory] = {}
+
+    def look(self, names: Sequence[str] | None = None) -> list[Look]:
+        """All gangs of the namespace, or those of `names`."""
+        namespace = self.settings.namespace
+        jobs = self.cluster.list(JOB, namespace, RATCHET).items
+        pods = self.cluster.list(POD, namespace, RATCHET).items
+        nodes = {node.name: node for node in map(node_of, self.cluster.list(NODE).items)}
+        looks = [self._look(gang_of(job, pods), nodes) for job in jobs if names is None or job["metadata"]["name"] in names]
+        self._memory = {name: memory for name, memory in self._memory.items() if name in {job["metadata"]["name"] for job in jobs}}
+        return looks
+
+    def _look(self, gang: Gang, nodes: Mapping[str, Node]) -> Look:
+        now, memory = self.clock(), self._memory.setdefault(gang.name, Memory())
+        who, quiet = self._silent(gang, memory, now)
+        state, why = state_of(gang, nodes, time.time(), who)
+        if state is not memory.state:
+            memory.state, memory.since = state, quiet if state is State.HALF_ALIVE and who else now
+        return Look(gang, state, why, now - memory.since, due(state, memory.since, now, self.settings.half_alive))
+
+    def _silent(self, gang: Gang, memory: Memory, now: float) -> tuple[str, float]:
+        """The process that has been silent for longest, if any has for too long, and since when."""
+        beats = self.beats(gang)
+        memory.beats = {
+            who: (beat, now if memory.beats.get(who, ("", 0.0))[0] != beat else memory.beats[who][1]) for who, beat in beats.items()
+        }
+        quiet = [(since, who) for who, (_, since) in memory.beats.items() if now - since > SILENT]
+        return (min(quiet)[1], min(quiet)[0]) if quiet else ("", now)
+
+    def mend(self, looks: Sequence[Look]) -> list[str]:
+        """Does what is due; what was done, in words. A gang that cannot be mended now is tried at the next look."""
+        said = []
+        for look in looks:
+            if look.act is Act.NOTHING:
+                continue
+            try:
+                said.append(self._restart(look) if look.act is Act.RESTART else self._release(look))
+            except RatchetError as error:
+                said.append(f"could not {look.act} {look.gang.name}: {error}")
+        return said
+
+    def _restart(self, look: Look) -> str:
+        for pod in look.gang.pods:
+            self.cluster.delete(POD, pod.name, self.settings.namespace, grace=0)
+        return f"restarted {look.gang.name} after {look.lasted:.0f} s: {look.why}"
+
+    def _release(self, look: Look) -> str:
+        if self.settings.pool.kind == "none":
+            return f"{look.gang.name}: {look.why}; add nodes, or name a pool in [cluster.pool]"
+        busy = {pod["spec"].get("nodeName") for pod in self.cluster.list(POD).items if not _daemon(pod)}
+        idle = [claim for claim in self.cluster.list(NODE_CLAIM, labels=RATCHET).items if _node(claim) and _node(claim) not in busy]
+        for claim in idle:
+            self.cluster.delete(NODE_CLAIM, claim["metadata"]["name"])
+        return f"gave back {len(idle)} idle nodes of {look.gang.name} after {look.lasted:.0f} s: {look.why}"
+
+
+def _node(claim: Object) -> str:
+    return str(claim.get("status", {}).get("nodeName", ""))
+
+
+def _daemon(pod: Object) -> bool:
+    return any(owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences", ()))
