@@ -1,5 +1,6 @@
 """Shapes of what a cluster must hold before a gang can run: namespace, accounts and rights, network policies, queue, configuration, volume
-claim. Frozen models of exactly the fields that we emit, as in objects.py; what goes into them is policies.py's and environment.py's business.
+claim. Frozen models of exactly the fields that we emit, as in objects.py; what goes into them is the business of policies.py and
+environment.py.
 
 Shapes: Kubernetes API 1.35, Volcano v1.14.1 (scheduling.volcano.sh/v1beta1).
 """

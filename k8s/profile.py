@@ -62,6 +62,12 @@ class Profile(Frozen):
     """Why its pods are privileged; empty: they are not."""
     host_network: str = ""
     """Why its pods use the node's own network; empty: they do not."""
+    network_cards: Annotated[int, Field(ge=0)] = 0
+    """Cards that carry a fabric adapter, for node pools: a node that no pod has asked for yet gets its adapters by this number."""
+    node_class: str = ""
+    """Karpenter's node class for its pools, as group/kind/name, where it is not one that we render."""
+    node_annotations: dict[str, str] = Field(default_factory=dict)
+    """Of the nodes that its pools make."""
     one_per_node: bool = True
     """Two pods of a gang never share a node."""
     image_pull: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
@@ -72,6 +78,12 @@ class Profile(Frozen):
     def _rooted(self) -> Profile:
         if self.privileged and not self.root:
             raise ValueError("a privileged pod runs as root: say why in `root` too")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_class(self) -> Profile:
+        if self.node_class and (self.node_class.count("/") != 2 or not all(self.node_class.split("/"))):
+            raise ValueError(f"node_class {self.node_class!r} is not of the form group/kind/name")
         return self
 
 

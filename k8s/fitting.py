@@ -1,0 +1,197 @@
+"""Whether pods fit nodes, pools, quotas and limit ranges: selectors, taints, amounts. Pure. It knows a gang's members by what they ask for,
+and refuses to know what else runs on a node: others' pods end one day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from k8s.client import Object
+from k8s.objects import PodSpec, VolcanoJob
+from k8s.quantities import parse
+
+EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+UNUSABLE = "node.kubernetes.io/"
+"""Taints of this prefix say that a node is not well or is put aside, which passes."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """The equal pods of one task of a gang."""
+
+    gang: str
+    task: str
+    count: int
+    apart: bool
+    """No two on a node."""
+    pod: PodSpec
+
+    @property
+    def asked(self) -> dict[str, Fraction]:
+        """By one pod."""
+        total: dict[str, Fraction] = {}
+        for container in self.pod.containers:
+            for name, amount in container.resources.requests.items():
+                total[name] = total.get(name, Fraction(0)) + parse(amount)
+        return total
+
+
+@dataclass(frozen=True)
+class NodeFit:
+    """What existing nodes offer a member."""
+
+    room: int
+    """Pods that the fitting nodes can hold when nothing else runs there."""
+    with_taints: int
+    """Were all taints tolerated."""
+    enough: bool
+    tainted: tuple[str, ...]
+    """Taints in the way, as key=value:effect."""
+    why: str
+    remedy: str
+
+
+def members(gangs: Sequence[VolcanoJob]) -> list[Member]:
+    return [
+        Member(gang.metadata.name or "", task.name, task.replicas, task.template.spec.affinity is not None, task.template.spec)
+        for gang in gangs
+        for task in gang.spec.tasks
+    ]
+
+
+def on_nodes(nodes: Sequence[Object], member: Member) -> NodeFit:
+    """Which of the nodes could hold the member's pods, and what is in the way of the others."""
+    usable = [node for node in nodes if _usable(node)]
+    selected = [node for node in usable if _carries(node["metadata"].get("labels", {}), member.pod.node_selector)]
+    roomy = [node for node in selected if _pods(node, member)]
+    open_to = [node for node in roomy if not untolerated(node["spec"].get("taints", []), member.pod)]
+    room, with_taints = (sum(_pods(node, member) for node in some) for some in (open_to, roomy))
+    tainted = tuple(sorted({taint for node in roomy for taint in untolerated(node["spec"].get("taints", []), member.pod)}))
+    why, remedy = _why(nodes, usable, selected, roomy, tainted, member)
+    return NodeFit(room, with_taints, room >= member.count, tainted, why, remedy)
+
+
+def _why(
+    nodes: Sequence[Object], usable: list[Object], selected: list[Object], roomy: list[Object], tainted: tuple[str, ...], member: Member
+) -> tuple[str, str]:
+    if roomy and tainted:
+        return f"the job does not tolerate {', '.join(tainted)}", "name the taint in the profile's `taints`, or take it off the nodes"
+    if roomy:
+        return f"only {len(roomy)} nodes fit", "add nodes, or lower training.nodes"
+    if selected:
+        least = _nearest(selected, member)
+        return f"no node offers {least}", "take a profile that fits the nodes, or other nodes"
+    if usable:
+        labels = ", ".join(f"{key}={value}" for key, value in member.pod.node_selector.items())
+        return f"no node has the labels {labels}", "label the nodes, or take a profile that fits them"
+    return ("no node is ready" if nodes else "there are no nodes"), "add nodes, or name a pool in cluster.pool"
+
+
+def _nearest(nodes: Sequence[Object], member: Member) -> str:
+    """What the best of the nodes lacks."""
+    lacks = [{name: amount for name, amount in member.asked.items() if _offered(node, name) < amount} for node in nodes]
+    best = min(range(len(nodes)), key=lambda number: len(lacks[number]))
+    return ", ".join(f"{show(name, amount)} (has {show(name, _offered(nodes[best], name))})" for name, amount in lacks[best].items())
+
+
+def _usable(node: Object) -> bool:
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in node.get("status", {}).get("conditions", []))
+    return ready and not node["spec"].get("unschedulable", False)
+
+
+def _carries(labels: dict[str, str], wanted: dict[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _offered(node: Object, name: str) -> Fraction:
+    return parse(node.get("status", {}).get("allocatable", {}).get(name, "0"))
+
+
+def _pods(node: Object, member: Member) -> int:
+    """Pods of the member that the node holds."""
+    fits = min((int(_offered(node, name) // amount) for name, amount in member.asked.items() if amount), default=1)
+    return min(fits, 1) if member.apart else fits
+
+
+def untolerated(taints: Sequence[Object], pod: PodSpec) -> list[str]:
+    """Those that keep the pod away, but not those that pass by themselves."""
+    return [
+        f"{taint['key']}{'=' + taint['value'] if taint.get('value') else ''}:{taint['effect']}"
+        for taint in taints
+        if taint["effect"] in EFFECTS and not taint["key"].startswith(UNUSABLE) and not any(_tolerates(one, taint) for one in _known(pod))
+    ]
+
+
+def _known(pod: PodSpec) -> list[tuple[str, str, str | None, str]]:
+    return [(one.key, one.operator, one.value, one.effect) for one in pod.tolerations]
+
+
+def _tolerates(toleration: tuple[str, str, str | None, str], taint: Object) -> bool:
+    key, operator, value, effect = toleration
+    return key == taint["key"] and effect == taint["effect"] and (operator == "Exists" or (value or "") == taint.get("value", ""))
+
+
+def pool_refuses(pool: Object, member: Member) -> str:
+    """Why a NodePool makes no nodes for the member's pods; empty: it may. Which machines it may buy, only its provider knows."""
+    template = pool["spec"]["template"]
+    taints = untolerated(template["spec"].get("taints", []), member.pod)
+    if taints:
+        return f"the job does not tolerate {', '.join(taints)}"
+    if "replicas" in pool["spec"]:
+        return "it is static"
+    labels = template.get("metadata", {}).get("labels", {})
+    offered = {one["key"]: one.get("values", []) for one in template["spec"]["requirements"] if one["operator"] == "In"}
+    for key, value in member.pod.node_selector.items():
+        if labels.get(key) != value and value not in offered.get(key, []):
+            return f"its nodes lack the label {key}={value}"
+    for name, limit in pool["spec"].get("limits", {}).items():
+        wanted = Fraction(member.count) if name == "nodes" else member.asked.get(name, Fraction(0)) * member.count
+        if wanted > parse(limit):
+            return f"its limit of {name} is {limit}, the gang's pods ask for {show(name, wanted)}"
+    return ""
+
+
+def over_quota(quota: Object, found: Sequence[Member]) -> Iterator[tuple[str, str]]:
+    """(gang, what is left of what) where a whole gang asks for more. A quota with a scope is for pods of other kinds."""
+    if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
+        return
+    used = quota.get("status", {}).get("used", {})
+    for gang in dict.fromkeys(member.gang for member in found):
+        wanted = _whole([member for member in found if member.gang == gang])
+        for name, hard in quota["spec"].get("hard", {}).items():
+            amount = wanted.get(name.removeprefix("requests.").removeprefix("limits."))
+            left = parse(hard) - parse(used.get(name, "0"))
+            if amount is not None and amount > left:
+                yield gang, f"{show(name, left)} of the {show(name, amount)}"
+
+
+def _whole(found: Sequence[Member]) -> dict[str, Fraction]:
+    """By a gang, pods counted too."""
+    total = {"pods": Fraction(sum(member.count for member in found))}
+    for member in found:
+        for name, amount in member.asked.items():
+            total[name] = total.get(name, Fraction(0)) + amount * member.count
+    return total
+
+
+def over_limits(limits: Object, found: Sequence[Member]) -> Iterator[tuple[str, str]]:
+    """(gang, what is allowed of what) for each amount outside the range; our pods have one container."""
+    for rule in limits["spec"]["limits"]:
+        if rule["type"] not in ("Container", "Pod"):
+            continue
+        for member in found:
+            for name, amount in member.asked.items():
+                most, least = rule.get("max", {}).get(name), rule.get("min", {}).get(name)
+                if most is not None and amount > parse(most):
+                    yield member.gang, f"at most {most} {name} of the {show(name, amount)}"
+                if least is not None and amount < parse(least):
+                    yield member.gang, f"no less than {least} {name}, not the {show(name, amount)}"
+
+
+def show(name: str, amount: Fraction) -> str:
+    """For a person: 8 nvidia.com/gpu, 1600 GiB memory."""
+    if name.endswith(("memory", "storage")):
+        return f"{float(amount / 2**30):.4g} GiB {name}"
+    return f"{float(amount):.6g} {name}"

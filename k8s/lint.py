@@ -1,0 +1,200 @@
+"""What would stop a gang on a cluster, and what to do about each: facts and gangs into findings. Pure; look.py gathers the facts.
+
+A gang that finds all nodes in use by others waits and is no finding: what counts is whether it could ever run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from contracts.cluster import ClusterSettings
+from k8s import fitting
+from k8s.fitting import Member
+from k8s.gang import RAY_SECRET
+from k8s.look import Facts, Unread
+from k8s.objects import VolcanoJob
+from k8s.policies import JOB_ACCOUNT, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
+
+RENDER = "apply what `ratchet k8s render --admin` prints"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing, one line."""
+
+    level: Literal["stop", "note"]
+    """stop: no gang runs as long as this holds. note: not known, or worth knowing."""
+    about: str
+    text: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.level:4} {self.about}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def findings(facts: Facts, settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[Finding]:
+    """What stops first, first. Empty: nothing is known to stop one of `gangs`."""
+    if facts.unreachable:
+        return [_stop("server", facts.unreachable, "check KUBECONFIG, cluster.context and whether the API server runs")]
+    members = fitting.members(gangs)
+    found = [
+        *_ground(facts, settings),
+        *_volcano(facts, settings),
+        *_volume(facts, settings),
+        *_secrets(facts, settings),
+        *_room(facts, members),
+        *_nodes(facts, settings, members),
+        *(_stop("pod template", words, "mend profile or loop file: as a Job it would be accepted and hang") for words in facts.refused),
+    ]
+    return sorted(found, key=lambda finding: finding.level == "note")
+
+
+def _stop(about: str, text: str, remedy: str) -> Finding:
+    return Finding("stop", about, text, remedy)
+
+
+def _note(about: str, text: str, remedy: str = "") -> Finding:
+    return Finding("note", about, text, remedy)
+
+
+def _unread(about: str, why: Unread) -> Finding:
+    return _note(about, f"not looked at: {why}")
+
+
+def _ground(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+    space = settings.namespace
+    if facts.denied:
+        yield _stop("rights", f"you may not {', '.join(facts.denied)}", f"{RENDER}, and run as its service account")
+    if facts.namespace is False:
+        yield _stop("namespace", f"there is no namespace {space}", RENDER)
+    elif isinstance(facts.namespace, Unread):
+        yield _unread("namespace", facts.namespace)
+    if facts.account is False:
+        yield _stop("service account", f"{space} has no service account {JOB_ACCOUNT}", RENDER)
+    elif isinstance(facts.account, Unread):
+        yield _unread("service account", facts.account)
+
+
+def _volcano(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+    if not facts.volcano:
+        yield _stop("volcano", "the server knows no batch.volcano.sh/v1alpha1", "install Volcano 1.14.1, with its CRDs")
+        return
+    yield from _queue(facts, settings)
+    yield from _scheduler(facts, settings)
+
+
+def _queue(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+    queue, name = facts.queue, settings.queue
+    if isinstance(queue, Unread):
+        yield _unread("queue", queue)
+    elif queue is None:
+        yield _stop("queue", f"there is no Volcano queue {name}", RENDER)
+    elif (state := queue.get("status", {}).get("state", "")) == "":
+        yield _stop("volcano", f"no controller has looked at the queue {name} yet", "start Volcano's controllers")
+    elif state != "Open":
+        yield _stop("queue", f"the queue {name} is {state}", f"open it: vcctl queue operate --action open --name {name}")
+
+
+def _scheduler(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+    text, where = facts.scheduler, f"ConfigMap {SCHEDULER_CONFIG} in {VOLCANO_NAMESPACE}"
+    if isinstance(text, Unread):
+        yield _unread("scheduler", text)
+        return
+    if text is None:
+        yield _note("scheduler", f"there is no {where}: its configuration was not looked at", "see that its actions lack `enqueue`")
+        return
+    found = re.search(r"""^\s*["']?actions["']?\s*:\s*["']?([^"'\n]*)""", text, re.MULTILINE)
+    actions = [word.strip() for word in found[1].split(",")] if found else []
+    if "allocate" not in actions:
+        yield _stop("scheduler", f"{where} does not name the action allocate", RENDER)
+    if "enqueue" in actions:
+        empty = "the gang's nodes do not exist before its pods do, and `enqueue` makes no pods before the nodes exist"
+        if settings.pool.kind == "none":
+            yield _note("scheduler", f"{where} names the action enqueue: a gang larger than today's nodes gets no pods", "drop it")
+        else:
+            yield _stop("scheduler", f"{where} names the action enqueue, and the pool can be empty: {empty}", f"drop it: {RENDER}")
+    if not re.search(r"""name["']?\s*:\s*["']?gang\b""", text):
+        yield _stop("scheduler", f"{where} lacks the plugin gang: pods would start one by one", RENDER)
+
+
+def _volume(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+    name, claim = settings.volume.claim, facts.claim
+    if name is None or facts.namespace is False:
+        return
+    if isinstance(claim, Unread):
+        yield _unread("volume", claim)
+    elif claim is None:
+        yield _stop("volume", f"{settings.namespace} has no PersistentVolumeClaim {name}", RENDER)
+    else:
+        phase = claim.get("status", {}).get("phase", "Pending")
+        if phase != "Bound":
+            yield _stop("volume", f"the claim {name} is {phase}", "give it a volume, or a storage class that makes one at once")
+        if "ReadWriteMany" not in claim["spec"].get("accessModes", []):
+            modes = ", ".join(claim["spec"].get("accessModes", []))
+            yield _stop("volume", f"the claim {name} is {modes}; service and jobs write it from several nodes", "make it ReadWriteMany")
+
+
+def _secrets(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+    wanted: dict[str, set[str]] = {name: {"token"} if name == RAY_SECRET else set() for name in facts.secrets or {}}
+    for reference in settings.secrets.values():
+        name, key = reference.split("/")
+        wanted.setdefault(name, set()).add(key)
+    for name, keys in (facts.secrets or {}).items():
+        if isinstance(keys, Unread):
+            yield _note("secrets", f"whether the Secret {name} is there was not looked at: {keys}")
+        elif keys is None:
+            yield _stop("secrets", f"{settings.namespace} has no Secret {name}", f"make it, with the key {', '.join(sorted(wanted[name]))}")
+        elif lacking := sorted(wanted[name] - keys):
+            yield _stop("secrets", f"the Secret {name} lacks the key {', '.join(lacking)}", "add it")
+
+
+def _room(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
+    """Quotas count a gang as a whole, limit ranges each container."""
+    for quota in facts.quotas:
+        for gang, text in fitting.over_quota(quota, members):
+            yield _stop("quota", f"{quota['metadata']['name']} leaves {text} that {gang} asks for", "raise it")
+    for limits in facts.limits:
+        for gang, text in fitting.over_limits(limits, members):
+            yield _stop("limit range", f"{limits['metadata']['name']} lets a container have {text} that {gang} asks for", "raise it")
+
+
+def _nodes(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
+    kind = settings.pool.kind
+    if kind != "none" and not facts.karpenter:
+        yield _stop("pool", f"cluster.pool.kind = {kind}, and the server knows no karpenter.sh/v1", "install Karpenter, or set it to none")
+        return
+    if facts.node_class is False:
+        yield _stop("pool", "the EC2NodeClass that the gang's pool points at is not there", RENDER)
+    if isinstance(facts.node_class, Unread):
+        yield _unread("pool", facts.node_class)
+    if kind == "none":
+        yield from _there(facts, members)
+    if kind == "dynamic":
+        yield from _grown(facts, members)
+
+
+def _there(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
+    if isinstance(facts.nodes, Unread):
+        yield _unread("nodes", facts.nodes)
+        return
+    for member in members:
+        fit = fitting.on_nodes(facts.nodes, member)
+        if fit.enough:
+            continue
+        text = f"{member.gang} needs {member.count} nodes for its {member.task} pods, {fit.room} can ever hold one"
+        yield _stop("taints" if fit.tainted and fit.with_taints >= member.count else "nodes", f"{text}: {fit.why}", fit.remedy)
+
+
+def _grown(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
+    if isinstance(facts.pools, Unread):
+        yield _unread("pool", facts.pools)
+        return
+    for member in members:
+        reasons = [fitting.pool_refuses(pool, member) for pool in facts.pools]
+        if reasons and not all(reasons):
+            continue
+        said = "; ".join(f"{pool['metadata']['name']}: {why}" for pool, why in zip(facts.pools, reasons, strict=True))
+        yield _stop("pool", f"no NodePool makes nodes for {member.gang}'s {member.task} pods" + (f" ({said})" if said else ""), RENDER)

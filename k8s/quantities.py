@@ -1,0 +1,36 @@
+"""Amounts as Kubernetes writes them: 500m, 1600Gi, 8. Exact; knows no resource."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+UNITS = {
+    "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
+    "k": Fraction(10**3), "M": Fraction(10**6), "G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15),
+    "E": Fraction(10**18),
+    "Ki": Fraction(2**10), "Mi": Fraction(2**20), "Gi": Fraction(2**30), "Ti": Fraction(2**40), "Pi": Fraction(2**50),
+    "Ei": Fraction(2**60),
+}  # fmt: skip
+_FORM = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:[eE]([+-]?\d+))?([a-zA-Z]*)")
+
+
+def parse(text: str | int) -> Fraction:
+    """In whole units: cores, bytes, pieces. ValueError for what is no quantity.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+    """
+    found = _FORM.fullmatch(str(text))
+    if not found or found[3] not in UNITS:
+        raise ValueError(f"{text!r} is not a quantity, such as 2, 500m or 64Gi")
+    return Fraction(found[1]) * Fraction(10) ** int(found[2] or 0) * UNITS[found[3]]
+
+
+def multiple(text: str, times: int) -> str:
+    """So many times as much, in the same unit. Whole numbers stay whole; fractions are written in thousandths."""
+    found = _FORM.fullmatch(text)
+    if not found or found[3] not in UNITS:
+        raise ValueError(f"{text!r} is not a quantity, such as 2, 500m or 64Gi")
+    if found[2] is None and "." not in found[1]:
+        return f"{int(found[1]) * times}{found[3]}"
+    return f"{int(parse(text) * times * 1000)}m"
