@@ -153,6 +153,23 @@ def test_the_control_plane_dies_and_comes_back_with_its_memory(rig: Rig, namespa
     assert [name for name in rig.processes.names() if not rig.processes.alive(name)] == []
 
 
+def test_a_static_pool_makes_the_nodes_of_a_gang(karpenter_rig: Rig, karpenter_namespace: str) -> None:
+    kind = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"}
+    need = [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["p5en.48xlarge"]}]
+    template = {
+        "metadata": {"annotations": {"kwok.x-k8s.io/node": "fake"}},
+        "spec": {"nodeClassRef": kind, "requirements": need, "expireAfter": "Never"},
+    }
+    pool = {"replicas": 2, "limits": {"nodes": "2"}, "template": template}
+    karpenter_rig.apply(
+        {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}},
+        {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "pool"}, "spec": pool},
+    )
+    submit(karpenter_rig, karpenter_namespace, gang("pair", 2, pretended(gpus=8)))
+    until(lambda: len(running(karpenter_rig, karpenter_namespace)) == 2, 40, "the gang", lambda: karpenter_rig.processes.tail("karpenter"))
+    assert len({pod["spec"]["nodeName"] for pod in karpenter_rig.pods(karpenter_namespace)}) == 2
+
+
 def test_two_rigs_live_side_by_side_and_die_apart(rig: Rig, make_rig: Callable[[], Rig]) -> None:
     other = make_rig()
     other.up()

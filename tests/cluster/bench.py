@@ -1,0 +1,104 @@
+"""Our executor on a rig: jobs on pretending nodes, whose words a test writes itself, and jobs that really run on real nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from contracts.cluster import ClusterSettings
+from contracts.files import FolderArtifacts
+from contracts.ids import job_name
+from contracts.manifest import write_manifest
+from contracts.training import JobSpec, JobStatus, ResumePoint
+from k8s.client import KubernetesCluster, connect
+from k8s.executor import KubernetesExecutor
+from k8s.profile import Profile
+from tests.cluster.rig.cluster import Rig
+
+PRETENDING = Profile(provider="any", gpus=8, cpu="1", memory="1Gi", shm="64Mi", instance_types=("p5en.48xlarge",))
+"""Nodes of eight GPUs that exist in name."""
+
+
+def client(rig: Rig) -> KubernetesCluster:
+    """Our client, as the rig's administrator."""
+    os.environ["KUBECONFIG"] = str(rig.kubeconfig)
+    return connect(None)
+
+
+class Bench:
+    """An executor in a namespace of a rig, with its run folders."""
+
+    def __init__(self, rig: Rig, namespace: str, folder: Path, profile: Profile = PRETENDING, **settings: Any) -> None:
+        self.rig, self.namespace, self.folder, self.profile = rig, namespace, folder, profile
+        self.cluster = client(rig)
+        given = {"namespace": namespace, "queue": "default", "image": "pretended", "volume": {"mount": str(folder), "host_path": True}}
+        self.settings = ClusterSettings.model_validate({**given, **settings})
+        self.artifacts = FolderArtifacts(folder / "artifacts")
+        self.artifacts.root.mkdir(parents=True, exist_ok=True)
+        self.said: list[str] = []
+        self.executor = self.restarted()
+
+    def restarted(self) -> KubernetesExecutor:
+        """As a new process of ours would have it."""
+        return KubernetesExecutor(
+            self.cluster, "test", self.settings, self.profile, self.folder / "jobs", self.artifacts.root, 5, said=self.said.append
+        )
+
+    def spec(self, nodes: int = 3, gpus: int = 8, plan: str = "a", attempt: int = 1, grace: int = 5) -> JobSpec:
+        """A job of which nothing but its gang matters."""
+        return JobSpec(
+            name=job_name(plan * 64, attempt, f"{nodes} {gpus}"),
+            plan=plan * 64,
+            attempt=attempt,
+            command=("{python}", "-m", "trainers.inside.wrapper"),
+            environment={"RATCHET_NODES": str(nodes)},
+            inputs={},
+            plan_json="{}",
+            grace_seconds=grace,
+            nodes=nodes,
+            gpus=gpus,
+        )
+
+    def until(self, spec: JobSpec, holds: Callable[[JobStatus], bool], seconds: float = 60) -> JobStatus:
+        """Observes until it holds."""
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit:
+            status = self.executor.observe(spec.name)
+            if holds(status):
+                return status
+            time.sleep(0.2)
+        raise AssertionError(f"{spec.name} stays {status}\n{self.rig.kubectl('get', 'pods,vcjob', '-n', self.namespace, '-o', 'wide')}")
+
+    def gang(self) -> dict[str, Any]:
+        """The namespace's one Volcano Job, as the API has it."""
+        (job,) = self.rig.api.items(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{self.namespace}/jobs")
+        return dict(job)
+
+    def step(self, spec: JobSpec, incarnation: int, step: int) -> ResumePoint:
+        """A step with its checkpoint, as a trainer on a pretending node would tell of it."""
+        run = self.executor.folders.run(spec)
+        path = f"a{spec.attempt}/i{incarnation}/step_{step}"
+        folder = run.parent / path
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text(f"weights {incarnation} {step}")
+        manifest = write_manifest(folder)
+        self.tell(spec, incarnation, "checkpoint", step, path=path, manifest=manifest)
+        return ResumePoint(attempt=spec.attempt, incarnation=incarnation, step=step, path=path, manifest=manifest)
+
+    def tell(self, spec: JobSpec, incarnation: int, kind: str, step: int, **data: Any) -> None:
+        """An event of the job."""
+        line = {"at": time.time(), "incarnation": incarnation, "kind": kind, "step": step, "total": 100, "data": data}
+        folder = self.executor.folders.run(spec) / f"i{incarnation}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "events.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def end(self, spec: JobSpec, incarnation: int, outcome: str, reason: str = "so it is told") -> None:
+        """The job's last word."""
+        folder = self.executor.folders.run(spec) / f"i{incarnation}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "ended.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))

@@ -1,0 +1,233 @@
+"""Our executor against a real API server and Volcano: gangs on pretending nodes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import Permanent, Retryable
+from contracts.exits import Outcome
+from contracts.training import JobState, JobStatus
+from k8s.client import JOB
+from k8s.mirror import Mirror
+from tests.cluster.bench import Bench
+from tests.cluster.rig.api import until
+from tests.cluster.rig.cluster import Rig
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def bench(rig: Rig, namespace: str, tmp_path: Path) -> Bench:
+    return Bench(rig, namespace, tmp_path)
+
+
+def running(status: JobStatus) -> bool:
+    return status.state is JobState.RUNNING
+
+
+def test_a_gang_binds_nothing_until_it_can_bind_all(bench: Bench) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=3)
+    bench.executor.submit(spec, 1)
+    for _ in range(10):
+        assert bench.executor.observe(spec.name).state is JobState.PENDING
+        assert [pod["spec"].get("nodeName") for pod in bench.rig.pods(bench.namespace)] in ([], [None] * 3)
+        time.sleep(0.3)
+    bench.rig.fake_nodes(1)
+    assert bench.until(spec, running, 20).incarnation == 1
+    assert len({pod["spec"]["nodeName"] for pod in bench.rig.pods(bench.namespace, "Running")}) == 3
+
+
+def test_a_second_submission_finds_the_first(bench: Bench) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    rivals = [threading.Thread(target=bench.restarted().submit, args=(spec, 1)) for _ in range(3)]
+    for rival in rivals:
+        rival.start()
+    for rival in rivals:
+        rival.join()
+    bench.until(spec, running)
+    name = bench.gang()["metadata"]["name"]
+    bench.restarted().submit(spec, 1)
+    assert bench.gang()["metadata"]["name"] == name
+
+
+def test_an_evicted_pod_restarts_the_gang_whole_as_a_new_incarnation(bench: Bench) -> None:
+    bench.rig.fake_nodes(3)
+    spec = bench.spec(nodes=3)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    point = bench.step(spec, 1, 10)
+    bench.executor.pin(spec, point)
+    before = {pod["metadata"]["uid"] for pod in bench.rig.pods(bench.namespace)}
+    evict(bench, bench.rig.pods(bench.namespace)[0]["metadata"]["name"])
+    status = bench.until(spec, lambda status: status.incarnation > 1 and running(status))
+    assert not before & {pod["metadata"]["uid"] for pod in bench.rig.pods(bench.namespace, "Running")}
+    assert bench.executor.meter(spec.name).preemptions == 1
+    bench.executor.submit(spec, status.incarnation)
+    assert bench.gang()["status"]["retryCount"] == 1, "the ledger's own submission of that incarnation starts nothing"
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(0, Outcome.DONE), (1, Outcome.FAILED), (78, Outcome.PERMANENT)])
+def test_a_gang_ends_as_its_words_say_and_leaves_nothing(bench: Bench, code: int, outcome: Outcome) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    bench.end(spec, 1, outcome.value)
+    for pod in bench.rig.pods(bench.namespace):
+        bench.rig.end_pod(bench.namespace, pod["metadata"]["name"], code)
+    status = bench.until(spec, lambda status: status.state is JobState.ENDED)
+    assert (status.outcome, status.incarnation, status.reason) == (outcome, 1, "so it is told")
+    empty(bench)
+    assert bench.restarted().observe(spec.name) == status, "also when nothing is left of it"
+
+
+def test_a_gang_that_vanishes_is_lost_and_its_next_incarnation_is_another_job(bench: Bench) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    first = bench.gang()["metadata"]["name"]
+    bench.cluster.delete(JOB, first, bench.namespace)
+    status = bench.until(spec, lambda status: status.state is JobState.ENDED)
+    assert status.outcome is Outcome.LOST
+    bench.executor.submit(spec, 2)
+    assert bench.until(spec, running).incarnation == 2
+    assert bench.gang()["metadata"]["name"] != first
+
+
+def test_a_crash_between_note_and_submission_submits_what_was_noted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.executor, "_create", die)
+    with pytest.raises(KeyboardInterrupt):
+        bench.executor.submit(spec, 1)
+    bench.executor = bench.restarted()
+    bench.executor.submit(spec, 1)
+    assert bench.until(spec, running).incarnation == 1
+    assert bench.gang()
+
+
+def test_a_cancelled_gang_goes_with_all_that_is_its(bench: Bench) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    assert bench.executor.live() == [spec.name]
+    bench.executor.cancel(spec.name)
+    bench.executor.cancel(spec.name)
+    assert bench.until(spec, lambda status: status.state is JobState.ENDED).outcome is Outcome.LOST
+    assert bench.executor.live() == []
+    empty(bench)
+
+
+def test_one_gang_waits_at_a_time(bench: Bench) -> None:
+    bench.rig.fake_nodes(1)
+    first, second = bench.spec(nodes=2), bench.spec(nodes=1, plan="b")
+    bench.executor.submit(first, 1)
+    with pytest.raises(Retryable, match="waits for its nodes"):
+        bench.executor.submit(second, 1)
+    bench.rig.fake_nodes(2)
+    bench.until(first, running)
+    bench.executor.submit(second, 1)
+    bench.until(second, running)
+
+
+def test_a_template_that_the_server_would_refuse_is_refused_before_it_hangs(bench: Bench) -> None:
+    bench.profile = bench.profile.model_copy(update={"labels": {"not a label": "x"}})
+    bench.executor = bench.restarted()
+    with pytest.raises(Permanent, match="not a label"):
+        bench.executor.submit(bench.spec(nodes=1), 1)
+    assert bench.rig.api.items(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{bench.namespace}/jobs") == []
+
+
+def test_a_gang_half_alive_on_a_silent_node_is_restarted_within_the_limit(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    bench = Bench(rig, namespace, tmp_path, half_alive=20)
+    quiet, *_ = rig.fake_nodes(3)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    if quiet not in {pod["spec"]["nodeName"] for pod in rig.pods(namespace)}:
+        quiet = rig.pods(namespace)[0]["spec"]["nodeName"]
+    rig.silence(quiet)
+    began = time.monotonic()
+    bench.until(spec, lambda status: status.incarnation > 1 and running(status), 90)
+    assert quiet not in {pod["spec"]["nodeName"] for pod in rig.pods(namespace, "Running")}
+    assert any("not ready" in words for words in bench.said), bench.said
+    assert bench.executor.meter(spec.name).lost > 0
+    assert time.monotonic() - began < 12 + 20 + 25, "grace, limit, and the restart itself"
+
+
+def test_a_gang_is_stopped_at_its_cap(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    bench = Bench(rig, namespace, tmp_path, cap_run=0.01, pool={"capacity": "spot"})
+    rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    status = bench.until(spec, lambda status: status.state is JobState.ENDED)
+    assert status.outcome is Outcome.PERMANENT
+    assert "cap" in status.reason
+    empty(bench)
+
+
+def test_a_cap_on_machines_without_a_price_is_refused(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    bench = Bench(rig, namespace, tmp_path, cap_run=5)
+    bench.profile = bench.profile.model_copy(update={"instance_types": ("home-made",)})
+    with pytest.raises(Permanent, match="price table does not know home-made"):
+        bench.restarted().submit(bench.spec(nodes=1), 1)
+
+
+def test_an_outage_of_the_api_server_costs_nothing(bench: Bench) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    bench.rig.kill("apiserver")
+    time.sleep(1.1)
+    with pytest.raises(Retryable):
+        bench.executor.observe(spec.name)
+    with pytest.raises(Retryable):
+        bench.executor.submit(bench.spec(nodes=1, plan="b"), 1)
+    bench.rig.restart("apiserver")
+    assert bench.until(spec, running).incarnation == 1
+
+
+def test_a_mirror_follows_through_restarts_and_expired_places(bench: Bench) -> None:
+    mirror = Mirror(bench.cluster, JOB, bench.namespace, seconds=5).start()
+    spec = bench.spec(nodes=1)
+    bench.executor.submit(spec, 1)
+    until(lambda: len(mirror.objects()) == 1, 10, "the first job")
+    bench.rig.kill("apiserver")
+    until(lambda: mirror.problem != "", 30, "the outage to be noticed")
+    bench.rig.restart("apiserver")
+    mirror._version = "1"  # long compacted or not, the server says 410 or replays: both must lead to the same objects
+    bench.executor.cancel(spec.name)
+    until(lambda: mirror.objects() == [], 30, "the job's end")
+    assert mirror.problem == ""
+    mirror.stop()
+
+
+def evict(bench: Bench, pod: str) -> None:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+    bench.rig.api.call("POST", f"/api/v1/namespaces/{bench.namespace}/pods/{pod}/eviction", body)
+
+
+def empty(bench: Bench) -> None:
+    """Nothing of the gang is left in the namespace."""
+    for kind in (
+        "/apis/batch.volcano.sh/v1alpha1/namespaces/{}/jobs",
+        "/api/v1/namespaces/{}/pods",
+        "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+        "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups",
+    ):
+        path = kind.format(bench.namespace)
+        until(lambda path=path: bench.rig.api.items(path) == [], 30, f"the end of {path}")
