@@ -33,6 +33,7 @@ from materializer.pairs import make_pairs
 from materializer.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, usual
 from materializer.schemas import empty, parquet, read_parquet
 from materializer.seen import Seen
+from materializer.settle import pooled, uncontested
 from rewards.panel import Panel
 
 Result = TypeVar("Result", bound=Frozen)
@@ -169,12 +170,13 @@ class LakeDatasets:
             )
         governed, traces, feedback, pinned = self._governed(as_of, name)
         train = traces.filter(~pl.col("held") & ~pl.col("root_id").is_in(sorted(self._golden_roots(edition.number))))
+        feedback, contested = uncontested(feedback, train)
         known = references(train, feedback)
         samples = label(train, feedback, known, self.rewards, self.loop.line.salt)
         stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts_of(train, known), PROMPTS, ["prompt_id"])
         counts = {"considered": len(traces) + sum(governed.out.values()), "holdout": len(traces) - len(train), "used": len(train)}
         counts |= {f"out:{reason}": n for reason, n in governed.out.items()}
-        counts |= {"scored": samples["reward"].count(), "corrections": int((samples["origin"] == "correction").sum())}
+        counts |= {"contested_corrections": contested, "scored": samples["reward"].count(), "corrections": int((samples["origin"] == "correction").sum())}
         return Snapshot(
             name=name,
             as_of=as_of,
@@ -216,8 +218,9 @@ class LakeDatasets:
         answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty(SAMPLES)
         noise = label_noise(samples, snapshot.scorers)
         every = pl.concat([samples, answers])
-        pairs = make_pairs(every, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
-        shown = make_demonstrations(every, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
+        evidence = pooled(every)
+        pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
+        shown = make_demonstrations(evidence, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
             self._store(_ordered(prompts, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),

@@ -19,6 +19,7 @@ from contracts.records import DEMONSTRATIONS, Tier
 from materializer.belief import believe
 from materializer.holdout import share
 from materializer.schemas import frame_of
+from materializer.settle import settled
 
 CORRECTION, REFERENCE = "correction", "reference"
 RANK = {CORRECTION: 0, REFERENCE: 0, Tier.VERIFIABLE.value: 1, Tier.FEEDBACK.value: 2, Tier.JUDGE.value: 3}
@@ -42,7 +43,7 @@ def make_demonstrations(
     persons: Counter[str] = Counter()
     strongest: dict[str, int] = {}
     taken: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in _ranked(believed, prompts, settings, salt):
+    for row in _ranked(settled(believed, settings)[0], prompts, settings, salt):
         key, person, weight = (row["prompt_id"], row["answer"]), row["user"], 2 * row["right"] - 1
         rank = RANK[row["source"]]
         weaker = rank > strongest.setdefault(row["prompt_id"], rank) and rank >= RANK[Tier.FEEDBACK]

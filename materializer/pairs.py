@@ -20,6 +20,7 @@ from contracts.records import PAIRS, Tier
 from materializer.belief import believe
 from materializer.holdout import share
 from materializer.schemas import frame_of
+from materializer.settle import settled
 from rewards.panel import CORRECTION
 
 _CANDIDATES = 64
@@ -35,7 +36,7 @@ class Pairs:
     own: list[tuple[bool, bool]]
     """(chosen, rejected) per pair: whether a version of this line wrote it, in the probe or by the router's attribution."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Reason -> candidates that are no pair."""
+    """Reason -> candidates that are no pair; contested: answers that stand on both sides."""
 
 
 def make_pairs(
@@ -51,7 +52,9 @@ def make_pairs(
     prompts: Counter[str] = Counter()
     weights = {(version.tier, version.name): version.weight for version in scorers}
     believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
-    for row in _candidates(believed, settings, salt).iter_rows(named=True):
+    clear, contested = settled(believed, settings)
+    dropped.update({"contested": contested} if contested else {})
+    for row in _candidates(clear, settings, salt).iter_rows(named=True):
         people = {row["user"], row["user_rejected"]} - {None}
         row["weight"] = row["right"] - row["right_rejected"] if row["tier"] == Tier.FEEDBACK else 1.0
         if not _common_margin(row, settings.margin, weights):

@@ -1,0 +1,90 @@
+"""Answers that people contradict each other about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from contracts.loop import SnapshotSettings
+from contracts.records import SAMPLES
+from materializer.pairs import make_pairs
+from materializer.schemas import frame_of
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import evaluation, span
+from tests.unit.materializer.test_training_sets import TRAIN, VERSIONS, _assembled, _rows
+
+
+def people_only(folder: Path) -> Any:
+    return make_datasets(folder, make_loop(rewards=[{"name": "user_feedback"}]))
+
+
+def corrected(number: int, answer: str, text: str, who: str = "ann", question: str = TRAIN[0]) -> dict[str, Any]:
+    return span(number, question, answer, [evaluation("user_correction", text=text, user__id=who)])
+
+
+def test_two_users_who_correct_each_other_prove_nothing(tmp_path: Path) -> None:
+    datasets = people_only(tmp_path)
+    training, pairs = _assembled(datasets, corrected(1, "A", "B", "ann"), corrected(2, "B", "A ", "bob"))
+    assert pairs == []
+    assert training.facts.corrections == 0
+    assert _rows(datasets, training.demonstrations) == []
+    assert _rows(datasets, training.prompts) == [], "a contested word is no reference"
+
+
+def test_a_correction_that_was_itself_corrected_gives_way(tmp_path: Path) -> None:
+    datasets = people_only(tmp_path)
+    training, pairs = _assembled(datasets, corrected(1, "A", "B", "ann"), corrected(2, "B", "C", "bob"))
+    assert [(pair["chosen"], pair["rejected"]) for pair in pairs] == [("C", "B")]
+    assert training.facts.corrections == 1
+
+
+def test_different_words_for_the_same_wrong_answer_contradict_nobody(tmp_path: Path) -> None:
+    _, pairs = _assembled(people_only(tmp_path), corrected(1, "A", "B", "ann"), corrected(2, "A", "C", "bob"))
+    assert {(pair["chosen"], pair["rejected"]) for pair in pairs} == {("B", "A"), ("C", "A")}
+
+
+def test_a_snapshot_counts_contested_corrections(tmp_path: Path) -> None:
+    datasets = people_only(tmp_path)
+    _assembled(datasets, corrected(1, "A", "B"), corrected(2, "B", "A"), corrected(3, "X", "Y", question=TRAIN[1]))
+    snapshot = json.loads(datasets.artifacts.get(datasets.artifacts.resolve("s") or ""))
+    assert (snapshot["counts"]["contested_corrections"], snapshot["counts"]["corrections"]) == (2, 1)
+
+
+def samples(rows: Sequence[tuple[str, float, str]]) -> pl.DataFrame:
+    """Samples of one prompt from (answer, reward, tier)."""
+    base = {"prompt_id": "p", "prompt": "[]", "votes": 1, "user": None, "origin": "traffic", "model_version": None, "slice": None}
+    parts = {"verifiable": "v", "feedback": "f"}
+    return frame_of(
+        [
+            base | {"answer": a, "reward": r, "tier": t, "trace": str(i), "parts": json.dumps({parts[t]: r})}
+            for i, (a, r, t) in enumerate(rows)
+        ],
+        SAMPLES,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "pairs", "contested"),
+    [
+        ([("x", 1.0, "verifiable"), ("y", 0.0, "verifiable"), ("y", 1.0, "verifiable"), ("x", 0.0, "verifiable")], set(), 2),
+        ([("x", 1.0, "verifiable"), ("x", 0.0, "verifiable"), ("y", 0.0, "verifiable"), ("z", 1.0, "verifiable")], {("z", "y")}, 1),
+        ([("x", 0.0, "verifiable"), ("x", 1.0, "feedback"), ("y", 0.0, "feedback"), ("z", 1.0, "verifiable")], {("z", "x")}, 1),
+    ],
+)
+def test_an_answer_on_both_sides_is_in_no_pair(rows: Any, pairs: set[tuple[str, str]], contested: int) -> None:
+    made = make_pairs(samples(rows), SnapshotSettings(), VERSIONS, 0.1, "salt")
+    assert {(row["chosen"], row["rejected"]) for row in made.frame.to_dicts()} == pairs
+    assert made.dropped["contested"] == contested
+
+
+def test_votes_on_equal_answers_are_counted_together(tmp_path: Path) -> None:
+    """Three of four liked it: it is chosen, once, and no pair says the opposite."""
+    thumbs = [span(n, TRAIN[0], "x", [evaluation("user_feedback", float(n != 1), user__id=f"u{n}")]) for n in range(1, 5)]
+    training, pairs = _assembled(people_only(tmp_path), *thumbs, span(9, TRAIN[0], "y", [evaluation("user_feedback", 0.0)]))
+    assert [(pair["chosen"], pair["rejected"], pair["margin"]) for pair in pairs] == [("x", "y", 0.75)]
+    assert training.facts.pairs_dropped == {}
