@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.rig import build, real
-from tests.cluster.rig.build import KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError
+from tests.cluster.rig.build import CRDS, KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError
 from tests.cluster.rig.cluster import Rig
 
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -19,6 +19,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "karpenter_rig": PLANE + VOLCANO + KARPENTER,
     "real_rig": PLANE + VOLCANO + REAL,
     "gateway_rig": PLANE + VOLCANO + REAL + TRAEFIK,
+    "crds": CRDS,
 }
 """Parts by the fixture that uses them."""
 
@@ -99,6 +100,13 @@ def gateway_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
     _require(request)
     real_rig.add("traefik")
     return real_rig
+
+
+@pytest.fixture(scope="session")
+def crds(request: pytest.FixtureRequest) -> Callable[[str], Path]:
+    """Folders of the CRDs of volcano, karpenter, aws (EC2NodeClass), kuberay and gateway, as their authors publish them; no rig is started."""
+    _require(request)
+    return build.need
 
 
 @pytest.fixture

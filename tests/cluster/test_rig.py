@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -40,8 +41,10 @@ for peer in peers:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
+socket.create_connection(("{server}", {port}), timeout=20).close()
+print("found", *peers, flush=True)
 open("{folder}/" + socket.gethostname(), "w").write(" ".join(peers))
-time.sleep({seconds})
+time.sleep(600)
 """
 RUNNER = """
 import pathlib, time
@@ -194,6 +197,20 @@ def test_a_killed_runner_leaves_nothing(make_rig: Callable[[], Rig]) -> None:
     until(lambda: leftovers(folder) == [], 30, "the end of the rig", lambda: "\n".join(leftovers(folder)))
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("volcano", "batch.volcano.sh_jobs.yaml"),
+        ("karpenter", "karpenter.sh_nodepools.yaml"),
+        ("aws", "karpenter.k8s.aws_ec2nodeclasses.yaml"),
+        ("kuberay", "ray.io_rayjobs.yaml"),
+        ("gateway", "gateway.networking.k8s.io_httproutes.yaml"),
+    ],
+)
+def test_resources_are_described_as_their_authors_do(crds: Callable[[str], Path], name: str, file: str) -> None:
+    assert "openAPIV3Schema" in (crds(name) / file).read_text()
+
+
 def test_a_recycled_pid_is_left_alone() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger:
         start = born(stranger.pid)
@@ -204,7 +221,12 @@ def test_a_recycled_pid_is_left_alone() -> None:
 
 
 def test_real_processes_of_a_gang_find_and_leave_each_other(real_rig: Rig, real_namespace: str, tmp_path: Path) -> None:
-    code = WORKER.format(folder=tmp_path, seconds=600)
+    with socket.create_server((real_rig.gateway, 0)) as server:
+        _find_and_leave(real_rig, real_namespace, tmp_path, server.getsockname()[1])
+
+
+def _find_and_leave(real_rig: Rig, real_namespace: str, tmp_path: Path, port: int) -> None:
+    code = WORKER.format(folder=tmp_path, server=real_rig.gateway, port=port)
     submit(real_rig, real_namespace, gang("pair", 2, real(2, "/usr/bin/python3", "-uc", code, write=(tmp_path,)), (RESTART,)))
 
     def story() -> str:
@@ -213,6 +235,8 @@ def test_real_processes_of_a_gang_find_and_leave_each_other(real_rig: Rig, real_
     until(lambda: {p.name for p in tmp_path.iterdir()} >= {"pair-worker-0", "pair-worker-1"}, 60, "both processes", story)
     assert (tmp_path / "pair-worker-0").read_text() == "pair-worker-0.pair pair-worker-1.pair"
     assert {pod["spec"]["nodeName"] for pod in real_rig.pods(real_namespace)} == {"real-0", "real-1"}
+    log = real_rig.kubectl("logs", "--namespace", real_namespace, "pair-worker-1")
+    assert log == "found pair-worker-0.pair pair-worker-1.pair\n"
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "pair-worker-1"}}
     before = {pod["metadata"]["uid"] for pod in real_rig.pods(real_namespace)}
     real_rig.api.call("POST", f"/api/v1/namespaces/{real_namespace}/pods/pair-worker-1/eviction", eviction)
@@ -224,7 +248,14 @@ def test_real_processes_of_a_gang_find_and_leave_each_other(real_rig: Rig, real_
 def test_a_lost_real_node_takes_its_processes_and_down_leaves_nothing(real_rig: Rig, make_rig: Callable[[], Rig], tmp_path: Path) -> None:
     other = make_rig()
     other.up(real_nodes=1)
-    code = WORKER.format(folder=tmp_path, seconds=600)
+    with socket.create_server((other.gateway, 0)) as server:
+        code = WORKER.format(folder=tmp_path, server=other.gateway, port=server.getsockname()[1])
+        _lose_and_drop(other, code, tmp_path)
+    assert leftovers(other.folder) == []
+    assert real_rig.processes.alive("real-0"), "the other rig's node of the same name"
+
+
+def _lose_and_drop(other: Rig, code: str, tmp_path: Path) -> None:
     submit(other, "default", gang("alone", 1, real(2, "/usr/bin/python3", "-uc", code, write=(tmp_path,))))
     until(lambda: (tmp_path / "alone-worker-0").exists(), 60, "the process", lambda: _story(other, "default"))
     working = [pid for pid in _processes() if str(tmp_path) in _command(pid)]
@@ -235,8 +266,6 @@ def test_a_lost_real_node_takes_its_processes_and_down_leaves_nothing(real_rig: 
     assert other.api.get("/api/v1/nodes/real-0") is not None, "nobody told the cluster"
     other.real_nodes(1)
     other.down()
-    assert leftovers(other.folder) == []
-    assert real_rig.processes.alive("real-0"), "the other rig's node of the same name"
 
 
 def _story(rig: Rig, namespace: str) -> str:

@@ -68,6 +68,7 @@ VOLCANO = ("volcano", "vc-scheduler", "vc-controller-manager")
 REAL = ("kubelet", "pause", "coredns")
 KARPENTER = ("karpenter", "karpenter-kwok")
 TRAEFIK = ("gateway", "traefik")
+CRDS = tuple(one.name for one in PARTS if one.folders)
 
 
 def part(name: str) -> Part:

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-PRIVATE = ("/run/containerd", "/var/lib/kubelet")
+PRIVATE = ("/run/containerd", "/var/lib/kubelet", "/var/lib/cni", "/var/log/containers")
 """Folders that the programs name themselves, whatever they are told; two nodes would meet there."""
 
 
