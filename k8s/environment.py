@@ -4,12 +4,13 @@ applies it. Pure; the objects themselves are made in policies.py, pools.py and s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from contracts.cluster import ClusterSettings
+from contracts.errors import ConfigError
 from k8s import policies, pools
 from k8s.cluster_objects import ClaimSpec, StorageRequest, VolumeClaim
 from k8s.gang import RATCHET, RAY_SECRET
@@ -43,6 +44,27 @@ class Extras:
     """One whose volumes many nodes may write."""
     judge: tuple[Path, Server] | None = None
     """A judge's model on the shared volume, and how it is served."""
+
+
+def extras(
+    *,
+    eks: str | None = None,
+    ami: str | None = None,
+    node_role: str | None = None,
+    placement_group: str | None = None,
+    reservation: Sequence[str] = (),
+    storage_class: str | None = None,
+    size: str | None = None,
+    judge: str | None = None,
+    vllm: str | None = None,
+) -> Extras:
+    """From single words, as a command line has them; what is not given keeps its default."""
+    standard, volume = Account(), Extras()
+    account = Account(eks or standard.cluster, ami or standard.ami, node_role or "", placement_group, tuple(reservation))
+    if (judge is None) != (vllm is None):
+        raise ConfigError("judges need both the folder of their model and vLLM's image")
+    served = (Path(judge), Server(image=vllm)) if judge and vllm else None
+    return Extras(account, size or volume.size, storage_class, served)
 
 
 def render_environment(settings: ClusterSettings, profile: Profile, extras: Extras | None = None) -> list[Rendered]:

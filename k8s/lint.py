@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contracts.cluster import ClusterSettings
+from contracts.errors import ConfigError
+from contracts.training import JobSpec
 from k8s import fitting
+from k8s.client import Cluster
 from k8s.fitting import Member
 from k8s.gang import RAY_SECRET
-from k8s.look import Facts, Unread
+from k8s.look import Facts, Unread, look
 from k8s.objects import VolcanoJob
 from k8s.policies import JOB_ACCOUNT, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
+from k8s.sheet import Site
 
 RENDER = "apply what `ratchet k8s render --admin` prints"
 
@@ -33,6 +37,20 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.level:4} {self.about}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def lint(cluster: Cluster, site: Site, jobs: Sequence[tuple[str, JobSpec | str]]) -> list[Finding]:
+    """Looks, and says what it means for a gang of each job. `jobs`: method -> a sample job, or why there is none."""
+    gangs, found = [], []
+    for method, job in jobs:
+        try:
+            if isinstance(job, str):
+                raise ConfigError(job)
+            gangs.append(site.gang(job))
+        except ConfigError as error:
+            found.append(_stop(method, f"no gang can be made: {error}", "change the loop file"))
+    facts = look(cluster, site.settings, gangs, site.node_class)
+    return [*found, *findings(facts, site.settings, gangs)]
 
 
 def findings(facts: Facts, settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[Finding]:

@@ -71,7 +71,7 @@ def rights() -> tuple[Rule, ...]:
         _rule("", ("pods",), "create", "get", "list", "watch", "delete"),
         _rule("", ("pods/log",), "get"),
         _rule("", ("events",), "get", "list", "watch"),
-        _rule("networking.k8s.io", ("networkpolicies",), "create", "get", "list", "delete"),
+        _rule("networking.k8s.io", ("networkpolicies",), "create", "get", "list", "patch", "delete"),
         _rule("", ("persistentvolumeclaims", "resourcequotas", "limitranges", "serviceaccounts"), "get", "list"),
     )
 
@@ -81,6 +81,7 @@ def wide_rights(settings: ClusterSettings) -> tuple[Rule, ...]:
     own to make."""
     found = [_rule("", ("nodes",), "get", "list", "watch"), _rule("scheduling.volcano.sh", ("queues",), "get", "list", "watch")]
     if settings.pool.kind != "none":
+        found.append(_rule("", ("pods",), "list"))  # of all namespaces: a node that runs somebody's pod is not idle
         found.append(_rule("karpenter.sh", ("nodeclaims",), "get", "list", "watch", "delete"))
         own = ("create", "patch", "delete") if settings.pool.kind == "static" else ()
         found.append(_rule("karpenter.sh", ("nodepools",), "get", "list", "watch", *own))

@@ -108,8 +108,7 @@ def dynamic_pool(settings: ClusterSettings, profile: Profile) -> NodePool:
     watches for that."""
     resource = profile.gpu_resource if profile.gpus else "cpu"
     limit = multiple(str(profile.gpus) if profile.gpus else profile.cpu, settings.pool.max_nodes)
-    name = f"{settings.namespace}-{_short(settings)}"
-    return _pool(settings, profile, name, {resource: limit}, None, {})
+    return _pool(settings, profile, node_class_name(settings), {resource: limit}, None, {})
 
 
 def static_pool(name: str, nodes: int, settings: ClusterSettings, profile: Profile) -> NodePool:
@@ -160,17 +159,17 @@ def _class(settings: ClusterSettings, profile: Profile) -> NodeClassRef:
         group, kind, name = profile.node_class.split("/")
         return NodeClassRef(group=group, kind=kind, name=name)
     if profile.provider == "aws":
-        return NodeClassRef(group="karpenter.k8s.aws", kind="EC2NodeClass", name=f"{settings.namespace}-{_short(settings)}")
+        return NodeClassRef(group="karpenter.k8s.aws", kind="EC2NodeClass", name=node_class_name(settings))
     raise ConfigError(
         f"cluster.pool.kind = {settings.pool.kind}, but profile {settings.profile!r} has no Karpenter node class: take one of AWS, name a"
         ' node_class in a profile of your own, or set cluster.pool.kind = "none" and make the nodes by hand'
     )
 
 
-def _short(settings: ClusterSettings) -> str:
-    """The profile's name as part of another."""
+def node_class_name(settings: ClusterSettings) -> str:
+    """Of the namespace and the profile: two lines of one namespace and one kind of node share it."""
     stem = settings.profile.rsplit("/", 1)[-1].removesuffix(".toml").lower()
-    return re.sub(r"[^a-z0-9-]+", "-", stem).strip("-") or "nodes"
+    return f"{settings.namespace}-{re.sub(r'[^a-z0-9-]+', '-', stem).strip('-') or 'nodes'}"
 
 
 def _interfaces(cards: int) -> tuple[NetworkInterface, ...]:

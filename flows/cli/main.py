@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("flows.cli.look", "Tell why a cycle did what it did, from the ledger."),
     "report": ("flows.cli.look", "Write a line's report as one HTML file."),
     "verify": ("flows.cli.look", "Check the ledger's hash chains."),
+    "k8s": ("flows.cli.k8s", "Print what a line's cluster must hold; find what would stop its jobs there."),
     "demo": ("flows.cli.demo", "The whole loop on this machine, in minutes."),
     "dev": ("flows.cli.dev", "For developing Ratchet itself: a Kubernetes cluster on this machine."),
 }

@@ -13,14 +13,15 @@ from contracts.errors import ConfigError
 from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
 from contracts.loop import Loop, SourceSettings
-from contracts.ports import Artifacts, Ledger, Progress, TraceSource
-from contracts.training import Method
+from contracts.ports import Artifacts, Ledger, Progress, TraceSource, Trainer
+from contracts.training import JobSpec, Method
 from flows.config.home import Home
 from flows.core.triggers import evaluation_level
 from flows.ledger.sql import SqlLedger
 
 if TYPE_CHECKING:
     from flows.engine.house import House
+    from k8s.sheet import Site
     from local.service import Service
 
 
@@ -172,6 +173,46 @@ def estimate_cost(method: str, recipe: Mapping[str, Any], parameters: int, nodes
     from trainers.recipes import KINDS, complete
 
     return estimate(complete(KINDS[Method(method)], recipe), parameters, nodes, gpus).model_dump(mode="json")
+
+
+def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple[str, JobSpec | str]]]:
+    """The line on its cluster, and a sample job of each of its methods, or why there is none. ConfigError without [cluster].
+
+    Where RATCHET_HOME is not on the shared volume, as on the machine of one who only prepares the cluster, it is taken to lie there.
+    """
+    from flows.engine.samples import samples
+    from k8s.profile import load_profile
+    from k8s.sheet import Site
+
+    if loop.cluster is None:
+        raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
+    mount = Path(loop.cluster.volume.mount)
+    home = home if home.root.is_relative_to(mount) and home.root != mount else Home(mount / "ratchet")
+    profile = load_profile(loop.cluster.profile, folder)
+    site = Site(loop.line.name, loop.cluster, profile, home.jobs(loop.line.name), home.artifacts, loop.training.max_restarts)
+    trainers: dict[str, Trainer] = {method: installed("ratchet.trainers", _trainer(loop, method))() for method in loop.training.methods}
+    jobs: list[tuple[str, JobSpec | str]] = []
+    for method, job, problem in samples(loop, trainers):
+        jobs.append((method, job if job else problem))
+    return site, jobs
+
+
+def render_cluster(loop: Loop, folder: Path, home: Home, part: str, **words: Any) -> str:
+    """What the loop file asks of its cluster, as YAML. `part`: admin, gang or all; `words` as k8s.environment.extras takes them."""
+    from k8s.environment import extras
+    from k8s.sheet import write_sheet
+
+    site, jobs = cluster_site(loop, folder, home)
+    return write_sheet(site, jobs, extras(**words), "admin" if part == "admin" else "gang" if part == "gang" else "all")
+
+
+def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, str, str]]:
+    """What would stop the line's gangs on the live cluster: (stop or note, about, text, remedy)."""
+    from k8s.client import connect
+    from k8s.lint import lint
+
+    site, jobs = cluster_site(loop, folder, home)
+    return [(one.level, one.about, one.text, one.remedy) for one in lint(connect(site.settings.context), site, jobs)]
 
 
 def _trainer(loop: Loop, method: str) -> str:

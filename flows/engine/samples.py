@@ -1,0 +1,55 @@
+"""A job of each kind that a loop file may ask for, as its own trainers would make it, for a model and data that do not exist: what is asked
+of a cluster can be shown and tried before there is a plan. It knows plans and trainers, and refuses to know where jobs run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from contracts.errors import RatchetError
+from contracts.ids import digest
+from contracts.loop import Loop
+from contracts.model import ModelRef
+from contracts.ports import Trainer
+from contracts.training import Attempt, JobSpec, Method, TrainingPlan
+
+
+class Sample(NamedTuple):
+    """One method's job, or why the loop file's settings allow none."""
+
+    method: str
+    job: JobSpec | None
+    problem: str = ""
+
+
+def samples(loop: Loop, trainers: Mapping[str, Trainer]) -> list[Sample]:
+    """By method, in the loop file's order; always the same for the same loop file."""
+    return [_sample(loop, method, trainers[method]) for method in loop.training.methods]
+
+
+def _sample(loop: Loop, method: str, trainer: Trainer) -> Sample:
+    settings = loop.training
+    attempt = Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus)
+    try:
+        return Sample(method, trainer.job(_plan(loop, method, trainer.recipe(settings.recipe(method))), attempt))
+    except RatchetError as error:
+        return Sample(method, None, str(error))
+
+
+def _plan(loop: Loop, method: str, recipe: dict[str, object]) -> TrainingPlan:
+    nothing = digest("a sample")
+    return TrainingPlan(
+        line=loop.line.name,
+        cycle=f"cycle/{loop.line.name}/sample",
+        start=ModelRef(weights=nothing, tokenizer=nothing, chat_template=nothing, generation_config=nothing, files=nothing),
+        dataset=nothing,
+        pairs=nothing,
+        prompts=nothing,
+        demonstrations=nothing,
+        method=Method(method),
+        recipe=recipe,
+        seed=loop.line.seed,
+        scorers=(),
+        code=nothing,
+    )
