@@ -104,7 +104,7 @@ def gateway_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
 
 @pytest.fixture(scope="session")
 def crds(request: pytest.FixtureRequest) -> Callable[[str], Path]:
-    """Folders of the CRDs of volcano, karpenter, aws (EC2NodeClass), kuberay and gateway, as their authors publish them; no rig is started."""
+    """Folders of the CRDs of volcano, karpenter, aws (EC2NodeClass), kuberay and gateway, as their authors publish them."""
     _require(request)
     return build.need
 
