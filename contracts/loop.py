@@ -104,7 +104,8 @@ class SnapshotSettings(Frozen):
     pairs_per_prompt: Positive = 2
     """Of demonstrations too."""
     pairs_per_person: Positive = 20
-    """Of demonstrations too."""
+    """Of demonstrations too. A correction counts for who wrote it, a single rating for who gave it; all corrections without a name
+    count as one person's."""
     demonstration_min: Annotated[float, Field(gt=0.5, le=1)] = 0.9
     """An answer is imitated where it is right with at least this probability: what users liked must be liked beyond doubt."""
     references_are_answers: bool = False

@@ -74,7 +74,7 @@ SAMPLES: tuple[Column, ...] = (
     Column("parts", "string", True, "JSON {scorer: score or null}"),
     Column("votes", "long", True, "ratings behind a feedback reward"),
     Column("trace", "string", False, "source/id of the trace; null for a probe's answer"),
-    Column("user", "string", False, "pseudonym (salted hash), for caps per person"),
+    Column("user", "string", False, "pseudonym (salted hash) of whose word it rests on, for caps per person"),
     Column("origin", "string", True, "traffic | probe | correction"),
     Column("model_version", "string", False, "version of ours that wrote a logged answer, from the router's attribution"),
     Column("slice", "string", False, ""),

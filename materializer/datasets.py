@@ -176,7 +176,8 @@ class LakeDatasets:
         stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts_of(train, known), PROMPTS, ["prompt_id"])
         counts = {"considered": len(traces) + sum(governed.out.values()), "holdout": len(traces) - len(train), "used": len(train)}
         counts |= {f"out:{reason}": n for reason, n in governed.out.items()}
-        counts |= {"contested_corrections": contested, "scored": samples["reward"].count(), "corrections": int((samples["origin"] == "correction").sum())}
+        counts |= {"scored": samples["reward"].count(), "contested_corrections": contested}
+        counts |= {"corrections": int((samples["origin"] == "correction").sum())}
         return Snapshot(
             name=name,
             as_of=as_of,

@@ -16,9 +16,11 @@ import polars as pl
 from contracts.records import PROMPTS, SAMPLES, FeedbackKind, Tier
 from materializer.govern import Governed
 from materializer.schemas import empty, frame_of
-from rewards.panel import CORRECTION, Panel
+from rewards.panel import CORRECTION, Label, Panel
 
-_RATER = pl.col("rater").fill_null("\x00anonymous")
+ANONYMOUS = "\x00anonymous"
+"""Whoever gave no name: one person, as far as anybody can tell."""
+_RATER = pl.col("rater").fill_null(ANONYMOUS)
 
 
 def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> pl.DataFrame:
@@ -75,7 +77,7 @@ def prompts_of(traces: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
 
 
 def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, panel: Panel, salt: str) -> pl.DataFrame:
-    """records.SAMPLES of logged answers, scored, and of the corrections that users wrote."""
+    """records.SAMPLES of logged answers, scored, and of the corrections that users wrote. `user` is whom caps per person charge."""
     if traces.is_empty():
         return empty(SAMPLES)
     said: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -93,8 +95,8 @@ def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, pan
     ]
     labels = panel.label(samples)
     answered = [
-        _sample(row, row["answer"], label.reward, label.tier, label.parts_json, label.votes, "traffic", salt)
-        for row, label in zip(rows, labels, strict=True)
+        _sample(row, row["answer"], label, "traffic", pseudonym(_judge(row, sample, label), salt))
+        for row, sample, label in zip(rows, samples, labels, strict=True)
     ]
     return frame_of(answered + _corrections(rows, samples, panel, salt), SAMPLES)
 
@@ -102,34 +104,40 @@ def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, pan
 def _corrections(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]], panel: Panel, salt: str) -> list[dict[str, Any]]:
     """Corrections as answers of their own: right by their user's word, unless a better reference says that they are wrong."""
     found = [
-        (row, sample, item["text"])
+        (row, sample, item)
         for row, sample in zip(rows, samples, strict=True)
         for item in sample["feedback"]
         if item["kind"] == FeedbackKind.CORRECTION and item["text"]
     ]
-    checked = panel.label_unseen([sample | {"answer": text, "feedback": []} for _, sample, text in found])
-    parts = orjson.dumps({CORRECTION: 1.0}).decode()
+    checked = panel.label_unseen([sample | {"answer": item["text"], "feedback": []} for _, sample, item in found])
+    right = Label(1.0, Tier.VERIFIABLE, {CORRECTION: 1.0}, 0)
     rights = []
-    for (row, _, text), seen in zip(found, checked, strict=True):
+    for (row, _, item), seen in zip(found, checked, strict=True):
         refuted = row["reference_kind"] != FeedbackKind.CORRECTION and seen.tier == Tier.VERIFIABLE and (seen.reward or 0.0) < 1
         if not refuted:
-            rights.append(_sample(row, text, 1.0, Tier.VERIFIABLE, parts, 0, "correction", salt))
+            author = item["rater"] or row["user"] or ANONYMOUS
+            rights.append(_sample(row, item["text"], right, "correction", pseudonym(author, salt)))
     return rights
 
 
-def _sample(
-    row: dict[str, Any], answer: str, reward: float | None, tier: Tier | None, parts: str, votes: int, origin: str, salt: str
-) -> dict[str, Any]:
+def _judge(row: dict[str, Any], sample: dict[str, Any], label: Label) -> str | None:
+    """Whom an answer's evidence is charged to: the rater where a single one is all of it, else who asked."""
+    raters: set[str | None] = {item["rater"] for item in sample["feedback"] if item["kind"] == FeedbackKind.RATING}
+    asker: str | None = row["user"]
+    return (next(iter(raters)) if label.tier is Tier.FEEDBACK and len(raters) == 1 else None) or asker
+
+
+def _sample(row: dict[str, Any], answer: str, label: Label, origin: str, person: str | None) -> dict[str, Any]:
     return {
         "prompt_id": row["prompt_id"],
         "prompt": row["messages"],
         "answer": answer,
-        "reward": reward,
-        "tier": tier.value if tier else None,
-        "parts": parts,
-        "votes": votes,
+        "reward": label.reward,
+        "tier": label.tier.value if label.tier else None,
+        "parts": label.parts_json,
+        "votes": label.votes,
         "trace": f"{row['source']}/{row['id']}",
-        "user": pseudonym(row["user"], salt),
+        "user": person,
         "origin": origin,
         "model_version": row["model_version"] if origin == "traffic" else None,
         "slice": row["slice"],

@@ -1,0 +1,52 @@
+"""Nobody teaches a model alone: caps per person count whoever said that an answer is right or wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from materializer.label import pseudonym
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import evaluation, span
+from tests.unit.materializer.test_training_sets import TRAIN, _assembled, _rows
+
+
+def lines(folder: Path) -> Any:
+    return make_datasets(folder, make_loop(rewards=[{"name": "user_feedback"}], snapshot={"pairs_per_person": 2}))
+
+
+def by(who: str | None, name: str, value: float | None = None, text: str | None = None) -> Any:
+    rater = {} if who is None else {"user__id": who}
+    return evaluation(name, value, text=text, **rater) if text else evaluation(name, value, **rater)
+
+
+def asked(number: int, answer: str, said: Any, user: str | None) -> dict[str, Any]:
+    return span(number + 1, TRAIN[number % len(TRAIN)], answer, [said], user__id=user)
+
+
+@pytest.mark.parametrize("raters", [["mallory"] * 8, [None] * 8])
+def test_corrections_are_charged_to_whoever_wrote_them(raters: list[str | None], tmp_path: Path) -> None:
+    """To other people's traces, or without a name: the cap holds, for pairs and for demonstrations."""
+    askers = [f"user-{n}" for n in range(8)] if raters[0] else [None] * 8
+    items = [asked(n, "no", by(raters[n], "user_correction", text="yes"), askers[n]) for n in range(8)]
+    datasets = lines(tmp_path)
+    training, pairs = _assembled(datasets, *items)
+    assert (len(pairs), len(_rows(datasets, training.demonstrations)), training.facts.corrections) == (2, 2, 8)
+    assert training.facts.pairs_dropped == {"per_person": 6}
+
+
+def test_corrections_without_a_rater_are_the_askers(tmp_path: Path) -> None:
+    items = [asked(n, "no", by(None, "user_correction", text="yes"), f"user-{n}") for n in range(8)]
+    _, pairs = _assembled(lines(tmp_path), *items)
+    assert len(pairs) == 8
+
+
+def test_ratings_are_charged_to_the_one_who_rated(tmp_path: Path) -> None:
+    datasets = lines(tmp_path)
+    training, _ = _assembled(datasets, *[asked(n, f"a{n}", by("mallory", "user_feedback", 1.0), f"user-{n}") for n in range(4)])
+    snapshot = datasets.freeze("s", datasets.clock.now(), datasets.edition(1))
+    users = {row["user"] for row in _rows(datasets, snapshot.samples) if row["tier"] == "feedback"}
+    assert users == {pseudonym("mallory", "ratchet")}
+    assert sum(training.facts.demonstrations.values()) <= 2
