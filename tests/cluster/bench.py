@@ -6,14 +6,16 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from contracts.cluster import ClusterSettings
+from contracts.errors import Retryable
 from contracts.files import FolderArtifacts
 from contracts.ids import job_name
 from contracts.manifest import write_manifest
-from contracts.training import JobSpec, JobStatus, ResumePoint
+from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
 from k8s.client import KubernetesCluster, connect
 from k8s.executor import KubernetesExecutor
 from k8s.profile import Profile
@@ -65,11 +67,12 @@ class Bench:
 
     def until(self, spec: JobSpec, holds: Callable[[JobStatus], bool], seconds: float = 60) -> JobStatus:
         """Observes until it holds."""
-        limit = time.monotonic() + seconds
+        limit, status = time.monotonic() + seconds, JobStatus(state=JobState.ABSENT)
         while time.monotonic() < limit:
-            status = self.executor.observe(spec.name)
-            if holds(status):
-                return status
+            with suppress(Retryable):  # as the loop's motor does: later
+                status = self.executor.observe(spec.name)
+                if holds(status):
+                    return status
             time.sleep(0.2)
         raise AssertionError(f"{spec.name} stays {status}\n{self.rig.kubectl('get', 'pods,vcjob', '-n', self.namespace, '-o', 'wide')}")
 

@@ -25,6 +25,7 @@ from tests.cluster.rig.site import Site, name_of
 REPO = Path(__file__).resolve().parents[3]
 GPU = "nvidia.com/gpu"
 GUARD = "guard"
+KARPENTER = "/apis/karpenter.sh/v1"
 OWNERS = tuple(f"/apis/{kind}" for kind in ("batch.volcano.sh/v1alpha1/namespaces/{}/jobs", "apps/v1/namespaces/{}/deployments"))
 """Lists of what makes pods again when they are deleted."""
 
@@ -244,8 +245,6 @@ class Rig:
 
     def _clear(self, namespace: str) -> None:
         """Does not wait for the namespace object itself: its controller takes its time, and no other test uses the name."""
-        if self.api.items("/apis/karpenter.sh/v1/nodepools"):
-            self.kubectl("delete", "nodepools,nodeclaims", "--all", "--wait=false")
         for owners in OWNERS:
             self.api.call("DELETE", f"{owners}?propagationPolicy=Background".format(namespace))
         pods = f"/api/v1/namespaces/{namespace}/pods"
@@ -257,4 +256,8 @@ class Rig:
         self.api.call("DELETE", f"{pods}?gracePeriodSeconds=0")
         until(lambda: not self.pods(namespace), 15, f"the end of the pods of {namespace}")
         self.api.call("DELETE", f"/api/v1/namespaces/{namespace}")
+        for kind in ("nodepools", "nodeclaims"):
+            self.api.call("DELETE", f"{KARPENTER}/{kind}")
         fake.delete(self.api, fake.ours(self.api))
+        # A pool of the same name, made while nodes of the last one are still going, is left below its size for good.
+        until(lambda: not self.api.items(f"{KARPENTER}/nodeclaims") and not fake.ours(self.api), 60, "the end of the nodes")
