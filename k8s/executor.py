@@ -72,7 +72,7 @@ class KubernetesExecutor:
         with disk(f"submit {spec.name}"):
             run = self.folders.claim(spec)
             note = self._asked(run, incarnation)
-            if note is None and self._newest(run)[0] >= incarnation:
+            if note is None and self._begun(spec, run, incarnation):
                 return
             if note is None:
                 self._afford(spec)
@@ -80,6 +80,17 @@ class KubernetesExecutor:
                 self.folders.lay_out(spec, self.artifacts)
                 note = self._note(run, render(spec, self._ground(spec), incarnation), incarnation)
         self._create(note)
+
+    def _begun(self, spec: JobSpec, run: Path, incarnation: int) -> bool:
+        """Whether this incarnation, or a later one, was started before. Retryable while an older one has still to end."""
+        if self._newest(run)[0] >= incarnation:
+            return True
+        now = self.observe(spec.name)
+        if now.state in (JobState.ABSENT, JobState.ENDED):
+            return now.incarnation >= incarnation
+        if now.incarnation < incarnation:
+            raise Retryable(f"{spec.name}: incarnation {now.incarnation} has not ended; {incarnation} begins when it has")
+        return True
 
     def _asked(self, run: Path, incarnation: int) -> Object | None:
         """The Job that was asked for as this incarnation and never seen: we died in between, or it did not begin."""
@@ -197,9 +208,10 @@ class KubernetesExecutor:
         return number, run / f"i{number}"
 
     def _look(self, name: str) -> Look | None:
-        """The newest look at a gang; the guardian mends what is due, and the meters run, at each."""
+        """The newest look at a gang; the guardian mends what is due, and the meters run, at each. One that was not there a moment ago may
+        be there now: it is looked for again before it counts as gone."""
         with self._lock:
-            if time.monotonic() - self._looked >= LOOK_SECONDS:
+            if time.monotonic() - self._looked >= LOOK_SECONDS or name not in self._looks:
                 looks = self.guardian.look()
                 for words in self.guardian.mend(looks):
                     self.said(words)

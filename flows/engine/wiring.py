@@ -13,7 +13,7 @@ from contracts.errors import ConfigError
 from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
 from contracts.loop import Loop, SourceSettings
-from contracts.ports import Artifacts, Ledger, Progress, TraceSource, Trainer
+from contracts.ports import Artifacts, Executor, Ledger, Progress, TraceSource, Trainer
 from contracts.training import JobSpec, Method
 from flows.config.home import Home
 from flows.core.triggers import evaluation_level
@@ -52,7 +52,6 @@ def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silen
     from gates.evaluate import PairedEvaluator
     from gates.judge import EvidenceJudge
     from gates.registry import MlflowRegistry
-    from local.executor import LocalExecutor
     from local.router import LocalRouter
     from materializer.datasets import LakeDatasets
     from materializer.metrics import LakeMetrics
@@ -77,7 +76,7 @@ def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silen
         choose=choose,
         trainers={method: installed("ratchet.trainers", _trainer(loop, method))() for method in loop.training.methods},
         code=code_digest(),
-        executor=LocalExecutor(home.jobs(name), home.artifacts),
+        executor=open_executor(loop, folder, home),
         server=installed("ratchet.servers", loop.serving.kind)(home.serving(name), home.artifacts, loop.serving.options),
         client=HttpModelClient,
         evaluator=PairedEvaluator(artifacts, rewards, gate),
@@ -96,6 +95,21 @@ def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silen
         progress=progress,
         holder=process_holder(),
     )
+
+
+def open_executor(loop: Loop, folder: Path, home: Home) -> Executor:
+    """Where the line's jobs run: on this machine, or as gangs on the cluster that the loop file names. ConfigError where it cannot be."""
+    name = loop.line.name
+    if loop.cluster is None:
+        from local.executor import LocalExecutor
+
+        return LocalExecutor(home.jobs(name), home.artifacts)
+    from k8s.client import connect
+    from k8s.executor import KubernetesExecutor
+    from k8s.profile import load_profile
+
+    profile, restarts = load_profile(loop.cluster.profile, folder), loop.training.max_restarts
+    return KubernetesExecutor(connect(loop.cluster.context), name, loop.cluster, profile, home.jobs(name), home.artifacts, restarts)
 
 
 def open_source(source: SourceSettings, folder: Path, home: Home, line: str) -> TraceSource:

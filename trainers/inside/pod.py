@@ -60,6 +60,7 @@ class Pod:
 
     def run(self) -> int:
         """The pod's exit code."""
+        os.umask(0o077)  # a job's files hold what users said
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.environment.get("RATCHET_BACKEND") != "nemo-rl":
             return self._believed(self._attend([sys.executable, "-m", "trainers.inside.wrapper"]))
