@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -48,6 +48,8 @@ class Rule:
     remedy: Adjustment
     below: bool = False
     """Whether it is what lies below the limit that is wrong."""
+    chance: Measure | None = None
+    """What chance alone can bring, in the rule's unit: the limit is never taken to be nearer than that."""
     again: Action = "stop"
     """Instead of `adjust`, where an attempt before was adjusted for this already."""
 
@@ -92,8 +94,22 @@ def _rise(value: float, earlier: Sequence[float]) -> float | None:
 def _fall_from_best(value: float, earlier: Sequence[float]) -> float | None:
     if len(earlier) < 2 * START:
         return None
-    best = max(fmean(earlier[at : at + START]) for at in range(len(earlier) - START + 1))
+    sums = list(accumulate(earlier, initial=0.0))
+    best = max(later - sooner for sooner, later in zip(sums, sums[START:], strict=False)) / START
     return best - fmean([*earlier[1 - START :], value])
+
+
+def _range_by_chance(value: float, earlier: Sequence[float]) -> float:
+    """How far two means of START steps, the best of all and today's, lie apart in a run in which nothing changes.
+
+    A step's mean reward is that of a few prompts, so it leaps about. Its spread comes from the leaps between neighbours,
+    which a trend hardly touches; a median of them would be 0 where most steps are alike. The extremes of n means lie
+    2 sqrt(2 ln n) spreads apart at most, more or less; one more for safety: on made-up runs with unchanging difficulty, of
+    200 and 1000 steps, less than one in a hundred is accused.
+    """
+    known = [*earlier, value]
+    leaps = fmean((later - sooner) ** 2 for sooner, later in pairwise(known)) / 2
+    return (1 + 2 * math.sqrt(2 * math.log(len(known)))) * math.sqrt(leaps / START)
 
 
 def _share_of_start(value: float, earlier: Sequence[float]) -> float | None:
@@ -110,7 +126,7 @@ RULES: Final = (
     Rule("grad_norm", "gradient norm", ("grad_norm",), _itself, SLOWER, again="note"),  # it is clipped, after all
     Rule("chosen_fall", "fall of the chosen answers' log-probability", ("chosen_fall",), _itself, NEARER),
     Rule("loss_spike", "loss above its median, in spreads,", ("loss",), _above_usual, SLOWER),
-    Rule("reward_falls", "fall of the mean reward from its best", ("reward",), _fall_from_best, SLOWER),
+    Rule("reward_falls", "fall of the mean reward from its best", ("reward",), _fall_from_best, SLOWER, chance=_range_by_chance),
     Rule("reward_flat", "rise of the mean reward", ("reward",), _rise, NEARER, below=True),
     Rule("entropy_collapse", "entropy, as a share of the start's,", ("entropy",), _share_of_start, NEARER, below=True),
     Rule("length_grows", "answer length, in lengths of the start,", ("answer_tokens",), _length, NEARER),
@@ -134,21 +150,25 @@ def judge(step: int, figures: Figures, history: History, health: Health) -> list
     return [verdict for rule in RULES if (verdict := _judged(rule, step, figures, history, health)) is not None]
 
 
-def striking(rule: Rule, step: int, figures: Figures, history: History, health: Health) -> list[tuple[int, float]]:
-    """The last steps in a row that are beyond the rule's limit, newest first, with what was measured; at most its patience."""
+def striking(rule: Rule, step: int, figures: Figures, history: History, health: Health) -> list[tuple[int, float, float]]:
+    """The last steps in a row that are beyond the rule's limit, newest first, with what was measured and the limit that held; at most
+    its patience."""
     limit = getattr(health, rule.name)
     name = next((name for name in rule.figures if name in figures), None)
     if name is None or limit.action == "off" or not math.isfinite(figures[name]):
         return []
     known = [(at, row[name]) for at, row in history if math.isfinite(row.get(name, math.nan))] + [(step, figures[name])]
     values = [value for _, value in known]
-    found: list[tuple[int, float]] = []
+    found: list[tuple[int, float, float]] = []
     while len(found) < min(limit.patience, len(known)):
         at = len(known) - 1 - len(found)
         measured = rule.measure(values[at], values[:at])
         if measured is None or not (measured < limit.limit if rule.below else measured > limit.limit):
             break
-        found.append((known[at][0], measured))
+        bound = max(limit.limit, (rule.chance(values[at], values[:at]) or 0.0) if rule.chance else limit.limit)
+        if not rule.below and measured <= bound:
+            break
+        found.append((known[at][0], measured, bound))
     return found
 
 
@@ -159,7 +179,7 @@ def _judged(rule: Rule, step: int, figures: Figures, history: History, health: H
         return None
     beyond = "stayed below" if rule.below else "exceeded"
     steps = "step" if limit.patience == 1 else f"{limit.patience} steps in a row, last at step"
-    reason = f"{rule.what} {found[0][1]:.3g} {beyond} {limit.limit:g}" + (f" at {steps}" if limit.patience == 1 else f" for {steps}")
+    reason = f"{rule.what} {found[0][1]:.3g} {beyond} {found[0][2]:.3g}" + (f" at {steps}" if limit.patience == 1 else f" for {steps}")
     return Verdict(rule.name, limit.action, found[-1][0], f"{reason} {step}", rule.remedy)
 
 

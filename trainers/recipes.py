@@ -83,7 +83,8 @@ class Health(Frozen):
     loss_spike: Limit = LIMITS["loss_spike"]
     """Loss above the median of the 20 steps before, in robust spreads. Adjusts: half the learning rate."""
     reward_falls: Limit = LIMITS["reward_falls"]
-    """Fall of the mean reward of 10 steps from the best such mean (GRPO; rewards are in [0, 1]). Adjusts: half the learning rate."""
+    """Fall of the mean reward of 10 steps from the best such mean (GRPO; rewards are in [0, 1]). Never less than what the spread of the
+    run's own steps brings by chance: steps of few prompts need a deeper fall. Adjusts: half the learning rate."""
     reward_flat: Limit = LIMITS["reward_flat"]
     """Rise of the mean reward of 10 steps over that of the first 10, below the limit (GRPO). Adjusts: twice the pull."""
     entropy_collapse: Limit = LIMITS["entropy_collapse"]

@@ -181,3 +181,46 @@ def test_a_stall_is_measured_in_the_runs_own_steps() -> None:
     assert patience_for_a_step([0, 2, 4, 6, 8], health) == 20
     assert patience_for_a_step([0, 0.1, 0.2, 0.3, 0.4], health) == 5
     assert patience_for_a_step([0, 500, 1000, 1500], health) == 1000
+
+
+DIFFICULTIES = {
+    "often all or nothing": (lambda luck: luck.betavariate(0.5, 0.5), 8, 8),
+    "one prompt a step": (lambda luck: luck.betavariate(0.1, 0.1), 1, 8),
+    "easy": (lambda luck: luck.betavariate(4, 0.5), 4, 4),
+    "hard": (lambda luck: luck.betavariate(0.1, 0.9), 2, 8),
+    "all alike": (lambda _: 0.5, 8, 8),
+    "mostly nothing": (lambda luck: float(luck.random() < 0.15), 1, 4),
+}
+"""Share of right answers to a prompt, drawn; prompts in a step; answers to each."""
+
+
+def rewards(mix: str, steps: int, seed: int, worse: float = 1.0, since: int = 10**9) -> list[float]:
+    """Mean rewards of the steps of a run; from `since` on a right answer is only right with probability `worse`."""
+    share, prompts, answers = DIFFICULTIES[mix]
+    luck = random.Random(f"{mix}-{seed}")
+    means = []
+    for step in range(steps):
+        right = [share(luck) * (worse if step >= since else 1.0) for _ in range(prompts)]
+        means.append(sum(luck.random() < p for p in right for _ in range(answers)) / (prompts * answers))
+    return means
+
+
+def accused(found: list[float]) -> int | None:
+    """The step at which a fall of the reward would end the run."""
+    watch = Watch(Health(), beta=0.04)
+    for step, reward in enumerate(found, 1):
+        if any(verdict.rule == "reward_falls" for verdict in watch.judge(step, {"reward": reward})):
+            return step
+    return None
+
+
+@pytest.mark.parametrize("mix", DIFFICULTIES)
+def test_a_run_whose_reward_only_leaps_about_is_left_alone(mix: str) -> None:
+    ends = [accused(rewards(mix, 200, seed)) for seed in range(15)]
+    assert sum(end is not None for end in ends) == 0, ends
+
+
+@pytest.mark.parametrize(("mix", "worse"), [("often all or nothing", 0.2), ("easy", 0.5), ("all alike", 0.3)])
+def test_a_reward_that_really_falls_is_seen(mix: str, worse: float) -> None:
+    ends = [accused(rewards(mix, 200, seed, worse, since=100)) for seed in range(20)]
+    assert sum(end is not None and 100 < end <= 160 for end in ends) >= 19, ends
