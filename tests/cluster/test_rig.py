@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,7 @@ time.sleep(600)
 RUNNER = """
 import pathlib, time
 from tests.cluster.rig.cluster import Rig
-Rig(pathlib.Path({folder!r})).up(guarded=True)
+Rig(pathlib.Path({folder!r})).up(volcano=False, guarded=True)
 print("up", flush=True)
 time.sleep(600)
 """
@@ -175,7 +176,7 @@ def test_a_static_pool_makes_the_nodes_of_a_gang(karpenter_rig: Rig, karpenter_n
 
 def test_two_rigs_live_side_by_side_and_die_apart(rig: Rig, make_rig: Callable[[], Rig]) -> None:
     other = make_rig()
-    other.up()
+    other.up(volcano=False)
     with pytest.raises(RigError, match="a rig is up"):
         other.up()
     (node,) = other.fake_nodes(1, prefix="elsewhere")
@@ -243,6 +244,35 @@ def _find_and_leave(real_rig: Rig, real_namespace: str, tmp_path: Path, port: in
     until(lambda: {p.name for p in tmp_path.glob("*.stopped")} == {"pair-worker-0.stopped", "pair-worker-1.stopped"}, 30, "SIGTERM in both")
     until(lambda: len(running(real_rig, real_namespace)) == 2, 60, "the gang's return", story)
     assert not before & {pod["metadata"]["uid"] for pod in real_rig.pods(real_namespace)}
+
+
+def test_a_route_leads_to_a_real_pod(gateway_rig: Rig, real_namespace: str) -> None:
+    port = int(gateway_rig.web.rpartition(":")[2])
+    pod = real(0, "/usr/bin/python3", "-m", "http.server", "8000") | {"restartPolicy": "Always", "schedulerName": "volcano"}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod}
+    listener = {"name": "web", "protocol": "HTTP", "port": port, "allowedRoutes": {"namespaces": {"from": "Same"}}}
+    parts = {
+        "apps/v1 Deployment web": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
+        "v1 Service web": {"selector": {"app": "web"}, "ports": [{"port": 8000}]},
+        "gateway.networking.k8s.io/v1 GatewayClass traefik": {"controllerName": "traefik.io/gateway-controller"},
+        "gateway.networking.k8s.io/v1 Gateway web": {"gatewayClassName": "traefik", "listeners": [listener]},
+        "gateway.networking.k8s.io/v1 HTTPRoute web": {
+            "parentRefs": [{"name": "web"}],
+            "rules": [{"backendRefs": [{"name": "web", "port": 8000}]}],
+        },
+    }
+    for (version, kind, name), spec in ((key.split(), spec) for key, spec in parts.items()):
+        gateway_rig.apply({"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}, namespace=real_namespace)
+    until(lambda: b"Directory listing" in _fetch(gateway_rig.web), 60, "an answer", lambda: _story(gateway_rig, real_namespace))
+
+
+def _fetch(url: str) -> bytes:
+    """The body; empty while there is none."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.read()
+    except OSError:
+        return b""
 
 
 def test_a_lost_real_node_takes_its_processes_and_down_leaves_nothing(real_rig: Rig, make_rig: Callable[[], Rig], tmp_path: Path) -> None:

@@ -222,8 +222,14 @@ class Rig:
     def _crds(self, name: str) -> None:
         folder = build.need(name)
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(folder))
-        self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(folder))
+        until(self._established, 30, f"{name}'s resources")
         self._say(f"{name}'s resources are known")
+
+    def _established(self) -> bool:
+        """Whether every resource that was described is served."""
+        known = self.api.items("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+        states = [{c["type"]: c["status"] for c in one.get("status", {}).get("conditions") or ()} for one in known]
+        return all(state.get("Established") == "True" for state in states)
 
     def _claim(self, name: str, gpus: int) -> None:
         """Waits for a real node and gives it GPUs: the kubelet leaves them in the node's status as long as it runs."""
