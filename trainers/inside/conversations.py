@@ -1,8 +1,8 @@
 """Pairs as conversations, and conversations as tokens, rendered by the model's own chat template.
 
 A prompt is a JSON list of messages; assistant messages may carry `tool_calls`, and role `tool` answers them. An answer is
-text, or a JSON assistant message in canonical form: {"role": "assistant", "content": …, "tool_calls": […]}. A column `tools`
-(JSON list of schemas, or null) names what the assistant could call. A template that leaves any of it out silently would
+text, or, where the row names tools, a JSON assistant message in canonical form: {"role": "assistant", "content": …, "tool_calls": […]}.
+A column `tools` (JSON list of schemas, or null) names what the assistant could call. A template that leaves any of it out silently would
 train on something else than what is served: that is an error here. This module knows no model.
 """
 
@@ -12,12 +12,34 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import ValidationError
 
 from contracts.errors import Permanent
+from contracts.model import Frozen
 from trainers.inside.batches import Pair
 
 Message = dict[str, Any]
+
+
+class _Function(Frozen):
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class _Call(Frozen):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: _Function
+
+
+class _Assistant(Frozen):
+    """The only shape in which a text counts as a message: anybody may write an answer, and nothing that is written may end a run."""
+
+    role: Literal["assistant"]
+    content: str | None = None
+    tool_calls: tuple[_Call, ...] | None = None
 
 
 class Example(NamedTuple):
@@ -51,19 +73,22 @@ def _example(row: Mapping[str, Any], number: int, weigh: bool) -> Example:
         tools = json.loads(row["tools"]) if row.get("tools") else None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Permanent(f"pair {number}: prompt or tools are no JSON list as contracts.records.PAIRS describes ({error})") from error
-    return Example(prompt, answer(row["chosen"]), answer(row["rejected"]), tools or None, float(row["weight"]) if weigh else 1.0)
+    read_answer = answer if tools else _text_answer  # whoever had no tools called none: whatever it looks like, it is words
+    return Example(prompt, read_answer(row["chosen"]), read_answer(row["rejected"]), tools or None, float(row["weight"]) if weigh else 1.0)
+
+
+def _text_answer(text: str) -> Message:
+    return {"role": "assistant", "content": text}
 
 
 def answer(text: str) -> Message:
-    """The assistant's message: `text` itself, or the message that it is the JSON of."""
+    """The assistant's message: the one that `text` is the JSON of, if that has a message's shape in every part; else `text` itself."""
     if text.startswith("{"):
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = None
-        if isinstance(value, dict) and value.get("role") == "assistant":
-            return _plain(value)
-    return {"role": "assistant", "content": text}
+        with suppress(ValidationError):
+            said = _Assistant.model_validate_json(text)
+            if said.content is not None or said.tool_calls:
+                return _plain(json.loads(text))
+    return _text_answer(text)
 
 
 def _plain(message: Mapping[str, Any]) -> Message:
@@ -78,8 +103,9 @@ def _plain(message: Mapping[str, Any]) -> Message:
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = dict(call.get("function") or {})
     if isinstance(function.get("arguments"), str):
-        with suppress(ValueError):  # broken arguments may be just what a rejected answer is rejected for
-            function["arguments"] = json.loads(function["arguments"])
+        with suppress(ValueError, RecursionError):  # broken arguments may be just what a rejected answer is rejected for
+            arguments = json.loads(function["arguments"])
+            function["arguments"] = arguments if isinstance(arguments, dict) else function["arguments"]
     return {**call, "function": function} if function else dict(call)
 
 

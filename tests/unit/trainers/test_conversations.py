@@ -110,3 +110,38 @@ def test_pairs_are_cut_and_dropped_by_length(tiny_model: Path, tmp_path: Path) -
     ((number, pair),) = encode(tokenizer(tiny_model, TEMPLATE), read(write(tmp_path, rows), True), 10)
     assert number == 0
     assert (len(pair.prompt) + len(pair.chosen), len(pair.rejected)) == (10, 2)
+
+
+BROKEN = [
+    {"role": "assistant", "tool_calls": "abc"},
+    {"role": "assistant", "tool_calls": 5},
+    {"role": "assistant", "tool_calls": ["abc"]},
+    {"role": "assistant", "tool_calls": [{"function": "f"}]},
+    {"role": "assistant", "content": [1, 2]},
+    {"role": "assistant", "content": "x", "more": 1},
+    {"role": "assistant"},
+]
+"""JSON that a user may write as a correction, and that is almost a message."""
+DEEP = '{"role": "assistant", "content": ' + "[" * 100_000
+DEEP_ARGUMENTS = json.dumps({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}]})
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS])
+@pytest.mark.parametrize("text", [*map(json.dumps, BROKEN), DEEP])
+def test_nothing_that_a_user_writes_ends_a_run(text: str, tools: str | None, tiny_model: Path, tmp_path: Path) -> None:
+    row = {"prompt": json.dumps(ASK), "chosen": text, "rejected": "no", "tools": tools}
+    (example,) = read(write(tmp_path, [row]), True)
+    assert example.chosen == {"role": "assistant", "content": text}
+    assert len(encode(tokenizer(tiny_model, WITH_TOOLS), [example], 64)) == 1
+
+
+def test_a_call_by_somebody_who_had_no_tools_is_words(tiny_model: Path, tmp_path: Path) -> None:
+    """A template that knows no calls would else refuse all pairs for one."""
+    text = canonical(call("three")).decode()
+    (example,) = read(write(tmp_path, [{"prompt": json.dumps(ASK), "chosen": text, "rejected": "no", "tools": None}]), True)
+    assert example.chosen["content"] == text
+    assert len(encode(tokenizer(tiny_model, TEMPLATE), [example], 64)) == 1
+
+
+def test_arguments_that_nest_too_deeply_stay_text() -> None:
+    assert answer(DEEP_ARGUMENTS)["tool_calls"][0]["function"]["arguments"] == "[" * 100_000
