@@ -170,6 +170,8 @@ class ProbeReport(Frozen):
     """Mean over prompts of the reward of the answer that came most often: about what users get, who see no draws at random.
     From prompts whose reference says nothing of the model's answer (reference, logged) where there are enough of them, else from
     all: users correct where the model was wrong, and so name its hardest prompts."""
+    usual_error: float | None = None
+    """Standard error of `usual_reward`, over prompts: of a few draws the most frequent one is now and then not the model's usual one."""
 
 
 class TrainingSet(Frozen):
@@ -221,6 +223,8 @@ class Facts(Frozen):
     """Share of the pairs' answers that no version of this line wrote."""
     usual_reward: float | None = None
     """Mean reward of the champion's most frequent answer to each probed prompt; what is missing from 1 is the room for training."""
+    usual_error: float | None = None
+    """Its standard error."""
 
 
 TrainingSet.model_rebuild()

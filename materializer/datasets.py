@@ -199,6 +199,7 @@ class LakeDatasets:
         probed = ask(prompts, settings, self.rewards, client, salt, progress)
         groups = group_rewards(probed.answers)
         rewards = probed.answers["reward"].drop_nulls()
+        reward, error = usual(probed.answers, prompts)
         return ProbeReport(
             name=name,
             answers=self._store(probed.answers, SAMPLES, ["prompt_id", "answer", "parts"]),
@@ -210,7 +211,8 @@ class LakeDatasets:
             mean_reward=float(rewards.sum()) / len(rewards) if len(rewards) else None,
             group_coverage=coverage(groups),
             best_of_k=best_of(groups),
-            usual_reward=usual(probed.answers, prompts),
+            usual_reward=reward,
+            usual_error=error,
         )
 
     def _assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:

@@ -72,4 +72,5 @@ def measure(
         best_of_k=probe.best_of_k if probe else None,
         off_policy=off_policy(pairs.own),
         usual_reward=probe.usual_reward if probe else None,
+        usual_error=probe.usual_error if probe else None,
     )

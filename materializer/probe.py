@@ -3,9 +3,10 @@ groups. Probe answers are samples of origin `probe`: never feedback, never evide
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
 import orjson
@@ -104,8 +105,8 @@ def best_of(groups: Mapping[str, Sequence[float]]) -> float | None:
     return fmean(max(group) for group in groups.values()) if groups else None
 
 
-def usual(answers: pl.DataFrame, prompts: pl.DataFrame) -> float | None:
-    """Mean over prompts of the reward of the most frequent answer; of several that are as frequent, their mean. None without rewards.
+def usual(answers: pl.DataFrame, prompts: pl.DataFrame) -> tuple[float | None, float | None]:
+    """(mean over prompts of the reward of the most frequent answer, or of several as frequent; its standard error); None without rewards.
 
     `prompts`: records.PROMPTS of those that were asked. The mean over all draws would be lower: a model that is right on
     every prompt errs in draws at temperature 1.
@@ -117,4 +118,4 @@ def usual(answers: pl.DataFrame, prompts: pl.DataFrame) -> float | None:
     unbiased = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))["prompt_id"].to_list()
     alone = rewards.filter(pl.col("prompt_id").is_in(unbiased))
     found = (alone if len(alone) >= _LEAST_UNBIASED else rewards)["reward"].to_list()
-    return fmean(found) if found else None
+    return (fmean(found), pstdev(found) / math.sqrt(len(found))) if found else (None, None)

@@ -134,14 +134,19 @@ def _headroom_evidence(case: Case) -> str:
     return "best of k not measured" if gain is None else f"best of k is {gain:.3f} above the champion, the most that GRPO can gain"
 
 
+def _full(case: Case) -> float:
+    """The usual reward above which nothing is missing that could be told from chance."""
+    return 1.0 - MIN_GAIN - (case.facts.usual_error or 0.0)
+
+
 def _room(case: Case) -> bool:
-    usual = case.facts.usual_reward
-    return usual is None or 1.0 - usual >= MIN_GAIN
+    return case.facts.usual_reward is None or case.facts.usual_reward <= _full(case)
 
 
 def _room_evidence(case: Case) -> str:
     usual = case.facts.usual_reward
-    return "usual reward not measured" if usual is None else f"the champion's usual answers earn {usual:.3f} of 1"
+    error = case.facts.usual_error or 0.0
+    return "usual reward not measured" if usual is None else f"the champion's usual answers earn {usual:.3f} of 1, give or take {error:.3f}"
 
 
 def _off_policy_evidence(case: Case) -> str:
@@ -254,7 +259,7 @@ RULES: tuple[Rule, ...] = (
         _room_evidence,
         "there is room above what the champion usually answers",
         "the champion is right on nearly every probed prompt: no training could show a gain",
-        lambda case: f"usual answers that earn {'more' if _room(case) else 'less'} than {1 - MIN_GAIN:.2f}",
+        lambda case: f"usual answers that earn {'more' if _room(case) else 'less'} than {_full(case):.3f}",
     ),
     Rule(
         "corrections",

@@ -30,13 +30,13 @@ def prompts(kinds: dict[str, str]) -> pl.DataFrame:
 
 def test_the_most_frequent_answer_speaks_for_a_prompt() -> None:
     found = answers({"p": [("x", 1.0), ("x", 1.0), ("y", 0.0), ("z", 0.0)], "q": [("x", 0.0), ("x", 0.0), ("y", 1.0)]})
-    assert usual(found, prompts({"p": "logged", "q": "logged"})) == pytest.approx(0.5)
+    assert usual(found, prompts({"p": "logged", "q": "logged"}))[0] == pytest.approx(0.5)
 
 
 def test_answers_as_frequent_as_each_other_speak_together_and_abstentions_not_at_all() -> None:
     found = answers({"p": [("x", 1.0), ("y", 0.0)], "q": [("x", None), ("x", None), ("y", 1.0)]})
-    assert usual(found, prompts({"p": "logged", "q": "logged"})) == pytest.approx(0.75)
-    assert usual(answers({"p": [("x", None)]}), prompts({"p": "logged"})) is None
+    assert usual(found, prompts({"p": "logged", "q": "logged"}))[0] == pytest.approx(0.75)
+    assert usual(answers({"p": [("x", None)]}), prompts({"p": "logged"})) == (None, None)
 
 
 @pytest.mark.parametrize(("unbiased", "expected"), [(20, 1.0), (19, 19 / 39)])
@@ -44,4 +44,10 @@ def test_prompts_that_were_named_because_the_model_erred_count_only_where_others
     right: Draws = {f"r{i}": [("x", 1.0), ("x", 1.0)] for i in range(unbiased)}
     wrong: Draws = {f"c{i}": [("y", 0.0), ("y", 0.0)] for i in range(20)}
     kinds = {name: "reference" if name in right else "correction" for name in right | wrong}
-    assert usual(answers(right | wrong), prompts(kinds)) == pytest.approx(expected)
+    assert usual(answers(right | wrong), prompts(kinds))[0] == pytest.approx(expected)
+
+
+def test_few_prompts_say_less() -> None:
+    found = answers({f"p{i}": [("x", float(i > 0)), ("x", float(i > 0))] for i in range(25)})
+    reward, error = usual(found, prompts({f"p{i}": "logged" for i in range(25)}))
+    assert (reward, error) == (pytest.approx(0.96), pytest.approx((0.96 * 0.04 / 25) ** 0.5))
