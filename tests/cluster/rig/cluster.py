@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import yaml
+
 from tests.cluster.rig import build, fake, network, plane, real
 from tests.cluster.rig.api import Api, until
 from tests.cluster.rig.build import RigError
@@ -25,6 +27,9 @@ from tests.cluster.rig.site import Site, name_of
 REPO = Path(__file__).resolve().parents[3]
 GPU = "nvidia.com/gpu"
 GUARD = "guard"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""A megabyte of YAML takes the pure one some seconds."""
+RESOURCES = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 KARPENTER = "/apis/karpenter.sh/v1"
 OWNERS = tuple(f"/apis/{kind}" for kind in ("batch.volcano.sh/v1alpha1/namespaces/{}/jobs", "apps/v1/namespaces/{}/deployments"))
 """Lists of what makes pods again when they are deleted."""
@@ -220,15 +225,18 @@ class Rig:
             self.processes.start(name, plane.COMMANDS[name](site), plane.environment(site))
 
     def _crds(self, name: str) -> None:
-        folder = build.need(name)
-        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(folder))
+        known = {one["metadata"]["name"] for one in self.api.items(RESOURCES)}
+        for file in sorted(build.need(name).glob("*.yaml")):
+            described = yaml.load(file.read_text(), LOADER)
+            if described["metadata"]["name"] not in known:
+                self.api.call("POST", RESOURCES, described)
         until(self._established, 30, f"{name}'s resources")
         self._say(f"{name}'s resources are known")
 
     def _established(self) -> bool:
         """Whether every resource that was described is served."""
-        known = self.api.items("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
-        states = [{c["type"]: c["status"] for c in one.get("status", {}).get("conditions") or ()} for one in known]
+        conditions = [one.get("status", {}).get("conditions") or () for one in self.api.items(RESOURCES)]
+        states = [{c["type"]: c["status"] for c in found} for found in conditions]
         return all(state.get("Established") == "True" for state in states)
 
     def _claim(self, name: str, gpus: int) -> None:
