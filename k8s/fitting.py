@@ -160,11 +160,11 @@ def over_quota(quota: Object, found: Sequence[Member]) -> Iterator[tuple[str, st
     used = quota.get("status", {}).get("used", {})
     for gang in dict.fromkeys(member.gang for member in found):
         wanted = _whole([member for member in found if member.gang == gang])
-        for name, hard in quota["spec"].get("hard", {}).items():
-            amount = wanted.get(name.removeprefix("requests.").removeprefix("limits."))
-            left = parse(hard) - parse(used.get(name, "0"))
-            if amount is not None and amount > left:
-                yield gang, f"{show(name, left)} of the {show(name, amount)}"
+        for key, hard in quota["spec"].get("hard", {}).items():
+            name = key.removeprefix("requests.").removeprefix("limits.")
+            left = max(parse(hard) - parse(used.get(key, "0")), Fraction(0))
+            if wanted.get(name, Fraction(0)) > left:
+                yield gang, f"{show(name, left).removesuffix(name).strip()} of the {show(name, wanted[name])}"
 
 
 def _whole(found: Sequence[Member]) -> dict[str, Fraction]:

@@ -71,11 +71,11 @@ def findings(facts: Facts, settings: ClusterSettings, gangs: Sequence[VolcanoJob
 
 
 def _stop(about: str, text: str, remedy: str) -> Finding:
-    return Finding("stop", about, text, remedy)
+    return Finding("stop", about, " ".join(text.split()), remedy)  # a server's words may have many lines
 
 
 def _note(about: str, text: str, remedy: str = "") -> Finding:
-    return Finding("note", about, text, remedy)
+    return Finding("note", about, " ".join(text.split()), remedy)
 
 
 def _unread(about: str, why: Unread) -> Finding:

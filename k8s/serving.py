@@ -12,7 +12,7 @@ from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError
 from contracts.ids import digest
 from contracts.serving import ModelVersion
-from k8s.gang import LINE, RATCHET
+from k8s.gang import LINE, PART_OF, RATCHET
 from k8s.objects import (
     Capabilities,
     Claim,
@@ -44,11 +44,16 @@ from k8s.serving_objects import (
     Metric,
     MetricName,
     MetricTarget,
+    NodeAffinity,
+    NodeExpression,
+    NodeTerm,
+    NodeTerms,
     PodDisruptionBudget,
     PodsMetric,
     Probe,
     RollingUpdate,
     ScaleTarget,
+    ServerAffinity,
     ServerContainer,
     ServerPodSpec,
     ServerPodTemplate,
@@ -177,6 +182,7 @@ def _pod(model: str, folder: Path, settings: ClusterSettings, profile: Profile, 
         service_account_name=JOB_ACCOUNT,
         termination_grace_period_seconds=GRACE,
         node_selector=dict(profile.labels),
+        affinity=ServerAffinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=ELSEWHERE)),
         tolerations=tuple(
             Toleration(key=t.key, operator="Equal" if t.value is not None else "Exists", value=t.value, effect=t.effect)
             for t in profile.taints
@@ -191,6 +197,8 @@ def _pod(model: str, folder: Path, settings: ClusterSettings, profile: Profile, 
     )
 
 
+ELSEWHERE = NodeTerms(node_selector_terms=(NodeTerm(match_expressions=(NodeExpression(key=PART_OF, values=(RATCHET[PART_OF],)),)),))
+"""Not on a node of our pools: a gang wants it whole, and with a server on it would never start."""
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "HOME": "/tmp", "XDG_CACHE_HOME": "/tmp/cache"}  # noqa: S108 -- in the pod
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from k8s.objects import ContainerSecurity, Env, Match, Meta, Mount, PodSecurity, Port, Resources, Shape, Toleration, Volume
 
 
@@ -51,6 +53,28 @@ class ServerContainer(Shape):
     lifecycle: Lifecycle
 
 
+class NodeExpression(Shape):
+    key: str
+    operator: Literal["NotIn"] = "NotIn"
+    values: tuple[str, ...]
+
+
+class NodeTerm(Shape):
+    match_expressions: tuple[NodeExpression, ...]
+
+
+class NodeTerms(Shape):
+    node_selector_terms: tuple[NodeTerm, ...]
+
+
+class NodeAffinity(Shape):
+    required_during_scheduling_ignored_during_execution: NodeTerms
+
+
+class ServerAffinity(Shape):
+    node_affinity: NodeAffinity
+
+
 class ServerPodSpec(Shape):
     """Scheduled by the cluster's own scheduler, one pod at a time: a server is no gang."""
 
@@ -58,8 +82,9 @@ class ServerPodSpec(Shape):
     automount_service_account_token: bool = False
     enable_service_links: bool = False
     termination_grace_period_seconds: int
-    node_selector: dict[str, str]
-    tolerations: tuple[Toleration, ...]
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    affinity: ServerAffinity
+    tolerations: tuple[Toleration, ...] = ()
     security_context: PodSecurity
     containers: tuple[ServerContainer, ...]
     volumes: tuple[Volume, ...]

@@ -79,7 +79,7 @@ def _of_gang(site: Site, method: str, gang: VolcanoJob) -> list[Rendered]:
 
 
 def _absent(jobs: Sequence[tuple[str, JobSpec | str]], part: Part) -> list[str]:
-    return [f"# No gang for {method}: {why}" for method, why in jobs if isinstance(why, str)] if part != "admin" else []
+    return [f"# No gang for {method}: {' '.join(why.split())}" for method, why in jobs if isinstance(why, str)] if part != "admin" else []
 
 
 def _document(rendered: Rendered) -> str:

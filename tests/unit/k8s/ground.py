@@ -1,0 +1,49 @@
+"""A line on a cluster for tests: settings, a job that trains with torchrun, one that trains on NeMo RL, and their gangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from contracts.cluster import ClusterSettings
+from contracts.training import JobSpec
+from k8s.gang import Ground, render
+from k8s.objects import VolcanoJob
+from k8s.profile import Profile, load_profile
+
+PLAN = "ab" * 32
+
+
+def settings(**changes: Any) -> ClusterSettings:
+    given: dict[str, Any] = {
+        "image": "registry.example/train:1",
+        "nemo_image": "registry.example/nemo:1",
+        "volume": {"mount": "/fsx", "claim": "shared"},
+        "secrets": {"REWARD_API_KEY": "reward-api/key"},
+    }
+    return ClusterSettings.model_validate(given | changes)
+
+
+def job(nodes: int = 2, gpus: int = 8, nemo: bool = False) -> JobSpec:
+    environment = {"RATCHET_NODES": str(nodes), "RATCHET_GPUS": str(gpus)} | ({"RATCHET_BACKEND": "nemo-rl"} if nemo else {})
+    return JobSpec(
+        name="rt-0123456789abcdef-a1",
+        plan=PLAN,
+        attempt=1,
+        command=("{python}", "-m", "trainers.inside.wrapper"),
+        environment=environment,
+        inputs={},
+        plan_json="{}",
+        grace_seconds=60,
+        nodes=nodes,
+        gpus=gpus,
+    )
+
+
+def gang(profile: str | Profile = "generic-gpu", spec: JobSpec | None = None, **changes: Any) -> VolcanoJob:
+    """Of `spec` on a profile; `changes` to the settings."""
+    found = load_profile(profile) if isinstance(profile, str) else profile
+    chosen = settings(**({"profile": profile} if isinstance(profile, str) else {}) | changes)
+    mount = Path(chosen.volume.mount)
+    ground = Ground("support", chosen, found, mount / "home/jobs" / PLAN, mount / "home/artifacts", max_restarts=10)
+    return render(spec or job(gpus=found.gpus), ground)

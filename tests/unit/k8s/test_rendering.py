@@ -1,0 +1,271 @@
+"""What is rendered for a cluster: golden files, shapes that read themselves, and what must hold of every manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from contracts.errors import ConfigError
+from contracts.loop import Loop
+from contracts.serving import ModelVersion
+from flows.config.home import Home
+from flows.config.load import load_loop
+from flows.engine.wiring import cluster_site, render_cluster
+from k8s.environment import Extras, extras, reminders, render_environment
+from k8s.gang import GANG
+from k8s.network import opening
+from k8s.objects import Shape, manifest
+from k8s.policies import security_level
+from k8s.pools import Account, dynamic_pool, node_class, queue, static_pool
+from k8s.profile import Profile, known, load_profile
+from k8s.serving import Server, judge_fleet, version_server
+from k8s.sheet import as_yaml
+from tests.unit.k8s.golden import agrees
+from tests.unit.k8s.ground import gang, job, settings
+
+REPO = Path(__file__).resolve().parents[3]
+PROFILES = ["aws-p4d-efa", "aws-p5en-efa", "cpu", "generic-gpu", "gke-a3", "gke-a4-rdma"]
+ACCOUNT = Account(cluster="prod", ami="al2023@v20260901")
+
+
+def version() -> ModelVersion:
+    reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "files"), "a" * 64)
+    return ModelVersion.model_validate({"line": "support", "number": 3, "tag": "v-abc", "model": reference, "cycle": None})
+
+
+def pooled(name: str, kind: str) -> Profile:
+    """One that pools can be rendered for."""
+    profile = load_profile(name)
+    return profile if kind == "none" or profile.provider == "aws" else profile.model_copy(update={"node_class": "a.b/Kind/name"})
+
+
+def everything(name: str) -> Iterator[Shape]:
+    """All that we ever render for a profile."""
+    for kind in ("none", "static", "dynamic"):
+        chosen, profile = settings(profile=name, pool={"kind": kind}), pooled(name, kind)
+        judge = (Path("/fsx/judge"), Server("vllm:1", gpus=min(1, profile.gpus), most=3, metric="waiting"))
+        yield from (one.shape for one in render_environment(chosen, profile, Extras(ACCOUNT, judge=judge)))
+        if kind == "static":
+            yield static_pool("a-gang", 2, chosen, profile)
+    yield from version_server(version(), Path("/fsx/m"), settings(profile=name), load_profile(name), Server("vllm:1", gpus=0))
+    yield opening("a-gang", "ratchet")
+    yield from (gang(name, job(gpus=load_profile(name).gpus, nemo=nemo)) for nemo in (False, True))
+
+
+def test_the_profiles_are_these() -> None:
+    assert known() == PROFILES
+    assert all(load_profile(name).notes for name in PROFILES)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("nemo", [False, True], ids=["torchrun", "ray"])
+def test_gangs_are_as_kept(name: str, nemo: bool) -> None:
+    agrees(f"{name}.{'ray' if nemo else 'torchrun'}.yaml", as_yaml(gang(name, job(gpus=load_profile(name).gpus, nemo=nemo))))
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_environments_are_as_kept(name: str) -> None:
+    kind = "dynamic" if load_profile(name).provider == "aws" else "none"
+    chosen, profile = settings(profile=name, pool={"kind": kind, "zone": "us-east-1a"}), load_profile(name)
+    rendered = render_environment(chosen, profile, Extras(ACCOUNT))
+    agrees(f"{name}.environment.yaml", "---\n".join(as_yaml(one.shape) for one in rendered))
+
+
+def test_servers_and_a_static_pool_are_as_kept() -> None:
+    chosen, profile = settings(profile="aws-p5en-efa", pool={"kind": "static"}), load_profile("aws-p5en-efa")
+    server = Server("vllm:1", gpus=2, replicas=2, most=4, metric="vllm_requests_waiting")
+    made = [static_pool("a-gang", 4, chosen, profile), *judge_fleet(Path("/fsx/judge"), chosen, profile, server)]
+    made += version_server(version(), Path("/fsx/m"), chosen, profile, Server("vllm:1"))
+    agrees("servers.yaml", "---\n".join(as_yaml(one) for one in made))
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_object_reads_itself_and_nothing_else(name: str) -> None:
+    for shape in everything(name):
+        body = yaml.safe_load(as_yaml(shape))
+        assert manifest(type(shape).model_validate(body)) == manifest(type(shape).model_validate(manifest(shape)))
+        with pytest.raises(ValidationError):
+            type(shape).model_validate(body | {"spek": {}})
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_no_secret_is_ever_a_value(name: str) -> None:
+    """Names of Secrets and of their keys are all that is said of them, and a variable from a Secret has no value of its own."""
+    for shape in everything(name):
+        assert shape.model_dump().get("kind") != "Secret"
+        for variable in _inside(manifest(shape), "env"):
+            if re.search(r"TOKEN(?!IZERS|_PATH)|PASSWORD|SECRET|_KEY", variable["name"]):
+                assert "value" not in variable
+                assert set(variable["valueFrom"]["secretKeyRef"]) == {"name", "key"}
+
+
+def test_a_value_in_place_of_a_reference_is_refused() -> None:
+    with pytest.raises(ValidationError, match="never a value"):
+        settings(secrets={"REWARD_API_KEY": "sk-123"})
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_pods_keep_what_is_not_said_otherwise(name: str) -> None:
+    profile = load_profile(name)
+    for shape in everything(name):
+        for pod in _pods(manifest(shape)):
+            assert pod["automountServiceAccountToken"] is False
+            assert pod["serviceAccountName"] == "ratchet-job"
+            assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert pod["securityContext"].get("runAsNonRoot", False) or profile.root
+            for container in pod["containers"]:
+                security = container["securityContext"]
+                assert security["capabilities"]["drop"] == ["ALL"]
+                assert security["allowPrivilegeEscalation"] is False
+                assert set(security["capabilities"].get("add", [])) <= set(profile.capabilities)
+                assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_capabilities_go_with_root_because_others_cannot_use_them(name: str) -> None:
+    profile = load_profile(name)
+    assert bool(profile.capabilities) <= bool(profile.root)
+
+
+@pytest.mark.parametrize(
+    ("changes", "volume", "level"),
+    [
+        ({}, {"claim": "shared"}, "restricted"),
+        ({"root": "why"}, {"claim": "shared"}, "baseline"),
+        ({}, {"host_path": True}, "privileged"),
+        ({"capabilities": ("IPC_LOCK",)}, {"claim": "shared"}, "privileged"),
+        ({"mounts": ("/opt/x",)}, {"claim": "shared"}, "privileged"),
+        ({"host_network": "why"}, {"claim": "shared"}, "privileged"),
+    ],
+)
+def test_the_namespace_admits_no_more_than_it_must(changes: dict[str, Any], volume: dict[str, Any], level: str) -> None:
+    profile = load_profile("cpu").model_copy(update=changes)
+    assert security_level(settings(volume={"mount": "/fsx"} | volume), profile) == level
+
+
+def test_a_queue_holds_whole_nodes() -> None:
+    spec = queue(settings(pool={"max_nodes": 3}), load_profile("aws-p5en-efa")).spec
+    assert spec.capability == {"cpu": "528", "memory": "4800Gi", "vpc.amazonaws.com/efa": "48", "nvidia.com/gpu": "24"}
+    assert not spec.reclaimable
+
+
+def test_pools_do_not_end_what_trains_and_are_not_kept_from_warning_it() -> None:
+    chosen, profile = settings(profile="aws-p5en-efa", pool={"kind": "dynamic", "max_nodes": 2, "zone": "z"}), load_profile("aws-p5en-efa")
+    grown, fixed = dynamic_pool(chosen, profile), static_pool("g", 2, chosen, profile)
+    assert (grown.spec.limits, grown.spec.replicas) == ({"nvidia.com/gpu": "16"}, None)
+    assert (fixed.spec.limits, fixed.spec.replicas) == ({"nodes": "2"}, 2)
+    assert fixed.spec.template.metadata.labels[GANG] == "g"
+    for pool in (grown, fixed):
+        spec = pool.spec.template.spec
+        assert {one.key: one.values for one in spec.requirements} == {
+            "karpenter.sh/capacity-type": ("spot",),
+            "node.kubernetes.io/instance-type": ("p5en.48xlarge",),
+            "topology.kubernetes.io/zone": ("z",),
+        }
+        assert [taint.key for taint in spec.taints] == ["nvidia.com/gpu"]
+        assert pool.spec.disruption.budgets[0].nodes == "0"
+        assert "do-not-disrupt" not in pool.model_dump_json()
+    assert "do-not-disrupt" not in gang("aws-p5en-efa").model_dump_json()
+
+
+def test_every_card_has_its_adapter_and_the_pods_ask_for_all() -> None:
+    for name in ("aws-p4d-efa", "aws-p5en-efa"):
+        profile = load_profile(name)
+        interfaces = node_class(settings(profile=name), profile, ACCOUNT).spec.network_interfaces or ()
+        fabric = [one.network_card_index for one in interfaces if one.interface_type == "efa-only"]
+        assert fabric == list(range(profile.network_cards))
+        assert profile.resources == {"vpc.amazonaws.com/efa": str(len(fabric))}
+        assert len({(one.network_card_index, one.device_index) for one in interfaces}) == len(interfaces)
+
+
+def test_what_does_not_fit_is_refused_with_the_remedy() -> None:
+    profile = load_profile("gke-a3")
+    with pytest.raises(ConfigError, match=r"cluster\.pool\.kind = static.*node_class"):
+        render_environment(settings(profile="gke-a3", pool={"kind": "static"}), profile)
+    with pytest.raises(ConfigError, match="max_nodes = 8; raise it"):
+        static_pool("g", 9, settings(profile="aws-p5en-efa"), load_profile("aws-p5en-efa"))
+    with pytest.raises(ConfigError, match="below the volume"):
+        judge_fleet(Path("/models/judge"), settings(), load_profile("generic-gpu"), Server("vllm:1"))
+    with pytest.raises(ConfigError, match="16 GPUs does not fit"):
+        judge_fleet(Path("/fsx/judge"), settings(), load_profile("generic-gpu"), Server("vllm:1", gpus=16))
+    with pytest.raises(ConfigError, match="needs a metric"):
+        judge_fleet(Path("/fsx/judge"), settings(), load_profile("generic-gpu"), Server("vllm:1", most=3))
+    with pytest.raises(ConfigError, match="both the folder"):
+        extras(judge="/fsx/judge")
+
+
+def test_a_node_class_is_of_three_words() -> None:
+    with pytest.raises(ValidationError, match="group/kind/name"):
+        Profile.model_validate({"provider": "any", "cpu": "1", "memory": "1Gi", "node_class": "KWOKNodeClass/default"})
+
+
+def test_what_cannot_be_rendered_is_said() -> None:
+    chosen, profile = settings(profile="aws-p5en-efa", pool={"kind": "static"}), load_profile("aws-p5en-efa")
+    said = "\n".join(reminders(chosen, profile, Extras(), nemo=True))
+    for words in ("Secret reward-api with the key key", "Secret ratchet-ray", "--storage-class", "--eks NAME --ami", "StaticCapacity"):
+        assert words in said
+    assert "--eks" not in "\n".join(reminders(chosen, profile, Extras(ACCOUNT), nemo=False))
+
+
+@pytest.fixture
+def example() -> Loop:
+    return load_loop(REPO / "loops" / "cluster.toml")
+
+
+def test_the_example_loop_prints_its_sheet(example: Loop, tmp_path: Path) -> None:
+    whole = render_cluster(example, REPO / "loops", Home(tmp_path), "all", eks="prod", ami="al2023@v20260901")
+    documents = [document for document in yaml.safe_load_all(whole) if document]
+    kinds = [document["kind"] for document in documents]
+    assert kinds[0] == "Namespace"
+    assert kinds.count("Job") == 2
+    assert [task["name"] for task in documents[-1]["spec"]["tasks"]] == ["head", "worker"]
+    parts = [
+        render_cluster(example, REPO / "loops", Home(tmp_path), part, eks="prod", ami="al2023@v20260901") for part in ("admin", "gang")
+    ]
+    assert [one for part in parts for one in yaml.safe_load_all(part) if one] == documents
+    for document in documents:
+        by = "the service, per gang" if document["metadata"]["name"].startswith("rt-") else "an administrator, once"
+        assert re.search(rf"# {document['kind']} {document['metadata']['name']}: .*Applied by {by}\.", whole)
+
+
+def test_where_ratchet_home_lies_decides_where_jobs_look(example: Loop, tmp_path: Path) -> None:
+    site, _ = cluster_site(example, REPO, Home(Path("/fsx/prod")))
+    assert site.root == Path("/fsx/prod/lines/support/jobs")
+    site, _ = cluster_site(example, REPO, Home(tmp_path))
+    assert site.root.is_relative_to("/fsx")
+
+
+def test_a_method_that_the_settings_rule_out_is_said_and_not_rendered(example: Loop, tmp_path: Path) -> None:
+    loop = example.model_copy(update={"training": example.training.model_copy(update={"methods": ("sft",)})})
+    text = render_cluster(loop, REPO / "loops", Home(tmp_path), "gang")
+    assert "# No gang for sft: training.gpus = 8 on 2 nodes" in text
+    assert not any(yaml.safe_load_all(text))
+
+
+def test_without_a_cluster_there_is_nothing_to_render(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no section \[cluster\]"):
+        render_cluster(load_loop(REPO / "loops" / "demo.toml"), REPO / "loops", Home(tmp_path), "all")
+
+
+def _pods(value: Any) -> Iterator[dict[str, Any]]:
+    yield from (template["spec"] for template in _inside([value], "template") if "containers" in template.get("spec", {}))
+
+
+def _inside(value: Any, key: str) -> Iterator[dict[str, Any]]:
+    """Every object under `key`, at any depth."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name == key:
+                yield from item if isinstance(item, list) else [item]
+            yield from _inside(item, key)
+    if isinstance(value, list):
+        for item in value:
+            yield from _inside(item, key)
