@@ -46,4 +46,4 @@ def groups(name: str) -> list[Path]:
 
 def _hierarchies() -> list[Path]:
     """Some are reachable under two names by links; each is listed once."""
-    return [path for path in ROOT.iterdir() if path.is_dir() and not path.is_symlink()]
+    return [path for path in ROOT.iterdir() if path.is_dir() and not path.is_symlink()] if ROOT.is_dir() else []
