@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_that_is_named_exists(page: Path) -> None:
     text = page.read_text()
-    for name in set(re.findall(r"(?:^|[`(\s/])ratchet ([a-z]+)", text, re.MULTILINE)) - {"turns"}:
+    for name in set(re.findall(r"(?:^|[`(\s/])ratchet ([a-z0-9]+)", text, re.MULTILINE)) - {"turns"}:
         assert name in COMMANDS, f"{page.name} names `ratchet {name}`"
     targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for name in set(re.findall(r"`make ([a-z0-9]+)`", text)):
