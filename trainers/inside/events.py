@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from contracts.ids import canonical
 from contracts.training import JobEvent
 
@@ -34,6 +36,24 @@ class Events:
             os.write(descriptor, canonical(event) + b"\n")
         finally:
             os.close(descriptor)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The events that can be read; none where there is no diary. A torn line, and what was appended to it, is left out: diaries of
+    processes that were killed are read too."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [event for line in lines if (event := _event(line)) is not None]
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = JobEvent.model_validate_json(line)
+    except ValidationError:
+        return None
+    return found.model_dump()
 
 
 def _finite(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from contracts.exits import Outcome
 from contracts.files import write_atomic
 from contracts.ids import canonical
 from contracts.training import Adjustment, Proposal, ResumePoint, TrainingPlan
+from trainers.inside import events
 from trainers.inside.events import Events
 from trainers.recipes import KINDS, R, adjusted, complete
 
@@ -64,10 +66,28 @@ class Job:
 
     @property
     def began(self) -> float:
-        """When the attempt's first incarnation wrote its first event, seconds since the epoch: time between incarnations counts too."""
-        first = min(self.run.glob("i[0-9]*/events.jsonl"), key=lambda path: int(path.parent.name[1:]))
-        with first.open() as file:
-            return float(json.loads(file.readline())["at"])
+        """When the attempt's first incarnation wrote its first event, seconds since the epoch: time between incarnations counts too. The
+        present time where no diary can be read."""
+        diaries = [events.read(path) for path in self._diaries()]
+        return next((float(diary[0]["at"]) for diary in diaries if diary), time.time())
+
+    @property
+    def worked(self) -> float:
+        """Seconds that the incarnations before this one spent at their steps, from the first that they told of to their last word:
+        what queueing and loading took is no time in which an interruption could have cost steps."""
+        spent = 0.0
+        for path in self._diaries():
+            if path.parent == self.folder:
+                continue
+            told = events.read(path)
+            steps = [float(event["at"]) for event in told if event["kind"] == "progress"]
+            spent += max(0.0, max(float(event["at"]) for event in told) - steps[0]) if steps else 0.0
+        return spent
+
+    def _diaries(self) -> list[Path]:
+        """Of all incarnations up to this one, in their order."""
+        found = [path for path in self.run.glob("i[0-9]*/events.jsonl") if int(path.parent.name[1:]) <= self.incarnation]
+        return sorted(found, key=lambda path: int(path.parent.name[1:]))
 
     def finish(self, result: Result) -> None:
         """The trainer's last word; the wrapper derives everything from it."""
@@ -95,6 +115,6 @@ def here() -> Job:
     except (OSError, KeyError, ValueError) as error:
         raise Permanent(f"{run} is no run folder of a job ({error}); jobs are started by an executor") from error
     (run / f"i{incarnation}").mkdir(exist_ok=True)
-    events = Events(run / f"i{incarnation}" / "events.jsonl", incarnation, complete(KINDS[plan.method], plan.recipe).steps)
+    diary = Events(run / f"i{incarnation}" / "events.jsonl", incarnation, complete(KINDS[plan.method], plan.recipe).steps)
     adjustment = Adjustment.model_validate_json(os.environ.get("RATCHET_ADJUSTMENT", "{}"))
-    return Job(run, plan, attempt, incarnation, int(os.environ.get("RATCHET_GPUS", "0")), events, adjustment)
+    return Job(run, plan, attempt, incarnation, int(os.environ.get("RATCHET_GPUS", "0")), diary, adjustment)

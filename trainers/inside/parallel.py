@@ -17,6 +17,9 @@ from typing import Any
 
 from contracts.errors import Permanent
 
+PARENT = "RATCHET_PARENT"
+"""Variable with the number of the process that started this one."""
+
 
 def rank() -> int:
     """This process's number among all of the run; 0 where it is alone."""
@@ -56,12 +59,17 @@ def _meeting(nodes: int) -> list[str]:
 
 
 def die_with_parent() -> None:
-    """Linux: this process is killed when its parent is, so that no orphan goes on writing (prctl(2), PR_SET_PDEATHSIG)."""
+    """Linux: this process is killed when its parent is, so that no orphan goes on writing (prctl(2), PR_SET_PDEATHSIG).
+
+    A parent that died before this call is known by its number, which it left in RATCHET_PARENT; ours is left there for our children.
+    """
+    told = os.environ.get(PARENT)
+    parent = os.getppid() if told in (None, str(os.getpid())) else int(told)
     if sys.platform == "linux":
-        parent = os.getppid()
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
+    os.environ[PARENT] = str(os.getpid())
 
 
 def agreed(trainer: Any, flag: bool) -> bool:

@@ -6,13 +6,14 @@ installed one was planned for. Its own exit code is one of contracts/exits.py; `
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from contracts.model import model_ref
 from contracts.training import Checkpoint, Method
 from trainers import health as health_rules
 from trainers.code import code_digest
-from trainers.inside import parallel
+from trainers.inside import events, parallel
 from trainers.inside.job import Job, Result, here
 from trainers.recipes import KINDS
 
@@ -75,10 +76,13 @@ class Wrapper:
         """On another node than the first: trains along, and says what the first one's result is. It writes and judges nothing."""
         self._check()
         trainer, forwarded = self._spawn(), False
-        while _wait(trainer) is None:
-            if self.asked_at is not None and not forwarded:
-                forwarded = True
-                trainer.terminate()
+        try:
+            while _wait(trainer) is None:
+                if self.asked_at is not None and not forwarded:
+                    forwarded = True
+                    trainer.terminate()
+        finally:
+            _end(trainer)
         return self.job.result() or Result(Outcome.FAILED, "the ranks of this node ended before the first node's said how", 0, {})
 
     def _check(self) -> None:
@@ -94,9 +98,15 @@ class Wrapper:
 
     def _train(self) -> tuple[int, str | None]:
         """Runs the trainer process to its end: its return code, and why we stopped it, if we did."""
+        deadline = self.job.began + float(os.environ.get("RATCHET_TIMEOUT", "inf"))  # whatever can fail here fails before it trains
         trainer = self._spawn()
+        try:
+            return self._watch(trainer, deadline)
+        finally:
+            _end(trainer)
+
+    def _watch(self, trainer: subprocess.Popen[bytes], deadline: float) -> tuple[int, str | None]:
         forwarded, why = False, None
-        deadline = self.job.began + float(os.environ.get("RATCHET_TIMEOUT", "inf"))
         while (code := _wait(trainer)) is None:
             if why is None and time.time() > deadline:
                 why = f"the attempt's time of {os.environ['RATCHET_TIMEOUT']} s is over"
@@ -108,22 +118,19 @@ class Wrapper:
             if self.asked_at is not None and not forwarded:
                 forwarded = True
                 trainer.terminate()
-            if self.asked_at is not None and time.monotonic() - self.asked_at > max(
-                float(os.environ.get("RATCHET_GRACE", "30")) - RESERVE, 1.0
-            ):
-                os.killpg(trainer.pid, signal.SIGKILL)
+            if self.asked_at is not None and time.monotonic() - self.asked_at > max(_grace() - RESERVE, 1.0):
+                _kill(trainer)
         return code, why
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         lock = os.environ.get("RATCHET_LOCK_FD")
-        grace = float(os.environ.get("RATCHET_GRACE", "30")) - RESERVE
         with (self.job.folder / f"trainer{parallel.node() or ''}.log").open("ab") as log:
             return subprocess.Popen(
-                parallel.command(_module(self.job.plan.method), grace),
+                parallel.command(_module(self.job.plan.method), _grace() - RESERVE),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "HF_HOME": str(self.job.run / "cache")},
+                env={**os.environ, "HF_HOME": str(self.job.run / "cache"), parallel.PARENT: str(os.getpid())},
                 process_group=0,
                 pass_fds=[int(lock)] if lock else [],  # who trains holds the attempt's lock, even if we are killed
             )
@@ -145,8 +152,7 @@ class Wrapper:
         return max((int(event["step"]) for event in self._events()), default=0)
 
     def _events(self) -> list[dict[str, Any]]:
-        with self.job.events.path.open("rb") as file:
-            return [json.loads(line) for line in file if line.endswith(b"\n")]
+        return events.read(self.job.events.path)
 
     def _derive(self, code: int, why: str | None) -> Result:
         result = self.job.result()
@@ -192,6 +198,23 @@ def _name(job: Job) -> str:
     return checkpoint_name(job.plan.id, job.attempt, job.incarnation)
 
 
+def _grace() -> float:
+    """Seconds from SIGTERM to SIGKILL."""
+    return float(os.environ.get("RATCHET_GRACE", "30"))
+
+
+def _kill(trainer: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(trainer.pid, signal.SIGKILL)
+
+
+def _end(trainer: subprocess.Popen[bytes]) -> None:
+    """Nobody trains on when nobody watches: whatever became of us, the trainer and its processes end."""
+    if trainer.poll() is None:
+        _kill(trainer)
+        trainer.wait()
+
+
 def _wait(trainer: subprocess.Popen[bytes]) -> int | None:
     try:
         return trainer.wait(POLL)
@@ -216,6 +239,10 @@ def main() -> int:
         result = Result(Outcome.PERMANENT, str(error), 0, {})
     except (RatchetError, OSError) as error:
         result = Result(Outcome.FAILED, str(error), 0, {})
+    except Exception as error:  # nobody foresaw it, but the attempt's end must be known; what it says may be of users' texts
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        result = Result(Outcome.FAILED, f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}", 0, {})
+        traceback.print_exc()
     ended: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason}
     if result.proposal is not None:
         ended["proposal"] = result.proposal.model_dump(mode="json")

@@ -1,0 +1,116 @@
+"""The wrapper's own troubles: a torn diary, an error of its own, a trainer whose parent is gone. No model is trained here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from contracts.exits import FAILURE
+from contracts.training import Method
+from trainers.inside import events, parallel, wrapper
+from trainers.inside.events import Events
+from trainers.inside.job import Job, here
+
+TORN = b'{"at": 12.5, "incar'
+
+
+@pytest.fixture
+def run(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run folder that is the working directory, with its variables; the trainer is a process that only waits."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "plan.json").write_text(workshop.plan(Method.DPO, steps=3).model_dump_json())
+    for name, value in {"ATTEMPT": "1", "INCARNATION": "1", "ARTIFACTS": str(workshop.folder / "artifacts"), "TIMEOUT": "3600"}.items():
+        monkeypatch.setenv(f"RATCHET_{name}", value)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
+    before = signal.getsignal(signal.SIGTERM)
+    yield folder
+    signal.signal(signal.SIGTERM, before)
+
+
+def diary(folder: Path, *kinds: str, begins: bytes = b"") -> Path:
+    (folder).mkdir(exist_ok=True)
+    (folder / "events.jsonl").write_bytes(begins)
+    for kind in kinds:
+        Events(folder / "events.jsonl", 1, 9).write(kind, 1)
+    return folder / "events.jsonl"
+
+
+def test_a_torn_diary_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = diary(tmp_path, "started", "progress", begins=TORN + b"\n[]\n\xff\n")
+    with path.open("ab") as file:
+        file.write(TORN)
+    assert [event["kind"] for event in events.read(path)] == ["started", "progress"]
+    assert events.read(tmp_path / "none.jsonl") == []
+
+
+def test_an_attempt_began_with_the_first_event_that_can_be_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    diary(run / "i1", begins=TORN)
+    diary(run / "i2", "started")
+    monkeypatch.setenv("RATCHET_INCARNATION", "3")
+    assert here().began == events.read(run / "i2" / "events.jsonl")[0]["at"]
+
+
+def children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("breaks", ["_stalls", "began"])
+def test_an_error_of_the_wrapper_leaves_no_trainer_and_says_where(breaks: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Any) -> Any:
+        raise ValueError("a user's own words")
+
+    if breaks == "began":
+        monkeypatch.setattr(Job, "began", property(broken))
+    else:
+        monkeypatch.setattr(wrapper.Wrapper, breaks, broken)
+    before = children()
+    assert wrapper.main() == FAILURE
+    assert children() == before
+    said = json.loads((run / "i1" / "ended.json").read_text())
+    assert said["outcome"] == "failed"
+    assert said["reason"].startswith("ValueError in test_wrapper.py, line")
+
+
+def test_a_trainer_whose_wrapper_is_gone_before_it_looks_ends(tmp_path: Path) -> None:
+    """The wrapper dies between starting the trainer and the trainer's first look: the trainer's parent is another process by then."""
+    root = Path(parallel.__file__).parent.parent.parent
+    child = textwrap.dedent(f"""
+        import os, sys, time
+        sys.path.insert(0, {str(root)!r})
+        while os.getppid() == int(os.environ["RATCHET_PARENT"]):
+            time.sleep(0.01)
+        from trainers.inside.parallel import die_with_parent
+        die_with_parent()
+        open("alive", "w").close()
+    """)
+    parent = (
+        "import os, subprocess, sys; "
+        "child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], env={**os.environ, 'RATCHET_PARENT': str(os.getpid())}); "
+        "print(child.pid, flush=True)"
+    )
+    made = subprocess.run([sys.executable, "-c", parent, child], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    pid, limit = int(made.stdout), time.monotonic() + 60
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not (tmp_path / "alive").exists()
+
+
+def test_the_trainers_own_children_know_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel.ctypes, "CDLL", lambda _: type("Nothing", (), {"prctl": staticmethod(lambda *_: 0)}))
+    monkeypatch.setenv("RATCHET_PARENT", str(os.getppid()))
+    parallel.die_with_parent()
+    assert os.environ["RATCHET_PARENT"] == str(os.getpid())
+    parallel.die_with_parent()
