@@ -85,7 +85,7 @@ max_tokens = 48
 SMALL = {"warmup_steps": 5, "steps": 60, "gradient_checkpointing": False, "cpus": 1, "save_every": 60, "micro_batch": 16}
 """A model of 0.7 million weights; the same number of steps for every recipe and for the oracle."""
 RECIPES: dict[Method, dict[str, Any]] = {
-    Method.SFT: {**SMALL, "learning_rate": 5e-4, "batch": 16, "max_length": 128},
+    Method.SFT: {**SMALL, "learning_rate": 1e-3, "batch": 16, "max_length": 128},
     Method.DPO: {**SMALL, "learning_rate": 5e-4, "batch": 16, "max_length": 128, "losses": {"sigmoid": 0.2, "sft": 1.0}},
     Method.GRPO: {
         **SMALL,
