@@ -7,6 +7,7 @@ own words. Knows paths and verbs; refuses to know what objects mean.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -223,7 +224,8 @@ def connect(context: str | None) -> KubernetesCluster:
         raise ConfigError("a loop with [cluster] needs the extra `cluster`: pip install 'ratchet[cluster]'") from error
     settings = client.Configuration()
     try:
-        config.load_kube_config(context=context, client_configuration=settings)
+        # by name, because the client reads the variable only once, when it is imported
+        config.load_kube_config(os.environ.get("KUBECONFIG"), context=context, client_configuration=settings)
     except config.ConfigException as error:
         if context is not None:
             raise ConfigError(f"cluster.context: {error}") from error

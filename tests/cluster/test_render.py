@@ -1,5 +1,5 @@
 """What we render against the servers' own rules, and the lint against faults that were planted: on a real API server with the real resource
-definitions of Volcano, Karpenter, its AWS provider, KubeRay and the Gateway API."""
+definitions of Volcano, Karpenter and its AWS provider."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from kubernetes import client, config
 
 from contracts.errors import Permanent
 from contracts.serving import ModelVersion
+from contracts.training import JobState
 from k8s.client import JOB, NETWORK_POLICY, POD, QUEUE, SECRET, Cluster, Kind, KubernetesCluster
 from k8s.environment import Extras, render_environment
+from k8s.gang import RATCHET
 from k8s.lint import findings
 from k8s.look import ACCOUNT, CLAIM, CONFIG_MAP, look, pod_of
 from k8s.network import opening
 from k8s.objects import Shape, VolcanoJob, manifest
 from k8s.policies import CONTROLLER, JOB_ACCOUNT, SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE, rights, wide_rights
 from k8s.pools import Account, static_pool
-from k8s.profile import known, load_profile
+from k8s.profile import Profile, known, load_profile
 from k8s.serving import Server, judge_fleet, version_server
+from tests.cluster.bench import Bench
 from tests.cluster.rig import build
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import REPO, Rig
@@ -56,11 +59,10 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def full(rig: Rig) -> Rig:
-    """The rig with everybody's resource definitions, and the namespace of Volcano as an installation has it."""
-    build.build(["aws", "kuberay", "gateway"], print)
-    for name in ("aws", "kuberay", "gateway"):
-        rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(build.need(name)))
-        rig.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(build.need(name)))
+    """The rig with the resource definitions of all that we render, and the namespace of Volcano as an installation has it."""
+    build.build(["aws"], print)
+    rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(build.need("aws")))
+    rig.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(build.need("aws")))
     rig.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": VOLCANO_NAMESPACE}})
     return rig
 
@@ -216,6 +218,25 @@ def test_the_service_runs_a_gang_with_its_own_rights_under_the_rendered_queue(co
     service.delete(JOB, gang.metadata.name or "", corner.name)
 
 
+def test_the_executor_needs_no_more_than_the_rendered_rights(corner: Corner, tmp_path: Path) -> None:
+    corner.volume = {"mount": str(tmp_path), "host_path": True}
+    corner.prepare()
+    corner.rig.fake_nodes(2)
+    bench = Bench(corner.rig, corner.name, tmp_path, queue=corner.name)
+    bench.cluster = corner.acting_as(CONTROLLER)
+    bench.executor = bench.restarted()
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, lambda status: status.state is JobState.RUNNING)
+    bench.end(spec, 1, "preempted")
+    corner.rig.end_pod(corner.name, corner.rig.pods(corner.name)[0]["metadata"]["name"], 75)
+    bench.until(spec, lambda status: status.state is JobState.RUNNING and status.incarnation == 2)
+    assert bench.executor.live() == [spec.name]
+    bench.executor.cancel(spec.name)
+    bench.until(spec, lambda status: status.state is JobState.ENDED)
+    assert bench.executor.live() == []
+
+
 def test_no_gang_outgrows_its_queue(corner: Corner) -> None:
     corner.volume, corner.pool = {"mount": "/tmp", "host_path": True}, {"kind": "none", "max_nodes": 1}
     corner.prepare()
@@ -369,6 +390,53 @@ def test_the_command_says_it_and_ends_with_1(corner: Corner, tmp_path: Path) -> 
     gone = ratchet(corner, "lint", str(loop), KUBECONFIG=str(tmp_path / "none"))
     assert gone.returncode == 2
     assert "kubeconfig" in gone.stderr
+
+
+BOUGHT = Profile(
+    provider="any",
+    instance_types=("p5en.48xlarge",),
+    gpus=8,
+    cpu="176",
+    memory="1600Gi",
+    taints=load_profile("aws-p5en-efa").taints,
+    node_class="karpenter.kwok.sh/KWOKNodeClass/default",
+    node_annotations={"kwok.x-k8s.io/node": "fake"},
+)
+"""A machine that the rig's autoscaler can buy."""
+
+
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_a_rendered_pool_brings_a_gangs_nodes_out_of_nothing(karpenter_rig: Rig, karpenter_namespace: str, kind: str) -> None:
+    rig, space = karpenter_rig, karpenter_namespace
+    corner = Corner(rig, KubernetesCluster(config.new_client_from_config(str(rig.kubeconfig))), space)
+    node_class = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}}
+    rig.apply(node_class, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": VOLCANO_NAMESPACE}})
+    changes = {
+        "namespace": space,
+        "queue": space,
+        "volume": {"mount": "/tmp", "host_path": True},
+        "pool": {"kind": kind, "zone": "us-east-1a", "max_nodes": 3},
+    }
+    settings = ground.settings(**changes)
+    for rendered in render_environment(settings, BOUGHT):
+        corner.apply(rendered.shape)
+    gang, service = ground.gang(BOUGHT, **changes), corner.acting_as(CONTROLLER)
+    name = gang.metadata.name or ""
+    try:
+        if kind == "static":
+            service.apply(KINDS["NodePool"], manifest(static_pool(name, 2, settings, BOUGHT)))
+        until(lambda: (service.get(QUEUE, space) or {}).get("status", {}).get("state") == "Open", 20, "the queue's opening")
+        service.create(JOB, manifest(gang))
+        until(lambda: len(rig.pods(space, "Running")) == 2, 60, "the gang", lambda: _story(corner))
+        nodes = rig.api.items("/api/v1/nodes")
+        assert {node["metadata"]["labels"]["topology.kubernetes.io/zone"] for node in nodes} == {"us-east-1a"}
+        assert {node["metadata"]["labels"]["karpenter.sh/capacity-type"] for node in nodes} == {"spot"}
+        assert len(nodes) == len(service.list(Kind("karpenter.sh/v1", "nodeclaims", namespaced=False), labels=RATCHET).items) == 2
+        assert len({pod["spec"]["nodeName"] for pod in rig.pods(space, "Running")}) == 2
+    finally:
+        for found, what, where in ((JOB, name, space), (KINDS["NodePool"], name, None), (QUEUE, space, None)):
+            corner.cluster.delete(found, what, where)
+        rig.kubectl("delete", "clusterroles,clusterrolebindings", f"{CONTROLLER}-{space}", "--ignore-not-found")
 
 
 def loop_file(corner: Corner, folder: Path, *lines: str, pool: str = 'kind = "none"') -> Path:
