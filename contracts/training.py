@@ -182,7 +182,7 @@ class JobEvent(Frozen):
     """Seconds since the epoch."""
     incarnation: int
     kind: str
-    """started | progress | checkpoint | warning | stopped | published"""
+    """started | progress | saving | checkpoint | warning | exporting | stopped | published"""
     step: int = 0
     total: int = 0
     data: dict[str, Any] = Field(default_factory=dict)

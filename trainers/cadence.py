@@ -12,6 +12,8 @@ from statistics import median
 
 FIRST = 3
 """Steps before the first save of an incarnation, which shows what a save costs."""
+COSTS = 3
+"""Saves from which on their median says what one costs."""
 MOST_SECONDS = 3600.0
 """However rare interruptions are said to be: no more work than this is risked."""
 RECENT = 50
@@ -20,14 +22,15 @@ RECENT = 50
 
 def best_seconds(cost: float, between: float) -> float:
     """Seconds of work between two saves that lose least. `cost`: of a save; `between`: mean time between interruptions; both seconds."""
-    if cost >= between / 2:
+    if cost >= 2 * between:
         return between
     ratio = cost / (2 * between)
-    return max(math.sqrt(2 * cost * between) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost, cost)
+    return math.sqrt(2 * cost * between) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost
 
 
 def time_between(declared: float, elapsed: float, interruptions: int) -> float:
-    """Mean seconds between interruptions: the declared one counts as one interruption already seen, and what was observed adds to it."""
+    """Mean seconds between interruptions: the declared one counts as one interruption already seen, and what was observed adds to it.
+    `elapsed`: seconds in which an interruption would have cost steps."""
     return (declared + elapsed) / (1 + interruptions)
 
 
@@ -56,5 +59,6 @@ class Cadence:
         """Steps between two saves, as far as is known now; at least 1."""
         if not self._cost or not self._took:
             return FIRST
-        seconds = min(best_seconds(median(self._cost), self.between), MOST_SECONDS)
+        cost = median(self._cost) if len(self._cost) >= COSTS else min(self._cost)  # the first save is a cold one
+        seconds = min(best_seconds(cost, self.between), MOST_SECONDS)
         return max(1, round(seconds / max(median(self._took), 1e-6)))

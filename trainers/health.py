@@ -239,8 +239,14 @@ STALL_STEPS = 3
 """Steps that must have been seen before the time of a step counts as known."""
 
 
-def patience_for_a_step(times: Sequence[float], health: Health) -> float:
-    """Seconds without a sign after which a run stalls. `times`: when its steps ended, seconds, in order."""
+SAVING = ("saving", "exporting")
+"""Kinds of events after which something large is written: until the next event, no step is due."""
+
+
+def patience_for_a_step(times: Sequence[float], health: Health, last: str = "progress") -> float:
+    """Seconds without a sign after which a run stalls. `times`: when its steps ended, seconds, in order; `last`: kind of its last event."""
+    if last in SAVING:
+        return health.save_seconds
     taken = [later - sooner for sooner, later in pairwise(times)][-START * 5 :]
     if len(taken) < STALL_STEPS:
         return health.stall_seconds

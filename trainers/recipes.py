@@ -99,11 +99,13 @@ class Health(Frozen):
     stall: Action = "adjust"
     """No event for too long. Adjusts nothing: goes on from the last good step. `note` and `off`: not watched."""
     stall_seconds: Rate = 1800.0
-    """No event (a step, a checkpoint) for so long is a stall. Loading the model counts."""
+    """No event (a step, a checkpoint) for so long is a stall. Loading the model counts; saving has its own limit."""
     stall_times: Rate = 30.0
     """And so is no event for so many times the median step, once three steps are known, …"""
     stall_least_seconds: Rate = 300.0
-    """… but never for less than this: a checkpoint of a large model takes minutes."""
+    """… but never for less than this."""
+    save_seconds: Rate = 7200.0
+    """A checkpoint and the finished model may take so long to write without a sign; until they are written no step is waited for."""
 
     @model_validator(mode="before")
     @classmethod

@@ -76,7 +76,7 @@ class Pod:
 
     def _head(self) -> int:
         port = self.environment["MASTER_PORT"]
-        code = self._attend([*_RAY, "start", "--head", f"--port={port}", "--dashboard-host=127.0.0.1", "--disable-usage-stats"])
+        code = self._attend([*_RAY, "start", "--head", f"--port={port}", "--dashboard-host=127.0.0.1", *self._offer()])
         try:
             if code == 0 and not self.stopped:
                 code = self._attend([sys.executable, "-m", "trainers.inside.pod", "--joined", str(self.nodes)])
@@ -92,11 +92,15 @@ class Pod:
         until = time.monotonic() + JOIN_SECONDS
         while not self.stopped and time.monotonic() < until:
             began = time.monotonic()
-            self._attend([*_RAY, "start", f"--address={address}", "--block", "--disable-usage-stats"])
+            self._attend([*_RAY, "start", f"--address={address}", "--block", *self._offer()])
             if time.monotonic() - began > 60:
                 break  # it had joined: the head has ended
             time.sleep(1)  # the head is not up yet
         return STOPPED
+
+    def _offer(self) -> list[str]:
+        """What this machine gives to the cluster: the GPUs that the job was promised, whatever Ray would find."""
+        return [f"--num-gpus={self.environment.get('RATCHET_GPUS', '0')}", "--disable-usage-stats"]
 
     def _attend(self, command: list[str]) -> int:
         """Runs a command to its end, with a heartbeat. Killed by a signal: 128 + its number, as a shell says it."""

@@ -109,6 +109,8 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
         return Result(Outcome.FAILED, watcher.wrong.reason, step, watcher.figures, watcher.wrong.proposal)
     if step < recipe.steps:
         return Result(Outcome.PREEMPTED, f"asked to stop; checkpointed at step {step} of {recipe.steps}", step, watcher.figures)
+    if parallel.rank() == 0:
+        job.events.write("exporting", step)
     save(trainer, job)
     return Result(Outcome.DONE, f"{step} steps", step, watcher.figures)
 
@@ -172,7 +174,7 @@ def _cadence(job: Job, recipe: Recipe) -> Cadence | None:
     """When to save, where the recipe leaves it to the job: an attempt's earlier incarnations are its interruptions."""
     if recipe.save_every != "auto":
         return None
-    return Cadence(time_between(recipe.interruption_hours * 3600, time.time() - job.began, job.incarnation - 1))
+    return Cadence(time_between(recipe.interruption_hours * 3600, job.worked, job.incarnation - 1))
 
 
 def figures(logs: Mapping[str, Any], beta: float, seconds: float) -> dict[str, float]:
@@ -251,8 +253,10 @@ class _Watcher:
                 watcher.began = time.monotonic()
                 return control
 
-            def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
+            def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
                 watcher.ended = time.monotonic()
+                if watcher.cadence is not None and state.global_step >= state.max_steps:  # else a death while the model is written costs
+                    control.should_save = True  # all steps since the last save
                 if watcher.cadence is not None and parallel.agreed(trainer, watcher.cadence.due(watcher.ended - watcher.began)):
                     control.should_save = True
                 if parallel.agreed(trainer, watcher.stop.asked):
@@ -263,6 +267,8 @@ class _Watcher:
                 watcher.logged(state.global_step, logs or {})
                 if watcher.wrong:  # logged before saved: a broken step is not kept
                     control.should_save, control.should_training_stop = False, True
+                if control.should_save and "loss" in (logs or {}) and parallel.rank() == 0:
+                    watcher.job.events.write("saving", state.global_step)
                 return control
 
             def on_save(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:

@@ -46,6 +46,7 @@ class Wrapper:
         self.asked_at: float | None = None
         self.stalled = False
         self._steps: list[float] = []
+        self._last = ""
         self._read_at = -1.0
         signal.signal(signal.SIGTERM, self._hear)
 
@@ -111,7 +112,10 @@ class Wrapper:
             if why is None and time.time() > deadline:
                 why = f"the attempt's time of {os.environ['RATCHET_TIMEOUT']} s is over"
             if why is None and (patience := self._stalls()) is not None:
-                self.stalled, why = True, f"no step for {patience:.3g} s: it stalls"
+                self.stalled, why = (
+                    True,
+                    f"no sign{' of the save' if self._last in health_rules.SAVING else ''} for {patience:.3g} s: it stalls",
+                )
                 self.job.events.write("warning", self._step(), rule="stall", reason=why)
             if why is not None:
                 self.asked_at = self.asked_at or time.monotonic()
@@ -143,8 +147,10 @@ class Wrapper:
         sign = self.job.events.path.stat().st_mtime
         if sign != self._read_at:
             self._read_at = sign
-            self._steps = [float(event["at"]) for event in self._events() if event["kind"] == "progress"]
-        patience = health_rules.patience_for_a_step(self._steps, health)
+            told = [event for event in self._events() if event["kind"] != "warning"]
+            self._steps = [float(event["at"]) for event in told if event["kind"] == "progress"]
+            self._last = str(told[-1]["kind"]) if told else ""
+        patience = health_rules.patience_for_a_step(self._steps, health, self._last)
         return patience if time.time() - sign > patience else None
 
     def _step(self) -> int:

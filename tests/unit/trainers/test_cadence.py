@@ -17,8 +17,27 @@ def test_it_is_youngs_where_saving_is_cheap() -> None:
 
 
 @given(st.floats(0.01, 1e4), st.floats(0.01, 1e6))
-def test_it_lies_between_the_cost_and_the_time_between_interruptions(cost: float, between: float) -> None:
-    assert min(cost, between) <= best_seconds(cost, between) <= max(between, cost) * 1.5
+def test_it_is_shorter_than_the_time_between_interruptions_and_never_nothing(cost: float, between: float) -> None:
+    assert 0 < best_seconds(cost, between) <= between * 1.001
+
+
+@pytest.mark.parametrize("cost", [0.6, 1.0, 1.5])
+def test_a_save_that_costs_most_of_a_life_is_still_weighed(cost: float) -> None:
+    """Daly's estimate holds up to a cost of twice the time between interruptions: just there it comes to about that time."""
+    root = math.sqrt(cost / 2)
+    assert best_seconds(cost, 1.0) == pytest.approx(2 * root * (1 + root / 3 + root**2 / 9) - cost)
+    assert best_seconds(2.5, 1.0) == 1.0
+
+
+def test_a_cold_first_save_is_not_what_saves_cost() -> None:
+    cadence = Cadence(between=3600)
+    cadence.due(1.0)
+    cadence.saved(90.0)
+    cadence.saved(4.0)
+    assert cadence.steps == round(best_seconds(4.0, 3600))
+    for cost in (5.0, 6.0):
+        cadence.saved(cost)
+    assert cadence.steps == round(best_seconds(5.5, 3600))
 
 
 def useful(interval: float, cost: float, between: float, seed: int = 3) -> float:

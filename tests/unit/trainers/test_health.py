@@ -224,3 +224,9 @@ def test_a_run_whose_reward_only_leaps_about_is_left_alone(mix: str) -> None:
 def test_a_reward_that_really_falls_is_seen(mix: str, worse: float) -> None:
     ends = [accused(rewards(mix, 200, seed, worse, since=100)) for seed in range(20)]
     assert sum(end is not None and 100 < end <= 160 for end in ends) >= 19, ends
+
+
+def test_a_large_save_is_no_stall_but_one_without_end_is() -> None:
+    health = Health(stall_seconds=1000, stall_times=10, stall_least_seconds=5, save_seconds=4000)
+    steps = [0, 2, 4, 6, 8]
+    assert [patience_for_a_step(steps, health, last) for last in ("saving", "exporting", "checkpoint")] == [4000, 4000, 20]

@@ -110,8 +110,12 @@ def test_an_interval_that_the_job_chooses_changes_no_weight(workshop: Any) -> No
     finish(workshop, spec)
     saved = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
     assert saved[0].step == 3, "the first save measures"
+    assert saved[-1].step == 12, "a death while the model is written must not cost steps"
+    told = [event.kind for event in workshop.executor.events(spec.name)]
+    assert told.count("saving") == len(saved)
+    assert told.index("exporting") > len(told) - told[::-1].index("checkpoint") - 1
     again = workshop.spec(plan, attempt=2)
-    point = ResumePoint(attempt=1, incarnation=1, step=saved[-1].step, **saved[-1].data)
+    point = ResumePoint(attempt=1, incarnation=1, step=saved[-2].step, **saved[-2].data)
     workshop.executor.pin(again, point)
     assert weights(workshop.artifacts, finish(workshop, again)) == undisturbed
 

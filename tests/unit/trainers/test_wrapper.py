@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from contracts.exits import FAILURE
-from contracts.training import Method
+from contracts.files import FolderArtifacts
+from contracts.training import JobEvent, Method
 from trainers.inside import events, parallel, wrapper
 from trainers.inside.events import Events
 from trainers.inside.job import Job, here
@@ -114,3 +115,31 @@ def test_the_trainers_own_children_know_their_parent(monkeypatch: pytest.MonkeyP
     parallel.die_with_parent()
     assert os.environ["RATCHET_PARENT"] == str(os.getpid())
     parallel.die_with_parent()
+
+
+def test_only_time_spent_at_steps_counts_as_time_without_interruptions(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what queueing and loading took, and not what happened before anything could be lost."""
+    times = {
+        "i1": [("started", 0), ("progress", 100), ("progress", 130)],
+        "i2": [("started", 500)],
+        "i3": [("progress", 900), ("checkpoint", 907)],
+    }
+    for name, told in times.items():
+        (run / name).mkdir(exist_ok=True)
+        lines = [JobEvent(at=at, incarnation=int(name[1:]), kind=kind).model_dump_json() + "\n" for kind, at in told]
+        (run / name / "events.jsonl").write_text("".join(lines))
+    monkeypatch.setenv("RATCHET_INCARNATION", "4")
+    assert here().worked == 37
+    monkeypatch.setenv("RATCHET_INCARNATION", "1")
+    assert here().worked == 0
+
+
+def test_a_save_suspends_the_watch_for_steps(run: Path) -> None:
+    found = wrapper.Wrapper(here(), FolderArtifacts(run))
+    path = run / "i1" / "events.jsonl"
+    events_ = [("progress", 10.0 * n) for n in range(6)]
+    for last, stalls in (("saving", None), ("exporting", None), ("checkpoint", 300.0)):
+        lines = [JobEvent(at=at, incarnation=1, kind=kind) for kind, at in [*events_, (last, 61.0)]]
+        path.write_text("".join(line.model_dump_json() + "\n" for line in lines))
+        os.utime(path, (time.time() - 1000, time.time() - 1000))
+        assert found._stalls() == stalls, last

@@ -138,6 +138,8 @@ class Run:
                 self.wrong = self.wrong or (verdict if verdict.action != "note" else None)
             if self.wrong:
                 return
+            if (step + 1) % self.recipe.fixed_save_every == 0 or step + 1 == self.recipe.steps:
+                self.job.events.write("saving", step)  # the next step's save comes before the release says how the step went
         self._keep(self.step if self._hooked("Logger") else None)
 
     def _keep(self, judged: int | None) -> None:
@@ -146,6 +148,7 @@ class Run:
             if self.wrong or found.step <= self.kept or found.missing or (judged is not None and found.step > judged):
                 continue
             folder = self.job.folder / f"step_{found.step}"
+            self.job.events.write("saving", found.step)
             try:
                 manifest = steps.keep(found, folder, self.work, self.recipe.lora is not None)
             except FileNotFoundError:  # the release has just rotated it away
@@ -206,6 +209,7 @@ class Run:
         missing = list(steps.lacks(folder, self.kept, adapter, consolidated=not adapter))
         if missing:
             return Result(Outcome.FAILED, f"the last step cannot be published, it lacks {', '.join(missing)}", self.kept, self.figures)
+        self.job.events.write("exporting", self.kept)
         export.export(self.job.run / "model", folder, adapter, self.work, self.job.folder / "model")
         return Result(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
 

@@ -23,7 +23,11 @@ def blank(tree: Tree) -> dict[str, Any]:
 
 @pytest.fixture
 def release_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "nemo-rl"
+    return lay_out_release(tmp_path / "nemo-rl")
+
+
+def lay_out_release(folder: Path) -> Path:
+    """The stand-in at `folder`."""
     shutil.copytree(STUB, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "examples" / "configs").mkdir(parents=True, exist_ok=True)
     (folder / "examples" / "configs" / "grpo_math_1B.yaml").write_text(yaml.safe_dump(blank(shipped("0.7"))))

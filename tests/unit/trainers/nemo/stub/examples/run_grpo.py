@@ -21,6 +21,10 @@ def main() -> None:
     parser.add_argument("--config")
     config = load(Path(parser.parse_args().config))
     env = None
+    if os.environ.get("STUB") == "gang":
+        ray.init(address="auto", log_to_driver=False)
+        spread()
+        env = create_env("ratchet", config["env"]["ratchet"])
     if os.environ.get("STUB") in ("", None):  # misbehaviour is not about rewards, and Ray takes seconds to start
         ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
         env = create_env("ratchet", config["env"]["ratchet"])
@@ -31,6 +35,22 @@ def main() -> None:
     data.set_processor()
     tokenizer = AutoTokenizer.from_pretrained(config["policy"]["model_name"])
     grpo_train(config, data.dataset, data.processor, tokenizer, env)
+
+
+def spread() -> None:
+    """Work that needs every node of the cluster: a task with all GPUs of one, as often as there should be nodes."""
+    nodes, gpus = int(os.environ["RATCHET_NODES"]), int(os.environ["RATCHET_GPUS"])
+
+    @ray.remote(num_gpus=gpus, num_cpus=0)
+    class Holder:
+        def where(self) -> str:
+            return str(ray.get_runtime_context().get_node_id())
+
+    holders = [Holder.remote() for _ in range(nodes)]
+    places = set(ray.get([holder.where.remote() for holder in holders], timeout=60))
+    print(f"work on {len(places)} of {nodes} nodes", flush=True)
+    if len(places) != nodes:
+        raise RuntimeError(f"work on {len(places)} of {nodes} nodes")
 
 
 def load(path: Path) -> dict[str, Any]:
