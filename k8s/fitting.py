@@ -167,6 +167,15 @@ def over_quota(quota: Object, found: Sequence[Member]) -> Iterator[tuple[str, st
                 yield gang, f"{show(name, left).removesuffix(name).strip()} of the {show(name, wanted[name])}"
 
 
+def over_capability(queue: Object, found: Sequence[Member]) -> Iterator[tuple[str, str]]:
+    """(gang, the queue's cap of what) where a whole gang asks for more than its queue may ever hold."""
+    for gang in dict.fromkeys(member.gang for member in found):
+        wanted = _whole([member for member in found if member.gang == gang])
+        for name, cap in queue.get("spec", {}).get("capability", {}).items():
+            if wanted.get(name, Fraction(0)) > parse(cap):
+                yield gang, f"{show(name, parse(cap)).removesuffix(name).strip()} of the {show(name, wanted[name])}"
+
+
 def _whole(found: Sequence[Member]) -> dict[str, Fraction]:
     """By a gang, pods counted too."""
     total = {"pods": Fraction(sum(member.count for member in found))}

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contracts.cluster import ClusterSettings
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, Permanent
 from contracts.training import JobSpec
 from k8s import fitting
 from k8s.client import Cluster
+from k8s.environment import render_environment
+from k8s.executor import refuse_what_cannot_be_metered
 from k8s.fitting import Member
 from k8s.gang import RAY_SECRET
 from k8s.look import Facts, Unread, look
@@ -41,7 +43,7 @@ class Finding:
 
 def lint(cluster: Cluster, site: Site, jobs: Sequence[tuple[str, JobSpec | str]]) -> list[Finding]:
     """Looks, and says what it means for a gang of each job. `jobs`: method -> a sample job, or why there is none."""
-    gangs, found = [], []
+    gangs, found = [], list(_settled(site))
     for method, job in jobs:
         try:
             if isinstance(job, str):
@@ -53,6 +55,18 @@ def lint(cluster: Cluster, site: Site, jobs: Sequence[tuple[str, JobSpec | str]]
     return [*found, *findings(facts, site.settings, gangs)]
 
 
+def _settled(site: Site) -> Iterator[Finding]:
+    """What stops a gang whatever the cluster holds."""
+    try:
+        render_environment(site.settings, site.profile)
+    except ConfigError as error:
+        yield _stop("pool", str(error), "change the loop file")
+    try:
+        refuse_what_cannot_be_metered(site.settings, site.profile)
+    except Permanent as error:
+        yield _stop("caps", str(error), "change the loop file")
+
+
 def findings(facts: Facts, settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[Finding]:
     """What stops first, first. Empty: nothing is known to stop one of `gangs`."""
     if facts.unreachable:
@@ -60,7 +74,7 @@ def findings(facts: Facts, settings: ClusterSettings, gangs: Sequence[VolcanoJob
     members = fitting.members(gangs)
     found = [
         *_ground(facts, settings),
-        *_volcano(facts, settings),
+        *_volcano(facts, settings, members),
         *_volume(facts, settings),
         *_secrets(facts, settings),
         *_room(facts, members),
@@ -96,15 +110,15 @@ def _ground(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
         yield _unread("service account", facts.account)
 
 
-def _volcano(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+def _volcano(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
     if not facts.volcano:
         yield _stop("volcano", "the server knows no batch.volcano.sh/v1alpha1", "install Volcano 1.14.1, with its CRDs")
         return
-    yield from _queue(facts, settings)
+    yield from _queue(facts, settings, members)
     yield from _scheduler(facts, settings)
 
 
-def _queue(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+def _queue(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
     queue, name = facts.queue, settings.queue
     if isinstance(queue, Unread):
         yield _unread("queue", queue)
@@ -114,6 +128,9 @@ def _queue(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
         yield _stop("volcano", f"no controller has looked at the queue {name} yet", "start Volcano's controllers")
     elif state != "Open":
         yield _stop("queue", f"the queue {name} is {state}", f"open it: vcctl queue operate --action open --name {name}")
+    else:
+        for gang, text in fitting.over_capability(queue, members):
+            yield _stop("queue", f"{name} may hold {text} that {gang} asks for", f"raise cluster.pool.max_nodes, and {RENDER}")
 
 
 def _scheduler(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:

@@ -246,6 +246,7 @@ def test_no_gang_outgrows_its_queue(corner: Corner) -> None:
     until(lambda: len(corner.rig.pods(corner.name)) == 2, 20, "the gang's pods")
     time.sleep(2)
     assert corner.rig.pods(corner.name, "Running") == []
+    assert any(line.startswith(f"stop queue: {corner.name} may hold 8 of the 16 nvidia.com/gpu") for line in corner.lint())
 
 
 def test_lint_is_silent_where_nothing_is_wrong(corner: Corner) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import copy
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from k8s.lint import Finding, findings
+from contracts.errors import Retryable
+from k8s.lint import Finding, findings, lint
 from k8s.look import Facts, Unread
 from k8s.objects import VolcanoJob, manifest
 from k8s.pools import SCHEDULER, dynamic_pool
 from k8s.profile import load_profile
+from k8s.sheet import Site
 from tests.unit.k8s.ground import gang, job, settings
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -64,6 +67,10 @@ ONE_FAULT: dict[str, tuple[dict[str, Any], str]] = {
     "no volcano": ({"volcano": False}, r"^stop volcano: the server knows no batch\.volcano\.sh/v1alpha1; install Volcano"),
     "no queue": ({"queue": None}, r"^stop queue: there is no Volcano queue ratchet; apply"),
     "queue closed": ({"queue": {"status": {"state": "Closed"}}}, r"^stop queue: the queue ratchet is Closed; open it"),
+    "a small queue": (
+        {"queue": {"status": {"state": "Open"}, "spec": {"capability": {"nvidia.com/gpu": "8", "cpu": "999"}}}},
+        r"^stop queue: ratchet may hold 8 of the 16 nvidia.com/gpu that rt-\S+ asks for; raise cluster.pool.max_nodes",
+    ),
     "no controllers": ({"queue": {}}, r"^stop volcano: no controller has looked at the queue ratchet"),
     "queue unread": ({"queue": Unread("no")}, r"^note queue: not looked at: no$"),
     "scheduler unread": ({"scheduler": Unread("no")}, r"^note scheduler: not looked at: no$"),
@@ -201,3 +208,27 @@ def test_what_stops_comes_first() -> None:
     facts = replace(SOUND, scheduler=None, queue=None)
     assert [one.level for one in findings(facts, settings(), [gang()])] == ["stop", "note"]
     assert str(Finding("note", "a", "b")) == "note a: b"
+
+
+class Away:
+    """A server that does not answer."""
+
+    def get(self, *_: object) -> None:
+        raise Retryable("the API server does not answer")
+
+
+def site(**changes: Any) -> Site:
+    chosen = settings(**changes)
+    return Site("support", chosen, load_profile(chosen.profile), Path("/fsx/jobs"), Path("/fsx/artifacts"), max_restarts=3)
+
+
+def test_what_no_cluster_could_mend_is_said_even_without_one() -> None:
+    chosen = site(profile="generic-gpu", pool={"kind": "static"}, cap_run=5.0)
+    found = [str(one) for one in lint(Away(), chosen, [("dpo", job(gpus=16)), ("grpo", "too few GPUs")])]  # type: ignore[arg-type]
+    assert [line.split(":")[0] for line in found] == ["stop pool", "stop caps", "stop dpo", "stop grpo", "stop server"]
+    assert "too few GPUs" in found[3]
+
+
+def test_every_finding_is_one_line() -> None:
+    (line,) = said(replace(SOUND, unreachable="it says:\n  no\n"))
+    assert line.startswith("stop server: it says: no; check")
