@@ -185,7 +185,7 @@ class TrainingSet(Frozen):
     pairs: Digest
     """Parquet of records.PAIRS."""
     prompts: Digest
-    """Parquet of records.PROMPTS: GRPO's, those with a reference and mixed rewards first."""
+    """Parquet of records.PROMPTS: GRPO's, those with mixed rewards first; without a reference only where some scorer needs none."""
     demonstrations: Digest
     """Parquet of records.DEMONSTRATIONS: what SFT imitates."""
     facts: Facts
@@ -221,6 +221,8 @@ class Facts(Frozen):
     best_of_k: float | None
     off_policy: float | None
     """Share of the pairs' answers that no version of this line wrote."""
+    usable_prompts: int | None = None
+    """Prompts that GRPO's answers can be scored on: all where some scorer needs no reference, else those with one."""
     usual_reward: float | None = None
     """Mean reward of the champion's most frequent answer to each probed prompt; what is missing from 1 is the room for training."""
     usual_error: float | None = None

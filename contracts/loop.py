@@ -140,6 +140,8 @@ class TrainingSettings(Frozen):
     """DPO needs at least so many pairs."""
     min_group_coverage: Share = 0.15
     """GRPO needs at least this share of probed prompts with mixed rewards."""
+    min_prompts: Positive = 32
+    """GRPO needs at least so many prompts that its answers can be scored on, and never fewer than a step takes."""
     min_demonstrations: Positive = 50
     """SFT needs at least so many answers that count as right."""
     min_teachable: Positive = 20

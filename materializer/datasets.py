@@ -30,7 +30,7 @@ from materializer.ingest import ingest
 from materializer.label import attach, label, prompts_of, references
 from materializer.lake import Lake, until
 from materializer.pairs import make_pairs
-from materializer.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, usual
+from materializer.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from materializer.schemas import empty, parquet, read_parquet
 from materializer.seen import Seen
 from materializer.settle import pooled, uncontested
@@ -195,7 +195,8 @@ class LakeDatasets:
             raise ConfigError("no reward of the loop file scores unseen answers; add one, for example `exact_match`, to [[rewards]]")
         settings = self.loop.probe
         salt = f"{self.loop.line.salt}/{self.loop.line.seed}/{snapshot.content}"
-        prompts = choose_prompts(read_parquet(self.artifacts.get(snapshot.prompts)), settings.prompts, salt)
+        known = scorable(read_parquet(self.artifacts.get(snapshot.prompts)), self.rewards)
+        prompts = choose_prompts(known, settings.prompts, salt)
         probed = ask(prompts, settings, self.rewards, client, salt, progress)
         groups = group_rewards(probed.answers)
         rewards = probed.answers["reward"].drop_nulls()
@@ -222,11 +223,12 @@ class LakeDatasets:
         noise = label_noise(samples, snapshot.scorers)
         every = pl.concat([samples, answers])
         evidence = pooled(every)
+        usable = scorable(prompts, self.rewards)
         pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
         shown = make_demonstrations(evidence, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
-            self._store(_ordered(prompts, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
+            self._store(_ordered(usable, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
             self._store(shown, DEMONSTRATIONS, ["prompt_id", "answer"]),
         )
         return TrainingSet(
@@ -236,13 +238,14 @@ class LakeDatasets:
             pairs=stored[0],
             prompts=stored[1],
             demonstrations=stored[2],
-            facts=measure(samples, prompts, pairs, shown, teachable(shown, every, snapshot.scorers, noise), noise, probe),
+            facts=measure(samples, prompts, pairs, shown, teachable(shown, every, snapshot.scorers, noise), noise, probe).model_copy(
+                update={"usable_prompts": len(usable)}
+            ),
             content=digest(list(stored)),
         )
 
 
-def _ordered(prompts: pl.DataFrame, groups: dict[str, list[float]]) -> pl.DataFrame:
+def _ordered(known: pl.DataFrame, groups: dict[str, list[float]]) -> pl.DataFrame:
     """Prompts that GRPO can be scored on, in the order of what it can learn: mixed groups, those not probed, then those all alike."""
     places = {prompt: 0 if max(rewards) - min(rewards) > MIXED else 2 for prompt, rewards in groups.items()}
-    known = prompts.filter(pl.col("reference").is_not_null())
     return known.with_columns(pl.Series("order", [places.get(prompt, 1) for prompt in known["prompt_id"].to_list()], dtype=pl.Int8))

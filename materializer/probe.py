@@ -37,9 +37,13 @@ class Probed:
     failures: int
 
 
-def choose_prompts(prompts: pl.DataFrame, most: int, salt: str) -> pl.DataFrame:
-    """At most `most` prompts with a reference, by hash: the same prompts for the same snapshot."""
-    known = prompts.filter(pl.col("reference").is_not_null())
+def scorable(prompts: pl.DataFrame, panel: Panel) -> pl.DataFrame:
+    """The prompts whose answers some scorer may score: those with a reference, and the others where one needs none."""
+    return prompts if panel.without_reference() else prompts.filter(pl.col("reference").is_not_null())
+
+
+def choose_prompts(known: pl.DataFrame, most: int, salt: str) -> pl.DataFrame:
+    """At most `most` of the prompts, by hash: the same prompts for the same snapshot."""
     ranks = [share("probe", salt, prompt) for prompt in known["prompt_id"].to_list()]
     return known.with_columns(pl.Series("rank", ranks, dtype=pl.Float64)).sort("rank", "prompt_id").head(most).drop("rank")
 

@@ -66,6 +66,10 @@ class Panel:
     def unseen(self) -> bool:
         return any(_for_unseen(scorer) for scorer in self.scorers)
 
+    def without_reference(self) -> bool:
+        """Whether some scorer of unseen answers needs no reference."""
+        return any(_for_unseen(scorer) and "reference" not in scorer.function.needs for scorer in self.scorers)
+
     def score_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
         """Rewards of answers that only prompt, answer and reference are known of; None: all abstained."""
         return [label.reward for label in self.label_unseen(samples)]

@@ -17,6 +17,7 @@ from contracts.data import UNMEASURED_NOISE, Facts
 from contracts.loop import TrainingSettings
 from contracts.records import Tier
 from contracts.training import Choice, Method, RuleResult
+from trainers.recipes import GRPORecipe
 
 MIN_GAIN = 0.02
 """Smaller gains are not worth a training run, and no holdout of usual size could show them."""
@@ -85,6 +86,15 @@ def effective_pairs(facts: Facts) -> float:
     clean = min(facts.pairs, facts.pairs_by_tier.get(Tier.VERIFIABLE, 0))
     noise = UNMEASURED_NOISE if facts.label_noise is None else facts.label_noise
     return clean + (facts.pairs - clean) * max(0.0, 1.0 - 2.0 * noise) ** 2
+
+
+def usable_prompts(facts: Facts) -> int:
+    """Prompts that GRPO's answers can be scored on; where nobody counted them, those with a reference."""
+    return facts.prompts_with_reference if facts.usable_prompts is None else facts.usable_prompts
+
+
+def _prompts_needed(case: Case) -> int:
+    return max(case.settings.min_prompts, int(case.settings.grpo.get("prompts_per_step", GRPORecipe().prompts_per_step)))
 
 
 def _gain(facts: Facts) -> float | None:
@@ -226,11 +236,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "prompts",
         (Method.GRPO,),
-        lambda case: case.facts.prompts > 0,
-        lambda case: f"{case.facts.prompts} prompts, {case.facts.prompts_with_reference} with a reference",
-        "GRPO has prompts",
-        "GRPO has no prompts",
-        lambda case: _margin(case.facts.prompts, 1, "prompts"),
+        lambda case: usable_prompts(case.facts) >= _prompts_needed(case),
+        lambda case: (
+            f"{case.facts.prompts} prompts, {case.facts.prompts_with_reference} with a reference; "
+            f"{usable_prompts(case.facts)} can be scored on; "
+            f"min_prompts {_prompts_needed(case)}"
+        ),
+        "GRPO has prompts enough",
+        "too few prompts that GRPO's answers can be scored on",
+        lambda case: _margin(usable_prompts(case.facts), _prompts_needed(case), "such prompts"),
     ),
     Rule(
         "group coverage",

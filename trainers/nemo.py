@@ -14,7 +14,8 @@ from contracts.data import Facts
 from contracts.errors import Permanent
 from contracts.ids import digest, job_name
 from contracts.training import Attempt, JobSpec, TrainingPlan
-from trainers.nemo_arithmetic import Cluster, check
+from trainers.choose import usable_prompts
+from trainers.nemo_arithmetic import Cluster, check, check_prompts
 from trainers.nemo_config import Counts, Places, render
 from trainers.nemo_keys import PINNED, refuse_unknown, shipped
 from trainers.recipes import GRPORecipe, adjusted, complete
@@ -30,10 +31,13 @@ class NemoGRPO:
 
     method: ClassVar[str] = "grpo"
 
-    def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:  # noqa: ARG002 -- nothing is measured for it
-        """The complete recipe as JSON data. ConfigError for an unknown key or an impossible value."""
+    def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
+        """The complete recipe as JSON data. ConfigError for an unknown key, an impossible value, or fewer prompts than a step takes."""
         recipe = complete(GRPORecipe, changes)
         _ = recipe.fixed_save_every  # the release saves after fixed numbers of steps: auto is refused when it is planned
+        if facts is not None:
+            prompts = usable_prompts(facts)
+            check_prompts(recipe, prompts - min(recipe.nemo.validation_prompts, prompts // 10))
         return recipe.model_dump(mode="json")
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:

@@ -30,6 +30,12 @@ def check(recipe: GRPORecipe, cluster: Cluster, prompts: int | None = None) -> N
         raise ConfigError("GRPO on NeMo RL: " + "; ".join(found))
 
 
+def check_prompts(recipe: GRPORecipe, prompts: int) -> None:
+    """ConfigError where `prompts`, without the validation share, do not fill one step."""
+    if found := _prompts(recipe, prompts):
+        raise ConfigError("GRPO on NeMo RL: " + "; ".join(found))
+
+
 def sampled_at_once(recipe: GRPORecipe) -> int:
     """Prompts in one generation batch, rounded as the release rounds."""
     return int(recipe.prompts_per_step * (recipe.nemo.batch_multiplier if recipe.nemo.dynamic_sampling else 1))

@@ -211,3 +211,19 @@ def test_one_bad_draw_among_few_prompts_is_no_room() -> None:
 
 def test_a_champion_that_nobody_probed_may_be_trained() -> None:
     assert pick(facts(usual_reward=None)).method == Method.SFT
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "trains"),
+    [
+        ({"prompts": 400, "prompts_with_reference": 1}, {}, False),
+        ({"prompts": 400, "prompts_with_reference": 31}, {}, False),
+        ({"prompts": 400, "prompts_with_reference": 32}, {}, True),
+        ({"prompts": 400, "prompts_with_reference": 1, "usable_prompts": 400}, {}, True),
+        ({"prompts": 400, "prompts_with_reference": 40}, {"grpo": {"prompts_per_step": 64}}, False),
+        ({"prompts": 400, "prompts_with_reference": 8}, {"min_prompts": 2}, True),
+        ({"prompts": 400, "prompts_with_reference": 7}, {"min_prompts": 2}, False),
+    ],
+)
+def test_grpo_counts_the_prompts_that_it_will_train_on(changes: dict[str, Any], settings: dict[str, Any], trains: bool) -> None:
+    assert (pick(facts(**changes), methods=("grpo",), **settings).method == Method.GRPO) is trains

@@ -22,8 +22,8 @@ Length = Callable[[list[dict[str, Any]]], int]
 """Tokens of a conversation as the model will see it."""
 
 
-def rows(parquet: Path) -> list[Row]:
-    """Prompts with their references. Where any has a reference, those without are left out: most scorers need one."""
+def rows(parquet: Path, without_reference: bool = False) -> list[Row]:
+    """Prompts with their references; those without one are left out unless `without_reference`: some scorer works without."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(parquet)
@@ -32,7 +32,7 @@ def rows(parquet: Path) -> list[Row]:
         {"prompt_id": row["prompt_id"] if named else digest(row["prompt"]), "prompt": row["prompt"], "reference": row["reference"]}
         for row in table.to_pylist()
     ]
-    found = [row for row in found if row["reference"] is not None] or found
+    found = [row for row in found if without_reference or row["reference"] is not None]
     return [{**row, "prompt": json.loads(row["prompt"])} for row in sorted(found, key=lambda row: str(row["prompt_id"]))]
 
 

@@ -34,7 +34,9 @@ def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) ->
 
 
 def _data(job: Job, recipe: GRPORecipe, cluster: Cluster, work: Path) -> Counts:
-    rows = data.rows(job.run / "prompts.parquet")
+    from rewards.panel import planned_panel
+
+    rows = data.rows(job.run / "prompts.parquet", planned_panel(job.plan).without_reference())
     if not rows:
         raise Permanent("the training set holds no prompts; this plan should not have been made")
     check(recipe, cluster, len(rows))  # before the tokenizer is loaded
