@@ -1,28 +1,32 @@
 """The GRPO trainer process: the model's own answers to prompts, scored by the very scorers that label traces.
 
 The scorers are rebuilt from the plan, which names their code; other code here is refused. An abstention stays one: the
-library leaves such an answer out of its group's mean and gives it no advantage.
+library leaves such an answer out of its group's mean and gives it no advantage. Where all abstain, the run fails.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import random
 from typing import Any
 
 from contracts.errors import Permanent
 from trainers.inside.job import Job
+from trainers.inside.scored import scored
 from trainers.inside.training import lora, main
 from trainers.recipes import GRPORecipe
 
 
 def rows(job: Job) -> list[dict[str, Any]]:
-    """Prompts as conversations with their references. Where any has a reference, those without are left out: most scorers need one."""
+    """Prompts as conversations with their references; those without one are left out where no scorer works without."""
     import pyarrow.parquet as pq
+
+    from rewards.panel import planned_panel
 
     table = pq.read_table(job.run / "prompts.parquet", columns=["prompt", "reference"])
     found = [{"prompt": json.loads(row["prompt"]), "reference": row["reference"]} for row in table.to_pylist()]
-    return [row for row in found if row["reference"] is not None] or found
+    return found if planned_panel(job.plan).without_reference() else [row for row in found if row["reference"] is not None]
 
 
 def order(prompts: int, n: int, seed: int) -> list[int]:
@@ -45,7 +49,7 @@ def reward_function(job: Job) -> Any:
             {"prompt": prompt, "answer": completion[0]["content"], "reference": right}
             for prompt, completion, right in zip(prompts, completions, reference, strict=True)
         ]
-        return panel.score_unseen(samples)
+        return scored(panel.score_unseen, samples)
 
     return reward
 
@@ -57,6 +61,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
+    logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)  # its warning of an abstention holds the user's own words
     recipe = job.recipe(GRPORecipe)
     prompts = rows(job)
     if not prompts:

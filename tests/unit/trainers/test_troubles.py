@@ -41,8 +41,20 @@ module.Stepwise.training_step = training_step
 """
 PAID_BY_LENGTH = """
 class Panel:
+    def without_reference(self):
+        return True
     def score_unseen(self, samples):
         return [min(1.0, len(sample["answer"].split()) / 40) for sample in samples]
+module.planned_panel = lambda plan: Panel()
+"""
+AWAY = """
+import trainers.inside.scored
+trainers.inside.scored.PAUSES = (0.0,)
+class Panel:
+    def score_unseen(self, samples):
+        return [None if KEPT is None else KEPT if n else None for n, _ in enumerate(samples)]
+    def without_reference(self):
+        return False
 module.planned_panel = lambda plan: Panel()
 """
 
@@ -135,6 +147,19 @@ def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pyt
     assert rules.count("length_grows") == 1
     rewards = [row["reward"] for row in progress(workshop, spec).values()]
     assert rewards[-1] > rewards[0] + 0.2, "the reward was cheated: it rose"
+
+
+@pytest.mark.parametrize(("kept", "outcome"), [("None", Outcome.FAILED), ("0.5", Outcome.DONE)])
+def test_scorers_that_say_nothing_end_the_run_and_no_users_words_are_logged(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: str, outcome: Outcome
+) -> None:
+    meddle(monkeypatch, tmp_path / "hook", "rewards.panel", AWAY.replace("KEPT", kept))
+    spec = workshop.spec(workshop.plan(Method.GRPO, steps=1))
+    status = ended(workshop, spec)
+    assert status.outcome == outcome, workshop.log(spec)
+    assert ("every scorer abstained" in status.reason) is (outcome == Outcome.FAILED)
+    assert "the yes" not in workshop.log(spec)
+    assert "'role': 'user'" not in workshop.log(spec)
 
 
 class _Evil:

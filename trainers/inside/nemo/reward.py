@@ -21,9 +21,7 @@ from contracts.errors import Retryable
 from contracts.training import TrainingPlan
 from rewards.panel import Panel, planned_panel
 from trainers.inside.nemo import neutral
-
-PAUSES = (1.0, 5.0, 25.0)
-"""Seconds before each further try where every scorer abstained."""
+from trainers.inside.scored import PAUSES
 
 
 class Bench:
