@@ -13,10 +13,11 @@ from contracts.errors import Conflict, Permanent
 from contracts.evaluation import EvalReport, verdict_of
 from contracts.ids import canonical, checkpoint_name, effect_name, rollout_stream, version_tag
 from contracts.serving import Backend, ModelVersion, Route
-from contracts.training import Adjustment, Attempt, Checkpoint, JobSpec, Method, TrainingPlan
+from contracts.training import Adjustment, Attempt, Checkpoint, JobSpec, TrainingPlan
 from flows.core.diary import accepted_line
 from flows.core.triggers import edition_number
 from flows.core.views import CycleView
+from flows.engine.choosing import choose_plan, drafts
 from flows.engine.diaries import read_diaries
 from flows.engine.house import House
 
@@ -41,31 +42,18 @@ def probe(house: House, cycle: CycleView, key: str) -> Output:
 
 
 def plan(house: House, cycle: CycleView, key: str) -> Output:
-    """Choice and plan, computed once."""
+    """Choice and plan, computed once, of a method whose job can be built for the machines."""
     asked = cycle.done[Step.PROBE]
     report = ProbeReport.model_validate(asked) if asked else None
     dataset = house.datasets.assemble(effect_name(cycle.id, key), _snapshot(cycle), report)
     settings = cycle.loop.training
-    choice = house.choose(dataset.facts, settings, house.rewards.unseen())
-    output: Output = {"choice": choice.model_dump(mode="json"), "dataset": dataset.model_dump(mode="json"), "plan": None}
-    if choice.method is not Method.NONE:
-        training = TrainingPlan(
-            line=cycle.line,
-            cycle=cycle.id,
-            start=cycle.start.model,
-            dataset=dataset.content,
-            pairs=dataset.pairs,
-            prompts=dataset.prompts,
-            demonstrations=dataset.demonstrations,
-            method=choice.method,
-            recipe=house.trainers[choice.method].recipe(settings.recipe(choice.method), dataset.facts),
-            seed=cycle.loop.line.seed + cycle.number,
-            scorers=house.rewards.versions,
-            scorer_options={reward.name: reward.options for reward in cycle.loop.rewards},
-            code=house.code,
-        )
-        output["plan"] = training.model_dump(mode="json")
-    return output
+    draft = drafts(house, cycle.loop, cycle.id, cycle.start.model, cycle.loop.line.seed + cycle.number, dataset)
+    choice, training = choose_plan(house, dataset.facts, settings, draft)
+    return {
+        "choice": choice.model_dump(mode="json"),
+        "dataset": dataset.model_dump(mode="json"),
+        "plan": training.model_dump(mode="json") if training else None,
+    }
 
 
 def train(house: House, cycle: CycleView, key: str) -> Output:

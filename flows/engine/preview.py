@@ -13,7 +13,8 @@ from contracts.errors import Rejected
 from contracts.ids import digest
 from contracts.model import count_parameters
 from contracts.serving import ModelVersion
-from contracts.training import Choice, Method
+from contracts.training import Choice
+from flows.engine.choosing import choose_plan, drafts
 from flows.engine.house import House
 
 EDITION = 0
@@ -46,8 +47,7 @@ def preview(house: House, probe: bool) -> Preview:
         client = house.client(house.server.ensure(start))
         report = house.datasets.probe(f"{name}/probe", snapshot, client, house.progress)
     data = house.datasets.assemble(f"{name}/plan", snapshot, report)
-    choice = house.choose(data.facts, house.loop.training, house.rewards.unseen())
-    changes = {} if choice.method is Method.NONE else house.loop.training.recipe(choice.method)
-    recipe = None if choice.method is Method.NONE else house.trainers[choice.method].recipe(changes, data.facts)
+    draft = drafts(house, house.loop, f"{name}/plan", start.model, house.loop.line.seed, data)
+    choice, plan = choose_plan(house, data.facts, house.loop.training, draft)
     folder = house.artifacts.fetch(start.model.files, house.scratch / "models" / start.model.files)
-    return Preview(start, data, choice, recipe, count_parameters(folder), report is not None)
+    return Preview(start, data, choice, plan.recipe if plan else None, count_parameters(folder), report is not None)

@@ -1,0 +1,79 @@
+"""Which method is taken, with which plan: the trainers' choice, tried against the machines before anybody is asked to approve it.
+
+A method whose job could not be built is out, and the next one is taken; a recipe that is wrong in itself is a person's to mend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from contracts.data import Facts, TrainingSet
+from contracts.errors import ConfigError
+from contracts.loop import Loop, TrainingSettings
+from contracts.model import ModelRef
+from contracts.training import Attempt, Choice, Method, RuleResult, TrainingPlan
+from flows.engine.house import House
+
+Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
+"""(method, complete recipe) -> the plan."""
+
+
+def drafts(house: House, loop: Loop, cycle: str, start: ModelRef, seed: int, dataset: TrainingSet) -> Draft:
+    """Plans that train `start` on `dataset`, and differ in method and recipe only."""
+
+    def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
+        return TrainingPlan(
+            line=loop.line.name,
+            cycle=cycle,
+            start=start,
+            dataset=dataset.content,
+            pairs=dataset.pairs,
+            prompts=dataset.prompts,
+            demonstrations=dataset.demonstrations,
+            method=method,
+            recipe=recipe,
+            seed=seed,
+            scorers=house.rewards.versions,
+            scorer_options={reward.name: reward.options for reward in loop.rewards},
+            code=house.code,
+        )
+
+    return draft
+
+
+def choose_plan(house: House, facts: Facts, settings: TrainingSettings, draft: Draft) -> tuple[Choice, TrainingPlan | None]:
+    """The choice with a row for each method that was tried on the machines, and the plan; none where nothing is to be trained.
+
+    ConfigError where the recipe of a chosen method has a wrong key or value.
+    """
+    unseen = house.rewards.unseen()
+    first = choice = house.choose(facts, settings, unseen)
+    left, tried = settings, list[RuleResult]()
+    plan: TrainingPlan | None = None
+    while plan is None and choice.method is not Method.NONE:
+        house.trainers[choice.method].recipe(settings.recipe(choice.method))  # what is wrong in itself is not tried on
+        plan, row = _tried(house, facts, settings, choice.method, draft)
+        tried.append(row)
+        if plan is None:
+            left = left.model_copy(update={"methods": tuple(name for name in left.methods if name != choice.method.value)})
+            choice = house.choose(facts, left, unseen)
+    refused = "; ".join(row.evidence for row in tried if not row.holds)
+    reason = choice.reason if not refused else f"{first.reason if plan is None else choice.reason}; but {refused}"
+    if plan is None and refused:
+        reason = f"do not train: {refused}"
+    return Choice(method=choice.method, reason=reason, rules=(*first.rules, *tried), facts=facts), plan
+
+
+def _tried(house: House, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft) -> tuple[TrainingPlan | None, RuleResult]:
+    """Builds the job of a first attempt, and throws it away: whether it can be built is what is to be known."""
+    rule, machines = f"{method.value} fits the machines", f"{settings.nodes} x {settings.gpus} GPUs"
+    try:
+        plan = draft(method, house.trainers[method].recipe(settings.recipe(method), facts))
+        house.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
+    except ConfigError as error:
+        said = f"{method.value.upper()}: {error}"
+        return None, RuleResult(
+            rule=rule, holds=False, evidence=said, effect=f"no {method.value} on {machines}", change="what the figures say"
+        )
+    return plan, RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")
