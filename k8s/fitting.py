@@ -19,10 +19,9 @@ UNUSABLE = "node.kubernetes.io/"
 
 @dataclass(frozen=True)
 class Member:
-    """The equal pods of one task of a gang."""
+    """A pod of a gang, and how many there are. Its tasks differ in what their pods do, never in what they ask for."""
 
     gang: str
-    task: str
     count: int
     apart: bool
     """No two on a node."""
@@ -54,11 +53,12 @@ class NodeFit:
 
 
 def members(gangs: Sequence[VolcanoJob]) -> list[Member]:
-    return [
-        Member(gang.metadata.name or "", task.name, task.replicas, task.template.spec.affinity is not None, task.template.spec)
-        for gang in gangs
-        for task in gang.spec.tasks
-    ]
+    """Of each gang."""
+    found = []
+    for gang in gangs:
+        pod = gang.spec.tasks[0].template.spec
+        found.append(Member(gang.metadata.name or "", sum(task.replicas for task in gang.spec.tasks), pod.affinity is not None, pod))
+    return found
 
 
 def on_nodes(nodes: Sequence[Object], member: Member) -> NodeFit:
@@ -79,7 +79,7 @@ def _why(
     if roomy and tainted:
         return f"the job does not tolerate {', '.join(tainted)}", "name the taint in the profile's `taints`, or take it off the nodes"
     if roomy:
-        return f"only {len(roomy)} nodes fit", "add nodes, or lower training.nodes"
+        return f"{len(roomy)} of {len(nodes)} nodes fit", "add nodes, or lower training.nodes"
     if selected:
         least = _nearest(selected, member)
         return f"no node offers {least}", "take a profile that fits the nodes, or other nodes"
@@ -158,31 +158,27 @@ def over_quota(quota: Object, found: Sequence[Member]) -> Iterator[tuple[str, st
     if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
         return
     used = quota.get("status", {}).get("used", {})
-    for gang in dict.fromkeys(member.gang for member in found):
-        wanted = _whole([member for member in found if member.gang == gang])
+    for member in found:
+        wanted = _whole(member)
         for key, hard in quota["spec"].get("hard", {}).items():
             name = key.removeprefix("requests.").removeprefix("limits.")
             left = max(parse(hard) - parse(used.get(key, "0")), Fraction(0))
             if wanted.get(name, Fraction(0)) > left:
-                yield gang, f"{show(name, left).removesuffix(name).strip()} of the {show(name, wanted[name])}"
+                yield member.gang, f"{show(name, left).removesuffix(name).strip()} of the {show(name, wanted[name])}"
 
 
 def over_capability(queue: Object, found: Sequence[Member]) -> Iterator[tuple[str, str]]:
     """(gang, the queue's cap of what) where a whole gang asks for more than its queue may ever hold."""
-    for gang in dict.fromkeys(member.gang for member in found):
-        wanted = _whole([member for member in found if member.gang == gang])
+    for member in found:
+        wanted = _whole(member)
         for name, cap in queue.get("spec", {}).get("capability", {}).items():
             if wanted.get(name, Fraction(0)) > parse(cap):
-                yield gang, f"{show(name, parse(cap)).removesuffix(name).strip()} of the {show(name, wanted[name])}"
+                yield member.gang, f"{show(name, parse(cap)).removesuffix(name).strip()} of the {show(name, wanted[name])}"
 
 
-def _whole(found: Sequence[Member]) -> dict[str, Fraction]:
-    """By a gang, pods counted too."""
-    total = {"pods": Fraction(sum(member.count for member in found))}
-    for member in found:
-        for name, amount in member.asked.items():
-            total[name] = total.get(name, Fraction(0)) + amount * member.count
-    return total
+def _whole(member: Member) -> dict[str, Fraction]:
+    """What the gang asks for as a whole, pods counted too."""
+    return {"pods": Fraction(member.count), **{name: amount * member.count for name, amount in member.asked.items()}}
 
 
 def over_limits(limits: Object, found: Sequence[Member]) -> Iterator[tuple[str, str]]:

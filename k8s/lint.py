@@ -219,7 +219,8 @@ def _there(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
         fit = fitting.on_nodes(facts.nodes, member)
         if fit.enough:
             continue
-        text = f"{member.gang} needs {member.count} nodes for its {member.task} pods, {fit.room} can ever hold one"
+        pods = f"{member.count} pods" + (", each with a node of its own" if member.apart else "")
+        text = f"{member.gang} has {pods}, and there can never be more than {fit.room}"
         yield _stop("taints" if fit.tainted and fit.with_taints >= member.count else "nodes", f"{text}: {fit.why}", fit.remedy)
 
 
@@ -232,4 +233,4 @@ def _grown(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
         if reasons and not all(reasons):
             continue
         said = "; ".join(f"{pool['metadata']['name']}: {why}" for pool, why in zip(facts.pools, reasons, strict=True))
-        yield _stop("pool", f"no NodePool makes nodes for {member.gang}'s {member.task} pods" + (f" ({said})" if said else ""), RENDER)
+        yield _stop("pool", f"no NodePool makes nodes for {member.gang}" + (f" ({said})" if said else ""), RENDER)

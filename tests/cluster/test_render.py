@@ -331,7 +331,7 @@ FAULTS: list[tuple[Callable[[Corner], None], str]] = [
     (_drop_queue, r"stop queue: there is no Volcano queue t-"),
     (_enqueue, r"stop scheduler: .* names the action enqueue, and the pool can be empty"),
     (_taint, r"stop taints: .*team=other:NoSchedule.*; name the taint in the profile"),
-    (_shrink, r"stop nodes: .* needs 2 nodes for its worker pods, 1 can ever hold one: only 1 nodes fit"),
+    (_shrink, r"stop nodes: .* has 2 pods, each with a node of its own, and there can never be more than 1: 1 of 1 nodes fit"),
     (_smaller, r"stop nodes: .*no node offers 8 nvidia.com/gpu \(has 4 nvidia.com/gpu\)"),
     (_no_secret, r"stop secrets: t-\w+ has no Secret reward-api; make it, with the key key"),
     (_no_key, r"stop secrets: the Secret reward-api lacks the key key"),
