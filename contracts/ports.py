@@ -2,7 +2,7 @@
 
 Every method that changes something is idempotent by its name: called again after a crash, it finds what the first
 call did. Calls block; errors are those of contracts/errors.py (Retryable: try later; Permanent: a person must act).
-Fakes: contracts/fakes.py. One contract suite per port: tests/contract/.
+Fakes: contracts/fakes. One contract suite per port: tests/contract/.
 """
 
 from __future__ import annotations

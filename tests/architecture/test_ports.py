@@ -26,7 +26,7 @@ CLASSES: dict[str, list[str]] = {
     "RewardFunction": ["rewards.verifiable:ExactMatch", "rewards.verifiable:FinalNumber", "rewards.feedback:UserFeedback"],
     "Datasets": ["contracts.fakes:FakeDatasets", "materializer.datasets:LakeDatasets"],
     "Trainer": ["contracts.fakes:FakeTrainer", "trainers.trl:DPO", "trainers.trl:GRPO", "trainers.trl:SFT"],
-    "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor"],
+    "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor", "k8s.executor:KubernetesExecutor"],
     "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
     "ModelClient": ["contracts.fakes:FakeClient", "gates.client:HttpModelClient"],
     "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluate:PairedEvaluator"],

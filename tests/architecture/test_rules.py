@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-PACKAGES = ("contracts", "rewards", "materializer", "trainers", "gates", "local", "flows")
+PACKAGES = ("contracts", "rewards", "materializer", "trainers", "gates", "k8s", "local", "flows")
 SOURCES = sorted(path for package in PACKAGES for path in (REPO / package).rglob("*.py"))
 
 
