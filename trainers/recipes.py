@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from contracts.data import UNMEASURED_NOISE, Facts
 from contracts.errors import ConfigError
@@ -24,7 +24,13 @@ Rate = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
 
-class Lora(Frozen):
+class Numbers(Frozen):
+    """Settings whose numbers are numbers: an infinite rate or a limit of NaN would be taken, and would mean nothing."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class Lora(Numbers):
     """A low-rank adapter instead of all weights (Hu et al. 2021, arXiv:2106.09685); merged into the weights when published."""
 
     rank: Positive = 16
@@ -45,7 +51,7 @@ Action = Literal["off", "note", "adjust", "stop"]
 rule changes, once per rule and plan. stop: the attempt ends, and another one, if there is one, starts afresh."""
 
 
-class Limit(Frozen):
+class Limit(Numbers):
     """When a rule counts as broken, and what then."""
 
     limit: float
@@ -69,7 +75,7 @@ LIMITS = {
 """Defaults, for models of billions of weights. Tiny models with their large learning rates need wider ones."""
 
 
-class Health(Frozen):
+class Health(Numbers):
     """Limits beyond which a run is going wrong (rules: trainers/health.py). Part of a rule may be given: the rest is its default."""
 
     not_finite: Action = "adjust"
@@ -118,7 +124,7 @@ class Health(Frozen):
         }
 
 
-class Recipe(Frozen):
+class Recipe(Numbers):
     """What DPO and GRPO share."""
 
     learning_rate: Rate = 1e-6
@@ -279,8 +285,8 @@ def adjusted(recipe: R, adjustment: Adjustment) -> R:
     changes["micro_batch"] = next(n for n in range(rows, 0, -1) if recipe.micro_batch % n == 0)
     if isinstance(recipe, DPORecipe | GRPORecipe):
         changes["beta"] = recipe.beta * adjustment.kl
-    if isinstance(recipe, DPORecipe):
-        changes["micro_tokens"] = recipe.micro_tokens and max(1, int(recipe.micro_tokens * adjustment.memory))  # 0 stays 0
+    if isinstance(recipe, DPORecipe) and adjustment.memory != 1.0:  # the budget itself: halved even where micro_batch is 1 already
+        changes["micro_tokens"] = max(1, int(recipe.budget * adjustment.memory))
     return recipe.model_copy(update=changes)
 
 

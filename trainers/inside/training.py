@@ -19,10 +19,10 @@ from contracts.errors import Permanent, RatchetError
 from contracts.exits import Outcome
 from contracts.training import ResumePoint
 from trainers.cadence import Cadence, time_between
-from trainers.health import Verdict, Watch, out_of_memory, proposed
+from trainers.health import REMEDIES, Verdict, Watch, out_of_memory, proposed
 from trainers.inside import checkpoints, parallel
 from trainers.inside.job import Job, Result, here
-from trainers.recipes import Recipe
+from trainers.recipes import Recipe, adjusted
 
 FIGURES = {
     "loss": "loss",
@@ -76,9 +76,9 @@ def main(build: Build, kind: type[Recipe]) -> None:
 
 def _failure(job: Job, reason: str, kind: type[Recipe]) -> Result:
     """An error that nobody foresaw; where memory was short, every step that was saved is good, and less may fit."""
-    short = out_of_memory(reason)
-    action = job.recipe(kind).health.memory
-    proposal = proposed("memory", action, job.adjustment.rules, job.events.total) if short else None
+    short, recipe = out_of_memory(reason), job.recipe(kind)
+    helps = adjusted(recipe, REMEDIES["memory"]) != recipe  # else the next attempt would fail as this one did
+    proposal = proposed("memory", recipe.health.memory, job.adjustment.rules, job.events.total) if short and helps else None
     return Result(Outcome.FAILED, f"out of memory: {reason}" if short else reason, 0, {}, proposal)
 
 

@@ -19,9 +19,10 @@ import pytest
 from contracts.exits import FAILURE
 from contracts.files import FolderArtifacts
 from contracts.training import JobEvent, Method
-from trainers.inside import events, parallel, wrapper
+from trainers.inside import events, parallel, training, wrapper
 from trainers.inside.events import Events
 from trainers.inside.job import Job, here
+from trainers.recipes import SFTRecipe
 
 TORN = b'{"at": 12.5, "incar'
 
@@ -143,3 +144,13 @@ def test_a_save_suspends_the_watch_for_steps(run: Path) -> None:
         path.write_text("".join(line.model_dump_json() + "\n" for line in lines))
         os.utime(path, (time.time() - 1000, time.time() - 1000))
         assert found._stalls() == stalls, last
+
+
+@pytest.mark.parametrize(("micro_batch", "proposes"), [(2, True), (1, False)])
+def test_a_remedy_that_would_change_nothing_is_not_proposed(
+    micro_batch: int, proposes: bool, run: Path, workshop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / "plan.json").write_text(workshop.plan(Method.SFT, steps=3, micro_batch=micro_batch).model_dump_json())
+    result = training._failure(here(), "OutOfMemoryError: CUDA out of memory.", SFTRecipe)
+    assert (result.proposal is not None) is proposes
+    assert result.reason.startswith("out of memory")
