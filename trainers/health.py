@@ -31,6 +31,8 @@ WINDOW = 20
 """Steps before a step that its loss is compared with."""
 SHORT_ANSWER = 16.0
 """Tokens. An answer that was shorter at the start counts as this long: a word more is no blow-up."""
+FINITE = ("loss", "grad_norm")
+"""Figures without which a step is broken, whatever the recipe makes of it."""
 SLOWER: Final = Adjustment(learning_rate=0.5)
 NEARER: Final = Adjustment(kl=2.0)
 
@@ -143,7 +145,7 @@ REMEDIES: Final = {rule.name: rule.remedy for rule in RULES} | {
 
 def judge(step: int, figures: Figures, history: History, health: Health) -> list[Verdict]:
     """Every rule that this step has broken for long enough. `history`: the steps before, of the same incarnation."""
-    broken = [name for name in ("loss", "grad_norm") if not math.isfinite(figures.get(name, 0.0))]
+    broken = [name for name in FINITE if not math.isfinite(figures.get(name, 0.0))]
     if broken:
         reason = f"{broken[0]} is {figures[broken[0]]} at step {step}: lower the learning rate, or look for broken rows"
         return [Verdict("not_finite", health.not_finite, step, reason, SLOWER)] if health.not_finite != "off" else []
@@ -193,7 +195,7 @@ class Watch:
         self.used = frozenset(used)
         """Rules whose remedy this attempt has already."""
         self.calm: int | None = None
-        """The last step that no rule which can end the run found fault with. A checkpoint of it is worth keeping."""
+        """The last step of finite figures that no rule which can end the run found fault with. A checkpoint of it is worth keeping."""
         self._history: list[tuple[int, Figures]] = []
         self._noted: set[str] = set()
 
@@ -202,7 +204,8 @@ class Watch:
         said = [self._as_run(verdict) for verdict in judge(step, figures, self._history, self.health)]
         new = [verdict for verdict in said if verdict.action != "note" or verdict.rule not in self._noted]
         self._noted |= {verdict.rule for verdict in new if verdict.action == "note"}
-        if not any(verdict.action != "note" for verdict in said) and not self._trouble(step, figures):
+        finite = all(math.isfinite(figures.get(name, 0.0)) for name in FINITE)
+        if finite and not any(verdict.action != "note" for verdict in said) and not self._trouble(step, figures):
             self.calm = step
         self._history.append((step, dict(figures)))
         return sorted(new, key=lambda verdict: verdict.action == "note")

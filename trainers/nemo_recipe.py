@@ -15,7 +15,7 @@ Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 
 
-class NemoRL(Frozen):
+class NemoRL(Frozen, allow_inf_nan=False):
     """Settings of GRPO that only the cluster's trainer knows; a run on one machine ignores them."""
 
     max_prompt: Positive = 1024

@@ -230,3 +230,34 @@ def test_a_large_save_is_no_stall_but_one_without_end_is() -> None:
     health = Health(stall_seconds=1000, stall_times=10, stall_least_seconds=5, save_seconds=4000)
     steps = [0, 2, 4, 6, 8]
     assert [patience_for_a_step(steps, health, last) for last in ("saving", "exporting", "checkpoint")] == [4000, 4000, 20]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learning_rate": math.inf},
+        {"learning_rate": math.nan},
+        {"lora": {"alpha": math.inf}},
+        {"health": {"kl": {"limit": math.nan}}},
+        {"health": {"stall_seconds": math.inf}},
+        {"nemo": {"batch_multiplier": math.inf}},
+    ],
+)
+def test_what_is_no_number_is_no_setting(changes: dict) -> None:
+    with pytest.raises(ConfigError):
+        complete(GRPORecipe, changes)
+
+
+def test_a_step_that_is_no_number_is_never_calm() -> None:
+    watch = Watch(Health(not_finite="note"), beta=0.04)
+    for step, loss in enumerate([0.5, 0.5, math.nan, math.inf], start=1):
+        watch.judge(step, {"loss": loss})
+    assert watch.calm == 2
+
+
+def test_memory_is_asked_to_shrink_only_where_it_can() -> None:
+    remedy = REMEDIES["memory"]
+    one = complete(DPORecipe, {"micro_batch": 1, "max_length": 512})
+    assert (one.budget, adjusted(one, remedy).budget) == (1024, 512)
+    assert adjusted(complete(DPORecipe, {"micro_batch": 8}), remedy).budget == complete(DPORecipe, {"micro_batch": 8}).budget // 2
+    assert adjusted(one, Adjustment(learning_rate=0.5)).micro_tokens == 0, "only memory touches it"
