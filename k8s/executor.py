@@ -56,13 +56,12 @@ class KubernetesExecutor:
         root: Path,
         artifacts_root: Path,
         max_restarts: int,
-        code: tuple[str, ...] = (),
         said: Callable[[str], None] = lambda _words: None,
     ) -> None:
         self.cluster, self.line, self.settings, self.profile = cluster, line, settings, profile
         self.folders = RunFolders(root.resolve())
         self.artifacts = FolderArtifacts(artifacts_root.resolve())
-        self.max_restarts, self.code, self.said = max_restarts, code, said
+        self.max_restarts, self.said = max_restarts, said
         self.guardian = Guardian(cluster, settings, self._beats)
         self._lock = threading.Lock()
         self._looked = -LOOK_SECONDS
@@ -106,7 +105,6 @@ class KubernetesExecutor:
             plan_folder=self.folders.plan_folder(spec),
             artifacts=self.artifacts.root,
             max_restarts=self.max_restarts,
-            code=self.code,
         )
 
     def _afford(self, spec: JobSpec) -> None:

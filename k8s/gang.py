@@ -78,8 +78,6 @@ class Ground:
     """Below the volume's mount."""
     max_restarts: int
     """training.max_restarts"""
-    code: tuple[str, ...] = ()
-    """Folders with our packages where the image does not hold them (a checkout, seen through the profile's mounts)."""
 
 
 def render(spec: JobSpec, ground: Ground, incarnation: int = 1) -> VolcanoJob:
@@ -238,7 +236,7 @@ def _environment(spec: JobSpec, ground: Ground, name: str, incarnation: int, tas
     """Ours last: neither recipe, profile nor secret may change who a pod is. A restart's number comes from Volcano's annotation."""
     places = {
         "HOME": str(_run(spec, ground)),
-        "PYTHONPATH": ":".join(ground.code),
+        **({"PYTHONPATH": ":".join(ground.profile.python_path)} if ground.profile.python_path else {}),
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "RATCHET_ARTIFACTS": str(ground.artifacts),
@@ -248,8 +246,6 @@ def _environment(spec: JobSpec, ground: Ground, name: str, incarnation: int, tas
         "MASTER_ADDR": f"{name}-{'head' if _nemo(spec) else 'worker'}-0.{name}",
         "MASTER_PORT": str(RAY_PORT if _nemo(spec) else MEETING_PORT),
     }
-    if not ground.code:
-        del places["PYTHONPATH"]
     plain = {**ground.profile.environment, **spec.environment, **places}
     references = [
         Env(name=variable, value_from=ValueFrom(secret_key_ref=SecretKey(name=reference.split("/")[0], key=reference.split("/")[1])))

@@ -52,6 +52,8 @@ class Profile(Frozen):
     """Of the nodes."""
     mounts: tuple[str, ...] = ()
     """Folders of the nodes that a pod sees, read-only, at the same path."""
+    python_path: tuple[str, ...] = ()
+    """Folders in which a pod's Python finds Ratchet, where its image does not hold it: they must be among `mounts`."""
     root: str = ""
     """Why its pods run as root; empty: they do not."""
     user: Annotated[int, Field(gt=0)] = 1000

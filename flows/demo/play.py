@@ -60,6 +60,15 @@ class Demo:
     def play(self, beside: Callable[[], None]) -> list[CycleView]:
         """Both cycles; `beside` runs while the base model is trained."""
         loop = self.prepare()
+        shop, house, crowd = self.open_shop(loop, beside)
+        first = self.cycle(shop, house, crowd, "an honest cycle")
+        loop.write_text(spoil(loop.read_text(encoding="utf-8")), encoding="utf-8")
+        self.lap("somebody changes the recipe: preference alone, at a learning rate far too high")
+        second = self.cycle(shop, shop.house(loop), crowd, "a cycle with a bad recipe")
+        return [first, second]
+
+    def open_shop(self, loop: Path, beside: Callable[[], None]) -> tuple[Installation, House, Crowd]:
+        """A base model that serves, and the first traffic in the lake."""
         training = start_base(self.world, self.home.root)
         self.lap("training a small base model from scratch; it knows six of eight kinds of request")
         shop = Installation(self.home, self._progress)
@@ -78,13 +87,10 @@ class Demo:
         ingest(house)
         cursor = house.datasets.cursor()
         self.lap(f"in the lake: {cursor.traces} traces, {cursor.feedback} pieces of feedback")
-        first = self._cycle(shop, house, crowd, "an honest cycle")
-        loop.write_text(spoil(loop.read_text(encoding="utf-8")), encoding="utf-8")
-        self.lap("somebody changes the recipe: preference alone, at a learning rate far too high")
-        second = self._cycle(shop, shop.house(loop), crowd, "a cycle with a bad recipe")
-        return [first, second]
+        return shop, house, crowd
 
-    def _cycle(self, shop: Installation, house: House, crowd: Crowd, what: str) -> CycleView:
+    def cycle(self, shop: Installation, house: House, crowd: Crowd, what: str) -> CycleView:
+        """One cycle to its end, with people who answer and go on asking."""
         cycle = open_cycle(house, what)
         self.lap(f"{cycle}: {what}")
         until = time.monotonic() + 300

@@ -31,6 +31,7 @@ REAL = Profile(
     shm="256Mi",
     labels={"rig.ratchet/node": "real"},
     mounts=tuple(dict.fromkeys((*SYSTEM, sys.base_prefix, sys.prefix, str(REPO)))),
+    python_path=(str(REPO),),
     root="the files of this machine belong to root",
     image_pull="Never",
 )
@@ -44,9 +45,7 @@ def workshop(tmp_path: Path) -> Workshop:
 
 @pytest.fixture
 def bench(real_rig: Rig, real_namespace: str, workshop: Workshop) -> Bench:
-    made = Bench(real_rig, real_namespace, workshop.folder, REAL, image=HOST, python=sys.executable)
-    made.executor.code = (str(REPO),)
-    return made
+    return Bench(real_rig, real_namespace, workshop.folder, REAL, image=HOST, python=sys.executable)
 
 
 def spec_of(workshop: Workshop, **changes: Any) -> JobSpec:
@@ -127,10 +126,11 @@ def test_an_evicted_gang_resumes_and_ends_where_an_undisturbed_run_ends(bench: B
 
 def test_a_ray_cluster_of_two_pods_runs_a_driver_that_needs_both(real_rig: Rig, real_namespace: str, workshop: Workshop) -> None:
     release = lay_out_release(workshop.folder / "release")
-    profile = REAL.model_copy(update={"gpus": 2, "cpu": "1", "mounts": (*REAL.mounts, str(release))})
+    profile = REAL.model_copy(
+        update={"gpus": 2, "cpu": "1", "mounts": (*REAL.mounts, str(release)), "python_path": (str(release), str(REPO))}
+    )
     settings = {"image": HOST, "nemo_image": HOST, "python": sys.executable}
     bench = Bench(real_rig, real_namespace, workshop.folder, profile, **settings)
-    bench.executor.code = (str(release), str(REPO))
     secret = {"metadata": {"name": "ratchet-ray"}, "stringData": {"token": "a-secret-of-this-test-only-0123456789"}}
     real_rig.api.call("POST", f"/api/v1/namespaces/{real_namespace}/secrets", secret)
     small = {"steps": 4, "save_every": 2, "prompts_per_step": 4, "generations": 2, "micro_batch": 4, "nemo": {"max_prompt": 32}}

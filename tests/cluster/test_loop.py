@@ -1,0 +1,81 @@
+"""A loop file whose jobs run on a cluster: the demo's honest cycle, from traffic to promotion, its training as a gang of two real pods."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from contracts.cycle import Answer, Identity, State
+from flows.config.home import Home
+from flows.core.diary import runs
+from flows.demo.play import Demo
+from flows.engine.diaries import read_diaries
+from flows.engine.house import House
+from flows.engine.line import answer, approvals
+from tests.cluster.rig.cluster import REPO, Rig
+from tests.cluster.rig.images import HOST
+from tests.cluster.test_training import REAL
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SECTION = """
+[cluster]
+namespace = "{namespace}"
+queue = "default"
+profile = "machine.toml"
+image = "{image}"
+python = "{python}"
+volume = {{ mount = "{home}", host_path = true }}
+"""
+MACHINE = """
+provider = "any"
+cpu = "250m"
+memory = "2Gi"
+shm = "256Mi"
+labels = {{ "rig.ratchet/node" = "real" }}
+mounts = {mounts}
+python_path = ["{repo}"]
+root = "the files of this machine belong to root"
+image_pull = "Never"
+"""
+
+
+def approve(house: House, cycle: str) -> None:
+    for request in approvals(house.ledger, house.line):
+        if request.awaiting and request.cycle == cycle:
+            yes = Answer(approve=True, actor="ada", identity=Identity.CLAIMED, via="test", note="fine")
+            answer(house.ledger, request, yes, house.clock.now())
+
+
+def test_the_demo_s_honest_cycle_trains_on_the_cluster_and_is_promoted(
+    real_rig: Rig, real_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(real_rig.kubeconfig))
+    home = Home(tmp_path / "h")
+    said: list[str] = []
+    demo = Demo(home, said.append, approve)
+    try:
+        loop = demo.prepare()
+        words = {"namespace": real_namespace, "image": HOST, "python": sys.executable, "home": home.root}
+        text = loop.read_text().replace("[training]\n", "[training]\nnodes = 2\n", 1)
+        loop.write_text(text + SECTION.format(**words))
+        (home.root / "machine.toml").write_text(MACHINE.format(mounts=list(REAL.mounts), repo=REPO))
+        shop, house, crowd = demo.open_shop(loop, lambda: None)
+        view = demo.cycle(shop, house, crowd, "an honest cycle on a cluster")
+        assert view.state is State.PROMOTED, "\n".join([*said, real_rig.kubectl("get", "pods,vcjob,events", "-n", real_namespace)])
+        assert [(i.attempt, i.number, str(i.outcome)) for i in view.incarnations] == [(1, 1, "done")]
+        assert sum(len(run.steps) for run in runs(read_diaries(view, house.artifacts))) >= 60
+        meter = house.executor.meter(view.incarnations[0].job)  # type: ignore[attr-defined]
+        assert meter.started is not None
+        assert meter.nodes > 0
+        assert real_rig.pods(real_namespace) == [], "nothing is left of the gang"
+    finally:
+        environment = {**os.environ, "RATCHET_HOME": str(home.root)}
+        with suppress(subprocess.TimeoutExpired):
+            command = [sys.executable, "-m", "flows.cli.main", "serve", str(home.root / "demo.toml"), "--stop"]
+            subprocess.run(command, env=environment, cwd=REPO, capture_output=True, check=False, timeout=120)
