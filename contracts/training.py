@@ -207,6 +207,24 @@ class JobState(StrEnum):
     ENDED = "ended"
 
 
+class Usage(Frozen):
+    """What an attempt has used of a cluster so far, all incarnations together."""
+
+    started: float | None
+    """Seconds from its submission to the first moment in which all of it ran."""
+    used: float
+    """GPU-seconds in which all of it ran."""
+    idle: float
+    """GPU-seconds of machines that it held and could not start on."""
+    lost: float
+    """GPU-seconds in which only a part of it was alive."""
+    nodes: float
+    """Machine-seconds, whatever for."""
+    cost: float
+    """By the price table, in its currency; 0 for machines that it does not know."""
+    preemptions: int
+
+
 class JobStatus(Frozen):
     """What an executor sees."""
 
@@ -219,3 +237,5 @@ class JobStatus(Frozen):
     """Why it ended, in words for a person."""
     proposal: Proposal | None = None
     """What the next attempt should change, where the job failed and knows."""
+    usage: Usage | None = None
+    """Where somebody meters."""

@@ -174,7 +174,7 @@ class KubernetesExecutor:
             self._stop(run, f"not started within {self.settings.pending:g} s: {look.why}", Outcome.LOST)
         running = look.state in (State.WHOLE, State.HALF_ALIVE)
         seen = status(run / f"i{number}", number, JobState.RUNNING if running else JobState.PENDING)
-        return seen.model_copy(update={"reason": "" if running else look.why})
+        return seen.model_copy(update={"reason": "" if running else look.why, "usage": meter.usage})
 
     def _stop(self, run: Path, why: str, outcome: Outcome = Outcome.PERMANENT) -> None:
         notes = self._notes(run)
@@ -196,7 +196,8 @@ class KubernetesExecutor:
             notes = self._notes(run)
             notes[-1] |= {"ended": True}
             write_atomic(run / NOTES, canonical(notes))
-        return ended_status(folder, max(number, note["incarnation"]), ended)
+        last = ended_status(folder, max(number, note["incarnation"]), ended)
+        return last.model_copy(update={"usage": self._metered(run).usage})
 
     def _newest(self, run: Path) -> tuple[int, Path]:
         """The newest incarnation that began, or was asked for."""
@@ -205,16 +206,25 @@ class KubernetesExecutor:
         number = max([asked, *(number for number, _ in begun)])
         return number, run / f"i{number}"
 
+    def guard(self) -> list[str]:
+        """One look at all gangs of the namespace, for whoever watches while the service is away: what was mended, in words."""
+        with self._lock:
+            return self._refresh()
+
+    def _refresh(self) -> list[str]:
+        looks = self.guardian.look()
+        mended = self.guardian.mend(looks)
+        self._looks, self._looked = {look.gang.name: look for look in looks}, time.monotonic()
+        self._count()
+        return mended
+
     def _look(self, name: str) -> Look | None:
         """The newest look at a gang; the guardian mends what is due, and the meters run, at each. One that was not there a moment ago may
         be there now: it is looked for again before it counts as gone."""
         with self._lock:
             if time.monotonic() - self._looked >= LOOK_SECONDS or name not in self._looks:
-                looks = self.guardian.look()
-                for words in self.guardian.mend(looks):
+                for words in self._refresh():
                     self.said(words)
-                self._looks, self._looked = {look.gang.name: look for look in looks}, time.monotonic()
-                self._count()
             return self._looks.get(name)
 
     def _count(self) -> None:

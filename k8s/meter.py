@@ -13,12 +13,13 @@ from importlib import resources
 from pydantic import Field
 
 from contracts.model import Frozen
+from contracts.training import Usage
 from k8s.gangs import Gang, State
 from k8s.profile import Profile
 
 
 class Meter(Frozen):
-    """Sums over an attempt, all incarnations together."""
+    """Sums over an attempt, all incarnations together, as contracts.training.Usage tells them, and what it takes to go on."""
 
     used: float = 0.0
     """GPU-seconds of whole gangs."""
@@ -38,6 +39,11 @@ class Meter(Frozen):
     """Restarts of the gang, as Volcano counts them."""
     at: float = 0.0
     """When it was read last, seconds since the epoch."""
+
+    @property
+    def usage(self) -> Usage:
+        """As the ledger keeps it."""
+        return Usage.model_validate(self.model_dump(exclude={"waited", "at"}))
 
 
 def count(meter: Meter, gang: Gang, state: State, now: float, price: float) -> Meter:

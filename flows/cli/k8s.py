@@ -39,6 +39,21 @@ def render(loop: Path, part: str | None, **words: str | None) -> None:
 
 @k8s.command()
 @loop_argument
+@click.option("--seconds", default=2.0, show_default=True, help="Between two looks.")
+@click.option("--once", is_flag=True, help="Look once and end.")
+def guard(loop: Path, seconds: float, once: bool) -> None:
+    """Watch over the gangs of LOOP's namespace and mend those that are half alive or half present.
+
+    The service does so itself while it waits for a job; this is for its absence. It never submits anything.
+    """
+    from flows.engine.wiring import guard_cluster
+
+    for words in guard_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), seconds, once):
+        click.echo(words)
+
+
+@k8s.command()
+@loop_argument
 @json_option
 def lint(loop: Path, as_json: bool) -> None:
     """Say what would stop LOOP's gangs on the live cluster, with what to do. Exit code 1 where something would; changes nothing."""

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from flows.cli.show import installation, json_option, loop_argument, print_json, table, watched
+from flows.engine.house import House
 from flows.engine.preview import Preview
 
 
@@ -22,7 +23,7 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
     with watched(as_json) as progress:
         house = installation(progress).house(loop)
         found = preview(house, not no_probe)
-    cost = _cost(found, house.loop.training.nodes, house.loop.training.gpus)
+    cost = _cost(found, house)
     if as_json:
         print_json(_as_json(found, cost))
         return
@@ -36,15 +37,16 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
         changed = ", ".join(f"{key} {found.recipe[key]:g}" for key in ("steps", "learning_rate"))
         click.echo(f"It would run {found.choice.method.upper()} ({changed}) on a model of {cost['parameters']:,} weights.")
         spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
+        spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
         click.echo(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
         if cost["seconds"] > house.loop.training.timeout:
             click.secho(f"That is longer than training.timeout = {house.loop.training.timeout:g} s allows.", fg="yellow")
 
 
-def _cost(found: Preview, nodes: int, gpus: int) -> dict[str, Any] | None:
+def _cost(found: Preview, house: House) -> dict[str, Any] | None:
     from flows.engine.wiring import estimate_cost
 
-    return None if found.recipe is None else estimate_cost(found.choice.method, found.recipe, found.parameters, nodes, gpus)
+    return None if found.recipe is None else estimate_cost(house.loop, house.folder, found.choice.method, found.recipe, found.parameters)
 
 
 def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:

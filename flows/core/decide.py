@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from contracts.cycle import Answer, ApprovalKind, State, Step
 from contracts.evaluation import Result
 from contracts.exits import Outcome
-from contracts.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint
+from contracts.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
 from flows.core.views import AUTO, CycleView, Incarnation, train_key
 
 
@@ -57,6 +57,7 @@ class JobEnded:
     proposal: Proposal | None = None
     successor: int = 0
     """The incarnation that the executor has started in its place, where it did so by itself."""
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True)
@@ -213,13 +214,15 @@ def _next_attempt(cycle: CycleView, failed: Incarnation) -> Do | End:
 def _watch(cycle: CycleView, seen: Seen) -> Decision:
     now, job = cycle.incarnations[-1], seen.job
     if job is not None and job.incarnation > now.number:
-        return JobEnded(now.attempt, now.number, Outcome.PREEMPTED, "the cluster restarted its gang", successor=job.incarnation)
+        return JobEnded(
+            now.attempt, now.number, Outcome.PREEMPTED, "the cluster restarted its gang", successor=job.incarnation, usage=job.usage
+        )
     if seen.saved is not None and _newer(seen.saved, cycle, job.proposal if job else None):
         return AcceptStep(seen.saved)
     if job is None or job.state is JobState.ABSENT:
         return JobEnded(now.attempt, now.number, Outcome.LOST, "the executor does not know the job any more")
     if job.state is JobState.ENDED and job.incarnation == now.number:
-        return JobEnded(now.attempt, now.number, job.outcome or Outcome.LOST, job.reason, job.proposal)
+        return JobEnded(now.attempt, now.number, job.outcome or Outcome.LOST, job.reason, job.proposal, usage=job.usage)
     return Wait(f"training, attempt {now.attempt}, step {job.step} of {job.total or '?'}")
 
 

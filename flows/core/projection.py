@@ -17,6 +17,6 @@ def project(entries: Sequence[Entry]) -> list[tuple[str, str, str, Digest]]:
 
 
 def _timeless(entry: Entry) -> dict[str, Any]:
-    """A job's diary holds times."""
-    left_out = ("resume", "refused") if entry.key.startswith(f"{Step.TRAIN}/") else ("events",) if entry.kind == "job_ended" else ()
+    """A job's diary and its meter hold times."""
+    left_out = ("resume", "refused") if entry.key.startswith(f"{Step.TRAIN}/") else ("events", "usage") if entry.kind == "job_ended" else ()
     return {name: value for name, value in entry.data.items() if name not in left_out}

@@ -13,7 +13,7 @@ from contracts.evaluation import Verdict
 from contracts.exits import Outcome
 from contracts.loop import Loop
 from contracts.serving import ModelVersion
-from contracts.training import Adjustment, Checkpoint, Choice, Proposal, ResumePoint, TrainingPlan
+from contracts.training import Adjustment, Checkpoint, Choice, Proposal, ResumePoint, TrainingPlan, Usage
 
 _STATE_AFTER = {
     Step.FREEZE: State.SNAPSHOT,
@@ -44,6 +44,8 @@ class Incarnation:
     """Artifact: all events of its attempt up to its end."""
     successor: int = 0
     """The incarnation that the executor started in its place by itself; 0: none."""
+    usage: Usage | None = None
+    """Of its attempt up to its end, where somebody metered."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
                 Proposal.model_validate(asks) if asks else None,
                 entry.data.get("events"),
                 entry.data.get("successor", 0),
+                Usage.model_validate(entry.data["usage"]) if "usage" in entry.data else None,
             )
         elif entry.kind == "tried":
             tries[entry.key] = (*tries.get(entry.key, ()), str(entry.data["error"]))

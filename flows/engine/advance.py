@@ -111,6 +111,8 @@ def _job_ended(ended: JobEnded, cycle: CycleView, house: House, lease: Lease) ->
     }
     if ended.successor:
         data["successor"] = ended.successor
+    if ended.usage is not None:
+        data["usage"] = ended.usage.model_dump(mode="json")
     if ended.proposal is not None:
         data["proposal"] = ended.proposal.model_dump(mode="json")
     events = house.executor.events(cycle.incarnations[-1].job)

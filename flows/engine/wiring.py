@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contracts.errors import ConfigError
+from contracts.cluster import ClusterSettings
+from contracts.errors import ConfigError, Retryable
 from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
 from contracts.loop import Loop, SourceSettings
@@ -21,6 +22,7 @@ from flows.ledger.sql import SqlLedger
 
 if TYPE_CHECKING:
     from flows.engine.house import House
+    from k8s.executor import KubernetesExecutor
     from k8s.sheet import Site
     from local.service import Service
 
@@ -104,12 +106,17 @@ def open_executor(loop: Loop, folder: Path, home: Home) -> Executor:
         from local.executor import LocalExecutor
 
         return LocalExecutor(home.jobs(name), home.artifacts)
+    return open_cluster(loop, loop.cluster, folder, home)
+
+
+def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home) -> KubernetesExecutor:
+    """The executor on the cluster that the loop file names. Asks it nothing yet."""
     from k8s.client import connect
     from k8s.executor import KubernetesExecutor
     from k8s.profile import load_profile
 
-    profile, restarts = load_profile(loop.cluster.profile, folder), loop.training.max_restarts
-    return KubernetesExecutor(connect(loop.cluster.context), name, loop.cluster, profile, home.jobs(name), home.artifacts, restarts)
+    name, profile, restarts = loop.line.name, load_profile(settings.profile, folder), loop.training.max_restarts
+    return KubernetesExecutor(connect(settings.context), name, settings, profile, home.jobs(name), home.artifacts, restarts)
 
 
 def open_source(source: SourceSettings, folder: Path, home: Home, line: str) -> TraceSource:
@@ -181,12 +188,19 @@ def open_artifacts(home: Home) -> Artifacts:
     return FolderArtifacts(home.artifacts)
 
 
-def estimate_cost(method: str, recipe: Mapping[str, Any], parameters: int, nodes: int, gpus: int) -> dict[str, Any]:
-    """What one attempt would cost at most."""
+def estimate_cost(loop: Loop, folder: Path, method: str, recipe: Mapping[str, Any], parameters: int) -> dict[str, Any]:
+    """What one attempt would cost at most; on a cluster also `price`, in the price table's currency, None where it does not know."""
     from trainers.estimate import estimate
     from trainers.recipes import KINDS, complete
 
-    return estimate(complete(KINDS[Method(method)], recipe), parameters, nodes, gpus).model_dump(mode="json")
+    found = estimate(complete(KINDS[Method(method)], recipe), parameters, loop.training.nodes, loop.training.gpus).model_dump(mode="json")
+    if loop.cluster is not None:
+        from k8s.meter import at_most
+        from k8s.profile import load_profile
+
+        profile = load_profile(loop.cluster.profile, folder)
+        found["price"] = at_most(profile, loop.cluster.pool.capacity, loop.training.nodes, found["seconds"])
+    return found
 
 
 def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple[str, JobSpec | str]]]:
@@ -218,6 +232,26 @@ def render_cluster(loop: Loop, folder: Path, home: Home, part: str, **words: Any
 
     site, jobs = cluster_site(loop, folder, home)
     return write_sheet(site, jobs, extras(**words), "admin" if part == "admin" else "gang" if part == "gang" else "all")
+
+
+def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bool) -> Iterator[str]:
+    """What the guardian of the line's namespace mended, as it happens. An API server that is away is waited for."""
+    if loop.cluster is None:
+        raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
+    executor, clock, problem = open_cluster(loop, loop.cluster, folder, home), SystemClock(), ""
+    while True:
+        try:
+            yield from executor.guard()
+            problem = ""
+        except Retryable as error:
+            if once:
+                raise
+            if str(error) != problem:
+                problem = str(error)
+                yield problem
+        if once:
+            return
+        clock.sleep(seconds)
 
 
 def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 from contracts.cycle import ENDS, ApprovalKind, Entry, Step
 from contracts.evaluation import EvalReport, Interval, Result
 from contracts.serving import StepJudgement
+from contracts.training import Usage
 from flows.core.views import CycleView, RolloutView, fold_cycle, train_key
 
 Cells = tuple[str, ...]
@@ -123,8 +124,21 @@ def _training(cycle: CycleView) -> Section | None:
         for key in sorted(cycle.done)
         for refused in (cycle.done[key].get("refused", ()) if key.startswith(f"{Step.TRAIN}/") else ())
     ]
+    text += [_spent(attempt, usage) for attempt, usage in _usage(cycle).items()]
     rows = tuple((str(i.attempt), str(i.number), i.job, str(i.outcome or "running"), i.reason) for i in cycle.incarnations)
     return Section("Training", tuple(text), Table(("attempt", "incarnation", "job", "ended", "why"), rows) if rows else None)
+
+
+def _usage(cycle: CycleView) -> dict[int, Usage]:
+    """Attempt -> its last reading."""
+    return {i.attempt: i.usage for i in cycle.incarnations if i.usage is not None}
+
+
+def _spent(attempt: int, usage: Usage) -> str:
+    began = "never started whole" if usage.started is None else f"started whole after {usage.started:.0f} s"
+    gpus = f"GPU-minutes used {usage.used / 60:.1f}, idle {usage.idle / 60:.1f}, lost {usage.lost / 60:.1f}; " if usage.used else ""
+    cost = f", {usage.cost:.2f} by the price table" if usage.cost else ""
+    return f"Attempt {attempt} {began}; {gpus}machine-minutes {usage.nodes / 60:.1f}{cost}; {usage.preemptions} restarts by the cluster."
 
 
 def _minted(cycle: CycleView, attempt: int) -> str:
