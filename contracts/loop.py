@@ -105,7 +105,7 @@ class SnapshotSettings(Frozen):
     """Of demonstrations too."""
     pairs_per_person: Positive = 20
     """Of demonstrations too. A correction counts for who wrote it, a single rating for who gave it; all corrections without a name
-    count as one person's."""
+    count as one person's. Traffic in which nobody has a name is not capped."""
     demonstration_min: Annotated[float, Field(gt=0.5, le=1)] = 0.9
     """An answer is imitated where it is right with at least this probability: what users liked must be liked beyond doubt."""
     references_are_answers: bool = False

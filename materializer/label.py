@@ -19,7 +19,8 @@ from materializer.schemas import empty, frame_of
 from rewards.panel import CORRECTION, Label, Panel
 
 ANONYMOUS = "\x00anonymous"
-"""Whoever gave no name: one person, as far as anybody can tell."""
+"""Whoever gave no name where others have one: one person, as far as anybody can tell. Where nobody has a name, nobody can be told from
+anybody, and caps per person do not hold."""
 _RATER = pl.col("rater").fill_null(ANONYMOUS)
 
 
@@ -111,11 +112,13 @@ def _corrections(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any
     ]
     checked = panel.label_unseen([sample | {"answer": item["text"], "feedback": []} for _, sample, item in found])
     right = Label(1.0, Tier.VERIFIABLE, {CORRECTION: 1.0}, 0)
+    named = any(row["user"] for row in rows) or any(item["rater"] for sample in samples for item in sample["feedback"])
+    nameless = ANONYMOUS if named else None
     rights = []
     for (row, _, item), seen in zip(found, checked, strict=True):
         refuted = row["reference_kind"] != FeedbackKind.CORRECTION and seen.tier == Tier.VERIFIABLE and (seen.reward or 0.0) < 1
         if not refuted:
-            author = item["rater"] or row["user"] or ANONYMOUS
+            author = item["rater"] or row["user"] or nameless
             rights.append(_sample(row, item["text"], right, "correction", pseudonym(author, salt)))
     return rights
 

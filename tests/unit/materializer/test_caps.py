@@ -30,11 +30,18 @@ def asked(number: int, answer: str, said: Any, user: str | None) -> dict[str, An
 def test_corrections_are_charged_to_whoever_wrote_them(raters: list[str | None], tmp_path: Path) -> None:
     """To other people's traces, or without a name: the cap holds, for pairs and for demonstrations."""
     askers = [f"user-{n}" for n in range(8)] if raters[0] else [None] * 8
-    items = [asked(n, "no", by(raters[n], "user_correction", text="yes"), askers[n]) for n in range(8)]
+    named = [] if raters[0] else [asked(9, "fine", by("ada", "user_feedback", 1.0), "ada")]  # others have names: one who hides his is one
+    items = named + [asked(n, "no", by(raters[n], "user_correction", text="yes"), askers[n]) for n in range(8)]
     datasets = lines(tmp_path)
     training, pairs = _assembled(datasets, *items)
     assert (len(pairs), len(_rows(datasets, training.demonstrations)), training.facts.corrections) == (2, 2, 8)
     assert training.facts.pairs_dropped == {"per_person": 6}
+
+
+def test_where_nobody_has_a_name_nobody_is_capped(tmp_path: Path) -> None:
+    """An application that logs no users would teach nothing else."""
+    _, pairs = _assembled(lines(tmp_path), *[asked(n, "no", by(None, "user_correction", text="yes"), None) for n in range(8)])
+    assert len(pairs) == 8
 
 
 def test_corrections_without_a_rater_are_the_askers(tmp_path: Path) -> None:
