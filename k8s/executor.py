@@ -26,8 +26,8 @@ from contracts.jsonfile import read_json
 from contracts.runfolder import BEAT, ENDED, RunFolders, disk, ended_status, incarnations, status
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from k8s import gangs
-from k8s.client import JOB, NETWORK_POLICY, NODE_POOL, POD, Cluster, Object, Taken
-from k8s.gang import JOB_NAME, LINE, RATCHET, Ground, render
+from k8s.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, Cluster, Object, Taken
+from k8s.gang import GANG, JOB_NAME, LINE, RATCHET, Ground, render
 from k8s.gangs import Gang, State
 from k8s.guardian import Guardian, Look
 from k8s.meter import Meter, count, price_of
@@ -145,10 +145,19 @@ class KubernetesExecutor:
             meta = task["template"]["metadata"] | {"name": f"{note['name']}-{task['name']}-dry", "namespace": self.settings.namespace}
             self.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": task["template"]["spec"]}, dry_run=True)
         if self.settings.pool.kind == "static":
+            self._wait_for_old_pool(note["name"])
             self.cluster.apply(NODE_POOL, manifest(static_pool(note["name"], job["spec"]["minAvailable"], self.settings, self.profile)))
         self.cluster.apply(NETWORK_POLICY, manifest(opening(note["name"], self.settings.namespace)))
         with contextlib.suppress(Taken):  # by another of us, or ourselves before a crash
             self.cluster.create(JOB, job)
+
+    def _wait_for_old_pool(self, name: str) -> None:
+        """Karpenter counts nodes that still go against the limit of a new pool of their name, and leaves it below its size for good."""
+        pool = self.cluster.get(NODE_POOL, name)
+        claims = self.cluster.list(NODE_CLAIM, labels={**RATCHET, GANG: name}).items
+        going = [one for one in (pool, *claims) if one is not None and "deletionTimestamp" in one["metadata"]]
+        if going or (pool is None and claims):
+            raise Retryable(f"an earlier pool {name} still goes, or {len(claims)} of its nodes do; the gang comes after them")
 
     def observe(self, name: str) -> JobStatus:
         with disk(f"observe {name}"):

@@ -15,7 +15,7 @@ from contracts.cluster import ClusterSettings
 from contracts.errors import RatchetError
 from contracts.runfolder import BEAT_SECONDS
 from k8s.client import JOB, NODE, NODE_CLAIM, POD, Cluster, Object
-from k8s.gang import RATCHET
+from k8s.gang import GANG, RATCHET
 from k8s.gangs import Act, Gang, Node, State, due, gang_of, node_of, state_of
 
 SILENT = 4 * BEAT_SECONDS
@@ -59,14 +59,19 @@ class Guardian:
         jobs = self.cluster.list(JOB, namespace, RATCHET).items
         pods = self.cluster.list(POD, namespace, RATCHET).items
         nodes = {node.name: node for node in map(node_of, self.cluster.list(NODE).items)}
-        looks = [self._look(gang_of(job, pods), nodes) for job in jobs if names is None or job["metadata"]["name"] in names]
+        coming = [claim for claim in self._claims() if not _arrived(claim)]
+        looks = [self._look(gang_of(job, pods), nodes, coming) for job in jobs if names is None or job["metadata"]["name"] in names]
         self._memory = {name: memory for name, memory in self._memory.items() if name in {job["metadata"]["name"] for job in jobs}}
         return looks
 
-    def _look(self, gang: Gang, nodes: Mapping[str, Node]) -> Look:
+    def _look(self, gang: Gang, nodes: Mapping[str, Node], coming: Sequence[Object]) -> Look:
         now, memory = self.clock(), self._memory.setdefault(gang.name, Memory())
         who, quiet = self._silent(gang, memory, now)
         state, why = state_of(gang, nodes, time.time(), who)
+        awaited = sum(_for(claim, gang) for claim in coming)
+        if state is State.HALF_PRESENT and awaited:
+            # Machines take minutes and come one by one. Giving the first ones back meanwhile would go on for ever.
+            state, why = State.WAITING, f"some of its pods would fit, and {awaited} nodes are on their way for the others"
         if state is not memory.state:
             memory.state, memory.since = state, quiet if state is State.HALF_ALIVE and who else now
         return Look(gang, state, why, now - memory.since, due(state, memory.since, now, self.settings.half_alive))
@@ -100,16 +105,37 @@ class Guardian:
     def _release(self, look: Look) -> str:
         if self.settings.pool.kind == "none":
             return f"{look.gang.name}: {look.why}; add nodes, or name a pool in [cluster.pool]"
-        busy = {pod["spec"].get("nodeName") for pod in self.cluster.list(POD).items if not _daemon(pod)}
-        idle = [claim for claim in self.cluster.list(NODE_CLAIM, labels=RATCHET).items if _node(claim) and _node(claim) not in busy]
+        if self.settings.pool.kind == "static":
+            return f"{look.gang.name}: {look.why}; its pool {look.gang.name} should: look at the NodePool's and its NodeClaims' conditions"
+        busy = {pod["spec"].get("nodeName") for pod in self.cluster.list(POD).items if _occupies(pod)}
+        idle = [claim for claim in self._claims() if _for(claim, look.gang) and _node(claim) and _node(claim) not in busy]
         for claim in idle:
             self.cluster.delete(NODE_CLAIM, claim["metadata"]["name"])
         return f"gave back {len(idle)} idle nodes of {look.gang.name} after {look.lasted:.0f} s: {look.why}"
+
+    def _claims(self) -> list[Object]:
+        """Machines of our pools, ordered or there, that nobody has given back."""
+        if self.settings.pool.kind == "none":
+            return []
+        return [claim for claim in self.cluster.list(NODE_CLAIM, labels=RATCHET).items if "deletionTimestamp" not in claim["metadata"]]
 
 
 def _node(claim: Object) -> str:
     return str(claim.get("status", {}).get("nodeName", ""))
 
 
-def _daemon(pod: Object) -> bool:
-    return any(owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences", ()))
+def _arrived(claim: Object) -> bool:
+    """Whether pods can run on it. Karpenter itself gives up one that never does."""
+    return any(c["type"] == "Initialized" and c["status"] == "True" for c in claim.get("status", {}).get("conditions", ()))
+
+
+def _for(claim: Object, gang: Gang) -> bool:
+    """Whether the gang can use it: a static pool's machines are one gang's own."""
+    labels: dict[str, str] = claim["metadata"].get("labels", {})
+    return labels.get(GANG, gang.name) == gang.name
+
+
+def _occupies(pod: Object) -> bool:
+    """Whether a node with it is in use: what has ended, or runs on every node, needs none."""
+    daemon = any(owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences", ()))
+    return not daemon and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")

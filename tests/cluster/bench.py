@@ -23,6 +23,10 @@ from tests.cluster.rig.cluster import Rig
 
 PRETENDING = Profile(provider="any", gpus=8, cpu="1", memory="1Gi", shm="64Mi", instance_types=("p5en.48xlarge",))
 """Nodes of eight GPUs that exist in name."""
+BOUGHT = PRETENDING.model_copy(
+    update={"node_class": "karpenter.kwok.sh/KWOKNodeClass/default", "node_annotations": {"kwok.x-k8s.io/node": "fake"}}
+)
+"""The same, brought by the rig's autoscaler."""
 
 
 def client(rig: Rig) -> KubernetesCluster:

@@ -1,0 +1,137 @@
+"""A gang's life of interruptions, drawn from a seed: who is taken away next, what the trainer had done until then, and everything that must
+hold when the gang is whole again. The trainer is played here, and so is the ledger that pins; cluster and executor are real."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from contracts.jsonfile import read_json
+from contracts.runfolder import RESUME
+from contracts.training import JobSpec, JobStatus, ResumePoint
+from k8s.gang import GANG, VERSION
+from tests.cluster.bench import Bench
+from tests.cluster.rig.api import until
+from tests.cluster.rig.cluster import KARPENTER
+from tests.cluster.watcher import Watcher
+
+EVICTED, DELETED, NODE, SILENT, CLAIM = "pod evicted", "pod deleted", "node deleted", "node silent", "node claim deleted"
+WANTED = 3
+PODS = "/api/v1/namespaces/{}/pods"
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """One, and how it ended."""
+
+    number: int
+    kind: str
+    pod: str
+    node: str
+    whole_after_s: float
+    """From the interruption to the first whole moment of the next incarnation; a silent node counts as ready for 12 s of it."""
+    half_alive_s: float
+    """As an eye of its own saw it."""
+    resumed_at: int
+    lost_steps: int
+    """Steps that had been taken and not pinned."""
+
+    def told(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def dealt(kinds: tuple[str, ...], count: int, seed: int) -> list[str]:
+    """All kinds in turn, each round in an order of its own."""
+    draw, found = random.Random(seed), []
+    while len(found) < count:
+        found += draw.sample(kinds, len(kinds))
+    return found[:count]
+
+
+class Life:
+    """Of one gang of WANTED pods. `begin`, then `suffer` as often as one likes; AssertionError says what did not hold."""
+
+    def __init__(self, bench: Bench, watcher: Watcher, seed: int) -> None:
+        self.bench, self.rig, self.watcher, self.draw = bench, bench.rig, watcher, random.Random(seed)
+        self.spec: JobSpec = bench.spec(nodes=WANTED)
+        self.past: list[Interruption] = []
+        self.pinned: ResumePoint | None = None
+        self.lost = 0
+
+    def begin(self) -> None:
+        self.bench.executor.submit(self.spec, 1)
+        self._whole(0)
+        self._train(1, 0)
+
+    def suffer(self, kind: str) -> Interruption:
+        number, victim = len(self.past) + 1, self.draw.choice(self.pods())
+        name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
+        pinned, lost = self.pinned, self.lost
+        assert pinned is not None
+        self.watcher.forget()
+        began = time.monotonic()
+        self._strike(kind, name, node)
+        status = self._whole(number)
+        took = self.watcher.whole[number] - began
+        assert status.incarnation == number + 1, status
+        self._nothing_but_the_gang(number)
+        resumed = ResumePoint.model_validate(read_json(self.bench.executor.folders.run(self.spec) / RESUME))
+        assert resumed == pinned, "the newest step that the ledger accepted, and no other"
+        half = self.watcher.longest
+        assert half <= self.bench.settings.half_alive, f"{kind}: half alive for {half:.1f} s"
+        self._train(number + 1, resumed.step)
+        if kind == SILENT:
+            self.rig.delete_nodes(node)
+        self.past.append(Interruption(number, kind, name, node, round(took, 1), round(half, 1), resumed.step, lost))
+        return self.past[-1]
+
+    def pods(self) -> list[dict[str, Any]]:
+        return [pod for pod in self.rig.pods(self.bench.namespace) if GANG in pod["metadata"].get("labels", {})]
+
+    def _strike(self, kind: str, pod: str, node: str) -> None:
+        path = f"{PODS.format(self.bench.namespace)}/{pod}"
+        if kind == EVICTED:
+            meta = {"name": pod}
+            self.rig.api.call("POST", f"{path}/eviction", {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta})
+        elif kind == DELETED:
+            self.rig.api.call("DELETE", path)
+        elif kind == CLAIM:
+            claims = self.rig.api.items(f"{KARPENTER}/nodeclaims")
+            (claim,) = [c["metadata"]["name"] for c in claims if c.get("status", {}).get("nodeName") == node]
+            self.rig.api.call("DELETE", f"{KARPENTER}/nodeclaims/{claim}")
+        else:
+            self.rig.delete_nodes(node) if kind == NODE else self.rig.silence(node)
+            self.rig.fake_nodes(1, prefix=f"spare-{len(self.past)}")  # of another name: the old one's pods would come back to life
+
+    def _whole(self, restarts: int) -> JobStatus:
+        """Asks the executor, as the loop's motor does, until the eye sees the incarnation whole."""
+        return self.bench.until(
+            self.spec, lambda status: restarts in self.watcher.whole and status.incarnation > restarts and not status.reason, 120
+        )
+
+    def _nothing_but_the_gang(self, restarts: int) -> None:
+        """One Job, its pods and no other; every restart counted once, by Volcano and by us."""
+        space = self.bench.namespace
+        until(lambda: len(self.pods()) == WANTED, 20, "the end of older pods", lambda: self.rig.kubectl("get", "pods", "-n", space))
+        job = self.bench.gang()
+        for pod in self.pods():
+            assert pod["metadata"]["annotations"][VERSION] == str(restarts), pod["metadata"]
+            assert [owner["uid"] for owner in pod["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+        assert job["status"]["retryCount"] == restarts, "one restart for each interruption, also after a while"
+        self.bench.until(self.spec, lambda _: self.bench.executor.meter(self.spec.name).preemptions >= restarts, 10)
+        assert self.bench.executor.meter(self.spec.name).preemptions == restarts
+
+    def _train(self, incarnation: int, resumed: int) -> None:
+        """A pinned step further, and some that nobody accepts before the next interruption. An older process speaks on behind a split."""
+        step = resumed + self.draw.randint(1, 10)
+        point = self.bench.step(self.spec, incarnation, step)
+        self.bench.executor.pin(self.spec, point)
+        self.pinned, self.lost = point, self.draw.randint(0, 5)
+        if self.lost:
+            self.bench.step(self.spec, incarnation, step + self.lost)
+        if incarnation > 1:
+            self.bench.tell(self.spec, incarnation - 1, "progress", step + 1000)
+        status = self.bench.executor.observe(self.spec.name)
+        assert (status.incarnation, status.step) == (incarnation, step + self.lost), "what an older incarnation says counts nothing"

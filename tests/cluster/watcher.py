@@ -1,0 +1,73 @@
+"""An eye of its own on a gang: asks the API server again and again and notes how long an incarnation that was whole is only half alive.
+It knows nothing of our executor's states, so that it can contradict them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from k8s.gang import GANG, VERSION
+from tests.cluster.rig.build import RigError
+from tests.cluster.rig.cluster import Rig
+
+PERIOD = 0.2
+
+
+class Watcher:
+    """Over the gangs of a namespace, `wanted` pods each, between `with` and its end."""
+
+    def __init__(self, rig: Rig, namespace: str, wanted: int) -> None:
+        self.api, self.namespace, self.wanted = rig.api, namespace, wanted
+        self.whole: dict[int, float] = {}
+        """Incarnation (Volcano's count) -> when it was first seen whole."""
+        self.longest = 0.0
+        """Seconds, of the longest time in which it was half alive, since `forget`."""
+        self.samples = 0
+        self._since: float | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def forget(self) -> None:
+        self.longest = 0.0
+
+    def _run(self) -> None:
+        while not self._stop.wait(PERIOD):
+            try:
+                self._look(time.monotonic())
+            except (RigError, OSError):
+                continue  # an outage of the API server is for others to judge
+
+    def _look(self, now: float) -> None:
+        ready = {node["metadata"]["name"] for node in self.api.items("/api/v1/nodes") if _ready(node)}
+        alive: dict[int, int] = {}
+        for pod in self.api.items(f"/api/v1/namespaces/{self.namespace}/pods"):
+            if GANG in pod["metadata"].get("labels", {}) and _alive(pod, ready):
+                version = int(pod["metadata"].get("annotations", {}).get(VERSION, 0))
+                alive[version] = alive.get(version, 0) + 1
+        self.samples += 1
+        for version, count in alive.items():
+            if count == self.wanted:
+                self.whole.setdefault(version, now)
+        if any(count < self.wanted for version, count in alive.items() if version in self.whole):
+            self._since = self._since or now
+            self.longest = max(self.longest, now - self._since)
+        else:
+            self._since = None
+
+
+def _alive(pod: dict[str, Any], ready: set[str]) -> bool:
+    return pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"] and pod["spec"].get("nodeName") in ready
+
+
+def _ready(node: dict[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
