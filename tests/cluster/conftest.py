@@ -19,6 +19,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "karpenter_rig": PLANE + VOLCANO + KARPENTER,
     "real_rig": PLANE + VOLCANO + REAL,
     "gateway_rig": PLANE + VOLCANO + REAL + TRAEFIK,
+    "contest_parts": PLANE + VOLCANO + ("kube-scheduler",),
     "crds": CRDS,
 }
 """Parts by the fixture that uses them."""
@@ -107,6 +108,12 @@ def crds(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     """Folders of the CRDs of volcano, karpenter, aws (EC2NodeClass), kuberay and gateway, as their authors publish them."""
     _require(request)
     return build.need
+
+
+@pytest.fixture(scope="session")
+def contest_parts(request: pytest.FixtureRequest) -> None:
+    """What a rig with Volcano and kube-scheduler side by side is made of; whoever asks brings it up itself."""
+    _require(request)
 
 
 @pytest.fixture

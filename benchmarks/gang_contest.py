@@ -1,0 +1,181 @@
+"""Gangs of mixed sizes that want more nodes than there are: submitted by one side or the other, sampled several times a second, ended when
+they have run whole for their time. It counts what is held by gangs that hold only a part of what they need."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from contracts.errors import Retryable
+from contracts.training import JobSpec
+from k8s.gang import JOB_NAME
+from tests.cluster.bench import Bench
+from tests.cluster.gangs import pretended
+from tests.cluster.rig.cluster import Rig
+
+PERIOD = 0.2
+"""Seconds between samples: Volcano's cycle on the test cluster."""
+GPUS = 8
+BATCH = "/apis/batch/v1/namespaces/{}/jobs"
+NAME = "benchmark/gang"
+
+
+def plain_job(name: str, size: int) -> dict[str, Any]:
+    """`size` pods that know nothing of each other, as a batch/v1 Job."""
+    template = {"metadata": {"labels": {NAME: name}}, "spec": pretended(GPUS)}
+    spec = {"parallelism": size, "completions": size, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+class Side(Protocol):
+    """Who submits gangs."""
+
+    label: str
+    """Of a pod: its gang's name."""
+    names: list[str]
+
+    def submit_all(self) -> None:
+        """Returns when all have been accepted."""
+
+    def idle(self) -> float | None:
+        """GPU-seconds of nodes held by gangs that could not start, by the side's own meter."""
+
+
+class Plain:
+    """All Jobs at once; kube-scheduler places pod by pod."""
+
+    label = NAME
+
+    def __init__(self, rig: Rig, namespace: str, _folder: Path, sizes: list[int]) -> None:
+        self.rig, self.path = rig, BATCH.format(namespace)
+        self.names = [f"gang-{number}" for number in range(len(sizes))]
+        self.sizes = sizes
+
+    def submit_all(self) -> None:
+        for name, size in zip(self.names, self.sizes, strict=True):
+            self.rig.api.call("POST", self.path, plain_job(name, size))
+
+    def idle(self) -> float | None:
+        return None
+
+
+class Ratchet:
+    """Our executor: Volcano places whole gangs, and one gang waits at a time."""
+
+    label = JOB_NAME
+
+    def __init__(self, rig: Rig, namespace: str, folder: Path, sizes: list[int]) -> None:
+        self.bench = Bench(rig, namespace, folder)
+        self.specs: list[JobSpec] = [self.bench.spec(nodes=size, attempt=number) for number, size in enumerate(sizes, 1)]
+        self.names = [spec.name for spec in self.specs]
+
+    def submit_all(self) -> None:
+        for spec in self.specs:
+            while True:
+                try:
+                    self.bench.executor.submit(spec, 1)
+                    break
+                except Retryable:
+                    time.sleep(PERIOD)
+                    self.bench.executor.observe(self.specs[0].name)  # the motor does: it lets guardian and meters run
+        time.sleep(1)
+        self.bench.executor.observe(spec.name)
+
+    def idle(self) -> float | None:
+        return sum(self.bench.executor.meter(name).idle for name in self.names)
+
+
+@dataclass
+class Seen:
+    """A gang, as the samples show it."""
+
+    size: int
+    whole: float | None = None
+    ended: float | None = None
+    partial: float = 0.0
+    """Seconds in which it held a part of its nodes."""
+
+
+class Contest:
+    """One side's."""
+
+    def __init__(
+        self, rig: Rig, namespace: str, side: Callable[[Rig, str, Path, list[int]], Side], sizes: tuple[int, ...], seed: int
+    ) -> None:
+        self.rig, self.namespace, self.side = rig, namespace, side
+        self.sizes = random.Random(seed).sample(sizes, len(sizes))
+        self.samples = self.partly = 0
+        self.in_vain = self.used = 0.0
+        self.most = 0
+
+    def run(self, folder: Path, hold: float, limit: float) -> dict[str, Any]:
+        """Until all have run for `hold` seconds, or `limit` is over."""
+        side = self.side(self.rig, self.namespace, folder, self.sizes)
+        gangs = {name: Seen(size) for name, size in zip(side.names, self.sizes, strict=True)}
+        submitting = threading.Thread(target=side.submit_all, daemon=True)
+        began = last = time.monotonic()
+        submitting.start()
+        while any(gang.ended is None for gang in gangs.values()) and last - began < limit:
+            time.sleep(PERIOD)
+            now = time.monotonic()
+            self._sample(side, gangs, now, now - last, hold)
+            last = now
+        result = self._told(gangs, began, last)
+        submitting.join(30)
+        idle = side.idle()
+        return result | ({} if idle is None else {"idle_gpu_min_by_meter": round(idle / 60, 1)})
+
+    def _sample(self, side: Side, gangs: dict[str, Seen], now: float, seconds: float, hold: float) -> None:
+        bound, alive = self._counted(side.label)
+        partly = [name for name, gang in gangs.items() if gang.ended is None and 0 < bound[name] < gang.size]
+        self.samples += 1
+        self.partly += bool(partly)
+        self.most = max(self.most, len(partly))
+        for name, gang in gangs.items():
+            if gang.ended is not None:
+                continue
+            if name in partly:
+                gang.partial += seconds
+                self.in_vain += bound[name] * GPUS * seconds
+            if alive[name] == gang.size:
+                gang.whole = gang.whole or now
+                self.used += gang.size * GPUS * seconds
+            if gang.whole is not None and now - gang.whole >= hold:
+                gang.ended = now
+                threading.Thread(target=self._end, args=(f"{side.label}={name}",), daemon=True).start()
+
+    def _end(self, selector: str) -> None:
+        """Its processes end well, on both sides alike."""
+        asked = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={quote(selector)}"
+        for pod in self.rig.api.items(asked):
+            self.rig.end_pod(self.namespace, pod["metadata"]["name"], 0)
+
+    def _counted(self, label: str) -> tuple[Counter[str], Counter[str]]:
+        """Per gang: pods that hold a node, and pods that run. One list is one moment."""
+        bound, alive = Counter[str](), Counter[str]()
+        for pod in self.rig.pods(self.namespace):
+            name, phase = pod["metadata"].get("labels", {}).get(label), pod["status"].get("phase")
+            if name and pod["spec"].get("nodeName") and phase in ("Pending", "Running"):
+                bound[name] += 1
+                alive[name] += phase == "Running"
+        return bound, alive
+
+    def _told(self, gangs: dict[str, Seen], began: float, last: float) -> dict[str, Any]:
+        done = [gang for gang in gangs.values() if gang.ended is not None]
+        return {
+            "finished": len(done),
+            "makespan_s": round(last - began, 1),
+            "samples": self.samples,
+            "samples_with_a_partly_bound_gang": self.partly,
+            "most_partly_bound_at_once": self.most,
+            "longest_partly_bound_s": round(max(gang.partial for gang in gangs.values()), 1),
+            "gpu_min_held_by_partial_gangs": round(self.in_vain / 60, 1),
+            "gpu_min_of_whole_gangs": round(self.used / 60, 1),
+        }

@@ -1,0 +1,170 @@
+"""Gangs on a cluster: how soon one starts, what competing ones hold in vain, and how soon an interrupted one is back. On the test cluster
+(real API server, Volcano and kube-scheduler; nodes that pretend to have 8 GPUs), so seconds of machines and images are not in it.
+
+The baseline is the same pods as plain batch/v1 Jobs under kube-scheduler, and for recovery our own executor with its guardian asleep.
+`python benchmarks/gangs.py [--small] [--json]`; parts in benchmarks/gang_contest.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.gang_contest import Contest, Plain, Ratchet, plain_job
+from contracts.ids import digest, digest_file
+from contracts.training import JobState, JobStatus
+from tests.cluster.bench import Bench
+from tests.cluster.interruptions import WANTED
+from tests.cluster.rig import build
+from tests.cluster.rig.api import until
+from tests.cluster.rig.cluster import Rig
+from tests.cluster.watcher import Watcher
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZES = (4, 4, 4, 4, 4, 8, 8, 8, 8, 8, 12, 12, 12, 12, 16, 16, 16, 24, 24, 32)
+"""Nodes of the competing gangs: 236 together."""
+LIMIT, NEVER = 30.0, 1e9
+"""cluster.half_alive with the guardian, and where it sleeps."""
+
+
+def code_digest() -> str:
+    """Of what is measured, of the test cluster, and of this."""
+    files = [path for room in ("k8s", "contracts", "tests/cluster/rig") for path in sorted((ROOT / room).glob("*.py"))]
+    files += sorted((ROOT / "benchmarks").glob("gang*.py"))
+    return digest([[path.relative_to(ROOT).as_posix(), digest_file(path)] for path in files])
+
+
+def running(status: JobStatus) -> bool:
+    return status.state is JobState.RUNNING
+
+
+def start(rig: Rig, folder: Path, plain: bool) -> float:
+    """Seconds from asking for the third node to all three pods running."""
+    with rig.namespace() as namespace:
+        rig.fake_nodes(WANTED - 1)
+        if plain:
+            rig.api.call("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", plain_job("gang", WANTED))
+        else:
+            bench = Bench(rig, namespace, folder)
+            bench.executor.submit(bench.spec(nodes=WANTED), 1)
+        until(lambda: len(rig.pods(namespace)) == WANTED, 30, "the pods")
+        time.sleep(2)  # both schedulers have tried
+        began = time.monotonic()
+        rig.fake_nodes(1)
+        until(lambda: len(rig.pods(namespace, "Running")) == WANTED, 60, "the gang")
+        return time.monotonic() - began
+
+
+def starts(rig: Rig, folder: Path, repeats: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"pods": WANTED, "gpus_per_pod": 8, "repeats": repeats}
+    for name, plain in (("ratchet", False), ("plain_jobs", True)):
+        seconds = [start(rig, folder / f"{name}-{number}", plain) for number in range(repeats)]
+        found[name] = {"median_s": round(median(seconds), 2), "max_s": round(max(seconds), 2)}
+    return found
+
+
+def contest(rig: Rig, folder: Path, nodes: int, sizes: tuple[int, ...], hold: float, limit: float, seed: int) -> dict[str, Any]:
+    """All gangs want to run for `hold` seconds each; who holds what in vain until then."""
+    found: dict[str, Any] = {"nodes": nodes, "gangs": len(sizes), "wanted_nodes": sum(sizes), "each_runs_s": hold, "limit_s": limit}
+    for name, side in (("ratchet", Ratchet), ("plain_jobs", Plain)):
+        with rig.namespace() as namespace:
+            rig.fake_nodes(nodes)
+            found[name] = Contest(rig, namespace, side, sizes, seed).run(folder / name, hold, limit)
+    return found
+
+
+def recovery(rig: Rig, folder: Path, silent: bool, guarded: bool, window: float) -> dict[str, Any]:
+    """A gang of three loses a pod or a node; observed for `window` seconds after it at most."""
+    with rig.namespace() as namespace, Watcher(rig, namespace, WANTED) as watcher:
+        bench = Bench(rig, namespace, folder, half_alive=LIMIT if guarded else NEVER)
+        rig.fake_nodes(WANTED + 1)
+        spec = bench.spec(nodes=WANTED)
+        bench.executor.submit(spec, 1)
+        bench.until(spec, running)
+        until(lambda: 0 in watcher.whole, 10, "a whole gang")
+        pod = rig.pods(namespace)[0]
+        began = time.monotonic()
+        if silent:
+            rig.silence(pod["spec"]["nodeName"])
+        else:
+            name = pod["metadata"]["name"]
+            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+            rig.api.call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+        back = _observed(bench, spec.name, lambda: 1 in watcher.whole, began + window)
+        meter = bench.executor.meter(spec.name)
+        return {
+            "whole_after_s": round(watcher.whole[1] - began, 1) if back else None,
+            "watched_s": round(time.monotonic() - began, 1),
+            "half_alive_s": round(watcher.longest, 1),
+            "idle_gpu_min": round(meter.idle / 60, 2),
+            "lost_gpu_min": round(meter.lost / 60, 2),
+            "preemptions": meter.preemptions,
+        }
+
+
+def _observed(bench: Bench, name: str, holds: Callable[[], bool], end: float) -> bool:
+    """Whether it came to hold before `end`; one more look lets the meter count up to then."""
+    while not (held := holds()) and time.monotonic() < end:
+        bench.executor.observe(name)
+        time.sleep(0.2)
+    time.sleep(1.2)
+    bench.executor.observe(name)
+    return held
+
+
+def measured(rig: Rig, folder: Path, small: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    say("one gang's start")
+    found: dict[str, Any] = {"start_after_third_node": starts(rig, folder / "start", 1 if small else 5)}
+    sizes, hold, limit = ((2, 2, 3, 4, 4), 3.0, 20.0) if small else (SIZES, 20.0, 180.0)
+    found["contests"] = []
+    for seed in (1,) if small else (1, 2):
+        say(f"{len(sizes)} gangs compete, order {seed}")
+        found["contests"].append(contest(rig, folder / f"contest-{seed}", 8 if small else 128, sizes, hold, limit, seed))
+    found["recovery"] = {"half_alive_limit_s": LIMIT, "node_grace_s": 12}
+    for silent in (False,) if small else (False, True):
+        for guarded in (True, False):
+            what = f"{'silent_node' if silent else 'evicted_pod'}{'' if guarded else '_without_guardian'}"
+            say(f"recovery: {what}")
+            found["recovery"][what] = recovery(rig, folder / what, silent, guarded, 90)
+    return found
+
+
+@click.command()
+@click.option("--small", is_flag=True, help="A few nodes, under a minute; nothing is kept.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks" / "results" / "gangs.json")
+def main(small: bool, as_json: bool, out: Path) -> None:
+    """Runs on a cluster of its own; about ten minutes."""
+    build.build([*build.PLANE, *build.VOLCANO, "kube-scheduler"], lambda words: click.echo(words, err=True))
+    began = time.monotonic()
+
+    def say(words: str) -> None:
+        click.echo(f"{time.monotonic() - began:5.0f} s  {words}", err=True)
+
+    with tempfile.TemporaryDirectory(prefix="rg-") as folder:
+        rig = Rig(Path(folder) / "g", say)
+        rig.up(kube_scheduler=True, guarded=True)
+        try:
+            found = measured(rig, Path(folder) / "runs", small, say)
+        finally:
+            rig.down()
+    said = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "code": code_digest()[:12], "cores": os.cpu_count(), **found}
+    if not small:
+        out.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    click.echo(json.dumps(said, indent=None if as_json else 2))
+
+
+if __name__ == "__main__":
+    main()

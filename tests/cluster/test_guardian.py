@@ -1,0 +1,170 @@
+"""The guardian where nobody else would mend a gang: there in part with an autoscaler that brings nothing, or alive in name only.
+And where it must keep its hands off: machines that are on their way take minutes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import Retryable
+from contracts.runfolder import BEAT
+from contracts.training import JobState, JobStatus
+from k8s.client import JOB, NODE_POOL
+from k8s.gangs import State
+from k8s.guardian import SILENT
+from k8s.objects import manifest
+from k8s.pools import dynamic_pool
+from tests.cluster.bench import BOUGHT, Bench
+from tests.cluster.rig.api import until
+from tests.cluster.rig.cluster import KARPENTER, Rig
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 20
+
+
+def bought(rig: Rig, namespace: str, folder: Path, kind: str, most: int = 4) -> Bench:
+    """With a pool of up to `most` machines."""
+    slow(rig, 0)
+    bench = Bench(rig, namespace, folder, BOUGHT, half_alive=LIMIT, pool={"kind": kind, "max_nodes": most})
+    if kind == "dynamic":
+        bench.cluster.apply(NODE_POOL, manifest(dynamic_pool(bench.settings, BOUGHT)))
+    return bench
+
+
+def slow(rig: Rig, seconds: int) -> None:
+    """From now on, a machine takes so long to become a node."""
+    named = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}}
+    rig.apply(named | {"spec": {"nodeRegistrationDelay": f"{seconds}s"}})
+
+
+def whole(status: JobStatus) -> bool:
+    return status.state is JobState.RUNNING
+
+
+def gone(status: JobStatus) -> bool:
+    return status.state is JobState.ENDED
+
+
+def claims(rig: Rig) -> set[str]:
+    found = rig.api.items(f"{KARPENTER}/nodeclaims")
+    return {claim["metadata"]["name"] for claim in found if "deletionTimestamp" not in claim["metadata"]}
+
+
+def nodes(rig: Rig) -> int:
+    return len(rig.api.items("/api/v1/nodes"))
+
+
+def two_idle_nodes(bench: Bench) -> None:
+    """Of the pool, left by a gang that has ended."""
+    first = bench.spec(nodes=2, plan="b")
+    bench.executor.submit(first, 1)
+    bench.until(first, whole)
+    bench.executor.cancel(first.name)
+    bench.until(first, gone)
+    until(lambda: not bench.rig.pods(bench.namespace), 60, "the end of the first gang")  # garbage collection learns of Jobs late
+    assert nodes(bench.rig) == 2
+
+
+def states(bench: Bench) -> set[State]:
+    return {look.state for look in bench.restarted().guardian.look()}
+
+
+def test_a_half_present_gang_stays_so_until_the_guardian_gives_its_idle_nodes_back(
+    karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path
+) -> None:
+    bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "dynamic")
+    two_idle_nodes(bench)
+    idle, spec = claims(bench.rig), bench.spec(nodes=4)
+    bench.executor.submit(spec, 1)  # and nobody observes: the guardian sleeps
+    until(lambda: states(bench) == {State.HALF_PRESENT}, 20, "the deadlock")
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        assert bench.rig.pods(bench.namespace, "Running") == []
+        assert claims(bench.rig) == idle, "the autoscaler brings nothing"
+        time.sleep(0.5)
+    bench.until(spec, whole, LIMIT + 20)
+    assert any("gave back 2 idle nodes" in words for words in bench.said), bench.said
+    assert not idle & claims(bench.rig)
+    assert len({pod["spec"]["nodeName"] for pod in bench.rig.pods(bench.namespace, "Running")}) == 4
+    assert bench.executor.meter(spec.name).preemptions == 0
+
+
+def test_a_node_with_somebody_elses_pod_is_not_given_back(karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path) -> None:
+    bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "dynamic")
+    two_idle_nodes(bench)
+    taken = sorted(node["metadata"]["name"] for node in bench.rig.api.items("/api/v1/nodes"))[0]
+    container = {"name": "other", "image": "pretended", "resources": {"requests": {"cpu": "1"}}}
+    pod = {"metadata": {"name": "other"}, "spec": {"nodeName": taken, "containers": [container]}}
+    bench.rig.api.call("POST", f"/api/v1/namespaces/{bench.namespace}/pods", pod)
+    spec = bench.spec(nodes=4)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, lambda _: bool(bench.said), LIMIT + 20)
+    assert "gave back 1 idle nodes" in bench.said[0]
+    assert bench.rig.api.get(f"/api/v1/nodes/{taken}") is not None
+    assert bench.rig.api.get(f"/api/v1/namespaces/{bench.namespace}/pods/other")["status"]["phase"] == "Running"
+
+
+def test_machines_on_their_way_are_waited_for_longer_than_the_limit(karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path) -> None:
+    bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "static")
+    spec = bench.spec(nodes=3)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, whole)
+    rest = claims(bench.rig)
+    slow(bench.rig, 2 * LIMIT)
+    lost = sorted(rest)[0]
+    bench.rig.api.call("DELETE", f"{KARPENTER}/nodeclaims/{lost}")
+    until(lambda: states(bench) & {State.WAITING}, 20, "the wait")
+    status = bench.until(spec, lambda status: status.incarnation == 2 and whole(status), 3 * LIMIT + 20)
+    assert status.incarnation == 2
+    assert rest - {lost} <= claims(bench.rig), "what was there was kept"
+    assert bench.said == []
+
+
+def test_a_static_pool_of_a_name_whose_nodes_still_go_is_waited_for(karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path) -> None:
+    bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "static", most=2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, whole)
+    name = bench.gang()["metadata"]["name"]
+    bench.executor.cancel(spec.name)
+    until(lambda: bench.cluster.get(JOB, name, bench.namespace) is None, 20, "the Job's end")
+    waited = ""
+    for _ in range(100):
+        try:
+            bench.executor.submit(spec, 1)  # what was asked for and never said a word is asked for again
+            break
+        except Retryable as error:
+            waited = str(error)
+            time.sleep(0.2)
+    assert "an earlier pool" in waited
+    bench.until(spec, whole)
+    assert len(claims(bench.rig)) == 2
+
+
+def test_a_process_that_falls_silent_restarts_its_gang(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    bench = Bench(rig, namespace, tmp_path, half_alive=LIMIT)
+    rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, whole)
+    beats = 0
+
+    def beat(status: JobStatus) -> bool:
+        nonlocal beats
+        beats += 1
+        for who in (0, 1) if beats < 10 or status.incarnation > 1 else (0,):
+            path = bench.executor.folders.run(spec) / f"i{max(status.incarnation, 1)}" / f"{BEAT}{who}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(str(beats))
+        return status.incarnation == 2 and whole(status)
+
+    bench.until(spec, beat, SILENT + LIMIT + 20)
+    assert ["gives no sign of life" in words for words in bench.said] == [True], bench.said
+    assert "i1/beat-1" in bench.said[0]
+    assert bench.gang()["status"]["retryCount"] == 1
+    end = time.monotonic() + 5
+    bench.until(spec, lambda status: beat(status) and time.monotonic() > end, 20)
+    assert len(bench.said) == 1, "and whoever beats is left alone"
