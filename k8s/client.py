@@ -6,6 +6,7 @@ own words. Knows paths and verbs; refuses to know what objects mean.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,8 @@ Query = list[tuple[str, str]]
 FIELD_MANAGER = "ratchet"
 TIMEOUT = 30.0
 """Seconds of one request."""
+SLACK = 10.0
+"""Seconds beyond a watch's own end after which a server that says nothing counts as gone."""
 
 
 class Kind(NamedTuple):
@@ -77,8 +80,8 @@ class Cluster(Protocol):
     ) -> Iterator[Object]:
         """Events {type, object} after `since`, bookmarks too, for at most so many seconds. Expired where `since` is too old."""
 
-    def delete(self, kind: Kind, name: str, namespace: str | None = None, grace: int | None = None) -> None:
-        """In the background; nothing happens where it is gone."""
+    def delete(self, kind: Kind, name: str, namespace: str | None = None, grace: int | None = None, uid: str | None = None) -> None:
+        """In the background; nothing happens where it is gone, or where another object than `uid` has the name now."""
 
 
 class KubernetesCluster:
@@ -107,7 +110,7 @@ class KubernetesCluster:
         self, kind: Kind, since: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, seconds: float = 240.0
     ) -> Iterator[Object]:
         query = [("watch", "true"), ("resourceVersion", since), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(int(seconds) or 1))]
-        response = self._call("GET", _path(kind, namespace), query + _selector(labels), timeout=(TIMEOUT, seconds + TIMEOUT))
+        response = self._call("GET", _path(kind, namespace), query + _selector(labels), timeout=(TIMEOUT, seconds + SLACK))
         stream = response.response
         try:
             yield from self._events(stream)
@@ -129,9 +132,12 @@ class KubernetesCluster:
         except (HTTPError, OSError) as error:
             raise Retryable(f"the watch broke off: {error}") from error
 
-    def delete(self, kind: Kind, name: str, namespace: str | None = None, grace: int | None = None) -> None:
-        options: Object = {"propagationPolicy": "Background"} | ({} if grace is None else {"gracePeriodSeconds": grace})
-        self._json("DELETE", _path(kind, namespace, name), [], options, absent=True)
+    def delete(self, kind: Kind, name: str, namespace: str | None = None, grace: int | None = None, uid: str | None = None) -> None:
+        options: Object = {"propagationPolicy": "Background"}
+        options |= {} if grace is None else {"gracePeriodSeconds": grace}
+        options |= {} if uid is None else {"preconditions": {"uid": uid}}
+        with contextlib.suppress(Taken):  # the precondition does not hold: it is another one's turn
+            self._json("DELETE", _path(kind, namespace, name), [], options, absent=True)
 
     def _json(
         self,
@@ -234,4 +240,5 @@ def connect(context: str | None) -> KubernetesCluster:
         except config.ConfigException:
             raise ConfigError("there is no kubeconfig and no service account; set KUBECONFIG or cluster.context") from error
     settings.retries = False  # a request that failed is ours to try again
+    settings.connection_pool_maxsize = 32  # each watch holds one
     return KubernetesCluster(client.ApiClient(settings))

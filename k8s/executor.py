@@ -170,6 +170,8 @@ class KubernetesExecutor:
             look = None if note.get("ended") else self._look(note["name"])
             if look is not None and look.state is not State.ENDED:
                 return self._alive(run, note, look)
+            if look is None and not note.get("ended") and self.cluster.get(JOB, note["name"], self.settings.namespace) is not None:
+                return JobStatus(state=JobState.PENDING, incarnation=self._newest(run)[0])  # newer than our mirror
             return self._ended(run, note, look)
 
     def _alive(self, run: Path, note: Object, look: Look) -> JobStatus:

@@ -40,6 +40,8 @@ class Pod:
     """A pod of a gang."""
 
     name: str
+    uid: str
+    """Names come again with each restart; this does not."""
     version: int
     """Restarts of its Job when it was made."""
     phase: str
@@ -120,6 +122,7 @@ def pod_of(pod: Object) -> Pod:
     scheduled: Object = next((c for c in status.get("conditions", ()) if c["type"] == "PodScheduled"), {})
     return Pod(
         name=meta["name"],
+        uid=meta.get("uid", ""),
         version=int(meta.get("annotations", {}).get(VERSION, 0)),
         phase=status.get("phase", "Pending"),
         node=pod["spec"].get("nodeName"),

@@ -17,6 +17,7 @@ from contracts.runfolder import BEAT_SECONDS
 from k8s.client import JOB, NODE, NODE_CLAIM, POD, Cluster, Object
 from k8s.gang import GANG, RATCHET
 from k8s.gangs import Act, Gang, Node, State, due, gang_of, node_of, state_of
+from k8s.mirror import Mirrors
 
 SILENT = 4 * BEAT_SECONDS
 """Seconds without a heartbeat after which a process counts as silent."""
@@ -47,18 +48,19 @@ class Look:
 
 
 class Guardian:
-    """One for a namespace. Not thread-safe: whoever has it calls `look`, then `mend`."""
+    """One for a namespace, over mirrors of what is in it. Not thread-safe: whoever has it calls `look`, then `mend`."""
 
     def __init__(self, cluster: Cluster, settings: ClusterSettings, beats: Beats, clock: Callable[[], float] = time.monotonic) -> None:
         self.cluster, self.settings, self.beats, self.clock = cluster, settings, beats, clock
+        self.mirrors = Mirrors(cluster)
         self._memory: dict[str, Memory] = {}
 
     def look(self, names: Sequence[str] | None = None) -> list[Look]:
-        """All gangs of the namespace, or those of `names`."""
+        """All gangs of the namespace, or those of `names`. Retryable while the API server is away."""
         namespace = self.settings.namespace
-        jobs = self.cluster.list(JOB, namespace, RATCHET).items
-        pods = self.cluster.list(POD, namespace, RATCHET).items
-        nodes = {node.name: node for node in map(node_of, self.cluster.list(NODE).items)}
+        jobs = self.mirrors.objects(JOB, namespace, RATCHET)
+        pods = self.mirrors.objects(POD, namespace, RATCHET)
+        nodes = {node.name: node for node in map(node_of, self.mirrors.objects(NODE))}
         coming = [claim for claim in self._claims() if not _arrived(claim)]
         looks = [self._look(gang_of(job, pods), nodes, coming) for job in jobs if names is None or job["metadata"]["name"] in names]
         self._memory = {name: memory for name, memory in self._memory.items() if name in {job["metadata"]["name"] for job in jobs}}
@@ -99,7 +101,7 @@ class Guardian:
 
     def _restart(self, look: Look) -> str:
         for pod in look.gang.pods:
-            self.cluster.delete(POD, pod.name, self.settings.namespace, grace=0)
+            self.cluster.delete(POD, pod.name, self.settings.namespace, grace=0, uid=pod.uid)
         return f"restarted {look.gang.name} after {look.lasted:.0f} s: {look.why}"
 
     def _release(self, look: Look) -> str:
@@ -117,7 +119,7 @@ class Guardian:
         """Machines of our pools, ordered or there, that nobody has given back."""
         if self.settings.pool.kind == "none":
             return []
-        return [claim for claim in self.cluster.list(NODE_CLAIM, labels=RATCHET).items if "deletionTimestamp" not in claim["metadata"]]
+        return [claim for claim in self.mirrors.objects(NODE_CLAIM, labels=RATCHET) if "deletionTimestamp" not in claim["metadata"]]
 
 
 def _node(claim: Object) -> str:

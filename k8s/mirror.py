@@ -1,23 +1,25 @@
-"""A mirror of all objects of a kind: list, then watch from there; when the place has expired, list again. Survives API servers that
-come and go. It knows freshness; it refuses to know what objects mean.
+"""A mirror of all objects of a kind: list, then watch from there; when the place has expired or the server was away, list again. It knows
+freshness; it refuses to know what objects mean.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from contracts.errors import RatchetError
+from contracts.errors import RatchetError, Retryable
 from k8s.client import Cluster, Expired, Kind, Object
 
-WATCH_SECONDS = 240.0
+WATCH_SECONDS = 20.0
+"""Of one watch. Short, because a server that fell silent is noticed only at its end."""
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before another try, the last one for ever: an API server that comes back is not trampled."""
+FIRST_SECONDS = 30.0
+"""How long whoever asks first waits for the first list."""
 
 
 class Mirror:
-    """Runs in a thread of its own between `start` and `stop`."""
+    """Begins with the first question, in a thread of its own."""
 
     def __init__(
         self,
@@ -29,33 +31,29 @@ class Mirror:
     ) -> None:
         self.cluster, self.kind, self.namespace, self.labels, self.seconds = cluster, kind, namespace, labels, seconds
         self.lists = 0
-        """How often everything was listed anew."""
-        self.problem = ""
-        """Why it is behind, in words; empty: it is not."""
+        """How often everything was listed."""
+        self._problem = ""
         self._objects: dict[str, Object] = {}
         self._version = ""
-        self._seen = -1.0
         self._lock = threading.Lock()
+        self._heard = threading.Event()
         self._stop = threading.Event()
-        self._changed: Callable[[], None] = lambda: None
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"mirror-{kind.plural}")
-
-    def start(self, changed: Callable[[], None] = lambda: None) -> Mirror:
-        """`changed` is called after each event, in the mirror's thread."""
-        self._changed = changed
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        self._stop.set()
+        self._thread: threading.Thread | None = None
 
     def objects(self) -> list[Object]:
+        """As of the newest event. Retryable while the server is away."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True, name=f"mirror-{self.kind.plural}")
+            self._thread.start()
+        self._heard.wait(FIRST_SECONDS)
+        if self._problem or not self._heard.is_set():
+            raise Retryable(self._problem or f"the API server has not listed {self.kind.plural} within {FIRST_SECONDS:g} s")
         with self._lock:
             return list(self._objects.values())
 
-    def age(self) -> float:
-        """Seconds since the server last spoke; infinite before the first list."""
-        return float("inf") if self._seen < 0 else time.monotonic() - self._seen
+    def stop(self) -> None:
+        """Ends with the watch at hand."""
+        self._stop.set()
 
     def _run(self) -> None:
         failures = 0
@@ -63,12 +61,13 @@ class Mirror:
             try:
                 if not self._version:
                     self._list()
+                    failures = 0
                 self._follow()
-                failures, self.problem = 0, ""
             except Expired:
                 self._version = ""
             except RatchetError as error:
-                self.problem = str(error)
+                self._problem, self._version = str(error), ""
+                self._heard.set()
                 self._stop.wait(PAUSES[min(failures, len(PAUSES) - 1)])
                 failures += 1
 
@@ -76,23 +75,40 @@ class Mirror:
         items, version = self.cluster.list(self.kind, self.namespace, self.labels)
         with self._lock:
             self._objects = {_key(item): item for item in items}
-        self._version, self._seen, self.lists, self.problem = version, time.monotonic(), self.lists + 1, ""
-        self._changed()
+        self._version, self._problem, self.lists = version, "", self.lists + 1
+        self._heard.set()
 
     def _follow(self) -> None:
         for event in self.cluster.watch(self.kind, self._version, self.namespace, self.labels, self.seconds):
             if self._stop.is_set():
                 return
-            item, self._seen = event["object"], time.monotonic()
-            self._version = item["metadata"]["resourceVersion"]
-            if event["type"] == "BOOKMARK":
-                continue
+            item = event["object"]
             with self._lock:
                 if event["type"] == "DELETED":
                     self._objects.pop(_key(item), None)
-                else:
+                elif event["type"] != "BOOKMARK":
                     self._objects[_key(item)] = item
-            self._changed()
+            self._version = item["metadata"]["resourceVersion"]
+
+
+class Mirrors:
+    """One for each kind, place and labels that is asked for."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._mirrors: dict[tuple[Kind, str | None, tuple[tuple[str, str], ...]], Mirror] = {}
+
+    def objects(self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> list[Object]:
+        """As a list from the server, without asking it again."""
+        key = (kind, namespace, tuple(sorted((labels or {}).items())))
+        if key not in self._mirrors:
+            self._mirrors[key] = Mirror(self.cluster, kind, namespace, labels)
+        return self._mirrors[key].objects()
+
+    def stop(self) -> None:
+        """All of them."""
+        for mirror in self._mirrors.values():
+            mirror.stop()
 
 
 def _key(item: Object) -> str:
