@@ -85,7 +85,7 @@ max_tokens = 48
 SMALL = {"warmup_steps": 5, "steps": 60, "gradient_checkpointing": False, "cpus": 1, "save_every": 60, "micro_batch": 16}
 """A model of 0.7 million weights; the same number of steps for every recipe and for the oracle."""
 RECIPES: dict[Method, dict[str, Any]] = {
-    Method.SFT: {**SMALL, "learning_rate": 1e-3, "batch": 16, "max_length": 128},
+    Method.SFT: {**SMALL, "learning_rate": 7e-4, "batch": 16, "max_length": 128},
     Method.DPO: {**SMALL, "learning_rate": 5e-4, "batch": 16, "max_length": 128, "losses": {"sigmoid": 0.2, "sft": 1.0}},
     Method.GRPO: {
         **SMALL,
@@ -334,7 +334,9 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
         known.write_text(json.dumps(oracle(bench, data, place, start)))
     before, best = json.loads((place / "base.json").read_bytes()), json.loads(known.read_bytes())
     after = right(trained, bench.world.test) if trained else before
-    verdict = bench.gate(edition, start, place / "model", trained).result.value if trained else "fail"
+    verdict = bench.gate(edition, start, place / "model", trained) if trained else None
+    slices = _by_slice(bench.world.test, before, after)
+    judged = next((check.reason for check in verdict.checks if check.check == "slices"), "") if verdict else ""
     row = {
         "cell": cell.name,
         "task": cell.task,
@@ -343,12 +345,13 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
         "seed": cell.seed,
         "chosen": choice.method.value,
         "trained": trained is not None,
-        "gate": verdict,
+        "gate": verdict.result.value if verdict else "fail",
+        "named": [name for name in slices if f"slice:{name}" in judged],
         "base": _mean(before),
         "gain": _mean(after) - _mean(before),
         "lower": _lower(before, after),
         "oracle_gain": _mean(best) - _mean(before),
-        "slices": _by_slice(bench.world.test, before, after),
+        "slices": slices,
         "facts": data.facts.model_dump(mode="json"),
         "code": code_digest()[:12],
         "seconds": round(time.monotonic() - began, 1),

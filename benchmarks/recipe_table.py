@@ -26,7 +26,8 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
         "trained": len(trained),
         "improved": _share(trained, lambda row: row["lower"] > 0),
         "kept": len(kept),
-        "kept_with_a_silent_loss": [row["cell"] for row in kept if row["worst_slice"] < -HARM],
+        "kept_with_a_loss": [row["cell"] for row in kept if row["worst_slice"] < -HARM],
+        "kept_with_a_silent_loss": [row["cell"] for row in kept if _silent(row)],
         "worth": len(worth),
         "of_the_oracle": _pooled(worth),
         "of_the_oracle_interval": _bootstrap(worth),
@@ -38,6 +39,11 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
             for helps in (True, False)
         },
     }
+
+
+def _silent(row: Result) -> list[str]:
+    """Slices that truly lost, and that the gate's verdict does not name as lower."""
+    return [name for name, gain in row["slices"].items() if gain < -HARM and name not in row["named"]]
 
 
 def _share(rows: Sequence[Result], holds: Callable[[Result], bool]) -> float | None:
@@ -94,6 +100,7 @@ def _claims(found: Mapping[str, Any]) -> list[str]:
     return [
         f"- True accuracy rose beyond doubt (lower end of the paired 95 % interval above 0) in {improved}.",
         f"- Of the oracle's gain, over the {found['worth']} cells in which it is at least {WORTH}: {reached}{between}.",
-        f"- Passed by the gate: {found['kept']}; of these, with a slice that truly lost more than {HARM:.0%}: {silent}.",
+        f"- Passed by the gate: {found['kept']}; of these, with a slice that truly lost more than {HARM:.0%}: "
+        f"{len(found['kept_with_a_loss'])}; of these, without the verdict naming that slice as lower: {silent}.",
         "- " + "; ".join(f"{name}: {n}" for name, n in found["do_not_train"].items()) + ".",
     ]

@@ -77,8 +77,9 @@ class Slices:
         if doubtful:
             said = "; ".join(_show(c) for c in doubtful)
             return _result(self, Result.INCONCLUSIVE, f"it may lose more than {self._settings.slice_margin:g}: {said}")
-        worst = min(slices, key=lambda c: c.difference.estimate, default=None)
-        return _result(self, Result.PASS, f"{len(slices)} slices judged" + (f", the least is {_show(worst)}" if worst else ""))
+        lower = sorted((c for c in slices if c.difference.estimate < 0), key=lambda c: c.difference.estimate)
+        said = f"; lower, within the margin: {'; '.join(_show(c) for c in lower)}" if lower else ", none of them lower"
+        return _result(self, Result.PASS, f"{len(slices)} slices judged{said}")
 
 
 class Agreement:
