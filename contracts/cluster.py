@@ -72,7 +72,7 @@ class ClusterSettings(Frozen):
     half_alive: Seconds = 60.0
     """No gang is partly alive, and no paid node stands idle for a gang that cannot start, for longer than this."""
     pending: Seconds = 3600.0
-    """A gang that has not started after so long is given up: its incarnation counts as lost."""
+    """A gang that has not started after so long, or is not whole again, is given up: its incarnation counts as lost."""
     failure_margin: Annotated[int, Field(ge=0)] = 3
     """Restarts beyond training.max_restarts that Volcano may make while our service is away."""
     cap_run: Money | None = None

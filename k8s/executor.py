@@ -183,6 +183,8 @@ class KubernetesExecutor:
             self._stop(run, f"stopped with a checkpoint: the line has spent its {self.settings.cap_month:.2f} of this month")
         elif meter.started is None and meter.waited > self.settings.pending and not note.get("stop"):
             self._stop(run, f"not started within {self.settings.pending:g} s: {look.why}", Outcome.LOST)
+        elif look.broken > self.settings.pending and not note.get("stop"):
+            self._stop(run, f"not whole again within {self.settings.pending:g} s: {look.why}", Outcome.LOST)
         running = look.state in (State.WHOLE, State.HALF_ALIVE)
         seen = status(run / f"i{number}", number, JobState.RUNNING if running else JobState.PENDING)
         return seen.model_copy(update={"reason": "" if running else look.why, "usage": meter.usage})

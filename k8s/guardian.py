@@ -31,6 +31,8 @@ class Memory:
 
     state: State = State.ABSENT
     since: float = 0.0
+    well: float | None = None
+    """When it was whole last; until then, when it was first seen."""
     beats: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Who -> (beat, when it changed last)."""
 
@@ -44,6 +46,8 @@ class Look:
     why: str
     lasted: float
     """Seconds in this state, as far as we have seen."""
+    broken: float
+    """Seconds since it was whole, in whatever states, as far as we have seen."""
     act: Act
 
 
@@ -76,7 +80,9 @@ class Guardian:
             state, why = State.WAITING, f"some of its pods would fit, and {awaited} nodes are on their way for the others"
         if state is not memory.state:
             memory.state, memory.since = state, quiet if state is State.HALF_ALIVE and who else now
-        return Look(gang, state, why, now - memory.since, due(state, memory.since, now, self.settings.half_alive))
+        if memory.well is None or state is State.WHOLE:
+            memory.well = now
+        return Look(gang, state, why, now - memory.since, now - memory.well, due(state, memory.since, now, self.settings.half_alive))
 
     def _silent(self, gang: Gang, memory: Memory, now: float) -> tuple[str, float]:
         """The process that has been silent for longest, if any has for too long, and since when."""
@@ -100,7 +106,9 @@ class Guardian:
         return said
 
     def _restart(self, look: Look) -> str:
-        for pod in look.gang.pods:
+        # Where Volcano has begun to restart it, what is left of older incarnations stands in the way; newer pods have done nothing.
+        older = [pod for pod in look.gang.pods if pod.version < (look.gang.version or 0)]
+        for pod in older or look.gang.pods:
             self.cluster.delete(POD, pod.name, self.settings.namespace, grace=0, uid=pod.uid)
         return f"restarted {look.gang.name} after {look.lasted:.0f} s: {look.why}"
 

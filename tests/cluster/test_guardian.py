@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
+from contracts.exits import Outcome
 from contracts.runfolder import BEAT
 from contracts.training import JobState, JobStatus
 from k8s.client import JOB, NODE_POOL
@@ -168,3 +169,16 @@ def test_a_process_that_falls_silent_restarts_its_gang(rig: Rig, namespace: str,
     end = time.monotonic() + 5
     bench.until(spec, lambda status: beat(status) and time.monotonic() > end, 20)
     assert len(bench.said) == 1, "and whoever beats is left alone"
+
+
+def test_a_gang_that_does_not_become_whole_again_is_given_up(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    bench = Bench(rig, namespace, tmp_path, half_alive=LIMIT, pending=LIMIT)
+    lost, _ = rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, whole)
+    rig.delete_nodes(lost)
+    status = bench.until(spec, gone, 2 * LIMIT + 20)
+    assert status.outcome is Outcome.LOST
+    assert "not whole again" in status.reason
+    until(lambda: not rig.pods(namespace), 30, "the end of what was left")

@@ -26,6 +26,13 @@ def test_a_gang_survives_what_befalls_its_pods_and_nodes(rig: Rig, namespace: st
     live(bench, dealt((EVICTED, DELETED, NODE, SILENT), COUNT - CLAIMS, SEED))
 
 
+def test_a_silent_node_counts_once_also_where_the_cluster_moves_first(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    """Its pod is told to end before the limit is over; Volcano takes the others and waits for it for ever."""
+    bench = Bench(rig, namespace, tmp_path, half_alive=30)
+    rig.fake_nodes(WANTED + 1)
+    live(bench, [SILENT])
+
+
 def test_a_gang_of_a_static_pool_survives_the_loss_of_its_machines(karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path) -> None:
     karpenter_rig.apply({"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}})
     pool = {"kind": "static", "max_nodes": WANTED}
