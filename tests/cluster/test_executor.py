@@ -12,7 +12,7 @@ import pytest
 from contracts.errors import Permanent, Retryable
 from contracts.exits import Outcome
 from contracts.training import JobState, JobStatus
-from k8s.client import JOB
+from k8s.client import JOB, Expired
 from k8s.mirror import Mirror
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
@@ -215,6 +215,52 @@ def test_a_mirror_follows_through_restarts_and_expired_places(bench: Bench) -> N
     bench.executor.cancel(spec.name)
     until(lambda: mirror.objects() == [], 30, "the job's end")
     mirror.stop()
+
+
+def test_a_place_that_has_expired_is_listed_again(bench: Bench) -> None:
+    bench.rig.kill("apiserver")
+    bench.rig.restart("apiserver")  # its watch cache begins anew: older places are gone
+    with pytest.raises(Expired):
+        list(bench.cluster.watch(JOB, "1", bench.namespace, seconds=2))
+    mirror = Mirror(bench.cluster, JOB, bench.namespace, seconds=2)
+    mirror._version = "1"
+    assert mirror.objects() == []
+    assert mirror.lists == 1
+    mirror.stop()
+
+
+def test_etcd_dies_while_a_gang_is_submitted(bench: Bench) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.rig.kill("etcd")
+    with pytest.raises(Retryable):
+        bench.executor.submit(spec, 1)
+    bench.rig.restart("etcd")
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        try:
+            bench.executor.submit(spec, 1)
+            break
+        except Retryable:
+            time.sleep(1)
+    bench.until(spec, running)
+    assert bench.gang()
+
+
+def test_what_a_gang_s_older_incarnation_writes_is_not_followed(bench: Bench) -> None:
+    """A trainer behind a network split goes on for a while: its words are there, and nobody goes by them."""
+    bench.rig.fake_nodes(3)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    bench.tell(spec, 1, "progress", 10)
+    evict(bench, bench.rig.pods(bench.namespace)[0]["metadata"]["name"])
+    status = bench.until(spec, lambda status: status.incarnation > 1 and running(status))
+    bench.tell(spec, status.incarnation, "progress", 11)
+    bench.tell(spec, 1, "progress", 99)
+    bench.end(spec, 1, "done", "said by a ghost")
+    seen = bench.executor.observe(spec.name)
+    assert (seen.state, seen.incarnation, seen.step) == (JobState.RUNNING, status.incarnation, 11)
 
 
 def _away(mirror: Mirror) -> bool:
