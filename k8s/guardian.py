@@ -33,6 +33,8 @@ class Memory:
     since: float = 0.0
     well: float | None = None
     """When it was whole last; until then, when it was first seen."""
+    said: str = ""
+    """What was done last, or should be: the same is said once."""
     beats: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Who -> (beat, when it changed last)."""
 
@@ -100,9 +102,13 @@ class Guardian:
             if look.act is Act.NOTHING:
                 continue
             try:
-                said.append(self._restart(look) if look.act is Act.RESTART else self._release(look))
+                words = self._restart(look) if look.act is Act.RESTART else self._release(look)
             except RatchetError as error:
-                said.append(f"could not {look.act} {look.gang.name}: {error}")
+                words = f"could not {look.act} {look.gang.name}: {error}"
+            memory = self._memory.setdefault(look.gang.name, Memory())
+            if memory.said != words:
+                said.append(words)
+            memory.said = words
         return said
 
     def _restart(self, look: Look) -> str:
