@@ -148,10 +148,13 @@ class KubernetesCluster:
         content: str = "application/json",
         absent: bool = False,
     ) -> Object:
-        response = self._call(method, path, query, body, content, absent=absent)
-        if response is None:
-            return {}
-        found: Object = json.loads(response.read() or b"{}")
+        from urllib3.exceptions import HTTPError
+
+        try:
+            response = self._call(method, path, query, body, content, absent=absent)
+            found: Object = json.loads(response.read() or b"{}") if response is not None else {}
+        except (HTTPError, OSError, ValueError) as error:
+            raise Retryable(f"the API server's answer broke off ({method} {path}): {error}") from error
         return found
 
     def _call(
@@ -196,7 +199,7 @@ def _refuse(status: int, what: str, words: str) -> None:
         raise Expired(text)
     if status == 409:
         raise Taken(text)
-    if status in (408, 429) or status >= 500 or status == 0:
+    if status in (401, 408, 429) or status >= 500 or status == 0 or (status == 403 and "exceeded quota" in words):
         raise Retryable(text)
     raise Permanent(text)
 

@@ -2,42 +2,37 @@
 
 Volcano restarts a gang that lost a pod, whole and by itself; its incarnation is then the Job's first one plus the restarts that the
 pods' annotation tells. Words and checkpoints come over the shared volume (contracts/runfolder.py), states from the API server.
-What was submitted is noted in the run folder before it is asked for, so that a repeat, or a later version of ours that would render
+What was submitted is noted before it is asked for, so that a repeat, or a later version of ours that would render
 it differently, finds it. It never decides to make another attempt.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from contracts.cluster import ClusterSettings
 from contracts.errors import Permanent, Retryable
 from contracts.exits import Outcome
-from contracts.files import FolderArtifacts, write_atomic
-from contracts.ids import canonical
+from contracts.files import FolderArtifacts
 from contracts.jsonfile import read_json
 from contracts.runfolder import BEAT, ENDED, RunFolders, disk, ended_status, incarnations, status
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
-from k8s import gangs
 from k8s.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, Cluster, Object, Taken
-from k8s.gang import GANG, JOB_NAME, LINE, RATCHET, Ground, render
+from k8s.gang import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET, Ground, render
 from k8s.gangs import Gang, State
 from k8s.guardian import Guardian, Look
 from k8s.meter import Meter, count, price_of
 from k8s.network import opening
-from k8s.objects import VolcanoJob, manifest
+from k8s.notes import Note, Notes
+from k8s.objects import manifest
 from k8s.pools import static_pool
 from k8s.profile import Profile
 
-NOTES, METER = "cluster.json", "meter.json"
-"""In the run folder: the Jobs that were asked for, and what they have cost."""
 LOOK_SECONDS = 1.0
 """Least time between two looks at the cluster: several questions in a row have one answer."""
 
@@ -62,6 +57,7 @@ class KubernetesExecutor:
         self.folders = RunFolders(root.resolve())
         self.artifacts = FolderArtifacts(artifacts_root.resolve())
         self.max_restarts, self.said = max_restarts, said
+        self.notes = Notes(self.folders.root / "cluster")
         self.guardian = Guardian(cluster, settings, self._beats)
         self._lock = threading.Lock()
         self._looked = -LOOK_SECONDS
@@ -70,19 +66,22 @@ class KubernetesExecutor:
     def submit(self, spec: JobSpec, incarnation: int) -> None:
         with disk(f"submit {spec.name}"):
             run = self.folders.claim(spec)
-            note = self._asked(run, incarnation)
+            note = next((n for n in self.notes.of(spec.name) if n.incarnation == incarnation and not n.created), None)
             if note is None and self._begun(spec, run, incarnation):
                 return
             if note is None:
                 self._afford(spec)
                 self._wait_for_room(spec)
                 self.folders.lay_out(spec, self.artifacts)
-                note = self._note(run, render(spec, self._ground(spec), incarnation), incarnation)
-        self._create(note)
+                job = render(spec, self._ground(spec), incarnation)
+                asked = Note(name=str(job.metadata.name), incarnation=incarnation, job=manifest(job), at=time.time())
+                note = self.notes.add(spec.name, asked)
+            self._create(note)
+            self.notes.change(spec.name, note.name, created=True)
 
     def _begun(self, spec: JobSpec, run: Path, incarnation: int) -> bool:
         """Whether this incarnation, or a later one, was started before. Retryable while an older one has still to end."""
-        if self._newest(run)[0] >= incarnation:
+        if self._newest(spec.name, run)[0] >= incarnation:
             return True
         now = self.observe(spec.name)
         if now.state in (JobState.ABSENT, JobState.ENDED):
@@ -90,12 +89,6 @@ class KubernetesExecutor:
         if now.incarnation < incarnation:
             raise Retryable(f"{spec.name}: incarnation {now.incarnation} has not ended; {incarnation} begins when it has")
         return True
-
-    def _asked(self, run: Path, incarnation: int) -> Object | None:
-        """The Job that was asked for as this incarnation and never seen: we died in between, or it did not begin."""
-        note = next((note for note in self._notes(run) if note["incarnation"] == incarnation), None)
-        begun = note is not None and (run / f"i{incarnation}").exists()
-        return None if note is None or begun or note.get("ended") else note
 
     def _ground(self, spec: JobSpec) -> Ground:
         return Ground(
@@ -105,12 +98,13 @@ class KubernetesExecutor:
             plan_folder=self.folders.plan_folder(spec),
             artifacts=self.artifacts.root,
             max_restarts=self.max_restarts,
+            installation=self.notes.installation,
         )
 
     def _afford(self, spec: JobSpec) -> None:
         refuse_what_cannot_be_metered(self.settings, self.profile)
         cap = self.settings.cap_month
-        if cap is not None and (spent := self.spent(time.time())) >= cap:
+        if cap is not None and (spent := self.notes.spent(time.time())) >= cap:
             raise Permanent(
                 f"the line has spent {spent:.2f} of its {cap:.2f} this month; {spec.name} is not started. Raise cluster.cap_month"
             )
@@ -125,31 +119,30 @@ class KubernetesExecutor:
         if waiting:
             raise Retryable(f"the gang {waiting[0].gang.name} waits for its nodes ({waiting[0].why}); {spec.name} comes after it")
 
-    def _note(self, run: Path, job: VolcanoJob, incarnation: int) -> Object:
-        note: Object = {"incarnation": incarnation, "name": job.metadata.name, "job": manifest(job), "at": time.time()}
-        write_atomic(run / NOTES, canonical([*self._notes(run), note]))
-        return note
-
-    def _notes(self, run: Path) -> list[Object]:
-        path = run / NOTES
-        found: list[Object] = json.loads(path.read_bytes()) if path.exists() else []
-        return found
-
-    def _create(self, note: Object) -> None:
-        """Pool and openings first, then the gang; each is found where it exists. A template that the API server would refuse is refused
-        here: the Job's own definition accepts it, and hangs."""
-        job = note["job"]
-        if self.cluster.get(JOB, note["name"], self.settings.namespace) is not None:
+    def _create(self, note: Note) -> None:
+        """Pool and openings first, then the gang; each is found where it exists, and none is left where the gang is refused. A template
+        that the API server would refuse is refused here: the Job's own definition accepts it, and hangs."""
+        job = note.job
+        if self.cluster.get(JOB, note.name, self.settings.namespace) is not None:
             return
         for task in job["spec"]["tasks"]:
-            meta = task["template"]["metadata"] | {"name": f"{note['name']}-{task['name']}-dry", "namespace": self.settings.namespace}
+            meta = task["template"]["metadata"] | {"name": f"{note.name}-{task['name']}-dry", "namespace": self.settings.namespace}
             self.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": task["template"]["spec"]}, dry_run=True)
-        if self.settings.pool.kind == "static":
-            self._wait_for_old_pool(note["name"])
-            self.cluster.apply(NODE_POOL, manifest(static_pool(note["name"], job["spec"]["minAvailable"], self.settings, self.profile)))
-        self.cluster.apply(NETWORK_POLICY, manifest(opening(note["name"], self.settings.namespace)))
-        with contextlib.suppress(Taken):  # by another of us, or ourselves before a crash
-            self.cluster.create(JOB, job)
+        try:
+            if self.settings.pool.kind == "static":
+                self._wait_for_old_pool(note.name)
+                pool = static_pool(note.name, job["spec"]["minAvailable"], self.settings, self.profile)
+                self.cluster.apply(NODE_POOL, self._ours(manifest(pool)))
+            self.cluster.apply(NETWORK_POLICY, self._ours(manifest(opening(note.name, self.settings.namespace))))
+            with contextlib.suppress(Taken):  # by another of us, or ourselves before a crash
+                self.cluster.create(JOB, job)
+        except Permanent:
+            self._delete(note.name)
+            raise
+
+    def _ours(self, body: Object) -> Object:
+        body["metadata"]["labels"] |= {LINE: self.line, INSTALLATION: self.notes.installation}
+        return body
 
     def _wait_for_old_pool(self, name: str) -> None:
         """Karpenter counts nodes that still go against the limit of a new pool of their name, and leaves it below its size for good."""
@@ -161,62 +154,64 @@ class KubernetesExecutor:
 
     def observe(self, name: str) -> JobStatus:
         with disk(f"observe {name}"):
-            spec = self.folders.spec(name)
-            run = self.folders.run(spec) if spec else None
-            notes = self._notes(run) if run else []
-            if run is None or not notes:
+            spec, notes = self.folders.spec(name), self.notes.of(name)
+            if spec is None or not notes:
                 return JobStatus(state=JobState.ABSENT)
-            note = notes[-1]
-            look = None if note.get("ended") else self._look(note["name"])
+            run, note = self.folders.run(spec), notes[-1]
+            look = None if note.ended else self._look(note.name)
             if look is not None and look.state is not State.ENDED:
-                return self._alive(run, note, look)
-            if look is None and not note.get("ended") and self.cluster.get(JOB, note["name"], self.settings.namespace) is not None:
-                return JobStatus(state=JobState.PENDING, incarnation=self._newest(run)[0])  # newer than our mirror
-            return self._ended(run, note, look)
+                return self._alive(name, run, note, look)
+            if look is None and not note.ended and self.cluster.get(JOB, note.name, self.settings.namespace) is not None:
+                return JobStatus(state=JobState.PENDING, incarnation=self._newest(name, run)[0])  # newer than our mirror
+            if not note.created and len(notes) == 1:
+                return JobStatus(state=JobState.ABSENT)  # noted, and never asked for: whoever submits does so now
+            return self._ended(name, run, note, look)
 
-    def _alive(self, run: Path, note: Object, look: Look) -> JobStatus:
-        number = max(self._newest(run)[0], note["incarnation"] + (look.gang.version or 0))
-        meter = self._metered(run)
-        if self.settings.cap_run is not None and meter.cost >= self.settings.cap_run and not note.get("stop"):
-            self._stop(run, f"stopped with a checkpoint at its cap: {meter.cost:.2f} of {self.settings.cap_run:.2f}")
-        elif self.settings.cap_month is not None and self.spent(time.time()) >= self.settings.cap_month and not note.get("stop"):
-            self._stop(run, f"stopped with a checkpoint: the line has spent its {self.settings.cap_month:.2f} of this month")
-        elif meter.started is None and meter.waited > self.settings.pending and not note.get("stop"):
-            self._stop(run, f"not started within {self.settings.pending:g} s: {look.why}", Outcome.LOST)
-        elif look.broken > self.settings.pending and not note.get("stop"):
-            self._stop(run, f"not whole again within {self.settings.pending:g} s: {look.why}", Outcome.LOST)
-        running = look.state in (State.WHOLE, State.HALF_ALIVE)
-        seen = status(run / f"i{number}", number, JobState.RUNNING if running else JobState.PENDING)
-        return seen.model_copy(update={"reason": "" if running else look.why, "usage": meter.usage})
+    def _alive(self, name: str, run: Path, note: Note, look: Look) -> JobStatus:
+        number = max(self._newest(name, run)[0], note.incarnation + (look.gang.version or 0))
+        waits = None if look.state in (State.WHOLE, State.HALF_ALIVE) else note.waits or time.time()
+        if (number, waits) != (note.seen, note.waits):
+            self.notes.change(name, note.name, seen=number, waits=waits)
+        meter = self.notes.meter(name)
+        if not note.stop and (stop := self._stop_for(meter, waits, look)):
+            self.notes.change(name, note.name, stop=stop[0], outcome=stop[1].value)
+            self._delete(note.name)
+        seen = status(run / f"i{number}", number, JobState.RUNNING if waits is None else JobState.PENDING)
+        return seen.model_copy(update={"reason": "" if waits is None else look.why, "usage": meter.usage})
 
-    def _stop(self, run: Path, why: str, outcome: Outcome = Outcome.PERMANENT) -> None:
-        notes = self._notes(run)
-        notes[-1] |= {"stop": why, "outcome": outcome.value}
-        write_atomic(run / NOTES, canonical(notes))
-        self._delete(notes[-1]["name"])
+    def _stop_for(self, meter: Meter, waits: float | None, look: Look) -> tuple[str, Outcome] | None:
+        """Why we end it, and as what that counts; None: we do not."""
+        caps, limit = self.settings, self.settings.pending
+        if caps.cap_run is not None and meter.cost >= caps.cap_run:
+            return f"stopped with a checkpoint at its cap: {meter.cost:.2f} of {caps.cap_run:.2f}", Outcome.PERMANENT
+        if caps.cap_month is not None and self.notes.spent(time.time()) >= caps.cap_month:
+            return f"stopped with a checkpoint: the line has spent its {caps.cap_month:.2f} of this month", Outcome.PERMANENT
+        if waits is not None and time.time() - waits > limit:
+            return f"not whole within {limit:g} s: {look.why}", Outcome.LOST
+        if look.broken > limit:
+            return f"not whole again within {limit:g} s: {look.why}", Outcome.LOST
+        return None
 
-    def _ended(self, run: Path, note: Object, look: Look | None) -> JobStatus:
+    def _ended(self, name: str, run: Path, note: Note, look: Look | None) -> JobStatus:
         """By the words of its newest incarnation, if it left any. The Job may be gone: nothing is left of one that has ended."""
-        number, folder = self._newest(run)
-        ended = read_json(folder / ENDED) if number >= note["incarnation"] else None
-        if note.get("stop"):
-            ended = {"outcome": note["outcome"], "reason": note["stop"]}
+        number, folder = self._newest(name, run)
+        ended = read_json(folder / ENDED) if number >= note.incarnation else None
+        if note.stop and (ended is None or ended["outcome"] != Outcome.DONE.value):
+            ended = {"outcome": note.outcome, "reason": note.stop}
         if ended is None:
             why = f"its Job ended without a word ({look.why})" if look else "its Job is gone (deleted, or never accepted)"
             ended = {"outcome": Outcome.LOST.value, "reason": why}
-        if not note.get("ended"):
-            self._delete(note["name"])
-            notes = self._notes(run)
-            notes[-1] |= {"ended": True}
-            write_atomic(run / NOTES, canonical(notes))
-        last = ended_status(folder, max(number, note["incarnation"]), ended)
-        return last.model_copy(update={"usage": self._metered(run).usage})
+        if not note.ended:
+            self._delete(note.name)
+            self.notes.change(name, note.name, ended=True)
+        last = ended_status(folder, number, ended)
+        return last.model_copy(update={"usage": self.notes.meter(name).usage})
 
-    def _newest(self, run: Path) -> tuple[int, Path]:
-        """The newest incarnation that began, or was asked for."""
-        begun = incarnations(run)
-        asked = max((note["incarnation"] for note in self._notes(run)), default=0)
-        number = max([asked, *(number for number, _ in begun)])
+    def _newest(self, name: str, run: Path) -> tuple[int, Path]:
+        """The newest incarnation that began, was seen, or was asked for."""
+        numbers = [number for number, _ in incarnations(run)]
+        numbers += [max(note.incarnation, note.seen) for note in self.notes.of(name) if note.created or note.seen]
+        number = max(numbers, default=0)
         return number, run / f"i{number}"
 
     def guard(self) -> list[str]:
@@ -225,7 +220,9 @@ class KubernetesExecutor:
             return self._refresh()
 
     def _refresh(self) -> list[str]:
-        looks = self.guardian.look()
+        """Ours alone are mended and metered; another installation in the namespace has a guardian of its own."""
+        ours = self.notes.installation
+        looks = [look for look in self.guardian.look() if look.gang.installation == ours]
         mended = self.guardian.mend(looks)
         self._looks, self._looked = {look.gang.name: look for look in looks}, time.monotonic()
         self._count()
@@ -243,41 +240,24 @@ class KubernetesExecutor:
     def _count(self) -> None:
         price = price_of(self.profile, self.settings.pool.capacity) or 0.0
         for look in self._looks.values():
-            spec = self.folders.spec(look.gang.job) if look.state is not State.ENDED else None
-            if spec is not None:
-                run = self.folders.run(spec)
-                write_atomic(run / METER, canonical(count(self._metered(run), look.gang, look.state, time.time(), price)))
-
-    def _metered(self, run: Path) -> Meter:
-        path = run / METER
-        return Meter.model_validate_json(path.read_bytes()) if path.exists() else Meter()
+            if look.state is not State.ENDED:
+                job = look.gang.job
+                self.notes.metered(job, count(self.notes.meter(job), look.gang, look.state, time.time(), price))
 
     def meter(self, name: str) -> Meter:
         """What a job has cost so far; nothing for an unknown one."""
-        spec = self.folders.spec(name)
-        return self._metered(self.folders.run(spec)) if spec else Meter()
-
-    def spent(self, now: float) -> float:
-        """By the line's jobs that began in the calendar month (UTC) of `now`, in the price table's currency."""
-        month = datetime.fromtimestamp(now, UTC).strftime("%Y-%m")
-        found = 0.0
-        for name in self.folders.names():
-            spec = self.folders.spec(name)
-            run = self.folders.run(spec) if spec else None
-            notes = self._notes(run) if run else []
-            if run is not None and notes and datetime.fromtimestamp(notes[0]["at"], UTC).strftime("%Y-%m") == month:
-                found += self._metered(run).cost
-        return found
+        return self.notes.meter(name)
 
     def _beats(self, gang: Gang) -> Mapping[str, str]:
-        """Of the processes of a gang's newest incarnation, over the volume."""
+        """Of the processes of a gang's newest incarnation, over the volume. One that cannot be read says nothing, either way."""
         spec = self.folders.spec(gang.job)
-        if spec is None:
+        if spec is None or gang.installation != self.notes.installation:
             return {}
-        run = self.folders.run(spec)
-        first = next((note["incarnation"] for note in self._notes(run) if note["name"] == gang.name), 1)
-        folder = run / f"i{first + (gang.version or 0)}"
-        return {f"{folder.name}/{path.name}": path.read_text() for path in folder.glob(f"{BEAT}*")}
+        first = next((note.incarnation for note in self.notes.of(gang.job) if note.name == gang.name), 1)
+        folder = self.folders.run(spec) / f"i{first + (gang.version or 0)}"
+        with contextlib.suppress(OSError):
+            return {f"{folder.name}/{path.name}": path.read_text() for path in folder.glob(f"{BEAT}*")}
+        return {}
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
         with disk(f"read the events of {name}"):
@@ -288,21 +268,32 @@ class KubernetesExecutor:
             self.folders.pin(spec, resume)
 
     def cancel(self, name: str) -> None:
-        for job in self.cluster.list(JOB, self.settings.namespace, {**RATCHET, JOB_NAME: name}).items:
-            self._delete(job["metadata"]["name"])
+        jobs = self.cluster.list(JOB, self.settings.namespace, {**self._mine(), JOB_NAME: name}).items
+        for gang in {job["metadata"]["name"] for job in jobs} | {note.name for note in self.notes.of(name) if not note.ended}:
+            self._delete(gang)
 
     def live(self) -> list[str]:
-        jobs = self.cluster.list(JOB, self.settings.namespace, {**RATCHET, LINE: self.line}).items
-        return sorted(
-            {_job_name(job) for job in jobs if gangs.phase_of(job) not in gangs.ENDED_PHASES and "deletionTimestamp" not in job["metadata"]}
-        )
+        """Also those that have ended and were not looked at since: whoever asks takes away what nobody waits for. What is left of
+        gangs that are gone, pools above all, is removed."""
+        jobs = self.cluster.list(JOB, self.settings.namespace, self._mine()).items
+        there = {job["metadata"]["name"] for job in jobs}
+        there |= {pod["metadata"]["labels"].get(GANG) for pod in self.cluster.list(POD, self.settings.namespace, self._mine()).items}
+        for kind in (NODE_POOL, NETWORK_POLICY) if self.settings.pool.kind == "static" else (NETWORK_POLICY,):
+            place = self.settings.namespace if kind.namespaced else None
+            for left in self.cluster.list(kind, place, self._mine()).items:
+                if left["metadata"]["name"] not in there:
+                    self.cluster.delete(kind, left["metadata"]["name"], place)
+        return sorted({_job_name(job) for job in jobs if "deletionTimestamp" not in job["metadata"]})
+
+    def _mine(self) -> dict[str, str]:
+        return {**RATCHET, LINE: self.line, INSTALLATION: self.notes.installation}
 
     def _delete(self, gang: str) -> None:
-        """The gang and all that belongs to it. Its pods get SIGTERM and their grace, in which they write a checkpoint."""
-        self.cluster.delete(JOB, gang, self.settings.namespace)
-        self.cluster.delete(NETWORK_POLICY, gang, self.settings.namespace)
+        """The gang: what costs first, and the Job last of what costs, so that a crash in between leaves something to be found by. Its pods
+        get SIGTERM and their grace, in which they write a checkpoint together: the hole between them goes when they are gone (`live`)."""
         if self.settings.pool.kind == "static":
             self.cluster.delete(NODE_POOL, gang)
+        self.cluster.delete(JOB, gang, self.settings.namespace)
 
 
 def _job_name(job: Object) -> str:

@@ -55,6 +55,8 @@ PART_OF, LINE, PLAN, ATTEMPT = "app.kubernetes.io/part-of", "ratchet.dev/line", 
 JOB_NAME = "ratchet.dev/job"
 """Label with the JobSpec's name: several Volcano Jobs may have run it, one after the other."""
 RATCHET = {PART_OF: "ratchet"}
+INSTALLATION = "ratchet.dev/installation"
+"""Label of everything that one installation made: two may share a namespace, and have lines of the same name."""
 GANG = "ratchet.dev/gang"
 """Label of every pod of a gang, with the Job's name."""
 VERSION = "volcano.sh/job-version"
@@ -78,6 +80,8 @@ class Ground:
     """Below the volume's mount."""
     max_restarts: int
     """training.max_restarts"""
+    installation: str = "sample"
+    """Whose gang it is."""
 
 
 def render(spec: JobSpec, ground: Ground, incarnation: int = 1) -> VolcanoJob:
@@ -86,7 +90,14 @@ def render(spec: JobSpec, ground: Ground, incarnation: int = 1) -> VolcanoJob:
     ConfigError where job and profile do not fit.
     """
     _fits(spec, ground)
-    labels = {**RATCHET, LINE: ground.line, PLAN: spec.plan[:16], ATTEMPT: str(spec.attempt), JOB_NAME: spec.name}
+    labels = {
+        **RATCHET,
+        LINE: ground.line,
+        PLAN: spec.plan[:16],
+        ATTEMPT: str(spec.attempt),
+        JOB_NAME: spec.name,
+        INSTALLATION: ground.installation,
+    }
     nemo = _nemo(spec)
     draft = VolcanoJob(
         metadata=Meta(namespace=ground.settings.namespace, labels=labels),
@@ -256,7 +267,8 @@ def _environment(spec: JobSpec, ground: Ground, name: str, incarnation: int, tas
 
 
 def _places(spec: JobSpec, ground: Ground) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
-    """Of the shared volume, a pod sees its plan's folder and the artifacts: not the ledger, not the lake, no other plan."""
+    """Of the shared volume, a pod sees its plan's folder, of which it may write its own attempt's, and the artifacts: not the ledger, not
+    the lake, no other plan, and nothing that its executor goes by."""
     settings, profile = ground.settings, ground.profile
     shared = Volume(name="shared", persistent_volume_claim=Claim(claim_name=settings.volume.claim)) if settings.volume.claim else None
     shared = shared or Volume(name="shared", host_path=HostPath(path=settings.volume.mount, type="Directory"))
@@ -266,9 +278,8 @@ def _places(spec: JobSpec, ground: Ground) -> tuple[tuple[Volume, ...], tuple[Mo
         Volume(name="tmp", empty_dir=EmptyDir()),
     ]
     root = Path(settings.volume.mount)
-    mounts = [
-        Mount(name="shared", mount_path=str(path), sub_path=str(path.relative_to(root))) for path in (ground.plan_folder, ground.artifacts)
-    ]
+    seen = ((ground.plan_folder, True), (_run(spec, ground), None), (ground.artifacts, None))
+    mounts = [Mount(name="shared", mount_path=str(path), sub_path=str(path.relative_to(root)), read_only=only) for path, only in seen]
     mounts += [Mount(name="shm", mount_path="/dev/shm"), Mount(name="tmp", mount_path="/tmp")]  # noqa: S108 -- inside the pod
     if _nemo(spec):
         volumes.append(Volume(name="ray", secret=SecretVolume(secret_name=RAY_SECRET)))

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from k8s.client import Object
-from k8s.gang import GANG, JOB_NAME, VERSION
+from k8s.gang import GANG, INSTALLATION, JOB_NAME, VERSION
 
 
 class State(StrEnum):
@@ -65,6 +65,7 @@ class Gang:
     name: str
     job: str
     """Name of the JobSpec that it runs."""
+    installation: str
     phase: str
     message: str
     wanted: int
@@ -100,6 +101,7 @@ def gang_of(job: Object, pods: Sequence[Object]) -> Gang:
     return Gang(
         name=name,
         job=job["metadata"].get("labels", {}).get(JOB_NAME, name),
+        installation=job["metadata"].get("labels", {}).get(INSTALLATION, ""),
         phase=phase_of(job),
         message=state.get("message") or state.get("reason") or "",
         wanted=int(spec["minAvailable"]),
@@ -143,19 +145,24 @@ def state_of(gang: Gang | None, nodes: Mapping[str, Node], now: float, silent: s
     too long, though its pod runs."""
     if gang is None:
         return State.ABSENT, "there is no such job"
-    if gang.phase in ENDED_PHASES or gang.phase in ENDING_PHASES:
+    if gang.phase in ENDED_PHASES:
         return State.ENDED, f"{gang.phase} {gang.message}".strip()
     alive = [pod for pod in gang.pods if pod.alive]
     ending = [pod for pod in gang.pods if pod.ends is not None]
     lost = {pod.name: why for pod in gang.pods if (why := _lost(pod, nodes, now))}
     if lost and (alive or ending):
         return State.HALF_ALIVE, "; ".join(f"{name} {why}" for name, why in sorted(lost.items()))
+    if gang.phase in ENDING_PHASES:
+        return State.RESTARTING, f"{gang.phase}: its pods end"
     if gang.phase == "Restarting" or ending:
         return State.RESTARTING, f"{', '.join(pod.name for pod in ending) or 'it'} ends, and the cluster starts all anew"
-    if len(alive) >= gang.wanted:
-        return (State.HALF_ALIVE, f"{silent} gives no sign of life") if silent else (State.WHOLE, "all pods run")
-    if alive and any(pod.phase in ("Failed", "Succeeded") for pod in gang.pods):
-        return State.HALF_ALIVE, f"{len(alive)} of {gang.wanted} pods run, others have ended"
+    done = sum(pod.phase == "Succeeded" for pod in gang.pods)
+    if alive and len(alive) + done >= gang.wanted:
+        if silent and not done:
+            return State.HALF_ALIVE, f"{silent} gives no sign of life"
+        return State.WHOLE, f"{done} of its pods are done, the others run" if done else "all pods run"
+    if alive and any(pod.phase == "Failed" for pod in gang.pods):
+        return State.HALF_ALIVE, f"{len(alive)} of {gang.wanted} pods run, others have failed"
     reasons = {pod.reason for pod in gang.pods if pod.node is None}
     if {"Schedulable", "Unschedulable"} <= reasons or (alive and "Unschedulable" in reasons):
         return State.HALF_PRESENT, "some of its pods would fit, and nobody brings nodes for the others"

@@ -56,7 +56,7 @@ def count(meter: Meter, gang: Gang, state: State, now: float, price: float) -> M
     return meter.model_copy(
         update={
             into: getattr(meter, into) + bound * gang.gpus * seconds,
-            "at": now,
+            "at": max(meter.at, now),  # whoever reads it next may have another clock
             "nodes": meter.nodes + bound * seconds,
             "cost": meter.cost + bound * seconds * price / 3600,
             "waited": meter.waited + (0.0 if whole else seconds),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from contracts.errors import RatchetError, Retryable
+from contracts.errors import Retryable
 from k8s.client import Cluster, Expired, Kind, Object
 
 WATCH_SECONDS = 20.0
@@ -65,7 +65,7 @@ class Mirror:
                 self._follow()
             except Expired:
                 self._version = ""
-            except RatchetError as error:
+            except Exception as error:  # whatever it is: a mirror that ended without a word would show the past for ever
                 self._problem, self._version = str(error), ""
                 self._heard.set()
                 self._stop.wait(PAUSES[min(failures, len(PAUSES) - 1)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import zoneinfo
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,9 @@ from flows.cli.show import installation, json_option, print_json, say, table
 from flows.config.load import load_loop
 from flows.engine.house import House
 from flows.engine.installation import Installation
+
+GUARD_SECONDS = 2.0
+"""Between two looks at a cluster's gangs."""
 
 
 @click.command()
@@ -76,8 +80,19 @@ def _serve(shop: Installation, lines: list[tuple[Path, House]], port: int, as_js
         rows = [row for path, house in lines for row in _start_line(path, house, shop)]
         ui = url.removesuffix("/api")
         _announce([["all", "Prefect UI and approvals", ui], *rows], as_json)
+        for _, house in lines:
+            if house.loop.cluster is not None:
+                threading.Thread(target=_guard, args=(house, shop), daemon=True, name=f"guard-{house.line}").start()
         asyncio.run(service.serve(home, served, url, shop.progress))
     say("stopped; models, router, receiver and the Prefect server are still up (`ratchet serve --stop LOOP.toml` ends them)")
+
+
+def _guard(house: House, shop: Installation) -> None:
+    """Watches over the line's gangs as long as the service lives: flows come and go, and what is half alive must be seen all the time."""
+    from flows.engine.wiring import guard_cluster
+
+    for words in guard_cluster(house.loop, house.folder, shop.home, GUARD_SECONDS, once=False):
+        say(words)
 
 
 def _cron_makes_sense(path: Path, cron: str | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contracts.cluster import ClusterSettings
-from contracts.errors import ConfigError, Retryable
+from contracts.errors import ConfigError, RatchetError
 from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
 from contracts.loop import Loop, SourceSettings
@@ -235,7 +235,7 @@ def render_cluster(loop: Loop, folder: Path, home: Home, part: str, **words: Any
 
 
 def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bool) -> Iterator[str]:
-    """What the guardian of the line's namespace mended, as it happens. An API server that is away is waited for."""
+    """What the guardian of the line's namespace mended, as it happens. Whatever goes wrong is said once, and tried again."""
     if loop.cluster is None:
         raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
     executor, clock, problem = open_cluster(loop, loop.cluster, folder, home), SystemClock(), ""
@@ -243,7 +243,7 @@ def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bo
         try:
             yield from executor.guard()
             problem = ""
-        except Retryable as error:
+        except RatchetError as error:
             if once:
                 raise
             if str(error) != problem:

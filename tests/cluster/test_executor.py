@@ -276,8 +276,16 @@ def evict(bench: Bench, pod: str) -> None:
     bench.rig.api.call("POST", f"/api/v1/namespaces/{bench.namespace}/pods/{pod}/eviction", body)
 
 
+def story(bench: Bench) -> str:
+    """What a person would look at."""
+    return bench.rig.kubectl("get", "vcjob,podgroup,pods,events", "-n", bench.namespace, "-o", "wide", check=False)
+
+
 def empty(bench: Bench) -> None:
-    """Nothing of the gang is left in the namespace."""
+    """Nothing of the gang is left in the namespace, once the reconciler has asked what lives."""
+    # A young control plane has yet to learn which kinds own others: its garbage collection looks every half minute.
+    until(lambda: bench.rig.pods(bench.namespace) == [], 90, "the end of the pods", lambda: story(bench))
+    assert bench.executor.live() == []
     for kind in (
         "/apis/batch.volcano.sh/v1alpha1/namespaces/{}/jobs",
         "/api/v1/namespaces/{}/pods",

@@ -17,11 +17,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from contracts.exits import FAILURE
+from contracts.exits import FAILURE, PREEMPTED
 from contracts.runfolder import BEAT, BEAT_SECONDS
 
-PEER_SECONDS = 20.0
-"""How long a failure in a gang of several nodes may turn out to be the loss of a peer, which takes the cluster moments to tell."""
+PEER_SECONDS, SILENT_SECONDS = 45.0, 4 * BEAT_SECONDS
+"""How long a failure in a gang of several nodes may turn out to be the echo of a peer's death, and after how long without a heartbeat a
+peer counts as dead. The cluster itself takes a minute to notice a machine that is gone."""
 STOPPED = 143
 """Exit code of a pod that offered its machine and was told to stop: 128 + SIGTERM."""
 JOIN_SECONDS = 900.0
@@ -67,12 +68,26 @@ class Pod:
         return self._head() if self.node == 0 else self._worker()
 
     def _believed(self, code: int) -> int:
-        """A failure of one node of many may be the echo of another's death: then the cluster stops this pod too, within moments."""
-        until = time.monotonic() + PEER_SECONDS
+        """A failure of one node of many may be the echo of another's death: then the cluster stops this pod too, or the other's heart has
+        stopped. Both are a preemption and no failure of the training."""
+        until, heard = time.monotonic() + PEER_SECONDS, dict[int, tuple[str, float]]()
         while code == FAILURE and self.nodes > 1 and not self.stopped and time.monotonic() < until:
             self._beat()
+            if self._deaf_to(heard):
+                return PREEMPTED
             time.sleep(0.2)
         return STOPPED if code == FAILURE and self.stopped else code
+
+    def _deaf_to(self, heard: dict[int, tuple[str, float]]) -> bool:
+        """Whether some peer has been silent for too long, by what was heard so far."""
+        now = time.monotonic()
+        for node in set(range(self.nodes)) - {self.node}:
+            beat = ""
+            with contextlib.suppress(OSError):
+                beat = (self.folder / f"{BEAT}{node}").read_text()
+            if node not in heard or heard[node][0] != beat:
+                heard[node] = (beat, now)
+        return any(now - at > SILENT_SECONDS for _, at in heard.values())
 
     def _head(self) -> int:
         port = self.environment["MASTER_PORT"]

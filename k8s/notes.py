@@ -1,0 +1,98 @@
+"""What an executor on a cluster remembers of its jobs: what it asked for, and what they have cost. Beside the run folders, never within:
+a pod sees its run folder and could rewrite what it is asked to be. It knows files; it asks no server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from contracts.files import write_atomic
+from contracts.ids import canonical
+from contracts.model import Frozen
+from k8s.meter import Meter
+
+
+class Note(Frozen):
+    """A Volcano Job that was, or will be, asked for."""
+
+    name: str
+    incarnation: int
+    """Of its first pods."""
+    job: dict[str, Any]
+    """The manifest as it was rendered then."""
+    at: float
+    """Seconds since the epoch."""
+    created: bool = False
+    """The API server took it."""
+    seen: int = 0
+    """The highest incarnation that its pods told of."""
+    waits: float | None = None
+    """Since when it has not been whole, seconds since the epoch; None: it is."""
+    stop: str = ""
+    """Why we ended it."""
+    outcome: str = ""
+    """As what it counts then."""
+    ended: bool = False
+    """Nothing is left of it."""
+
+
+_NOTES = TypeAdapter(tuple[Note, ...])
+
+
+class Notes:
+    """Of one line, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def installation(self) -> str:
+        """A name that tells our objects from those of another installation in the same namespace; made once."""
+        path = self.folder / "installation"
+        if not path.exists():
+            write_atomic(path, token_hex(6).encode())
+        return path.read_text()
+
+    def of(self, job: str) -> tuple[Note, ...]:
+        """Oldest first."""
+        path = self.folder / f"{job}.json"
+        return _NOTES.validate_json(path.read_bytes()) if path.exists() else ()
+
+    def add(self, job: str, note: Note) -> Note:
+        """As the newest."""
+        self._write(job, (*self.of(job), note))
+        return note
+
+    def change(self, job: str, name: str, **fields: Any) -> None:
+        """Of the note of the Job `name`."""
+        self._write(job, tuple(note.model_copy(update=fields) if note.name == name else note for note in self.of(job)))
+
+    def _write(self, job: str, notes: tuple[Note, ...]) -> None:
+        write_atomic(self.folder / f"{job}.json", canonical([note.model_dump(mode="json") for note in notes]))
+
+    def meter(self, job: str) -> Meter:
+        """Nothing for a job that was never metered."""
+        path = self.folder / "meters" / f"{job}.json"
+        return Meter.model_validate_json(path.read_bytes()) if path.exists() else Meter()
+
+    def metered(self, job: str, meter: Meter) -> None:
+        write_atomic(self.folder / "meters" / f"{job}.json", canonical(meter))
+
+    def spent(self, now: float) -> float:
+        """By the jobs that began in the calendar month (UTC) of `now`, in the price table's currency."""
+        month = _month(now)
+        return sum(self.meter(job).cost for job, notes in self._all() if notes and _month(notes[0].at) == month)
+
+    def _all(self) -> Iterator[tuple[str, tuple[Note, ...]]]:
+        for path in sorted(self.folder.glob("*.json")):
+            yield path.stem, self.of(path.stem)
+
+
+def _month(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m")

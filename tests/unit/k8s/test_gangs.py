@@ -1,0 +1,52 @@
+"""What is seen of a gang, and what it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from k8s.gangs import Act, Gang, Node, Pod, State, due, state_of
+
+NODES = {name: Node(name, ready=name != "quiet") for name in ("one", "two", "quiet")}
+
+
+def pod(number: int, phase: str = "Running", node: str | None = "one", ends: float | None = None, reason: str = "") -> Pod:
+    return Pod(f"w{number}", f"uid{number}", 0, phase, node, ends, reason)
+
+
+def gang(*pods: Pod, phase: str = "Running") -> Gang:
+    return Gang("g", "job", "here", phase, "", 2, 8, 0, pods, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (gang(pod(0), pod(1)), State.WHOLE),
+        (gang(pod(0), pod(1, "Succeeded")), State.WHOLE),
+        (gang(pod(0), pod(1, "Failed")), State.HALF_ALIVE),
+        (gang(pod(0), pod(1, node="quiet")), State.HALF_ALIVE),
+        (gang(pod(0), pod(1, node="gone")), State.HALF_ALIVE),
+        (gang(pod(0), pod(1, ends=150.0)), State.RESTARTING),
+        (gang(pod(0), pod(1, ends=80.0)), State.HALF_ALIVE),
+        (gang(pod(0), pod(1, "Pending")), State.WAITING),
+        (gang(pod(0, "Pending", None, None, "Schedulable"), pod(1, "Pending", None, None, "Unschedulable")), State.HALF_PRESENT),
+        (gang(pod(0, "Pending", None, None, "Unschedulable"), pod(1, "Pending", None, None, "Unschedulable")), State.WAITING),
+        (gang(phase="Restarting"), State.RESTARTING),
+        (gang(pod(0), phase="Terminating"), State.RESTARTING),
+        (gang(phase="Completed"), State.ENDED),
+        (None, State.ABSENT),
+    ],
+)
+def test_states(seen: Gang | None, state: State) -> None:
+    assert state_of(seen, NODES, now=100.0)[0] is state
+
+
+def test_a_silent_process_counts_unless_its_gang_is_at_its_end() -> None:
+    assert state_of(gang(pod(0), pod(1)), NODES, 100.0, silent="beat-1")[0] is State.HALF_ALIVE
+    assert state_of(gang(pod(0), pod(1, "Succeeded")), NODES, 100.0, silent="beat-1")[0] is State.WHOLE, "who is done does not beat"
+
+
+def test_what_is_due_is_done_before_the_limit_and_never_at_once() -> None:
+    assert due(State.HALF_ALIVE, since=0, now=49, limit=60) is Act.NOTHING
+    assert due(State.HALF_ALIVE, since=0, now=51, limit=60) is Act.RESTART
+    assert due(State.HALF_PRESENT, since=0, now=51, limit=60) is Act.RELEASE
+    assert all(due(state, 0, 1e9, 60) is Act.NOTHING for state in (State.WHOLE, State.WAITING, State.RESTARTING))

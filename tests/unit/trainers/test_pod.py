@@ -1,0 +1,70 @@
+"""Process 1 of a gang's pod: who it is, and what it makes of a failure that may be another's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from contracts.exits import FAILURE, PREEMPTED
+from contracts.runfolder import BEAT
+from trainers.inside import pod
+
+TOLD = {"RATCHET_FIRST_INCARNATION": "3", "RATCHET_RESTARTS": "2", "RATCHET_TASK": "worker", "VC_TASK_INDEX": "1", "RATCHET_NODES": "2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "incarnation", "node"),
+    [
+        ({}, "5", "1"),
+        ({"RATCHET_RESTARTS": ""}, "3", "1"),
+        ({"RATCHET_TASK": "head"}, "5", "0"),
+        ({"RATCHET_BACKEND": "nemo-rl", "VC_TASK_INDEX": "0"}, "5", "1"),
+    ],
+)
+def test_a_pod_knows_its_incarnation_and_its_node(changes: dict[str, str], incarnation: str, node: str) -> None:
+    assert pod.identity({**TOLD, **changes}) == {"RATCHET_INCARNATION": incarnation, "RATCHET_NODE": node}
+
+
+@pytest.fixture
+def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pod.Pod:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pod, "PEER_SECONDS", 1.5)
+    monkeypatch.setattr(pod, "SILENT_SECONDS", 0.6)
+    made = pod.Pod({**os.environ, **TOLD, "VC_TASK_INDEX": "0"})
+    made.folder.mkdir()
+    return made
+
+
+def test_a_failure_beside_a_peer_whose_heart_has_stopped_is_a_preemption(one: pod.Pod) -> None:
+    (one.folder / f"{BEAT}1").write_text("7")
+    assert one._believed(FAILURE) == PREEMPTED
+
+
+def test_a_failure_beside_living_peers_is_one(one: pod.Pod) -> None:
+    beat = "import pathlib, time\nfor n in range(40):\n    pathlib.Path('beat-1').write_text(str(n)); time.sleep(0.1)"
+    with subprocess.Popen([sys.executable, "-c", beat], cwd=one.folder) as peer:
+        while not (one.folder / f"{BEAT}1").exists():
+            time.sleep(0.01)
+        assert one._believed(FAILURE) == FAILURE
+        peer.kill()
+
+
+def test_a_failure_of_one_who_is_told_to_stop_meanwhile_is_none(one: pod.Pod) -> None:
+    one.stopped = True
+    assert one._believed(FAILURE) == pod.STOPPED
+    assert one._believed(0) == 0
+
+
+def test_a_pod_ends_with_its_wrapper_s_code_and_beats_meanwhile(tmp_path: Path) -> None:
+    told = {**TOLD, "RATCHET_NODES": "1", "VC_TASK_INDEX": "0", "RATCHET_ATTEMPT": "1"}
+    root = Path(pod.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers.inside.pod"], cwd=tmp_path, env={**os.environ, **told, "PYTHONPATH": str(root)}, check=False
+    )
+    assert done.returncode == 78, "no plan lies here: no other try can help"
+    assert (tmp_path / "i5" / f"{BEAT}0").exists()
