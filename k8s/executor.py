@@ -24,7 +24,7 @@ from contracts.runfolder import BEAT, ENDED, RunFolders, disk, ended_status, inc
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from k8s.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, Cluster, Object, Taken
 from k8s.gang import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET, Ground, render
-from k8s.gangs import Gang, State
+from k8s.gangs import ENDED_PHASES, Gang, State, phase_of
 from k8s.guardian import Guardian, Look
 from k8s.meter import Meter, count, price_of
 from k8s.network import opening
@@ -111,13 +111,10 @@ class KubernetesExecutor:
 
     def _wait_for_room(self, spec: JobSpec) -> None:
         """One gang waits at a time: pods of several that cannot start make an autoscaler buy nodes for all of them, and each gets some."""
-        waiting = [
-            look
-            for look in self.guardian.look()
-            if look.state in (State.WAITING, State.HALF_PRESENT, State.RESTARTING) and look.gang.job != spec.name
-        ]
-        if waiting:
-            raise Retryable(f"the gang {waiting[0].gang.name} waits for its nodes ({waiting[0].why}); {spec.name} comes after it")
+        for job in self.cluster.list(JOB, self.settings.namespace, RATCHET).items:  # asked, not mirrored: one may be a moment old
+            phase = phase_of(job)
+            if phase not in ENDED_PHASES and phase != "Running" and _job_name(job) != spec.name:
+                raise Retryable(f"the gang {job['metadata']['name']} waits for its nodes ({phase}); {spec.name} comes after it")
 
     def _create(self, note: Note) -> None:
         """Pool and openings first, then the gang; each is found where it exists, and none is left where the gang is refused. A template

@@ -4,6 +4,8 @@ a pod sees its run folder and could rewrite what it is asked to be. It knows fil
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,9 +56,12 @@ class Notes:
     @property
     def installation(self) -> str:
         """A name that tells our objects from those of another installation in the same namespace; made once."""
-        path = self.folder / "installation"
+        path, token = self.folder / "installation", token_hex(6)
         if not path.exists():
-            write_atomic(path, token_hex(6).encode())
+            write_atomic(self.folder / f".{token}", token.encode())
+            with contextlib.suppress(FileExistsError):  # of two at once, the first counts for both
+                os.link(self.folder / f".{token}", path)
+            (self.folder / f".{token}").unlink()
         return path.read_text()
 
     def of(self, job: str) -> tuple[Note, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import ConfigError
@@ -124,6 +124,7 @@ junk = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no defect of the input
 @given(st.dictionaries(st.sampled_from([*Loop.model_fields, "x"]), junk, max_size=6))
 def test_any_rubbish_is_a_complaint_and_never_a_crash(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
