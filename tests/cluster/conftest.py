@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kubernetes import config
 
+from k8s.client import QUEUE, KubernetesCluster
+from k8s.look import CONFIG_MAP
+from k8s.policies import CONTROLLER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
+from tests.cluster.corner import Corner
 from tests.cluster.rig import build, real
 from tests.cluster.rig.build import CRDS, KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError
 from tests.cluster.rig.cluster import Rig
@@ -145,3 +150,27 @@ def _up(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, options
         yield made
     finally:
         made.down()
+
+
+@pytest.fixture(scope="module")
+def full(rig: Rig) -> Rig:
+    """The rig with the resource definitions of all that we render, and the namespace of Volcano as an installation has it."""
+    build.build(["aws"], print)
+    rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(build.need("aws")))
+    rig.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(build.need("aws")))
+    rig.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": VOLCANO_NAMESPACE}})
+    return rig
+
+
+@pytest.fixture(scope="module")
+def cluster(full: Rig) -> KubernetesCluster:
+    return KubernetesCluster(config.new_client_from_config(str(full.kubeconfig)))
+
+
+@pytest.fixture
+def corner(full: Rig, cluster: KubernetesCluster, namespace: str) -> Iterator[Corner]:
+    yield Corner(full, cluster, namespace)
+    for kind, name in ((QUEUE, namespace), (CONFIG_MAP, SCHEDULER_CONFIG)):
+        cluster.delete(kind, name, VOLCANO_NAMESPACE if kind.namespaced else None)
+    full.kubectl("delete", "clusterroles,clusterrolebindings", f"{CONTROLLER}-{namespace}", "--ignore-not-found")
+    full.kubectl("delete", "nodepools,ec2nodeclasses", "--all")

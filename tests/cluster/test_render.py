@@ -1,127 +1,35 @@
-"""What we render against the servers' own rules, and the lint against faults that were planted: on a real API server with the real resource
-definitions of Volcano, Karpenter and its AWS provider."""
+"""What we render against the servers' own rules: on a real API server with the real resource definitions of Volcano,
+Karpenter and its AWS provider."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes import client, config
+from kubernetes import config
 
 from contracts.errors import Permanent
 from contracts.serving import ModelVersion
 from contracts.training import JobState
-from k8s.client import JOB, NETWORK_POLICY, POD, QUEUE, SECRET, Cluster, Kind, KubernetesCluster
+from k8s.client import JOB, NETWORK_POLICY, POD, QUEUE, Kind, KubernetesCluster
 from k8s.environment import Extras, render_environment
 from k8s.gang import RATCHET
-from k8s.lint import findings
-from k8s.look import ACCOUNT, CLAIM, CONFIG_MAP, look, pod_of
+from k8s.look import pod_of
 from k8s.network import opening
-from k8s.objects import Shape, VolcanoJob, manifest
-from k8s.policies import CONTROLLER, JOB_ACCOUNT, SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE, rights, wide_rights
+from k8s.objects import manifest
+from k8s.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, rights, wide_rights
 from k8s.pools import Account, static_pool
 from k8s.profile import Profile, known, load_profile
 from k8s.serving import Server, judge_fleet, version_server
 from tests.cluster.bench import Bench
-from tests.cluster.rig import build
+from tests.cluster.corner import KINDS, Corner, loop_file, ratchet
 from tests.cluster.rig.api import until
-from tests.cluster.rig.cluster import REPO, Rig
+from tests.cluster.rig.cluster import Rig
 from tests.unit.k8s import ground
 
 pytestmark = pytest.mark.slow
-
-KINDS = {
-    "Namespace": Kind("v1", "namespaces", namespaced=False),
-    "ServiceAccount": ACCOUNT,
-    "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
-    "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
-    "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False),
-    "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
-    "NetworkPolicy": NETWORK_POLICY,
-    "Queue": QUEUE,
-    "ConfigMap": CONFIG_MAP,
-    "PersistentVolumeClaim": CLAIM,
-    "EC2NodeClass": Kind("karpenter.k8s.aws/v1", "ec2nodeclasses", namespaced=False),
-    "NodePool": Kind("karpenter.sh/v1", "nodepools", namespaced=False),
-    "Job": JOB,
-    "Deployment": Kind("apps/v1", "deployments"),
-    "Service": Kind("v1", "services"),
-    "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
-    "HorizontalPodAutoscaler": Kind("autoscaling/v2", "horizontalpodautoscalers"),
-}
-
-
-@pytest.fixture(scope="module")
-def full(rig: Rig) -> Rig:
-    """The rig with the resource definitions of all that we render, and the namespace of Volcano as an installation has it."""
-    build.build(["aws"], print)
-    rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(build.need("aws")))
-    rig.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(build.need("aws")))
-    rig.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": VOLCANO_NAMESPACE}})
-    return rig
-
-
-@pytest.fixture(scope="module")
-def cluster(full: Rig) -> KubernetesCluster:
-    return KubernetesCluster(config.new_client_from_config(str(full.kubeconfig)))
-
-
-class Corner:
-    """A namespace of the rig prepared as a loop file asks, sound until something is broken."""
-
-    def __init__(self, rig: Rig, cluster: Cluster, name: str) -> None:
-        self.rig, self.cluster, self.name, self.profile = rig, cluster, name, "generic-gpu"
-        self.pool: dict[str, object] = {"kind": "none"}
-        self.volume: dict[str, object] = {"mount": "/fsx", "claim": "shared"}
-
-    @property
-    def changes(self) -> dict[str, object]:
-        return {"namespace": self.name, "queue": self.name, "pool": self.pool, "volume": self.volume}
-
-    def gang(self) -> VolcanoJob:
-        return ground.gang(self.profile, **self.changes)
-
-    def prepare(self) -> None:
-        for rendered in render_environment(ground.settings(profile=self.profile, **self.changes), load_profile(self.profile)):
-            self.apply(rendered.shape)
-        for name, key in (("reward-api", "key"), ("ratchet-ray", "token")):
-            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": self.name}, "stringData": {key: "x"}}
-            self.cluster.apply(SECRET, secret)
-        if "claim" in self.volume:
-            self.rig.api.patch(f"/api/v1/namespaces/{self.name}/persistentvolumeclaims/shared/status", {"status": {"phase": "Bound"}})
-        until(lambda: (self.cluster.get(QUEUE, self.name) or {}).get("status", {}).get("state") == "Open", 20, "the queue's opening")
-
-    def apply(self, shape: Shape, dry_run: bool = False) -> None:
-        body = manifest(shape)
-        self.cluster.apply(KINDS[body["kind"]], body, dry_run)
-
-    def lint(self, cluster: Cluster | None = None, gang: VolcanoJob | None = None) -> list[str]:
-        """`level about: text; remedy` of each finding."""
-        settings = ground.settings(profile=self.profile, **self.changes)
-        gangs = [gang] if gang else [self.gang(), ground.gang(self.profile, ground.job(nemo=True), **self.changes)]
-        return [str(one) for one in findings(look(cluster or self.cluster, settings, gangs), settings, gangs)]
-
-    def acting_as(self, account: str) -> Cluster:
-        """The API server as one of the namespace's service accounts sees it."""
-        token = self.rig.kubectl("create", "token", account, "--namespace", self.name).strip()
-        known = client.Configuration(host=self.rig.site.server, api_key={"BearerToken": f"Bearer {token}"})
-        known.ssl_ca_cert = str(self.rig.site.pki / "ca.crt")
-        return KubernetesCluster(client.ApiClient(known))
-
-
-@pytest.fixture
-def corner(full: Rig, cluster: KubernetesCluster, namespace: str) -> Iterator[Corner]:
-    yield Corner(full, cluster, namespace)
-    for kind, name in ((QUEUE, namespace), (CONFIG_MAP, SCHEDULER_CONFIG)):
-        cluster.delete(kind, name, VOLCANO_NAMESPACE if kind.namespaced else None)
-    full.kubectl("delete", "clusterroles,clusterrolebindings", f"{CONTROLLER}-{namespace}", "--ignore-not-found")
-    full.kubectl("delete", "nodepools,ec2nodeclasses", "--all")
 
 
 @pytest.mark.parametrize("name", known())
@@ -249,150 +157,6 @@ def test_no_gang_outgrows_its_queue(corner: Corner) -> None:
     assert any(line.startswith(f"stop queue: {corner.name} may hold 8 of the 16 nvidia.com/gpu") for line in corner.lint())
 
 
-def test_lint_is_silent_where_nothing_is_wrong(corner: Corner) -> None:
-    corner.prepare()
-    corner.rig.fake_nodes(2, taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])
-    assert corner.lint() == []
-
-
-def test_the_service_may_look_at_all_but_secrets(corner: Corner) -> None:
-    corner.prepare()
-    corner.rig.fake_nodes(2)
-    found = corner.lint(corner.acting_as(CONTROLLER))
-    assert [line.split(":")[0] for line in found] == ["note namespace", "note secrets", "note secrets"]
-    refused = corner.lint(corner.acting_as(JOB_ACCOUNT))
-    assert refused[0].startswith("stop rights: you may not create jobs.batch.volcano.sh, ")
-
-
-def _drop_queue(corner: Corner) -> None:
-    corner.cluster.delete(QUEUE, corner.name)
-
-
-def _enqueue(corner: Corner) -> None:
-    found = corner.cluster.get(CONFIG_MAP, SCHEDULER_CONFIG, VOLCANO_NAMESPACE)
-    assert found
-    text = found["data"][SCHEDULER_KEY].replace('"allocate', '"enqueue, allocate')
-    meta = {"name": SCHEDULER_CONFIG, "namespace": VOLCANO_NAMESPACE}
-    corner.cluster.apply(CONFIG_MAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {SCHEDULER_KEY: text}})
-    corner.pool = {"kind": "dynamic"}
-
-
-def _taint(corner: Corner) -> None:
-    for node in corner.rig.api.items("/api/v1/nodes"):
-        corner.rig.kubectl("taint", "nodes", node["metadata"]["name"], "team=other:NoSchedule")
-
-
-def _shrink(corner: Corner) -> None:
-    corner.rig.delete_nodes(corner.rig.api.items("/api/v1/nodes")[0]["metadata"]["name"])
-
-
-def _smaller(corner: Corner) -> None:
-    corner.rig.delete_nodes(*(node["metadata"]["name"] for node in corner.rig.api.items("/api/v1/nodes")))
-    corner.rig.fake_nodes(2, gpus=4, prefix="small")
-
-
-def _no_secret(corner: Corner) -> None:
-    corner.cluster.delete(SECRET, "reward-api", corner.name)
-
-
-def _no_key(corner: Corner) -> None:
-    corner.rig.kubectl("patch", "secret", "reward-api", "--namespace", corner.name, "--type=json", '-p=[{"op":"remove","path":"/data"}]')
-
-
-def _no_claim(corner: Corner) -> None:
-    corner.cluster.delete(CLAIM, "shared", corner.name)
-    corner.rig.kubectl("patch", "pvc", "shared", "--namespace", corner.name, "-p", '{"metadata":{"finalizers":null}}', check=False)
-
-
-def _unbound(corner: Corner) -> None:
-    corner.rig.api.patch(f"/api/v1/namespaces/{corner.name}/persistentvolumeclaims/shared/status", {"status": {"phase": "Pending"}})
-
-
-def _no_account(corner: Corner) -> None:
-    corner.cluster.delete(ACCOUNT, JOB_ACCOUNT, corner.name)
-
-
-def _quota(corner: Corner) -> None:
-    spec = {"hard": {"requests.nvidia.com/gpu": "8", "requests.cpu": "1000"}}
-    corner.rig.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}, "spec": spec}, namespace=corner.name)
-
-
-def _limits(corner: Corner) -> None:
-    spec = {"limits": [{"type": "Container", "max": {"memory": "64Gi"}}]}
-    corner.rig.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "low"}, "spec": spec}, namespace=corner.name)
-
-
-def _strict(corner: Corner) -> None:
-    corner.rig.kubectl("label", "namespace", corner.name, "pod-security.kubernetes.io/enforce=restricted", "--overwrite")
-    corner.volume = {"mount": "/tmp", "host_path": True}
-
-
-FAULTS: list[tuple[Callable[[Corner], None], str]] = [
-    (_drop_queue, r"stop queue: there is no Volcano queue t-"),
-    (_enqueue, r"stop scheduler: .* names the action enqueue, and the pool can be empty"),
-    (_taint, r"stop taints: .*team=other:NoSchedule.*; name the taint in the profile"),
-    (_shrink, r"stop nodes: .* has 2 pods, each with a node of its own, and there can never be more than 1: 1 of 1 nodes fit"),
-    (_smaller, r"stop nodes: .*no node offers 8 nvidia.com/gpu \(has 4 nvidia.com/gpu\)"),
-    (_no_secret, r"stop secrets: t-\w+ has no Secret reward-api; make it, with the key key"),
-    (_no_key, r"stop secrets: the Secret reward-api lacks the key key"),
-    (_no_claim, r"stop volume: t-\w+ has no PersistentVolumeClaim shared"),
-    (_unbound, r"stop volume: the claim shared is Pending"),
-    (_no_account, r"stop service account: t-\w+ has no service account ratchet-job"),
-    (_quota, r"stop quota: small leaves 8 of the 16 nvidia.com/gpu"),
-    (_limits, r"stop limit range: low lets a container have at most 64Gi memory of the 256 GiB memory"),
-    (_strict, r"stop pod template: .*violates PodSecurity"),
-]
-
-
-@pytest.mark.parametrize(("fault", "words"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_lint_finds_a_planted_fault(corner: Corner, fault: Callable[[Corner], None], words: str) -> None:
-    corner.prepare()
-    corner.rig.fake_nodes(2)
-    fault(corner)
-    found = corner.lint()
-    assert any(re.search(words, line) for line in found), "\n".join(found)
-
-
-def test_lint_finds_a_template_that_would_hang(corner: Corner) -> None:
-    """The Job's own definition accepts it."""
-    corner.prepare()
-    corner.rig.fake_nodes(2)
-    gang = corner.gang()
-    (task,) = gang.spec.tasks
-    spec = task.template.spec
-    wrong = tuple(one.model_copy(update={"effect": "NoSchedule", "toleration_seconds": 15}) for one in spec.tolerations)
-    template = task.template.model_copy(update={"spec": spec.model_copy(update={"tolerations": wrong})})
-    tasks = (task.model_copy(update={"template": template}),)
-    bad = gang.model_copy(update={"spec": gang.spec.model_copy(update={"tasks": tasks})})
-    corner.cluster.create(JOB, manifest(bad), dry_run=True)
-    (found,) = corner.lint(gang=bad)
-    assert re.search(r"stop pod template: .*tolerationSeconds|effect must be 'NoExecute'", found)
-
-
-def test_a_dynamic_pool_that_refuses_the_gang_is_found(corner: Corner) -> None:
-    corner.profile, corner.pool = "aws-p5en-efa", {"kind": "dynamic", "max_nodes": 2}
-    corner.prepare()
-    assert corner.lint() == []
-    corner.pool = {"kind": "dynamic", "max_nodes": 1}
-    for rendered in render_environment(ground.settings(profile=corner.profile, **corner.changes), load_profile(corner.profile)):
-        corner.apply(rendered.shape)
-    assert any(re.search(r"stop pool: no NodePool .* its limit of nvidia.com/gpu is 8", line) for line in corner.lint())
-
-
-def test_the_command_says_it_and_ends_with_1(corner: Corner, tmp_path: Path) -> None:
-    loop = loop_file(corner, tmp_path, 'profile = "generic-gpu"')
-    said = ratchet(corner, "lint", str(loop))
-    assert said.returncode == 1
-    assert "service account: " in said.stdout
-    corner.prepare()
-    corner.rig.fake_nodes(2)
-    said = ratchet(corner, "lint", str(loop))
-    assert (said.returncode, said.stdout) == (0, "nothing is known that would stop a gang\n"), said.stdout + said.stderr
-    gone = ratchet(corner, "lint", str(loop), KUBECONFIG=str(tmp_path / "none"))
-    assert gone.returncode == 2
-    assert "kubeconfig" in gone.stderr
-
-
 BOUGHT = Profile(
     provider="any",
     instance_types=("p5en.48xlarge",),
@@ -438,42 +202,6 @@ def test_a_rendered_pool_brings_a_gangs_nodes_out_of_nothing(karpenter_rig: Rig,
         for found, what, where in ((JOB, name, space), (KINDS["NodePool"], name, None), (QUEUE, space, None)):
             corner.cluster.delete(found, what, where)
         rig.kubectl("delete", "clusterroles,clusterrolebindings", f"{CONTROLLER}-{space}", "--ignore-not-found")
-
-
-def loop_file(corner: Corner, folder: Path, *lines: str, pool: str = 'kind = "none"') -> Path:
-    path = folder / "loop.toml"
-    path.write_text(
-        f"""
-[line]
-name = "support"
-served_model = "support"
-[[sources]]
-name = "receiver"
-kind = "receiver"
-[[rewards]]
-name = "exact_match"
-[training]
-methods = ["dpo"]
-nodes = 2
-gpus = 8
-[cluster]
-namespace = "{corner.name}"
-queue = "{corner.name}"
-image = "registry.example/train:1"
-volume = {{ mount = "/fsx", claim = "shared" }}
-pool = {{ {pool} }}
-secrets = {{ REWARD_API_KEY = "reward-api/key" }}
-{chr(10).join(lines)}
-"""
-    )
-    return path
-
-
-def ratchet(corner: Corner, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"KUBECONFIG": str(corner.rig.kubeconfig)} | environment
-    return subprocess.run(
-        [sys.executable, "-m", "flows.cli.main", "k8s", *words], cwd=REPO, env=env, capture_output=True, text=True, check=False, timeout=120
-    )
 
 
 def _granted(rule: object) -> set[tuple[str, str]]:

@@ -1,0 +1,119 @@
+"""A namespace of the rig, prepared as a loop file asks of its cluster's administrator."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kubernetes import client
+
+from k8s.client import JOB, NETWORK_POLICY, QUEUE, SECRET, Cluster, Kind, KubernetesCluster
+from k8s.environment import render_environment
+from k8s.lint import findings
+from k8s.look import ACCOUNT, CLAIM, CONFIG_MAP, look
+from k8s.objects import Shape, VolcanoJob, manifest
+from k8s.profile import load_profile
+from tests.cluster.rig.api import until
+from tests.cluster.rig.cluster import REPO, Rig
+from tests.unit.k8s import ground
+
+KINDS = {
+    "Namespace": Kind("v1", "namespaces", namespaced=False),
+    "ServiceAccount": ACCOUNT,
+    "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False),
+    "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
+    "NetworkPolicy": NETWORK_POLICY,
+    "Queue": QUEUE,
+    "ConfigMap": CONFIG_MAP,
+    "PersistentVolumeClaim": CLAIM,
+    "EC2NodeClass": Kind("karpenter.k8s.aws/v1", "ec2nodeclasses", namespaced=False),
+    "NodePool": Kind("karpenter.sh/v1", "nodepools", namespaced=False),
+    "Job": JOB,
+    "Deployment": Kind("apps/v1", "deployments"),
+    "Service": Kind("v1", "services"),
+    "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
+    "HorizontalPodAutoscaler": Kind("autoscaling/v2", "horizontalpodautoscalers"),
+}
+
+
+class Corner:
+    """A namespace of the rig prepared as a loop file asks, sound until something is broken."""
+
+    def __init__(self, rig: Rig, cluster: Cluster, name: str) -> None:
+        self.rig, self.cluster, self.name, self.profile = rig, cluster, name, "generic-gpu"
+        self.pool: dict[str, object] = {"kind": "none"}
+        self.volume: dict[str, object] = {"mount": "/fsx", "claim": "shared"}
+
+    @property
+    def changes(self) -> dict[str, object]:
+        return {"namespace": self.name, "queue": self.name, "pool": self.pool, "volume": self.volume}
+
+    def gang(self) -> VolcanoJob:
+        return ground.gang(self.profile, **self.changes)
+
+    def prepare(self) -> None:
+        for rendered in render_environment(ground.settings(profile=self.profile, **self.changes), load_profile(self.profile)):
+            self.apply(rendered.shape)
+        for name, key in (("reward-api", "key"), ("ratchet-ray", "token")):
+            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": self.name}, "stringData": {key: "x"}}
+            self.cluster.apply(SECRET, secret)
+        if "claim" in self.volume:
+            self.rig.api.patch(f"/api/v1/namespaces/{self.name}/persistentvolumeclaims/shared/status", {"status": {"phase": "Bound"}})
+        until(lambda: (self.cluster.get(QUEUE, self.name) or {}).get("status", {}).get("state") == "Open", 20, "the queue's opening")
+
+    def apply(self, shape: Shape, dry_run: bool = False) -> None:
+        body = manifest(shape)
+        self.cluster.apply(KINDS[body["kind"]], body, dry_run)
+
+    def lint(self, cluster: Cluster | None = None, gang: VolcanoJob | None = None) -> list[str]:
+        """`level about: text; remedy` of each finding."""
+        settings = ground.settings(profile=self.profile, **self.changes)
+        gangs = [gang] if gang else [self.gang(), ground.gang(self.profile, ground.job(nemo=True), **self.changes)]
+        return [str(one) for one in findings(look(cluster or self.cluster, settings, gangs), settings, gangs)]
+
+    def acting_as(self, account: str) -> Cluster:
+        """The API server as one of the namespace's service accounts sees it."""
+        token = self.rig.kubectl("create", "token", account, "--namespace", self.name).strip()
+        known = client.Configuration(host=self.rig.site.server, api_key={"BearerToken": f"Bearer {token}"})
+        known.ssl_ca_cert = str(self.rig.site.pki / "ca.crt")
+        return KubernetesCluster(client.ApiClient(known))
+
+
+def loop_file(corner: Corner, folder: Path, *lines: str, pool: str = 'kind = "none"') -> Path:
+    path = folder / "loop.toml"
+    path.write_text(
+        f"""
+[line]
+name = "support"
+served_model = "support"
+[[sources]]
+name = "receiver"
+kind = "receiver"
+[[rewards]]
+name = "exact_match"
+[training]
+methods = ["dpo"]
+nodes = 2
+gpus = 8
+[cluster]
+namespace = "{corner.name}"
+queue = "{corner.name}"
+image = "registry.example/train:1"
+volume = {{ mount = "/fsx", claim = "shared" }}
+pool = {{ {pool} }}
+secrets = {{ REWARD_API_KEY = "reward-api/key" }}
+{chr(10).join(lines)}
+"""
+    )
+    return path
+
+
+def ratchet(corner: Corner, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"KUBECONFIG": str(corner.rig.kubeconfig)} | environment
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli.main", "k8s", *words], cwd=REPO, env=env, capture_output=True, text=True, check=False, timeout=120
+    )
