@@ -122,6 +122,7 @@ class Pod:
         self.child = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL)
         if self.stopped:
             self.child.terminate()
+        self._beat()
         while True:
             try:
                 code = self.child.wait(0.2)

@@ -20,6 +20,8 @@ from tests.unit.trainers.test_runs import finish, kinds, pin_newest
 from trainers.inside import parallel
 
 ROOT = Path(__file__).resolve().parents[3]
+ENDS = ("saving", "checkpoint", "exporting", "published", "stopped")
+"""What a run's diary ends with."""
 
 
 def on_two(spec: JobSpec) -> JobSpec:
@@ -45,7 +47,7 @@ def test_two_processes_train_what_one_does(workshop: Any, tmp_path: Path) -> Non
     one, two = finish(workshop, alone), finish(workshop, both)
     assert losses(workshop, both) == pytest.approx(losses(workshop, alone), rel=1e-4)
     events = workshop.executor.events(both.name)
-    assert kinds(events) == ["started", *["progress"] * 6, "checkpoint", "published", "stopped"], "one rank speaks for all"
+    assert kinds(events) == ["started", *["progress"] * 6, *ENDS], "one rank speaks for all"
     expected = tensors(workshop, one, tmp_path / "one")
     for name, value in tensors(workshop, two, tmp_path / "two").items():
         torch.testing.assert_close(value, expected[name], rtol=1e-2, atol=2e-4)
@@ -99,7 +101,7 @@ def test_two_nodes_are_one_run(workshop: Any) -> None:
     assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
     assert follower.wait(60) == DONE
     assert losses(workshop, spec) == pytest.approx(losses(workshop, alone), rel=1e-4)
-    assert kinds(workshop.executor.events(spec.name)) == ["started", *["progress"] * 4, "checkpoint", "published", "stopped"]
+    assert kinds(workshop.executor.events(spec.name)) == ["started", *["progress"] * 4, *ENDS]
 
 
 def test_one_process_needs_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
