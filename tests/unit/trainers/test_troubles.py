@@ -117,7 +117,7 @@ def test_short_memory_goes_on_with_less_in_memory(workshop: Any, monkeypatch: py
 
 def test_a_trainer_that_hangs_is_ended_after_some_times_its_own_step(workshop: Any) -> None:
     watch = {"stall_times": 20, "stall_least_seconds": 1.0}
-    plan = workshop.plan(Method.DPO, steps=100_000, save_every=5, grace_seconds=3, health=watch)
+    plan = workshop.plan(Method.DPO, steps=100_000, save_every=100_000, grace_seconds=3, health=watch)  # a save has a limit of its own
     spec = workshop.spec(plan)
     workshop.executor.submit(spec, 1)
     workshop.wait(spec, lambda status: status.step >= 8 or status.state == JobState.ENDED)
