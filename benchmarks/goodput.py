@@ -92,9 +92,9 @@ def arm(folder: Path, model: Path, save_every: int | str, mean: float, kills: in
 
 
 def _saves(events: list[JobEvent]) -> list[float]:
-    """Seconds from a step's figures to its sealed checkpoint."""
+    """Seconds from a save's beginning to its sealed checkpoint."""
     pairs = pairwise(events)
-    return [later.at - sooner.at for sooner, later in pairs if (sooner.kind, later.kind) == ("progress", "checkpoint")]
+    return [later.at - sooner.at for sooner, later in pairs if (sooner.kind, later.kind) == ("saving", "checkpoint")]
 
 
 @click.command()
