@@ -36,11 +36,9 @@ class Kind(NamedTuple):
 
 
 JOB = Kind("batch.volcano.sh/v1alpha1", "jobs")
-POD_GROUP = Kind("scheduling.volcano.sh/v1beta1", "podgroups")
 QUEUE = Kind("scheduling.volcano.sh/v1beta1", "queues", namespaced=False)
 POD = Kind("v1", "pods")
 NODE = Kind("v1", "nodes", namespaced=False)
-EVENT = Kind("v1", "events")
 SECRET = Kind("v1", "secrets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "networkpolicies")
 NODE_POOL = Kind("karpenter.sh/v1", "nodepools", namespaced=False)

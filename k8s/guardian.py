@@ -61,14 +61,14 @@ class Guardian:
         self.mirrors = Mirrors(cluster)
         self._memory: dict[str, Memory] = {}
 
-    def look(self, names: Sequence[str] | None = None) -> list[Look]:
-        """All gangs of the namespace, or those of `names`. Retryable while the API server is away."""
+    def look(self) -> list[Look]:
+        """All gangs of the namespace. Retryable while the API server is away."""
         namespace = self.settings.namespace
         jobs = self.mirrors.objects(JOB, namespace, RATCHET)
         pods = self.mirrors.objects(POD, namespace, RATCHET)
         nodes = {node.name: node for node in map(node_of, self.mirrors.objects(NODE))}
         coming = [claim for claim in self._claims() if not _arrived(claim)]
-        looks = [self._look(gang_of(job, pods), nodes, coming) for job in jobs if names is None or job["metadata"]["name"] in names]
+        looks = [self._look(gang_of(job, pods), nodes, coming) for job in jobs]
         self._memory = {name: memory for name, memory in self._memory.items() if name in {job["metadata"]["name"] for job in jobs}}
         return looks
 

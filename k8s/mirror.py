@@ -105,11 +105,6 @@ class Mirrors:
             self._mirrors[key] = Mirror(self.cluster, kind, namespace, labels)
         return self._mirrors[key].objects()
 
-    def stop(self) -> None:
-        """All of them."""
-        for mirror in self._mirrors.values():
-            mirror.stop()
-
 
 def _key(item: Object) -> str:
     return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
