@@ -13,7 +13,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -82,6 +82,8 @@ min_pairs = 60
 [gate]
 max_tokens = 48
 """
+UNDECIDED = "cannot be ruled out in"
+"""What the verdict's words on slices say before those in which a loss may hide."""
 SMALL = {"warmup_steps": 5, "steps": 60, "gradient_checkpointing": False, "cpus": 1, "save_every": 60, "micro_batch": 16}
 """A model of 0.7 million weights; the same number of steps for every recipe and for the oracle."""
 RECIPES: dict[Method, dict[str, Any]] = {
@@ -337,6 +339,7 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
     verdict = bench.gate(edition, start, place / "model", trained) if trained else None
     slices = _by_slice(bench.world.test, before, after)
     judged = next((check.reason for check in verdict.checks if check.check == "slices"), "") if verdict else ""
+    told, _, open_ = judged.partition(UNDECIDED)
     row = {
         "cell": cell.name,
         "task": cell.task,
@@ -346,7 +349,8 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
         "chosen": choice.method.value,
         "trained": trained is not None,
         "gate": verdict.result.value if verdict else "fail",
-        "named": [name for name in slices if f"slice:{name}" in judged],
+        "named": _named(slices, told),
+        "undecided": _named(slices, open_),
         "base": _mean(before),
         "gain": _mean(after) - _mean(before),
         "lower": _lower(before, after),
@@ -358,6 +362,10 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
     }
     shutil.rmtree(here)
     return row | {"worst_slice": min(row["slices"].values())}
+
+
+def _named(slices: Iterable[str], words: str) -> list[str]:
+    return [name for name in slices if f"slice:{name} " in words]
 
 
 def _mean(values: Sequence[bool]) -> float:

@@ -26,8 +26,10 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
         "trained": len(trained),
         "improved": _share(trained, lambda row: row["lower"] > 0),
         "kept": len(kept),
-        "kept_with_a_loss": [row["cell"] for row in kept if row["worst_slice"] < -HARM],
-        "kept_with_a_silent_loss": [row["cell"] for row in kept if _silent(row)],
+        "kept_with_a_loss": [row["cell"] for row in kept if _lost(row)],
+        "kept_with_a_loss_named_as_lower": [row["cell"] for row in kept if _lost(row) and not _beyond(row, "named")],
+        "kept_with_a_silent_loss": [row["cell"] for row in kept if _beyond(row, "named", "undecided")],
+        "undecided_slices": fmean(len(row["undecided"]) / len(row["slices"]) for row in kept) if kept else None,
         "worth": len(worth),
         "of_the_oracle": _pooled(worth),
         "of_the_oracle_interval": _bootstrap(worth),
@@ -41,9 +43,14 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def _silent(row: Result) -> list[str]:
-    """Slices that truly lost, and that the gate's verdict does not name as lower."""
-    return [name for name, gain in row["slices"].items() if gain < -HARM and name not in row["named"]]
+def _lost(row: Result) -> list[str]:
+    """Slices that truly lost."""
+    return [name for name, gain in row["slices"].items() if gain < -HARM]
+
+
+def _beyond(row: Result, *said: str) -> list[str]:
+    """Of those, the ones of which the gate's verdict does not say so in one of these ways."""
+    return [name for name in _lost(row) if not any(name in row[how] for how in said)]
 
 
 def _share(rows: Sequence[Result], holds: Callable[[Result], bool]) -> float | None:
@@ -97,10 +104,13 @@ def _claims(found: Mapping[str, Any]) -> list[str]:
     interval = found["of_the_oracle_interval"]
     between = f" ({interval[0]:.0%} to {interval[1]:.0%}, bootstrap over base models)" if interval else ""
     silent = ", ".join(found["kept_with_a_silent_loss"]) or "none"
+    share = found["undecided_slices"]
+    undecided = "" if share is None else f"Such words stand of {share:.0%} of the slices of a run that passed."
     return [
         f"- True accuracy rose beyond doubt (lower end of the paired 95 % interval above 0) in {improved}.",
         f"- Of the oracle's gain, over the {found['worth']} cells in which it is at least {WORTH}: {reached}{between}.",
-        f"- Passed by the gate: {found['kept']}; of these, with a slice that truly lost more than {HARM:.0%}: "
-        f"{len(found['kept_with_a_loss'])}; of these, without the verdict naming that slice as lower: {silent}.",
+        f"- Passed by the gate: {found['kept']}; of these, with a slice that truly lost more than {HARM:.0%}: {len(found['kept_with_a_loss'])}; "
+        f"of these, with the verdict naming all such slices as lower: {len(found['kept_with_a_loss_named_as_lower'])}; without a word of one, "
+        f"not even that a loss cannot be ruled out there: {silent}. {undecided}",
         "- " + "; ".join(f"{name}: {n}" for name, n in found["do_not_train"].items()) + ".",
     ]

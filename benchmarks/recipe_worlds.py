@@ -147,6 +147,10 @@ GOOD = 0.9
 """A base of this quality has learnt every kind of request."""
 
 
+GOLDEN_PER_SLICE = 250
+"""So many rule out a loss of two points in a slice of which no answer changed."""
+
+
 def build_world(task: Task, quality: float, seed: int, test_per_slice: int = 500, asked: int = 400) -> World:
     """Disjoint sets for one seed. Raises ValueError where the task has too few distinct questions."""
     old = [name for name in task.intents if name not in task.new]
@@ -154,12 +158,12 @@ def build_world(task: Task, quality: float, seed: int, test_per_slice: int = 500
     learnt = task.questions(1000 + seed, 800, known) + ([] if quality >= GOOD else task.questions(1000 + seed, 6, task.new))
     seen = {q.prompt for q in learnt}
     parts = []
-    for size in (test_per_slice * len(task.intents), 400, 200, asked):
+    for size in (test_per_slice * len(task.intents), 200, asked, GOLDEN_PER_SLICE * len(task.intents)):
         every = task.questions(7919 * (len(parts) + 1) + seed, task.capacity, task.intents)
         part = _even([q for q in every if q.prompt not in seen], task.intents, size)
         seen |= {q.prompt for q in part}
         parts.append(part)
-    test, golden, tuning, distinct = parts
+    test, tuning, distinct, golden = parts
     corpus = [text for q in task.questions(1, 4000, task.intents) for text in (q.prompt, q.answer)]
     return World(learnt, distinct, golden, tuning, test, corpus)
 

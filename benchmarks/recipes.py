@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "recipes.jsonl"
 PAGE = HERE.parent / "docs" / "recipes.md"
+FIRST = 5
+"""The first seed of the grid: on seeds 0 to 4 the recipes' settings were chosen, so they prove nothing about them."""
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
@@ -31,7 +33,9 @@ def grid(seeds: int) -> list[tuple[str, float, float, int]]:
     """All cells, seed by seed, so that a run that is cut short has seen everything once."""
     return [
         (task, quality, flips, seed)
-        for seed, task, quality, flips in itertools.product(range(seeds), ("kubectl", "sql"), (0.3, 0.6, 0.9), (0.0, 0.15, 0.3))
+        for seed, task, quality, flips in itertools.product(
+            range(FIRST, FIRST + seeds), ("kubectl", "sql"), (0.3, 0.6, 0.9), (0.0, 0.15, 0.3)
+        )
     ]
 
 

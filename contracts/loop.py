@@ -172,6 +172,8 @@ class GateSettings(Frozen):
     """The interval's lower end must lie above this, on golden and holdout together."""
     slice_margin: Share = 0.1
     """A slice fails where its interval lies wholly below minus this; where only its estimate does, the gate is inconclusive."""
+    slice_tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    """Where a loss of more than this cannot be ruled out in a slice, the verdict says so, and about how many prompts would tell."""
     min_prompts: Positive = 50
     """Fewer answered pairs are inconclusive."""
     min_slice: Positive = 10

@@ -79,7 +79,18 @@ class Slices:
             return _result(self, Result.INCONCLUSIVE, f"it may lose more than {self._settings.slice_margin:g}: {said}")
         lower = sorted((c for c in slices if c.difference.estimate < 0), key=lambda c: c.difference.estimate)
         said = f"; lower, within the margin: {'; '.join(_show(c) for c in lower)}" if lower else ", none of them lower"
-        return _result(self, Result.PASS, f"{len(slices)} slices judged{said}")
+        return _result(
+            self, Result.PASS, f"{len(slices)} slices judged{said}{self._undecided(slices)}{_too_small(report, self._settings.min_slice)}"
+        )
+
+    def _undecided(self, slices: Sequence[Comparison]) -> str:
+        """Where a loss beyond the tolerance may hide: few prompts miss a small loss more often than not, and saying nothing would deny it."""
+        tolerance = self._settings.slice_tolerance
+        may = [c for c in slices if c.difference.low < -tolerance]
+        if not may:
+            return f"; a loss of more than {tolerance:g} is ruled out in all of them"
+        said = ", ".join(f"{c.name} (n {c.n}, about {_prompts_for(c, tolerance)} would tell)" for c in may)
+        return f"; a loss of more than {tolerance:g} cannot be ruled out in {said}"
 
 
 class Agreement:
@@ -130,6 +141,17 @@ def _result(check: Check, result: Result, reason: str) -> CheckResult:
 
 def _find(report: EvalReport, name: str) -> Comparison | None:
     return next((c for c in report.comparisons if c.name == name), None)
+
+
+def _too_small(report: EvalReport, least: int) -> str:
+    small = [f"{c.name} (n {c.n})" for c in report.comparisons if c.name.startswith("slice:") and c.n < least]
+    return f"; too few prompts to judge {', '.join(small)}" if small else ""
+
+
+def _prompts_for(comparison: Comparison, half: float) -> int:
+    """How many prompts of the same spread make an interval of this half-width. An interval shrinks with their square root."""
+    interval = comparison.difference
+    return math.ceil(comparison.n * ((interval.high - interval.low) / (2 * half)) ** 2)
 
 
 def _flaw(comparisons: Sequence[Comparison]) -> str | None:

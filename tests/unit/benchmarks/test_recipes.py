@@ -29,7 +29,7 @@ def test_what_is_tested_is_never_learnt_asked_or_tuned_on(task: str, quality: fl
 def row(**changes: Any) -> dict[str, Any]:
     plain = {"cell": "c", "task": "t", "quality": 0.6, "flips": 0.0, "seed": 0, "chosen": "sft", "trained": True, "gate": "pass"}
     figures = {"base": 0.6, "gain": 0.09, "lower": 0.05, "oracle_gain": 0.1, "worst_slice": 0.0}
-    return {**plain, **figures, "slices": {"a": 0.0}, "named": [], **changes}
+    return {**plain, **figures, "slices": {"a": 0.0}, "named": [], "undecided": [], **changes}
 
 
 def test_claims_follow_from_rows() -> None:
@@ -37,20 +37,23 @@ def test_claims_follow_from_rows() -> None:
         row(seed=0),
         row(seed=1, gain=0.0, lower=-0.01, worst_slice=-0.05, slices={"a": -0.05}),
         row(cell="said", seed=4, oracle_gain=0.0, worst_slice=-0.05, slices={"a": -0.05}, named=["a"]),
+        row(cell="open", seed=5, oracle_gain=0.0, slices={"a": -0.05}, undecided=["a"]),
         row(seed=2, chosen="none", lower=0.04),
         row(seed=3, oracle_gain=0.01, gain=-0.02, lower=-0.03, gate="fail", worst_slice=-0.1),
     ]
     found = summary(rows)
-    assert found["improved"] == pytest.approx(2 / 4)
+    assert found["improved"] == pytest.approx(3 / 5)
     assert found["worth"] == 3
     assert found["of_the_oracle"] == pytest.approx(0.09 / 0.3), "what was not trained has gained nothing"
-    assert found["kept_with_a_loss"] == ["c", "said"]
+    assert found["kept_with_a_loss"] == ["c", "said", "open"]
+    assert found["kept_with_a_loss_named_as_lower"] == ["said"]
     assert found["kept_with_a_silent_loss"] == ["c"]
+    assert found["undecided_slices"] == pytest.approx(1 / 4)
     low, high = found["of_the_oracle_interval"]
     assert low <= found["of_the_oracle"] <= high
     assert found["do_not_train"]["did not train, training helps"] == 1
     assert sum(found["do_not_train"].values()) == len(rows)
-    assert "| t | 0.6 | 0% | 5 |" in markdown(rows, "today")
+    assert "| t | 0.6 | 0% | 6 |" in markdown(rows, "today")
 
 
 @pytest.mark.slow

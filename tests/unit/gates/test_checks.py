@@ -113,6 +113,24 @@ def test_small_slices_are_shown_and_not_judged() -> None:
     assert verdict(report(comparisons=swapped(comparison("slice:a", -0.5, -0.3, n=9)))) is Result.PASS
 
 
+@given(low=st.floats(-0.09, 0.05), width=st.floats(0, 0.2), n=st.integers(1, 2000))
+def test_a_pass_says_of_every_slice_whether_it_may_have_lost(low: float, width: float, n: int) -> None:
+    given_report = report(comparisons=swapped(comparison("slice:a", low, low + width, n=n)))
+    (judged,) = [c for c in verdict_of(tuple(c.check(given_report) for c in checks(SETTINGS)), digest("r")).checks if c.check == "slices"]
+    assert judged.result is Result.PASS
+    head, _, undecided = judged.reason.partition("cannot be ruled out in ")
+    assert ("slice:a (n " in undecided) == (low < -SETTINGS.slice_tolerance or n < SETTINGS.min_slice), judged.reason
+    assert ("slice:a " in head) == (n >= SETTINGS.min_slice and (low + (low + width)) / 2 < 0), (
+        "what is lower by its estimate is shown with it"
+    )
+
+
+def test_it_says_how_many_prompts_would_tell() -> None:
+    given_report = report(comparisons=swapped(comparison("slice:a", -0.06, 0.06, n=50)))
+    (judged,) = [c for c in verdict_of(tuple(c.check(given_report) for c in checks(SETTINGS)), digest("r")).checks if c.check == "slices"]
+    assert "slice:a (n 50, about 450 would tell)" in judged.reason, "nine times as many: the interval shrinks to a third"
+
+
 def test_without_checks_nothing_passes() -> None:
     assert verdict_of((), digest("report")).result is Result.INCONCLUSIVE
 
