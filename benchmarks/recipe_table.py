@@ -109,8 +109,9 @@ def _claims(found: Mapping[str, Any]) -> list[str]:
     return [
         f"- True accuracy rose beyond doubt (lower end of the paired 95 % interval above 0) in {improved}.",
         f"- Of the oracle's gain, over the {found['worth']} cells in which it is at least {WORTH}: {reached}{between}.",
-        f"- Passed by the gate: {found['kept']}; of these, with a slice that truly lost more than {HARM:.0%}: {len(found['kept_with_a_loss'])}; "
-        f"of these, with the verdict naming all such slices as lower: {len(found['kept_with_a_loss_named_as_lower'])}; without a word of one, "
+        f"- Passed by the gate: {found['kept']}; of these, with a slice that truly lost more than {HARM:.0%}: "
+        f"{len(found['kept_with_a_loss'])}; "
+        f"with every such slice named as lower: {len(found['kept_with_a_loss_named_as_lower'])}; without a word of one, "
         f"not even that a loss cannot be ruled out there: {silent}. {undecided}",
         "- " + "; ".join(f"{name}: {n}" for name, n in found["do_not_train"].items()) + ".",
     ]

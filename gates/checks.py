@@ -84,7 +84,7 @@ class Slices:
         )
 
     def _undecided(self, slices: Sequence[Comparison]) -> str:
-        """Where a loss beyond the tolerance may hide: few prompts miss a small loss more often than not, and saying nothing would deny it."""
+        """Where a loss beyond the tolerance may hide: few prompts miss a small loss easily, and saying nothing would deny it."""
         tolerance = self._settings.slice_tolerance
         may = [c for c in slices if c.difference.low < -tolerance]
         if not may:
