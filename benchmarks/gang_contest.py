@@ -1,5 +1,6 @@
 """Gangs of mixed sizes that want more nodes than there are: submitted by one side or the other, sampled several times a second, ended when
-they have run whole for their time. It counts what is held by gangs that hold only a part of what they need."""
+they have run whole for their time. It counts what is held by gangs that hold only a part of what they need, and of that apart what is held
+in vain: a gang that lacks more nodes than are free cannot start, one that is being bound has them before it."""
 
 from __future__ import annotations
 
@@ -101,6 +102,8 @@ class Seen:
     ended: float | None = None
     partial: float = 0.0
     """Seconds in which it held a part of its nodes."""
+    stuck: float = 0.0
+    """Seconds of these in which the others were not to be had."""
 
 
 class Contest:
@@ -111,8 +114,9 @@ class Contest:
     ) -> None:
         self.rig, self.namespace, self.side = rig, namespace, side
         self.sizes = random.Random(seed).sample(sizes, len(sizes))
-        self.samples = self.partly = 0
-        self.in_vain = self.used = 0.0
+        self.nodes = len(rig.api.items("/api/v1/nodes"))
+        self.samples = self.partly = self.stuck = 0
+        self.held = self.in_vain = self.used = 0.0
         self.most = 0
 
     def run(self, folder: Path, hold: float, limit: float) -> dict[str, Any]:
@@ -135,14 +139,20 @@ class Contest:
     def _sample(self, side: Side, gangs: dict[str, Seen], now: float, seconds: float, hold: float) -> None:
         bound, alive = self._counted(side.label)
         partly = [name for name, gang in gangs.items() if gang.ended is None and 0 < bound[name] < gang.size]
+        # No clock in it: whoever binds a gang pod by pod, however slowly, has taken care that there is a node for each.
+        stuck = [name for name in partly if gangs[name].size - bound[name] > self.nodes - bound.total()]
         self.samples += 1
         self.partly += bool(partly)
+        self.stuck += bool(stuck)
         self.most = max(self.most, len(partly))
         for name, gang in gangs.items():
             if gang.ended is not None:
                 continue
             if name in partly:
                 gang.partial += seconds
+                self.held += bound[name] * GPUS * seconds
+            if name in stuck:
+                gang.stuck += seconds
                 self.in_vain += bound[name] * GPUS * seconds
             if alive[name] == gang.size:
                 gang.whole = gang.whole or now
@@ -176,6 +186,9 @@ class Contest:
             "samples_with_a_partly_bound_gang": self.partly,
             "most_partly_bound_at_once": self.most,
             "longest_partly_bound_s": round(max(gang.partial for gang in gangs.values()), 1),
-            "gpu_min_held_by_partial_gangs": round(self.in_vain / 60, 1),
+            "gpu_min_held_by_partial_gangs": round(self.held / 60, 1),
+            "samples_with_a_stuck_gang": self.stuck,
+            "longest_stuck_s": round(max(gang.stuck for gang in gangs.values()), 1),
+            "gpu_min_held_in_vain": round(self.in_vain / 60, 1),
             "gpu_min_of_whole_gangs": round(self.used / 60, 1),
         }

@@ -130,7 +130,7 @@ def measured(rig: Rig, folder: Path, part: str, small: bool, say: Callable[[str]
         say("one gang's start")
         return starts(rig, folder / "start", 1 if small else 5)
     if part == "contests":
-        sizes, hold, limit = ((2, 2, 3, 4, 4), 3.0, 20.0) if small else (SIZES, 20.0, 180.0)
+        sizes, hold, limit = ((3, 3, 3, 6), 3.0, 60.0) if small else (SIZES, 20.0, 180.0)
         found = []
         for seed in (1,) if small else (1, 2):
             say(f"{len(sizes)} gangs compete, order {seed}")

@@ -1,4 +1,5 @@
-"""The benchmark of gangs runs, small, and shows what it is for: no gang of ours ever holds a part of its nodes, plain Jobs do."""
+"""The benchmark of gangs runs, small, and shows what it is for: no gang of ours ever holds nodes while others that it needs are not to be
+had; plain Jobs do."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ def test_a_small_run_holds_no_node_in_vain() -> None:
     (contest,) = said["contests"]["measured"]
     ours, plain = contest["ratchet"], contest["plain_jobs"]
     assert ours["finished"] == contest["gangs"]
-    assert ours["samples_with_a_partly_bound_gang"] == 0
-    assert ours["gpu_min_held_by_partial_gangs"] == 0 < plain["gpu_min_held_by_partial_gangs"]
+    # Eight nodes are no multiple of three: who fills them pod by pod ends up with a part of a gang, in whatever order.
+    assert ours["samples_with_a_stuck_gang"] == 0 < plain["samples_with_a_stuck_gang"]
+    assert ours["gpu_min_held_in_vain"] == 0 < plain["gpu_min_held_in_vain"]
     evicted = said["recovery"]["measured"]["evicted_pod"]
     assert evicted["preemptions"] == 1
     assert evicted["whole_after_s"] > 0
