@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import fmean, median
-from typing import Final
+from typing import Any, Final
 
 from contracts.training import Adjustment, Proposal
 from trainers.recipes import Action, Health
@@ -242,15 +242,26 @@ STALL_STEPS = 3
 """Steps that must have been seen before the time of a step counts as known."""
 
 
-SAVING = ("saving", "exporting")
+SAVING = "saving"
+WRITING = (SAVING, "exporting")
 """Kinds of events after which something large is written: until the next event, no step is due."""
 
 
-def patience_for_a_step(times: Sequence[float], health: Health, last: str = "progress") -> float:
-    """Seconds without a sign after which a run stalls. `times`: when its steps ended, seconds, in order; `last`: kind of its last event."""
-    if last in SAVING:
+def patience_for_a_step(times: Sequence[float], health: Health, last: str = "progress", saves: Sequence[float] = ()) -> float:
+    """Seconds without a sign after which a run stalls. `times`: when its steps ended, seconds, in order; `last`: kind of its last event;
+    `saves`: seconds that earlier checkpoints took. The finished model may be many times larger than an adapter's checkpoint."""
+    if last == SAVING and saves:
+        return min(health.save_seconds, max(health.stall_least_seconds, health.stall_times * max(saves)))
+    if last in WRITING:
         return health.save_seconds
     taken = [later - sooner for sooner, later in pairwise(times)][-START * 5 :]
     if len(taken) < STALL_STEPS:
         return health.stall_seconds
     return min(health.stall_seconds, max(health.stall_least_seconds, health.stall_times * median(taken)))
+
+
+def seconds_of_saves(events: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Of a job's events, in order: from the beginning of each save to its checkpoint."""
+    told = [event for event in events if event["kind"] != "warning"]
+    pairs = ((sooner, later) for sooner, later in pairwise(told) if (sooner["kind"], later["kind"]) == (SAVING, "checkpoint"))
+    return [float(later["at"]) - float(sooner["at"]) for sooner, later in pairs]

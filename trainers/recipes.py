@@ -111,7 +111,8 @@ class Health(Numbers):
     stall_least_seconds: Rate = 300.0
     """… but never for less than this."""
     save_seconds: Rate = 7200.0
-    """A checkpoint and the finished model may take so long to write without a sign; until they are written no step is waited for."""
+    """The first checkpoint and the finished model may take so long to write without a sign; until they are written no step is waited for.
+    Once a checkpoint was written, a later one may take `stall_times` as long, at least `stall_least_seconds`, never more than this."""
 
     @model_validator(mode="before")
     @classmethod

@@ -47,6 +47,7 @@ class Wrapper:
         self.stalled = False
         self._steps: list[float] = []
         self._last = ""
+        self._saves: list[float] = []
         self._read_at = -1.0
         signal.signal(signal.SIGTERM, self._hear)
 
@@ -114,7 +115,7 @@ class Wrapper:
             if why is None and (patience := self._stalls()) is not None:
                 self.stalled, why = (
                     True,
-                    f"no sign{' of the save' if self._last in health_rules.SAVING else ''} for {patience:.3g} s: it stalls",
+                    f"no sign{' of the save' if self._last in health_rules.WRITING else ''} for {patience:.3g} s: it stalls",
                 )
                 self.job.events.write("warning", self._step(), rule="stall", reason=why)
             if why is not None:
@@ -150,7 +151,8 @@ class Wrapper:
             told = [event for event in self._events() if event["kind"] != "warning"]
             self._steps = [float(event["at"]) for event in told if event["kind"] == "progress"]
             self._last = str(told[-1]["kind"]) if told else ""
-        patience = health_rules.patience_for_a_step(self._steps, health, self._last)
+            self._saves = health_rules.seconds_of_saves(told)
+        patience = health_rules.patience_for_a_step(self._steps, health, self._last, self._saves)
         return patience if time.time() - sign > patience else None
 
     def _step(self) -> int:

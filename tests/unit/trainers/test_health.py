@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from contracts.errors import ConfigError
 from contracts.training import Adjustment
-from trainers.health import REMEDIES, RULES, Verdict, Watch, judge, out_of_memory, patience_for_a_step, proposed
+from trainers.health import REMEDIES, RULES, Verdict, Watch, judge, out_of_memory, patience_for_a_step, proposed, seconds_of_saves
 from trainers.recipes import LIMITS, DPORecipe, GRPORecipe, Health, SFTRecipe, adjusted, complete
 
 CHANCE = random.Random(4)
@@ -230,6 +230,14 @@ def test_a_large_save_is_no_stall_but_one_without_end_is() -> None:
     health = Health(stall_seconds=1000, stall_times=10, stall_least_seconds=5, save_seconds=4000)
     steps = [0, 2, 4, 6, 8]
     assert [patience_for_a_step(steps, health, last) for last in ("saving", "exporting", "checkpoint")] == [4000, 4000, 20]
+    events = [
+        {"kind": kind, "at": at} for kind, at in (("saving", 10), ("checkpoint", 12), ("progress", 13), ("saving", 20), ("checkpoint", 27))
+    ]
+    saves = seconds_of_saves(events)
+    assert saves == [2, 7]
+    assert patience_for_a_step(steps, health, "saving", saves) == 70, "it is known what a save takes"
+    assert patience_for_a_step(steps, health, "exporting", saves) == 4000, "the finished model is of another size"
+    assert patience_for_a_step(steps, health, "saving", [1e6]) == 4000
 
 
 @pytest.mark.parametrize(

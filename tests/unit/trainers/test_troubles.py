@@ -47,6 +47,16 @@ class Panel:
         return [min(1.0, len(sample["answer"].split()) / 40) for sample in samples]
 module.planned_panel = lambda plan: Panel()
 """
+DEAD_DISK = """
+plain, written = module.seal, []
+def seal(*places):
+    written.append(places)
+    while len(written) > 2:
+        time.sleep(1)
+    return plain(*places)
+import time
+module.seal = seal
+"""
 AWAY = """
 import trainers.inside.scored
 trainers.inside.scored.PAUSES = (0.0,)
@@ -131,6 +141,19 @@ def test_a_trainer_that_hangs_is_ended_after_some_times_its_own_step(workshop: A
     assert (status.proposal.rule, status.proposal.adjustment) == ("stall", Adjustment())
     assert status.proposal.good == max(progress(workshop, spec))
     assert not trainer.is_running()
+
+
+def test_a_save_that_hangs_is_ended_after_some_times_an_earlier_one(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.checkpoints", DEAD_DISK)
+    watch = {"stall_times": 5, "stall_least_seconds": 3.0}
+    plan = workshop.plan(Method.DPO, steps=12, save_every=3, grace_seconds=3, health=watch)
+    status = ended(workshop, spec := workshop.spec(plan))
+    assert (status.outcome, status.step) == (Outcome.FAILED, 9)
+    assert "no sign of the save for" in status.reason
+    assert "it stalls" in status.reason
+    assert [point.step for point in points(workshop, spec)] == [3, 6]
+    assert status.proposal is not None
+    assert status.proposal.good == 9
 
 
 def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
