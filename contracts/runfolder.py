@@ -147,6 +147,12 @@ def ended_status(folder: Path, number: int, ended: dict[str, Any]) -> JobStatus:
     return last.model_copy(update={"proposal": proposal(ended)})
 
 
+def newest_sign(folder: Path) -> float | None:
+    """When an incarnation last wrote its events, its last word or a heartbeat (seconds since the epoch); None: it never did."""
+    signs = [folder / EVENTS, folder / ENDED, *folder.glob(f"{BEAT}*")]
+    return max((path.stat().st_mtime for path in signs if path.exists()), default=None)
+
+
 def tail(path: Path) -> list[bytes]:
     """The last lines of a file, as far as TAIL bytes reach."""
     try:

@@ -20,13 +20,13 @@ from contracts.errors import Permanent, Retryable
 from contracts.exits import Outcome
 from contracts.files import FolderArtifacts
 from contracts.jsonfile import read_json
-from contracts.runfolder import BEAT, ENDED, RunFolders, disk, ended_status, incarnations, status
+from contracts.runfolder import BEAT, ENDED, RunFolders, disk, ended_status, incarnations, newest_sign, status
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from k8s.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, Cluster, Object, Taken
 from k8s.gang import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET, Ground, render
-from k8s.gangs import ENDED_PHASES, Gang, State, phase_of
+from k8s.gangs import ENDED_PHASES, Gang, State, gang_of, phase_of
 from k8s.guardian import Guardian, Look
-from k8s.meter import Meter, count, price_of
+from k8s.meter import Meter, count, price_of, settle
 from k8s.network import opening
 from k8s.notes import Note, Notes
 from k8s.objects import manifest
@@ -199,10 +199,20 @@ class KubernetesExecutor:
             why = f"its Job ended without a word ({look.why})" if look else "its Job is gone (deleted, or never accepted)"
             ended = {"outcome": Outcome.LOST.value, "reason": why}
         if not note.ended:
+            self._settle(name, note, folder, look)  # before its pool goes: a repeat after a crash counts from there
             self._delete(note.name)
             self.notes.change(name, note.name, ended=True)
         last = ended_status(folder, number, ended)
         return last.model_copy(update={"usage": self.notes.meter(name).usage})
+
+    def _settle(self, name: str, note: Note, folder: Path, look: Look | None) -> None:
+        """Its meter runs to its end, whoever saw it: by the Job, or, where that is gone, by the newest sign of life on the volume."""
+        now, price = time.time(), price_of(self.profile, self.settings.pool.capacity) or 0.0
+        meter, gang = self.notes.meter(name), look.gang if look else gang_of(note.job, ())
+        ended = gang.ended or newest_sign(folder) or meter.at
+        with self._lock:
+            machines = self.guardian.machines(note.name)
+        self.notes.metered(name, settle(meter, gang, ended, now, price, machines))
 
     def _newest(self, name: str, run: Path) -> tuple[int, Path]:
         """The newest incarnation that began, was seen, or was asked for."""
@@ -239,7 +249,8 @@ class KubernetesExecutor:
         for look in self._looks.values():
             if look.state is not State.ENDED:
                 job = look.gang.job
-                self.notes.metered(job, count(self.notes.meter(job), look.gang, look.state, time.time(), price))
+                machines = self.guardian.machines(look.gang.name)
+                self.notes.metered(job, count(self.notes.meter(job), look.gang, look.state, time.time(), price, machines))
 
     def meter(self, name: str) -> Meter:
         """What a job has cost so far; nothing for an unknown one."""

@@ -52,6 +52,12 @@ class Pod:
     """Of its PodScheduled condition while it has no node: Schedulable, Unschedulable, or none yet."""
     waits: str = ""
     """Why its container does not run yet, in the kubelet's words."""
+    bound: float | None = None
+    """When it got its node; this and what follows in seconds since the epoch, the server's or the kubelet's clock."""
+    began: float | None = None
+    """When its container began to run."""
+    finished: float | None = None
+    """When its container ended."""
 
     @property
     def alive(self) -> bool:
@@ -77,6 +83,8 @@ class Gang:
     pods: tuple[Pod, ...]
     created: float
     """Seconds since the epoch, the server's clock."""
+    ended: float | None = None
+    """When it reached its last phase, by the same clock."""
 
     @property
     def version(self) -> int | None:
@@ -108,8 +116,14 @@ def gang_of(job: Object, pods: Sequence[Object]) -> Gang:
         gpus=next((int(amount) for resource, amount in limits.items() if resource.endswith("/gpu")), 0),
         retries=int(status.get("retryCount", 0)),
         pods=tuple(pod_of(pod) for pod in pods if pod["metadata"].get("labels", {}).get(GANG) == name),
-        created=datetime.fromisoformat(job["metadata"]["creationTimestamp"]).timestamp(),
+        created=time_of(job["metadata"].get("creationTimestamp")) or 0.0,
+        ended=time_of(state.get("lastTransitionTime")) if phase_of(job) in ENDED_PHASES else None,
     )
+
+
+def time_of(stamp: str | None) -> float | None:
+    """The API's time in seconds since the epoch."""
+    return datetime.fromisoformat(stamp).timestamp() if stamp else None
 
 
 def phase_of(job: Object) -> str:
@@ -120,7 +134,10 @@ def phase_of(job: Object) -> str:
 def pod_of(pod: Object) -> Pod:
     """From the API's object."""
     meta, status = pod["metadata"], pod.get("status", {})
-    waiting = [container.get("state", {}).get("waiting") for container in status.get("containerStatuses", ())]
+    states: list[Object] = [container.get("state", {}) for container in status.get("containerStatuses", ())]
+    waiting = [state.get("waiting") for state in states]
+    ended: Object = next((state["terminated"] for state in states if "terminated" in state), {})
+    runs: Object = next((state["running"] for state in states if "running" in state), ended)
     scheduled: Object = next((c for c in status.get("conditions", ()) if c["type"] == "PodScheduled"), {})
     return Pod(
         name=meta["name"],
@@ -128,9 +145,12 @@ def pod_of(pod: Object) -> Pod:
         version=int(meta.get("annotations", {}).get(VERSION, 0)),
         phase=status.get("phase", "Pending"),
         node=pod["spec"].get("nodeName"),
-        ends=datetime.fromisoformat(meta["deletionTimestamp"]).timestamp() if "deletionTimestamp" in meta else None,
+        ends=time_of(meta.get("deletionTimestamp")),
         reason=scheduled.get("reason", "") if scheduled.get("status") == "False" else "",
         waits=next((f"{w.get('reason')}: {w.get('message', '')}"[:300] for w in waiting if w), ""),
+        bound=time_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        began=time_of(runs.get("startedAt")),
+        finished=time_of(ended.get("finishedAt")),
     )
 
 

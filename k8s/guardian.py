@@ -16,7 +16,7 @@ from contracts.errors import RatchetError
 from contracts.runfolder import BEAT_SECONDS
 from k8s.client import JOB, NODE, NODE_CLAIM, POD, Cluster, Object
 from k8s.gang import GANG, RATCHET
-from k8s.gangs import Act, Gang, Node, State, due, gang_of, node_of, state_of
+from k8s.gangs import Act, Gang, Node, State, due, gang_of, node_of, state_of, time_of
 from k8s.mirror import Mirrors
 
 SILENT = 4 * BEAT_SECONDS
@@ -129,6 +129,14 @@ class Guardian:
             self.cluster.delete(NODE_CLAIM, claim["metadata"]["name"])
         return f"gave back {len(idle)} idle nodes of {look.gang.name} after {look.lasted:.0f} s: {look.why}"
 
+    def machines(self, name: str) -> dict[str, float]:
+        """Of a gang's own pool: node, or claim before it is one -> when it was launched, seconds since the epoch. Those that go cost, too,
+        until they are gone. A pool that grows is everybody's: of it nothing is known but the nodes that pods are bound to."""
+        if self.settings.pool.kind != "static":
+            return {}
+        claims = [claim for claim in self.mirrors.objects(NODE_CLAIM, labels=RATCHET) if claim["metadata"]["labels"].get(GANG) == name]
+        return {_node(claim) or claim["metadata"]["name"]: at for claim in claims if (at := _launched(claim)) is not None}
+
     def _claims(self) -> list[Object]:
         """Machines of our pools, ordered or there, that nobody has given back."""
         if self.settings.pool.kind == "none":
@@ -138,6 +146,12 @@ class Guardian:
 
 def _node(claim: Object) -> str:
     return str(claim.get("status", {}).get("nodeName", ""))
+
+
+def _launched(claim: Object) -> float | None:
+    """Since when it costs; None: it does not yet."""
+    conditions = claim.get("status", {}).get("conditions", ())
+    return next((time_of(c["lastTransitionTime"]) for c in conditions if c["type"] == "Launched" and c["status"] == "True"), None)
 
 
 def _arrived(claim: Object) -> bool:

@@ -1,12 +1,14 @@
 """What a gang has cost so far: seconds of its GPUs and nodes by what they were good for, and money by the price table. Pure.
 
-Nodes count from the moment that a pod of the gang is bound to them, whether the gang can start or not. Prices are data
-(prices.json, per node and hour) and no quotation: the cloud's bill is right, this is what stops a run in time.
+Machines of a gang's own pool count from their launch to the pool's end, whatever runs on them; other nodes from the moment that a pod of
+the gang is bound to them, whether it can start or not. Prices are data (prices.json, per node and hour) and no quotation: the cloud's
+bill is right, this is what stops a run in time.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
@@ -39,30 +41,66 @@ class Meter(Frozen):
     """Restarts of the gang, as Volcano counts them."""
     at: float = 0.0
     """When it was read last, seconds since the epoch."""
+    held: int = 0
+    """Nodes that it had when it was read last."""
+    last: str = "idle"
+    """What they were good for then: used, idle or lost."""
 
     @property
     def usage(self) -> Usage:
         """As the ledger keeps it."""
-        return Usage.model_validate(self.model_dump(exclude={"waited", "at"}))
+        return Usage.model_validate(self.model_dump(exclude={"waited", "at", "held", "last"}))
+
+    def add(self, node_price: float, gpus: int, **seconds: float) -> Meter:
+        """With so many node-seconds more of each kind: used, idle, lost. `gpus`: of a node; `node_price`: of a node and hour."""
+        nodes = sum(seconds.values())
+        sums = {kind: getattr(self, kind) + gpus * more for kind, more in seconds.items()}
+        return self.model_copy(update={**sums, "nodes": self.nodes + nodes, "cost": self.cost + nodes * node_price / 3600})
 
 
-def count(meter: Meter, gang: Gang, state: State, now: float, price: float) -> Meter:
+def count(meter: Meter, gang: Gang, state: State, now: float, price: float, machines: Mapping[str, float] | None = None) -> Meter:
     """The meter as of `now` (seconds since the epoch), for a gang that has been in `state` since it was read last: also while nobody
-    read it, because machines cost meanwhile. `price`: of a node and hour."""
-    seconds = max(0.0, now - (meter.at or gang.created))
-    bound = len({pod.node for pod in gang.pods if pod.node and pod.phase in ("Pending", "Running")})
+    read it, because machines cost meanwhile. `price`: of a node and hour. `machines`: of its own pool, by node -> when launched."""
+    machines, since = machines or {}, meter.at or gang.created
+    seconds = max(0.0, now - since)
+    bound = {pod.node for pod in gang.pods if pod.node and pod.phase in ("Pending", "Running")}
+    busy = sum(max(0.0, now - max(since, machines.get(node, since))) for node in bound)
+    alone = sum(max(0.0, now - max(meter.at, launched)) for node, launched in machines.items() if node not in bound)
     whole = state is State.WHOLE
     into = "used" if whole else "lost" if state is State.HALF_ALIVE else "idle"
-    return meter.model_copy(
+    read = meter.add(price, gang.gpus, **{into: busy}).add(price, gang.gpus, idle=alone)
+    return read.model_copy(
         update={
-            into: getattr(meter, into) + bound * gang.gpus * seconds,
             "at": max(meter.at, now),  # whoever reads it next may have another clock
-            "nodes": meter.nodes + bound * seconds,
-            "cost": meter.cost + bound * seconds * price / 3600,
+            "held": len(bound),
+            "last": into,
             "waited": meter.waited + (0.0 if whole else seconds),
             "started": meter.waited if whole and meter.started is None else meter.started,
             "preemptions": max(meter.preemptions, gang.retries),
         }
+    )
+
+
+def settle(meter: Meter, gang: Gang, ended: float, now: float, price: float, machines: Mapping[str, float]) -> Meter:
+    """The meter of a gang that ended at `ended`, as of `now`: by what its pods tell of themselves, and where nothing is left of them, as it
+    was seen last. Counts from where it was read, so a repeat adds only what its own pool's machines have cost since."""
+    pods = [pod for pod in gang.pods if pod.node and pod.bound is not None]
+    began = [pod.began for pod in pods if pod.began is not None]
+    told = len(began) >= gang.wanted
+    whole = 0.0 if meter.last == "used" else max(began) if told else float("inf")
+    first = min([ended, *(pod.bound for pod in pods if pod.bound is not None)])
+    unseen = meter.held * max(0.0, first - meter.at) if meter.at else 0.0  # before a restart, or to its end
+    spans = [(max(meter.at, pod.bound or 0.0), pod.finished or ended) for pod in pods]
+    spans += [(max(meter.at, first), ended)] * max(0, meter.held - len(pods))  # taken away with a peer that failed
+    spans = [(start, stop) for start, stop in spans if start < stop]
+    used = sum(max(0.0, stop - max(start, whole)) for start, stop in spans)
+    held = sum(stop - start for start, stop in spans)
+    rest = "lost" if meter.last == "lost" and not told else "idle"
+    alone = max(0.0, sum(max(0.0, now - max(meter.at, launched)) for launched in machines.values()) - held - unseen)
+    read = meter.add(price, gang.gpus, **{meter.last: unseen}).add(price, gang.gpus, used=used).add(price, gang.gpus, **{rest: held - used})
+    started = max(began) - gang.created if told and meter.started is None else meter.started
+    return read.add(price, gang.gpus, idle=alone).model_copy(
+        update={"at": max(meter.at, now, ended), "held": 0, "started": started, "preemptions": max(meter.preemptions, gang.retries)}
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,53 @@ def test_a_cancelled_gang_goes_with_all_that_is_its(bench: Bench) -> None:
     assert bench.until(spec, lambda status: status.state is JobState.ENDED).outcome is Outcome.LOST
     assert bench.executor.live() == []
     empty(bench)
+
+
+def test_what_ends_while_we_are_away_is_metered_to_its_end_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    before = bench.executor.meter(spec.name)
+    bench.executor = bench.restarted()  # and nobody looks while it goes on and ends
+    time.sleep(3)
+    bench.end(spec, 1, "done")
+    for pod in bench.rig.pods(bench.namespace):
+        bench.rig.end_pod(bench.namespace, pod["metadata"]["name"], 0)
+    until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the gang's end")
+    ended = datetime.fromisoformat(bench.gang()["status"]["state"]["lastTransitionTime"]).timestamp()
+    time.sleep(3)
+
+    def die(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.executor, "_delete", die)
+    with pytest.raises(KeyboardInterrupt):  # between the meter and the note
+        bench.until(spec, lambda status: status.state is JobState.ENDED)
+    once = bench.executor.meter(spec.name)
+    bench.executor = bench.restarted()
+    assert bench.until(spec, lambda status: status.state is JobState.ENDED).outcome is Outcome.DONE
+    after = bench.executor.meter(spec.name)
+    assert (after.used, after.nodes, after.idle) == (once.used, once.nodes, once.idle)
+    assert 2 * 2 <= after.nodes - before.nodes <= 2 * (ended - before.at) + 4, "the API's times are whole seconds"
+
+
+def test_a_gang_whose_job_is_gone_is_metered_to_its_last_sign_of_life(bench: Bench) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    before = bench.executor.meter(spec.name)
+    bench.executor = bench.restarted()
+    time.sleep(2)
+    bench.tell(spec, 1, "progress", 3)
+    alive = time.time()
+    bench.cluster.delete(JOB, bench.gang()["metadata"]["name"], bench.namespace)
+    time.sleep(2)
+    status = bench.until(spec, lambda status: status.state is JobState.ENDED)
+    assert status.usage is not None
+    assert abs(status.usage.used - before.used - 8 * 2 * (alive - before.at)) < 8 * 2 * 1.5
+    assert bench.restarted().observe(spec.name).usage == status.usage
 
 
 def test_one_gang_waits_at_a_time(bench: Bench) -> None:

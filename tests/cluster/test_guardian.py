@@ -124,6 +124,43 @@ def test_machines_on_their_way_are_waited_for_longer_than_the_limit(karpenter_ri
     assert bench.said == []
 
 
+def test_machines_of_a_pool_cost_from_their_launch_though_nothing_is_bound(
+    karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path
+) -> None:
+    bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "static")
+    slow(bench.rig, 3600)
+    spec = bench.spec(nodes=3)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, lambda _: len(claims(bench.rig)) == 3)
+    status = bench.until(spec, lambda status: status.usage is not None and status.usage.nodes > 3, 30)
+    assert status.state is JobState.PENDING
+    assert [pod["spec"].get("nodeName") for pod in bench.rig.pods(bench.namespace)] == [None] * 3
+    assert status.usage is not None
+    assert status.usage.idle == 8 * status.usage.nodes
+    assert status.usage.cost > 0
+    bench.executor.cancel(spec.name)
+    bench.until(spec, gone)
+
+
+def test_a_pool_that_nobody_took_away_is_metered_when_its_gang_ended_unseen(
+    karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path
+) -> None:
+    bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "static")
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, whole)
+    before = bench.executor.meter(spec.name)
+    bench.end(spec, 1, "done")
+    for pod in bench.rig.pods(bench.namespace):
+        bench.rig.end_pod(bench.namespace, pod["metadata"]["name"], 0)
+    until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the gang's end")
+    time.sleep(5)  # and nobody looks
+    bench.executor = bench.restarted()
+    assert bench.until(spec, gone).outcome is Outcome.DONE
+    after = bench.executor.meter(spec.name)
+    assert after.idle - before.idle >= 2 * 8 * 4, "machines cost until their pool is taken away"
+
+
 def test_a_static_pool_of_a_name_whose_nodes_still_go_is_waited_for(karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path) -> None:
     bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "static", most=2)
     spec = bench.spec(nodes=2)
