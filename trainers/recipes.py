@@ -155,8 +155,9 @@ class Recipe(Numbers):
     """save_every = auto: hours between two interruptions (preemptions, lost machines), as expected; those that come are counted in."""
     keep_checkpoints: Annotated[int, Field(ge=2)] = 3
     """Newest checkpoints of an incarnation that are kept; the one to resume from is kept besides."""
-    grace_seconds: Positive = 120
-    """From SIGTERM to SIGKILL: must cover one step and one checkpoint."""
+    grace_seconds: Positive = 110
+    """From SIGTERM to SIGKILL: must cover one step and one checkpoint, within the 120 s of notice that clouds give before they take a spot
+    machine."""
     lora: Lora | None = None
     """Train an adapter; none: all weights."""
     health: Health = Health()
