@@ -1,8 +1,9 @@
-"""Gangs on a cluster: how soon one starts, what competing ones hold in vain, and how soon an interrupted one is back. On the test cluster
-(real API server, Volcano and kube-scheduler; nodes that pretend to have 8 GPUs), so seconds of machines and images are not in it.
+"""Gangs on a cluster: how soon one starts, what competing ones hold in vain, how soon an interrupted one is back, and what machines that
+come and go cost meanwhile. On the test cluster (real API server, Volcano, kube-scheduler and Karpenter; nodes that pretend to have 8 GPUs),
+so seconds of machines and images are not in it.
 
-The baseline is the same pods as plain batch/v1 Jobs under kube-scheduler, and for recovery our own executor with its guardian asleep.
-`python benchmarks/gangs.py [--small] [--json]`; parts in benchmarks/gang_contest.py.
+Baselines: the same pods as plain batch/v1 Jobs under kube-scheduler; Volcano Jobs all at once under Volcano's own configuration; our
+executor with its guardian asleep. `python benchmarks/gangs.py [--small] [--json] [--part NAME]`; parts in gang_*.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -22,33 +24,29 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.gang_contest import Contest, Plain, Ratchet, plain_job
+from benchmarks.gang_capacity import capacity
+from benchmarks.gang_contest import Contest
+from benchmarks.gang_recovery import LIMIT, recovery
+from benchmarks.gang_sides import Plain, Ratchet, Volcano, plain_job, stock_scheduler
 from contracts.ids import digest, digest_file
-from contracts.training import JobState, JobStatus
 from tests.cluster.bench import Bench
 from tests.cluster.interruptions import WANTED
 from tests.cluster.rig import build
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig
-from tests.cluster.watcher import Watcher
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (4, 4, 4, 4, 4, 8, 8, 8, 8, 8, 12, 12, 12, 12, 16, 16, 16, 24, 24, 32)
 """Nodes of the competing gangs: 236 together."""
-PARTS = ("start_after_third_node", "contests", "recovery")
-LIMIT, NEVER = 30.0, 1e9
-"""cluster.half_alive with the guardian, and where it sleeps."""
+PARTS = ("start_after_third_node", "contests", "recovery", "capacity")
 
 
 def code_digest() -> str:
     """Of what is measured, of the test cluster, and of this."""
     files = [path for room in ("k8s", "contracts", "tests/cluster/rig") for path in sorted((ROOT / room).glob("*.py"))]
+    files += [ROOT / "tests/cluster" / f"{name}.py" for name in ("bench", "gangs", "watcher")]
     files += sorted((ROOT / "benchmarks").glob("gang*.py"))
     return digest([[path.relative_to(ROOT).as_posix(), digest_file(path)] for path in files])
-
-
-def running(status: JobStatus) -> bool:
-    return status.state is JobState.RUNNING
 
 
 def start(rig: Rig, folder: Path, plain: bool) -> float:
@@ -79,50 +77,11 @@ def starts(rig: Rig, folder: Path, repeats: int) -> dict[str, Any]:
 def contest(rig: Rig, folder: Path, nodes: int, sizes: tuple[int, ...], hold: float, limit: float, seed: int) -> dict[str, Any]:
     """All gangs want to run for `hold` seconds each; who holds what in vain until then."""
     found: dict[str, Any] = {"nodes": nodes, "gangs": len(sizes), "wanted_nodes": sum(sizes), "each_runs_s": hold, "limit_s": limit}
-    for name, side in (("ratchet", Ratchet), ("plain_jobs", Plain)):
-        with rig.namespace() as namespace:
+    for name, side in (("ratchet", Ratchet), ("volcano_alone", Volcano), ("plain_jobs", Plain)):
+        with rig.namespace() as namespace, stock_scheduler(rig) if side is Volcano else nullcontext():
             rig.fake_nodes(nodes)
             found[name] = Contest(rig, namespace, side, sizes, seed).run(folder / name, hold, limit)
     return found
-
-
-def recovery(rig: Rig, folder: Path, silent: bool, guarded: bool, window: float) -> dict[str, Any]:
-    """A gang of three loses a pod or a node; observed for `window` seconds after it at most."""
-    with rig.namespace() as namespace, Watcher(rig, namespace, WANTED) as watcher:
-        bench = Bench(rig, namespace, folder, half_alive=LIMIT if guarded else NEVER)
-        rig.fake_nodes(WANTED + 1)
-        spec = bench.spec(nodes=WANTED)
-        bench.executor.submit(spec, 1)
-        bench.until(spec, running)
-        until(lambda: 0 in watcher.whole, 10, "a whole gang")
-        pod = rig.pods(namespace)[0]
-        began = time.monotonic()
-        if silent:
-            rig.silence(pod["spec"]["nodeName"])
-        else:
-            name = pod["metadata"]["name"]
-            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-            rig.api.call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
-        back = _observed(bench, spec.name, lambda: max(watcher.whole) > 0, began + window)
-        meter = bench.executor.meter(spec.name)
-        return {
-            "whole_after_s": round(watcher.whole[max(watcher.whole)] - began, 1) if back else None,
-            "watched_s": round(time.monotonic() - began, 1),
-            "half_alive_s": round(watcher.longest, 1),
-            "idle_gpu_min": round(meter.idle / 60, 2),
-            "lost_gpu_min": round(meter.lost / 60, 2),
-            "preemptions": meter.preemptions,
-        }
-
-
-def _observed(bench: Bench, name: str, holds: Callable[[], bool], end: float) -> bool:
-    """Whether it came to hold before `end`; one more look lets the meter count up to then."""
-    while not (held := holds()) and time.monotonic() < end:
-        bench.executor.observe(name)
-        time.sleep(0.2)
-    time.sleep(1.2)
-    bench.executor.observe(name)
-    return held
 
 
 def measured(rig: Rig, folder: Path, part: str, small: bool, say: Callable[[str], None]) -> Any:
@@ -136,6 +95,9 @@ def measured(rig: Rig, folder: Path, part: str, small: bool, say: Callable[[str]
             say(f"{len(sizes)} gangs compete, order {seed}")
             found.append(contest(rig, folder / f"contest-{seed}", 8 if small else 128, sizes, hold, limit, seed))
         return found
+    if part == "capacity":
+        rig.add("karpenter")
+        return capacity(rig, folder / "capacity", small, say)
     recovered: dict[str, Any] = {"half_alive_limit_s": LIMIT, "node_grace_s": 12}
     for silent in (False,) if small else (False, True):
         for guarded in (True, False):
@@ -151,8 +113,8 @@ def measured(rig: Rig, folder: Path, part: str, small: bool, say: Callable[[str]
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Measure these alone; of the others, what is kept stays.")
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks" / "results" / "gangs.json")
 def main(small: bool, as_json: bool, parts: tuple[str, ...], out: Path) -> None:
-    """Runs on a cluster of its own; about eight minutes."""
-    build.build([*build.PLANE, *build.VOLCANO, "kube-scheduler"], lambda words: click.echo(words, err=True))
+    """Runs on a cluster of its own; about a quarter of an hour."""
+    build.build([*build.PLANE, *build.VOLCANO, *build.KARPENTER, "kube-scheduler"], lambda words: click.echo(words, err=True))
     began, code = time.monotonic(), code_digest()[:12]
 
     def say(words: str) -> None:

@@ -1,5 +1,5 @@
-"""An eye of its own on a gang: asks the API server again and again and notes how long an incarnation that was whole is only half alive.
-It knows nothing of our executor's states, so that it can contradict them."""
+"""An eye of its own on a gang: asks the API server again and again and notes how long an incarnation that was whole is only half alive, and
+what the cluster's GPUs are paid for meanwhile. It knows nothing of our executor's states and meter, so that it can contradict them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,12 @@ class Watcher:
         """Incarnation (Volcano's count) -> when it was first seen whole."""
         self.longest = 0.0
         """Seconds, of the longest time in which it was half alive, since `forget`."""
+        self.idle = self.lost = 0.0
+        """GPU-seconds, since `forget`, of all nodes that existed while no incarnation was whole: idle where none had a living pod that had
+        been whole before, lost where one had."""
         self.samples = 0
         self._since: float | None = None
+        self._last: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -38,7 +42,7 @@ class Watcher:
         self._thread.join(60)
 
     def forget(self) -> None:
-        self.longest = 0.0
+        self.longest = self.idle = self.lost = 0.0
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD):
@@ -48,7 +52,8 @@ class Watcher:
                 continue  # an outage of the API server is for others to judge
 
     def _look(self, now: float) -> None:
-        ready = {node["metadata"]["name"] for node in self.api.items("/api/v1/nodes") if _ready(node)}
+        nodes = self.api.items("/api/v1/nodes")
+        ready = {node["metadata"]["name"] for node in nodes if _ready(node)}
         alive: dict[int, int] = {}
         for pod in self.api.items(f"/api/v1/namespaces/{self.namespace}/pods"):
             if GANG in pod["metadata"].get("labels", {}) and _alive(pod, ready):
@@ -58,15 +63,28 @@ class Watcher:
         for version, count in alive.items():
             if count == self.wanted:
                 self.whole.setdefault(version, now)
-        if any(count < self.wanted for version, count in alive.items() if version in self.whole):
+        half = any(count < self.wanted for version, count in alive.items() if version in self.whole)
+        self._pay(now, sum(map(_gpus, nodes)), self.wanted in alive.values(), half)
+        if half:
             self._since = self._since or now
             self.longest = max(self.longest, now - self._since)
         else:
             self._since = None
 
+    def _pay(self, now: float, gpus: int, whole: bool, half: bool) -> None:
+        paid, self._last = gpus * (now - (self._last or now)), now
+        if half:
+            self.lost += paid
+        elif not whole:
+            self.idle += paid
+
 
 def _alive(pod: dict[str, Any], ready: set[str]) -> bool:
     return pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"] and pod["spec"].get("nodeName") in ready
+
+
+def _gpus(node: dict[str, Any]) -> int:
+    return int(node["status"].get("capacity", {}).get("nvidia.com/gpu", 0))
 
 
 def _ready(node: dict[str, Any]) -> bool:
