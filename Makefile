@@ -32,8 +32,9 @@ unit: $(VENV)/.dev
 rig: $(VENV)/.dev     ## build what the test cluster is made of (needs Go; about 20 minutes the first time, then kept)
 	@$(BIN)/python -m tests.cluster.rig build
 
-soak: $(VENV)/.dev    ## what is too long for CI: seeded lives by the ten thousand; the result is kept in benchmarks/results
+soak: $(VENV)/.dev    ## what is too long for CI: seeded lives by the ten thousand, a gang's fifty interruptions; kept in benchmarks/results
 	@$(BIN)/python -m tests.simulation.soak
+	@$(BIN)/python -m tests.cluster.soak
 
 gsm8k: $(VENV)/.train  ## one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/gsm8k.sh

@@ -5,6 +5,7 @@ not hold ends it, with the seed that reproduces it."""
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -49,7 +50,8 @@ def suffered(folder: Path, kinds: Sequence[str], seed: int, karpenter: bool) -> 
             life.begin()
             for kind in kinds:
                 click.echo(f"{len(life.past) + 1} of {len(kinds)}: {life.suffer(kind)}", err=True)
-            return life.past, bench.executor.meter(life.spec.name).model_dump(mode="json")
+            meter = bench.executor.meter(life.spec.name).usage.model_dump(mode="json")
+            return life.past, {name: round(value, 2) for name, value in meter.items()}
     finally:
         rig.down()
 
@@ -61,7 +63,7 @@ def told(past: Sequence[Interruption]) -> dict[str, Any]:
         of = [one for one in past if one.kind == kind]
         found[kind] = {
             "times": len(of),
-            "whole_after_s": {"median": median(one.whole_after_s for one in of), "max": max(one.whole_after_s for one in of)},
+            "whole_after_s": {"median": round(median(one.whole_after_s for one in of), 1), "max": max(one.whole_after_s for one in of)},
             "half_alive_s_max": max(one.half_alive_s for one in of),
         }
     return found
@@ -74,7 +76,7 @@ def told(past: Sequence[Interruption]) -> dict[str, Any]:
 def main(count: int, seed: int, out: Path) -> None:
     """Interrupts a gang COUNT times."""
     build.build([*build.PLANE, *build.VOLCANO, *build.KARPENTER], lambda words: click.echo(words, err=True))
-    claims, began = max(1, count // 5), time.monotonic()
+    claims, began, code = max(1, count // 5), time.monotonic(), code_digest()[:12]
     past: list[Interruption] = []
     meters = {}
     for karpenter, kinds in ((False, dealt((EVICTED, DELETED, NODE, SILENT), count - claims, seed)), (True, [CLAIM] * claims)):
@@ -87,7 +89,8 @@ def main(count: int, seed: int, out: Path) -> None:
         meters["static pool" if karpenter else "fixed nodes"] = meter
     said = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "code": code_digest()[:12],
+        "code": code,
+        "cores": os.cpu_count(),
         "seed": seed,
         "interruptions": len(past),
         "seconds": round(time.monotonic() - began),
