@@ -158,6 +158,9 @@ class Executor(Protocol):
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
         """Lays down where the next incarnation must resume. A step that is not pinned is never resumed from."""
 
+    def pinned(self, spec: JobSpec) -> ResumePoint | None:
+        """What `pin` laid down last."""
+
     def cancel(self, name: str) -> None:
         """SIGTERM, then SIGKILL after the grace; returns at once."""
 

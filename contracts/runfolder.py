@@ -72,6 +72,12 @@ class RunFolders:
         verify_manifest(inside(run.parent, resume.path), resume.manifest)
         write_atomic(run / RESUME, canonical(resume))
 
+    def pinned(self, spec: JobSpec) -> ResumePoint | None:
+        """Where the next incarnation resumes; None: at the attempt's start, or at what nobody can read."""
+        with contextlib.suppress(FileNotFoundError, ValidationError):
+            return ResumePoint.model_validate_json((self.run(spec) / RESUME).read_bytes())
+        return None
+
     def spec(self, name: str) -> JobSpec | None:
         """The job of that name, if it was ever claimed."""
         try:

@@ -6,7 +6,6 @@ own words. Knows paths and verbs; refuses to know what objects mean.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -51,6 +50,10 @@ class Expired(Retryable):
 
 class Taken(Permanent):
     """An object of this name exists already (HTTP 409)."""
+
+
+class Moved(Retryable):
+    """Somebody else changed the object meanwhile, or it still goes, or it is not the one that was meant (HTTP 409): try again."""
 
 
 class Listing(NamedTuple):
@@ -134,8 +137,12 @@ class KubernetesCluster:
         options: Object = {"propagationPolicy": "Background"}
         options |= {} if grace is None else {"gracePeriodSeconds": grace}
         options |= {} if uid is None else {"preconditions": {"uid": uid}}
-        with contextlib.suppress(Taken):  # the precondition does not hold: it is another one's turn
+        try:
             self._json("DELETE", _path(kind, namespace, name), [], options, absent=True)
+        except Moved as error:
+            if uid is None or "recondition" not in str(error):
+                raise
+            # The precondition does not hold: another object has the name now.
 
     def _json(
         self,
@@ -183,7 +190,7 @@ class KubernetesCluster:
             status, words = response.status, ""
             if status < 400:
                 return response
-            words = _message(response.read())
+            words = str(response.read().decode(errors="replace"))
         if status == 404 and absent:
             return None
         _refuse(status, f"{method} {path}", words)
@@ -192,21 +199,26 @@ class KubernetesCluster:
 
 def _refuse(status: int, what: str, words: str) -> None:
     """The error that an HTTP status stands for. https://kubernetes.io/docs/reference/using-api/api-concepts/"""
+    reason, words = _told(words)
     text = f"the API server says {status} to {what}: {words[:500]}"
     if status == 410:
         raise Expired(text)
-    if status == 409:
+    if status == 409 and reason == "AlreadyExists" and "being deleted" not in words:
         raise Taken(text)
+    if status == 409:
+        raise Moved(text)
     if status in (401, 408, 429) or status >= 500 or status == 0 or (status == 403 and "exceeded quota" in words):
         raise Retryable(text)
     raise Permanent(text)
 
 
-def _message(body: bytes) -> str:
+def _told(body: str) -> tuple[str, str]:
+    """(reason, message) of the server's Status; another body is a message."""
     try:
-        return str(json.loads(body).get("message", ""))
+        told = json.loads(body)
+        return str(told.get("reason", "")), str(told.get("message", ""))
     except (ValueError, AttributeError):
-        return body.decode(errors="replace")
+        return "", body
 
 
 def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:

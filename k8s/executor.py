@@ -275,6 +275,10 @@ class KubernetesExecutor:
         with disk(f"pin step {resume.step} of {spec.name}"):
             self.folders.pin(spec, resume)
 
+    def pinned(self, spec: JobSpec) -> ResumePoint | None:
+        with disk(f"read the resume point of {spec.name}"):
+            return self.folders.pinned(spec)
+
     def cancel(self, name: str) -> None:
         jobs = self.cluster.list(JOB, self.settings.namespace, {**self._mine(), JOB_NAME: name}).items
         for gang in {job["metadata"]["name"] for job in jobs} | {note.name for note in self.notes.of(name) if not note.ended}:

@@ -145,6 +145,10 @@ class LocalExecutor:
         with disk(f"pin step {resume.step} of {spec.name}"):
             self.folders.pin(spec, resume)
 
+    def pinned(self, spec: JobSpec) -> ResumePoint | None:
+        with disk(f"read the resume point of {spec.name}"):
+            return self.folders.pinned(spec)
+
     def cancel(self, name: str) -> None:
         with disk(f"cancel {name}"):
             spec = self.folders.spec(name)

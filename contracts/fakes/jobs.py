@@ -48,7 +48,7 @@ class FakeExecutor:
         self.specs: dict[str, JobSpec] = {}
         self.started: dict[str, int] = {}
         self.step: dict[str, int] = {}
-        self.pinned: dict[str, ResumePoint] = {}
+        self.pins: dict[str, ResumePoint] = {}
         self.log: dict[str, list[JobEvent]] = {}
         self.cancelled: set[str] = set()
         self.over: set[str] = set()
@@ -61,7 +61,7 @@ class FakeExecutor:
         self.specs[spec.name] = spec
         self.over.discard(spec.name)
         self.started[spec.name] = incarnation
-        resume = self.pinned.get(spec.name)
+        resume = self.pins.get(spec.name)
         self.step[spec.name] = resume.step if resume else 0
         self.world.faults(f"after submit {spec.name}/{incarnation}")
 
@@ -85,7 +85,7 @@ class FakeExecutor:
         return JobStatus(state=JobState.ENDED, incarnation=incarnation, step=self.step[name], outcome=outcome, reason=said, proposal=asks)
 
     def _restart(self, spec: JobSpec, incarnation: int) -> JobStatus:
-        resume = self.pinned.get(spec.name)
+        resume = self.pins.get(spec.name)
         self.started[spec.name] = incarnation + 1 + incarnation % 2
         self.step[spec.name] = resume.step if resume else 0
         return JobStatus(state=JobState.PENDING, incarnation=self.started[spec.name], total=self.steps)
@@ -113,7 +113,11 @@ class FakeExecutor:
         return self.log.get(name, [])[since:]
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
-        self.pinned[spec.name] = resume
+        self.world.faults(f"before pin {spec.name}/{resume.step}")
+        self.pins[spec.name] = resume
+
+    def pinned(self, spec: JobSpec) -> ResumePoint | None:
+        return self.pins.get(spec.name)
 
     def cancel(self, name: str) -> None:
         self.cancelled.add(name)

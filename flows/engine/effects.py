@@ -67,7 +67,7 @@ def train(house: House, cycle: CycleView, key: str) -> Output:
         output["adjustment"] = adjustment.model_dump(mode="json")
     if house.executor.restarts and house.executor.observe(spec.name).incarnation >= incarnation:
         return output  # it runs already, from what was pinned when the cluster restarted it; its diary says from which step
-    output |= _resume(house, cycle, spec)
+    output |= lay_resume_point(house, cycle, spec)
     house.executor.submit(spec, incarnation)
     return output
 
@@ -80,7 +80,7 @@ def job_of(house: House, cycle: CycleView, attempt: int) -> JobSpec:
     return house.trainers[training.method].job(training, minted)
 
 
-def _resume(house: House, cycle: CycleView, spec: JobSpec) -> Output:
+def lay_resume_point(house: House, cycle: CycleView, spec: JobSpec) -> Output:
     """Pins the best accepted step whose files are whole, and says which, and which were not."""
     refused: list[str] = []
     for point in cycle.resumable(spec.attempt):

@@ -9,7 +9,7 @@ from contracts.loop import RolloutSettings
 from contracts.serving import ModelVersion, Route
 from flows.core.rollout import SetWeight
 from flows.core.views import CycleView, LineView, RolloutView
-from flows.engine.effects import job_of, sole_route
+from flows.engine.effects import job_of, lay_resume_point, sole_route
 from flows.engine.house import House, leased
 from flows.engine.rollout import step_route
 
@@ -56,14 +56,14 @@ def _rolling(house: House, line: LineView) -> bool:
 
 
 def converge(house: House) -> list[str]:
-    """Servers first, then the route, then aliases and jobs; a failure of one does not keep the others from being mended."""
+    """Servers first, then the route, aliases, jobs and where these resume; a failure of one does not keep the others from being mended."""
     line = house.line_view()
     if line.champion is None:
         return []
     cycle = house.cycle_view(line.open_cycle) if line.open_cycle else None
     rollout = house.rollout_view(rollout_stream(cycle.id)) if cycle else None
     mended: list[str] = []
-    for mend in (_servers, _route, _aliases, _jobs):
+    for mend in (_servers, _route, _aliases, _jobs, _pins):
         try:
             mended += mend(house, line, cycle, rollout)
         except RatchetError as error:
@@ -142,6 +142,21 @@ def _jobs(house: House, line: LineView, cycle: CycleView | None, _rollout: Rollo
             house.executor.cancel(name)
             mended.append(f"cancelled the job {name}, which nobody waits for")
     return mended
+
+
+def _pins(house: House, _line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
+    """Where the cluster restarts a job by itself, its resume point is what the ledger accepted last, though laying it down failed then."""
+    if not house.executor.restarts or cycle is None or not cycle.incarnations or cycle.incarnations[-1].outcome is not None:
+        return []
+    attempt = cycle.incarnations[-1].attempt
+    points, spec = cycle.resumable(attempt), job_of(house, cycle, attempt)
+    before = house.executor.pinned(spec)
+    if not points or before == points[0]:
+        return []
+    laid = lay_resume_point(house, cycle, spec)
+    changed = house.executor.pinned(spec) != before
+    mended = [f"laid down step {laid['resume']['step']} as where {spec.name} resumes"] if changed else []
+    return mended + [f"did not lay down {refused}" for refused in laid.get("refused", ())]
 
 
 def _wanted_job(house: House, cycle: CycleView | None) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 from contracts.errors import Permanent, Retryable
 from contracts.exits import Outcome
 from contracts.training import JobState, JobStatus
-from k8s.client import JOB, Expired
+from k8s.client import JOB, POD, Expired, Moved, Taken
 from k8s.mirror import Mirror
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
@@ -275,6 +275,22 @@ def test_a_place_that_has_expired_is_listed_again(bench: Bench) -> None:
     assert mirror.objects() == []
     assert mirror.lists == 1
     mirror.stop()
+
+
+def test_conflicts_that_pass_are_tried_again_and_a_name_that_is_taken_is_not(bench: Bench) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "namespace": bench.namespace, "finalizers": ["ratchet.dev/test"]}}
+    pod["spec"] = {"containers": [{"name": "a", "image": "pretended"}]}
+    made = bench.cluster.create(POD, pod)
+    with pytest.raises(Taken):
+        bench.cluster.create(POD, pod)
+    with pytest.raises(Moved):
+        bench.cluster.apply(POD, {**pod, "metadata": {**pod["metadata"], "resourceVersion": "1"}})
+    bench.cluster.delete(POD, "one", bench.namespace, uid="somebody-else-s")
+    assert "deletionTimestamp" not in bench.cluster.get(POD, "one", bench.namespace)["metadata"]
+    bench.cluster.delete(POD, "one", bench.namespace, grace=0, uid=made["metadata"]["uid"])
+    with pytest.raises(Moved, match="being deleted"):
+        bench.cluster.create(POD, pod)
+    bench.rig.api.patch(f"/api/v1/namespaces/{bench.namespace}/pods/one", {"metadata": {"finalizers": []}})
 
 
 def test_etcd_dies_while_a_gang_is_submitted(bench: Bench) -> None:

@@ -297,8 +297,10 @@ def test_a_damaged_checkpoint_is_not_pinned(machine: LocalBench) -> None:
     spec = machine.spec("done")
     machine.executor.submit(spec, 1)
     machine.until(spec.name)
+    assert machine.executor.pinned(spec) is None
     resume = machine.checkpoint(spec, 3)
     machine.executor.pin(spec, resume)
+    assert machine.restarted().pinned(spec) == resume
     machine.damage(resume)
     with pytest.raises(Permanent):
         machine.executor.pin(spec, resume)

@@ -48,7 +48,7 @@ def check_attempts(town: Town) -> int:
         assert len(set(adjustment.rules)) == len(adjustment.rules)
         assert adjustment.rules[-1] == last[attempt - 1].proposal.rule
         assert adjustment == view.adjustments.get(attempt - 1, Adjustment()).then(last[attempt - 1].proposal, last[attempt - 1].reason)
-    for name, point in executor.pinned.items():
+    for name, point in executor.pins.items():
         spec = executor.specs.get(name)
         assert point in view.accepted
         if spec is not None and point.attempt != spec.attempt:
@@ -68,7 +68,7 @@ def test_seeded_lives_with_faults_keep_every_invariant() -> None:
             raise AssertionError(f"seed {seed}: {scenario(seed)}") from error
         states.add(town.view().state)
         adjusted += check_attempts(town)
-        pins = [(town.executor.specs.get(name), point) for name, point in town.executor.pinned.items()]
+        pins = [(town.executor.specs.get(name), point) for name, point in town.executor.pins.items()]
         crossed += sum(spec is not None and spec.attempt != point.attempt for spec, point in pins)
     assert adjusted > 100, "or nothing is shown about adjusted attempts"
     assert crossed > 50, "or none of them went on from a step of the attempt before"

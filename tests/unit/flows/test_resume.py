@@ -14,7 +14,7 @@ import pytest
 from contracts.errors import Permanent
 from contracts.manifest import MANIFEST, write_manifest
 from contracts.training import JobSpec, ResumePoint
-from flows.engine.effects import _resume
+from flows.engine.effects import lay_resume_point
 from local.executor import LocalExecutor
 from tests.unit.flows.test_decide import run, training
 from trainers.inside.checkpoints import resume_folder
@@ -67,7 +67,7 @@ def place(tmp_path: Path) -> SimpleNamespace:
 
 def resumed(place: Any, accepted: tuple[ResumePoint, ...]) -> dict[str, Any]:
     cycle = training(run(1, 1), run(1, 2), accepted=accepted)
-    return _resume(SimpleNamespace(executor=place.executor), cycle, place.spec)  # type: ignore[arg-type]
+    return lay_resume_point(SimpleNamespace(executor=place.executor), cycle, place.spec)  # type: ignore[arg-type]
 
 
 def test_a_damaged_step_is_never_used_and_the_one_before_it_is(place: Any) -> None:

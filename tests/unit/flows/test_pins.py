@@ -1,0 +1,75 @@
+"""The resume point is a copy of the ledger's newest accepted row: where laying it down failed, or died, it is done again."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from contracts.errors import Permanent, Retryable
+from contracts.training import JobSpec, ResumePoint
+from flows.engine.advance import advance
+from flows.engine.line import open_cycle
+from flows.engine.reconcile import reconcile
+from tests.simulation.town import Crash, Scenario, Town
+
+
+def until_accepted(town: Town) -> None:
+    """Turns, without the reconciler's, until an intermediate checkpoint's row is written."""
+    open_cycle(town.house, "a test")
+    for _ in range(60):
+        town.clock.sleep(7)
+        town._people()
+        with contextlib.suppress(Retryable, Crash):
+            advance(town.cycle_stream(), town.house)
+        if town.view().accepted:
+            return
+    raise AssertionError("no step was accepted")
+
+
+@pytest.mark.parametrize("how", [Retryable("the volume is away"), Crash("killed")], ids=["fails", "dies"])
+def test_a_pin_that_failed_after_its_row_is_laid_down_by_the_reconciler(how: BaseException) -> None:
+    town = Town(Scenario(seed=1, restarts=True))
+    struck: list[str] = []
+
+    def strike(where: str) -> None:
+        if where.startswith("before pin") and not struck:
+            struck.append(where)
+            raise how
+
+    town.world.faults = strike
+    until_accepted(town)
+    assert struck
+    assert town.executor.pins == {}, "the row is there, the file is not"
+    town.clock.sleep(61)  # a dead holder's lease runs out
+    assert [words for words in reconcile(town.house) if "step 1" in words]
+    assert list(town.executor.pins.values()) == [town.view().accepted[-1]]
+    assert not [words for words in reconcile(town.house) if "step 1" in words], "once"
+
+
+def test_where_the_newest_step_s_files_are_damaged_the_one_before_is_laid_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    town = Town(Scenario(seed=1, restarts=True))
+    lay_down = town.executor.pin
+
+    def refuse(spec: JobSpec, resume: ResumePoint) -> None:
+        if resume.step == 2:
+            raise Permanent("its files are not what was accepted")
+        lay_down(spec, resume)
+
+    monkeypatch.setattr(town.executor, "pin", refuse)
+    until_accepted(town)
+    town.executor.pins.clear()
+    town.clock.sleep(7)
+    with contextlib.suppress(Permanent):
+        advance(town.cycle_stream(), town.house)
+    assert [point.step for point in town.view().accepted] == [1, 2]
+    said = reconcile(town.house)
+    assert [point.step for point in town.executor.pins.values()] == [1], said
+    assert any("not what was accepted" in words for words in said)
+
+
+def test_a_machine_that_restarts_nothing_pins_when_it_submits() -> None:
+    town = Town(Scenario(seed=1, restarts=False))
+    until_accepted(town)
+    reconcile(town.house)
+    assert town.executor.pins == {}
