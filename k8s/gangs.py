@@ -7,11 +7,12 @@ that are kept for them. Source: both were reproduced with Volcano v1.14.1 and Ka
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from contracts.runfolder import BEAT
 from k8s.client import Object
 from k8s.gang import GANG, INSTALLATION, JOB_NAME, VERSION
 
@@ -188,6 +189,16 @@ def state_of(gang: Gang | None, nodes: Mapping[str, Node], now: float, silent: s
         return State.HALF_PRESENT, "some of its pods would fit, and nobody brings nodes for the others"
     waits = sorted({pod.waits for pod in gang.pods if pod.waits})
     return State.WAITING, "; ".join([f"{len(alive)} of {gang.wanted} pods run", *waits])
+
+
+def unheard(gang: Gang, beats: Collection[str]) -> str:
+    """The first process that has never beaten, though its pod runs, as all do, and a peer of it has; empty: there is none. Where nobody
+    beats yet, all may still be starting. `beats`: who has, as `iM/beat-K` with the node's number K."""
+    if not beats or sum(pod.alive for pod in gang.pods) < gang.wanted:
+        return ""
+    folder = max(beats).rpartition("/")[0]
+    never = {f"{folder}/{BEAT}{node}" for node in range(gang.wanted)} - set(beats)
+    return min(never, default="")
 
 
 OVERDUE = 10.0

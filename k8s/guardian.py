@@ -16,11 +16,14 @@ from contracts.errors import RatchetError
 from contracts.runfolder import BEAT_SECONDS
 from k8s.client import JOB, NODE, NODE_CLAIM, POD, Cluster, Object
 from k8s.gang import GANG, RATCHET
-from k8s.gangs import Act, Gang, Node, State, due, gang_of, node_of, state_of, time_of
+from k8s.gangs import Act, Gang, Node, State, due, gang_of, node_of, state_of, time_of, unheard
 from k8s.mirror import Mirrors
 
 SILENT = 4 * BEAT_SECONDS
 """Seconds without a heartbeat after which a process counts as silent."""
+START = 60.0
+"""Least time that a process may take to its first heartbeat after its peers' first, with all pods running. All start at once and from one
+image, and beat before they import anything heavy; what is left is how long a machine of its own takes to read Python from a cold disk."""
 Beats = Callable[[Gang], Mapping[str, str]]
 """Who beats in a gang's newest incarnation -> the newest beat, whatever it looks like: only its change counts."""
 
@@ -37,6 +40,8 @@ class Memory:
     """What was done last, or should be: the same is said once."""
     beats: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Who -> (beat, when it changed last)."""
+    unheard: tuple[str, float] = ("", 0.0)
+    """Who has never beaten though its peers do, and since when that is so."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,10 @@ class Guardian:
             who: (beat, now if memory.beats.get(who, ("", 0.0))[0] != beat else memory.beats[who][1]) for who, beat in beats.items()
         }
         quiet = [(since, who) for who, (_, since) in memory.beats.items() if now - since > SILENT]
+        if (who := unheard(gang, memory.beats)) != memory.unheard[0]:
+            memory.unheard = (who, now)
+        if who and now - memory.unheard[1] > max(START, self.settings.half_alive):
+            quiet.append((memory.unheard[1], who))
         return (min(quiet)[1], min(quiet)[0]) if quiet else ("", now)
 
     def mend(self, looks: Sequence[Look]) -> list[str]:

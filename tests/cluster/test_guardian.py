@@ -14,7 +14,7 @@ from contracts.runfolder import BEAT
 from contracts.training import JobState, JobStatus
 from k8s.client import JOB, NODE_POOL
 from k8s.gangs import State
-from k8s.guardian import SILENT
+from k8s.guardian import SILENT, START
 from k8s.objects import manifest
 from k8s.pools import dynamic_pool
 from tests.cluster.bench import BOUGHT, Bench
@@ -207,6 +207,29 @@ def test_a_process_that_falls_silent_restarts_its_gang(rig: Rig, namespace: str,
     end = time.monotonic() + 5
     bench.until(spec, lambda status: beat(status) and time.monotonic() > end, 20)
     assert len(bench.said) == 1, "and whoever beats is left alone"
+
+
+def test_a_process_that_never_beats_restarts_its_gang_though_its_pod_runs(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    bench = Bench(rig, namespace, tmp_path, half_alive=LIMIT)
+    rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, whole)
+    beats, began = 0, time.monotonic()
+
+    def beat(status: JobStatus) -> bool:
+        nonlocal beats
+        beats += 1
+        for who in (0, 1) if status.incarnation > 1 else (1,):
+            path = bench.executor.folders.run(spec) / f"i{max(status.incarnation, 1)}" / f"{BEAT}{who}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(str(beats))
+        return status.incarnation == 2 and whole(status)
+
+    bench.until(spec, beat, START + LIMIT + 30)
+    assert time.monotonic() - began > START, "it had the time that it takes to begin"
+    assert ["i1/beat-0 gives no sign of life" in words for words in bench.said] == [True], bench.said
+    assert bench.executor.meter(spec.name).lost > 0
 
 
 def test_a_gang_that_does_not_become_whole_again_is_given_up(rig: Rig, namespace: str, tmp_path: Path) -> None:

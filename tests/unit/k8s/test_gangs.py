@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s.gangs import Act, Gang, Node, Pod, State, due, state_of
+from k8s.gangs import Act, Gang, Node, Pod, State, due, state_of, unheard
 
 NODES = {name: Node(name, ready=name != "quiet") for name in ("one", "two", "quiet")}
 
@@ -43,6 +43,21 @@ def test_states(seen: Gang | None, state: State) -> None:
 def test_a_silent_process_counts_unless_its_gang_is_at_its_end() -> None:
     assert state_of(gang(pod(0), pod(1)), NODES, 100.0, silent="beat-1")[0] is State.HALF_ALIVE
     assert state_of(gang(pod(0), pod(1, "Succeeded")), NODES, 100.0, silent="beat-1")[0] is State.WHOLE, "who is done does not beat"
+
+
+@pytest.mark.parametrize(
+    ("seen", "beats", "who"),
+    [
+        (gang(pod(0), pod(1)), {"i2/beat-0"}, "i2/beat-1"),
+        (gang(pod(0), pod(1)), {"i2/beat-1"}, "i2/beat-0"),
+        (gang(pod(0), pod(1)), {"i2/beat-0", "i2/beat-1"}, ""),
+        (gang(pod(0), pod(1)), set(), ""),
+        (gang(pod(0), pod(1, "Pending")), {"i2/beat-0"}, ""),
+        (gang(pod(0), pod(1, "Succeeded")), {"i2/beat-0"}, ""),
+    ],
+)
+def test_who_never_gave_a_sign_counts_only_where_all_run_and_a_peer_did(seen: Gang, beats: set[str], who: str) -> None:
+    assert unheard(seen, beats) == who
 
 
 def test_what_is_due_is_done_before_the_limit_and_never_at_once() -> None:
