@@ -16,7 +16,8 @@ demo: $(VENV)/.train  ## the whole loop on this machine: minutes after the insta
 	@$(BIN)/ratchet demo
 
 test: $(VENV)/.dev    ## everything that CI runs
-	@$(BIN)/python -m pytest tests
+	@$(BIN)/python -m tests.cluster.rig build || echo "the tests on a cluster cannot run without it"
+	@$(BIN)/python -m pytest tests -n 2 --dist loadgroup --no-loadscope-reorder
 
 check: $(VENV)/.dev lint unit  ## lint, types, import rules, unit and contract tests: run it often
 

@@ -69,6 +69,7 @@ def test_the_demo_promotes_the_better_model_and_stops_the_worse_one(tmp_path: Pa
     assert left_running(home) == []
 
 
+@pytest.mark.timeout(1200)  # minutes of training and answering, more on a busy machine
 def test_real_traces_of_a_subject_too_hard_are_held_by_the_gate(tmp_path: Path) -> None:
     if not GSM8K.exists():
         assert not os.environ.get("CI"), f"{GSM8K} must be there in CI"

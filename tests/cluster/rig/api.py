@@ -54,10 +54,14 @@ class Api:
             return False
 
 
+PATIENCE = 4
+"""Waits are sized for a quiet machine, and take so many times as long on a busy one before what does not come counts as missing."""
+
+
 def until(true: Callable[[], object], seconds: float, what: str, why: Callable[[], str] = lambda: "") -> None:
     """Waits until `true()`. Raises RigError that says `what` did not come and, from `why()`, the reason."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     while not true():
         if time.monotonic() > end:
-            raise RigError(f"{what} did not come within {seconds:.0f} s\n{why()}".rstrip())
+            raise RigError(f"{what} did not come within {seconds * PATIENCE:.0f} s\n{why()}".rstrip())
         time.sleep(0.1)
