@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import zoneinfo
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -21,6 +21,8 @@ from flows.engine.installation import Installation
 
 GUARD_SECONDS = 2.0
 """Between two looks at a cluster's gangs."""
+GUARD_ENDS = 10.0
+"""How long the end of the service waits for a look to end; one that hangs on a server that is away is left behind."""
 
 
 @click.command()
@@ -80,19 +82,35 @@ def _serve(shop: Installation, lines: list[tuple[Path, House]], port: int, as_js
         rows = [row for path, house in lines for row in _start_line(path, house, shop)]
         ui = url.removesuffix("/api")
         _announce([["all", "Prefect UI and approvals", ui], *rows], as_json)
-        for _, house in lines:
-            if house.loop.cluster is not None:
-                threading.Thread(target=_guard, args=(house, shop), daemon=True, name=f"guard-{house.line}").start()
-        asyncio.run(service.serve(home, served, url, shop.progress))
+        with _guarded([house for _, house in lines], shop):
+            asyncio.run(service.serve(home, served, url, shop.progress))
     say("stopped; models, router, receiver and the Prefect server are still up (`ratchet serve --stop LOOP.toml` ends them)")
 
 
-def _guard(house: House, shop: Installation) -> None:
-    """Watches over the line's gangs as long as the service lives: flows come and go, and what is half alive must be seen all the time."""
+@contextmanager
+def _guarded(houses: Sequence[House], shop: Installation) -> Iterator[None]:
+    """Gangs are watched over as long as the service lives: flows come and go, and what is half alive must be seen all the time."""
+    stop = threading.Event()
+    guards = [
+        threading.Thread(target=_guard, args=(house, shop, stop), daemon=True, name=f"guard-{house.line}")
+        for house in houses
+        if house.loop.cluster is not None
+    ]
+    for guard in guards:
+        guard.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for guard in guards:
+            guard.join(GUARD_ENDS)
+
+
+def _guard(house: House, shop: Installation, stop: threading.Event) -> None:
     from flows.engine.wiring import guard_cluster
 
-    for words in guard_cluster(house.loop, house.folder, shop.home, GUARD_SECONDS, once=False):
-        say(words)
+    for words in guard_cluster(house.loop, house.folder, shop.home, GUARD_SECONDS, once=False, stop=stop):
+        say(f"{house.line}: {words}")
 
 
 def _cron_makes_sense(path: Path, cron: str | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from contracts.cluster import ClusterSettings
@@ -234,24 +235,25 @@ def render_cluster(loop: Loop, folder: Path, home: Home, part: str, **words: Any
     return write_sheet(site, jobs, extras(**words), "admin" if part == "admin" else "gang" if part == "gang" else "all")
 
 
-def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bool) -> Iterator[str]:
-    """What the guardian of the line's namespace mended, as it happens. Whatever goes wrong is said once, and tried again."""
+def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bool, stop: Event | None = None) -> Iterator[str]:
+    """What the guardian of the line's namespace mended, as it happens, until `stop`. Whatever goes wrong is said once, and tried again:
+    who watches must not end where nobody watches him. With `once`, one look, and what goes wrong is raised."""
     if loop.cluster is None:
         raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
-    executor, clock, problem = open_cluster(loop, loop.cluster, folder, home), SystemClock(), ""
-    while True:
+    executor, stop, problem = open_cluster(loop, loop.cluster, folder, home), stop or Event(), ""
+    if once:
+        yield from executor.guard()
+        return
+    while not stop.is_set():
         try:
             yield from executor.guard()
             problem = ""
-        except RatchetError as error:
-            if once:
-                raise
-            if str(error) != problem:
-                problem = str(error)
-                yield problem
-        if once:
-            return
-        clock.sleep(seconds)
+        except Exception as error:
+            said = str(error) if isinstance(error, RatchetError) else f"the guardian failed: {type(error).__name__}: {error}"
+            if said != problem:
+                problem = said
+                yield said
+        stop.wait(seconds)
 
 
 def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, str, str]]:

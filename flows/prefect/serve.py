@@ -136,9 +136,12 @@ async def _serve_once(home: Home, lines: Sequence[Served], stop: asyncio.Event, 
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    if not running.done():
+    if not running.done() and not runner.started:  # told to end before it began; it could not be stopped
+        running.cancel()
+    elif not running.done():
         await runner.astop()
-    await running
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
 
 
 async def _keep_server(home: Home, url: str, stop: asyncio.Event, progress: Progress) -> None:

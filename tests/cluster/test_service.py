@@ -1,0 +1,136 @@
+"""A real `ratchet serve` on a loop file with a cluster: it watches over the line's gangs while no flow looks at them, through an outage of
+the API server, and ends when it is told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.config.home import Home
+from flows.config.load import load_loop
+from flows.engine.wiring import open_cluster
+from tests.cluster.bench import PRETENDING, Bench
+from tests.cluster.rig.api import until
+from tests.cluster.rig.cluster import REPO, Rig
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+LOOP = """
+[line]
+name = "test"
+served_model = "test"
+[[sources]]
+name = "in"
+kind = "jsonl"
+path = "traces"
+[[rewards]]
+name = "exact_match"
+[training]
+nodes = 2
+gpus = 8
+[cluster]
+namespace = "{namespace}"
+queue = "default"
+image = "pretended"
+profile = "machine.toml"
+half_alive = 20
+volume = {{ mount = "{mount}", host_path = true }}
+"""
+
+
+class Service:
+    """A served installation, and what it says."""
+
+    def __init__(self, folder: Path, bench: Bench) -> None:
+        self.home, self.loop, self.log = Home(folder / "home"), folder / "loop.toml", folder / "serve.log"
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RATCHET_"))}
+        self.environment |= {"RATCHET_HOME": str(self.home.root), "KUBECONFIG": str(bench.rig.kubeconfig)}
+        self.loop.write_text(LOOP.format(namespace=bench.namespace, mount=folder))
+        (folder / "traces").mkdir()
+        words = {"provider": "any", "gpus": PRETENDING.gpus, "cpu": PRETENDING.cpu, "memory": PRETENDING.memory, "shm": PRETENDING.shm}
+        (folder / "machine.toml").write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in words.items()))
+        loop = load_loop(self.loop)
+        assert loop.cluster is not None
+        bench.executor = open_cluster(loop, loop.cluster, folder, self.home)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop)]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(command, cwd=REPO, env=self.environment, stdout=log, stderr=log, start_new_session=True)
+
+    def says(self, words: str, seconds: float = 120) -> None:
+        until(lambda: words in self.log.read_text(), seconds, repr(words), self.log.read_text)
+
+    def ended(self) -> None:
+        """By itself, as it should, and no thread of it with an error."""
+        code = self.process.wait(120)
+        text = self.log.read_text()
+        assert code == 0, text
+        assert "Exception in thread" not in text, text
+        assert "stopped; models" in text, text
+
+    def stop(self) -> None:
+        command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop), "--stop"]
+        subprocess.run(command, cwd=REPO, env=self.environment, capture_output=True, check=False, timeout=120)
+
+
+@pytest.fixture
+def bench(rig: Rig, namespace: str, tmp_path: Path) -> Bench:
+    return Bench(rig, namespace, tmp_path / "bench")
+
+
+@pytest.fixture
+def service(bench: Bench, tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path, bench)
+    yield made
+    made.stop()
+
+
+def test_the_service_mends_a_gang_that_no_flow_looks_at_also_after_an_outage(bench: Bench, service: Service) -> None:
+    bench.rig.fake_nodes(4)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    until(lambda: len(bench.rig.pods(bench.namespace, "Running")) == 2, 30, "the gang")
+    service.start()
+    service.says("Prefect UI")
+
+    def silence() -> None:
+        quiet = bench.rig.pods(bench.namespace, "Running")[0]["spec"]["nodeName"]
+        bench.rig.silence(quiet)
+
+    def mended(restarts: int) -> bool:
+        pods = bench.rig.pods(bench.namespace)
+        fresh = [pod for pod in pods if int(pod["metadata"]["annotations"]["volcano.sh/job-version"]) >= restarts]
+        running = [pod for pod in fresh if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]]
+        return len(running) == 2 and bench.gang()["status"].get("retryCount", 0) >= restarts
+
+    silence()
+    until(lambda: mended(1), 90, "the first mending", service.log.read_text)
+    service.says("test: restarted ")
+    bench.rig.kill("apiserver")
+    service.says("the API server does not answer", 90)
+    bench.rig.restart("apiserver")
+    until(lambda: bench.rig.api.items("/api/v1/nodes"), 30, "the nodes")
+    silence()
+    until(lambda: mended(2), 120, "the second mending", service.log.read_text)
+    service.process.send_signal(signal.SIGTERM)
+    service.ended()
+
+
+def test_a_service_whose_cluster_is_away_ends_when_it_is_told_to(bench: Bench, service: Service) -> None:
+    bench.rig.kill("apiserver")
+    try:
+        service.start()
+        service.says("Prefect UI")
+        service.says("the API server does not answer", 90)
+        service.process.send_signal(signal.SIGTERM)
+        service.ended()
+    finally:
+        bench.rig.restart("apiserver")
