@@ -24,7 +24,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "karpenter_rig": PLANE + VOLCANO + KARPENTER,
     "real_rig": PLANE + VOLCANO + REAL,
     "gateway_rig": PLANE + VOLCANO + REAL + TRAEFIK,
-    "contest_parts": PLANE + VOLCANO + ("kube-scheduler",),
+    "contest_parts": PLANE + VOLCANO + KARPENTER + ("kube-scheduler",),
     "crds": CRDS,
 }
 """Parts by the fixture that uses them."""
@@ -117,7 +117,7 @@ def crds(request: pytest.FixtureRequest) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def contest_parts(request: pytest.FixtureRequest) -> None:
-    """What a rig with Volcano and kube-scheduler side by side is made of; whoever asks brings it up itself."""
+    """What a rig with Volcano, kube-scheduler and Karpenter side by side is made of; whoever asks brings it up itself."""
     _require(request)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from types import TracebackType
 from typing import Any
 
 from k8s.gang import GANG, VERSION
 from tests.cluster.rig.build import RigError
-from tests.cluster.rig.cluster import Rig
+from tests.cluster.rig.cluster import KARPENTER, Rig
 
 PERIOD = 0.2
 
@@ -24,12 +25,13 @@ class Watcher:
         """Incarnation (Volcano's count) -> when it was first seen whole."""
         self.longest = 0.0
         """Seconds, of the longest time in which it was half alive, since `forget`."""
-        self.idle = self.lost = 0.0
-        """GPU-seconds, since `forget`, of all nodes that existed while no incarnation was whole: idle where none had a living pod that had
-        been whole before, lost where one had."""
+        self.paid: Counter[str] = Counter()
+        """GPU-seconds, since `forget`, of all nodes and of machines that an autoscaler launched and that are no nodes yet: `used` while an
+        incarnation was whole, `lost` while one that had been was half alive, else `idle`."""
         self.samples = 0
         self._since: float | None = None
-        self._last: float | None = None
+        self._last: tuple[float, int, str] | None = None
+        """Of the newest look: when, GPUs, and what they were good for."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -42,7 +44,8 @@ class Watcher:
         self._thread.join(60)
 
     def forget(self) -> None:
-        self.longest = self.idle = self.lost = 0.0
+        self.longest = 0.0
+        self.paid = Counter()
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD):
@@ -64,27 +67,30 @@ class Watcher:
             if count == self.wanted:
                 self.whole.setdefault(version, now)
         half = any(count < self.wanted for version, count in alive.items() if version in self.whole)
-        self._pay(now, sum(map(_gpus, nodes)), self.wanted in alive.values(), half)
+        booting = [claim for claim in self.api.items(f"{KARPENTER}/nodeclaims") if not claim.get("status", {}).get("nodeName")]
+        into = "lost" if half else "used" if self.wanted in alive.values() else "idle"
+        self._pay(now, sum(map(_gpus, nodes + booting)), into)
         if half:
             self._since = self._since or now
             self.longest = max(self.longest, now - self._since)
         else:
             self._since = None
 
-    def _pay(self, now: float, gpus: int, whole: bool, half: bool) -> None:
-        paid, self._last = gpus * (now - (self._last or now)), now
-        if half:
-            self.lost += paid
-        elif not whole:
-            self.idle += paid
+    def _pay(self, now: float, gpus: int, into: str) -> None:
+        """Half of the time between two looks counts as the one saw it, half as the other."""
+        last, had, was = self._last or (now, gpus, into)
+        self.paid[was] += had * (now - last) / 2
+        self.paid[into] += gpus * (now - last) / 2
+        self._last = (now, gpus, into)
 
 
 def _alive(pod: dict[str, Any], ready: set[str]) -> bool:
     return pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"] and pod["spec"].get("nodeName") in ready
 
 
-def _gpus(node: dict[str, Any]) -> int:
-    return int(node["status"].get("capacity", {}).get("nvidia.com/gpu", 0))
+def _gpus(machine: dict[str, Any]) -> int:
+    """Of a node, or of a NodeClaim, which tells it from its launch on."""
+    return int(machine.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu", 0))
 
 
 def _ready(node: dict[str, Any]) -> bool:
