@@ -234,7 +234,7 @@ class JobStatus(Frozen):
     total: int = 0
     outcome: Outcome | None = None
     reason: str = ""
-    """Why it ended, in words for a person."""
+    """Why it ended, or does not run yet; where the cluster restarted it, what had died. In words for a person."""
     proposal: Proposal | None = None
     """What the next attempt should change, where the job failed and knows."""
     usage: Usage | None = None

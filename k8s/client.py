@@ -81,6 +81,9 @@ class Cluster(Protocol):
     ) -> Iterator[Object]:
         """Events {type, object} after `since`, bookmarks too, for at most so many seconds. Expired where `since` is too old."""
 
+    def log(self, pod: str, namespace: str, lines: int, size: int = 4096) -> str:
+        """The last lines of a pod's first container, of them the first `size` bytes. Permanent where it has none yet, or none any more."""
+
     def delete(self, kind: Kind, name: str, namespace: str | None = None, grace: int | None = None, uid: str | None = None) -> None:
         """In the background; nothing happens where it is gone, or where another object than `uid` has the name now."""
 
@@ -133,6 +136,16 @@ class KubernetesCluster:
         except (HTTPError, OSError) as error:
             raise Retryable(f"the watch broke off: {error}") from error
 
+    def log(self, pod: str, namespace: str, lines: int, size: int = 4096) -> str:
+        from urllib3.exceptions import HTTPError
+
+        query = [("tailLines", str(lines)), ("limitBytes", str(size))]
+        response = self._call("GET", _path(POD, namespace, pod) + "/log", query)
+        try:
+            return str(response.read().decode(errors="replace"))
+        except (HTTPError, OSError) as error:
+            raise Retryable(f"the log of {pod} broke off: {error}") from error
+
     def delete(self, kind: Kind, name: str, namespace: str | None = None, grace: int | None = None, uid: str | None = None) -> None:
         options: Object = {"propagationPolicy": "Background"}
         options |= {} if grace is None else {"gracePeriodSeconds": grace}
@@ -176,7 +189,7 @@ class KubernetesCluster:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
-        headers = {"Accept": "application/json", "Content-Type": content}
+        headers = {"Accept": "application/json, */*", "Content-Type": content}
         try:
             request = self.api.param_serialize(
                 method, path, query_params=query, header_params=headers, body=body, auth_settings=["BearerToken"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.cluster import ClusterSettings
-from contracts.errors import Permanent, Retryable
+from contracts.errors import Permanent, RatchetError, Retryable
 from contracts.exits import Outcome
 from contracts.files import FolderArtifacts
 from contracts.jsonfile import read_json
@@ -24,7 +24,7 @@ from contracts.runfolder import BEAT, ENDED, RunFolders, disk, ended_status, inc
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from k8s.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, Cluster, Object, Taken
 from k8s.gang import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET, Ground, render
-from k8s.gangs import ENDED_PHASES, Gang, State, gang_of, phase_of
+from k8s.gangs import ENDED_PHASES, LINES, Gang, State, gang_of, last_lines, phase_of
 from k8s.guardian import Guardian, Look
 from k8s.meter import Meter, count, price_of, settle
 from k8s.network import opening
@@ -160,23 +160,35 @@ class KubernetesExecutor:
                 return self._alive(name, run, note, look)
             if look is None and not note.ended and self.cluster.get(JOB, note.name, self.settings.namespace) is not None:
                 return JobStatus(state=JobState.PENDING, incarnation=self._newest(name, run)[0])  # newer than our mirror
+            if look is None and not note.ended and self._lingers(note):
+                number = max(self._newest(name, run)[0], note.incarnation)
+                seen = status(run / f"i{number}", number, JobState.RUNNING)
+                return seen.model_copy(update={"reason": note.stop or "its pods end", "usage": self.notes.meter(name).usage})
             if not note.created and len(notes) == 1:
                 return JobStatus(state=JobState.ABSENT)  # noted, and never asked for: whoever submits does so now
             return self._ended(name, run, note, look)
 
+    def _lingers(self, note: Note) -> bool:
+        """Whether pods of a gang whose Job is gone run yet: they have their grace, in which they write a checkpoint and a last word."""
+        with self._lock:
+            return bool(self.guardian.lingering(note.name))
+
     def _alive(self, name: str, run: Path, note: Note, look: Look) -> JobStatus:
         number = max(self._newest(name, run)[0], note.incarnation + (look.gang.version or 0))
         waits = None if look.state in (State.WHOLE, State.HALF_ALIVE) else note.waits or time.time()
-        if (number, waits) != (note.seen, note.waits):
-            self.notes.change(name, note.name, seen=number, waits=waits)
+        version, died = self.guardian.death(note.name)
+        fresh = died if version >= (look.gang.version or 0) - 1 else ""
+        if (number, waits, fresh) != (note.seen, note.waits, note.died):
+            self.notes.change(name, note.name, seen=number, waits=waits, died=fresh)
         meter = self.notes.meter(name)
-        if not note.stop and (stop := self._stop_for(meter, waits, look)):
+        why = "; ".join(filter(None, ["" if waits is None else look.why, fresh]))
+        if not note.stop and (stop := self._stop_for(meter, waits, look.broken, why or look.why)):
             self.notes.change(name, note.name, stop=stop[0], outcome=stop[1].value)
             self._delete(note.name)
         seen = status(run / f"i{number}", number, JobState.RUNNING if waits is None else JobState.PENDING)
-        return seen.model_copy(update={"reason": "" if waits is None else look.why, "usage": meter.usage})
+        return seen.model_copy(update={"reason": why, "usage": meter.usage})
 
-    def _stop_for(self, meter: Meter, waits: float | None, look: Look) -> tuple[str, Outcome] | None:
+    def _stop_for(self, meter: Meter, waits: float | None, broken: float, why: str) -> tuple[str, Outcome] | None:
         """Why we end it, and as what that counts; None: we do not."""
         caps, limit = self.settings, self.settings.pending
         if caps.cap_run is not None and meter.cost >= caps.cap_run:
@@ -184,9 +196,9 @@ class KubernetesExecutor:
         if caps.cap_month is not None and self.notes.spent(time.time()) >= caps.cap_month:
             return f"stopped with a checkpoint: the line has spent its {caps.cap_month:.2f} of this month", Outcome.PERMANENT
         if waits is not None and time.time() - waits > limit:
-            return f"not whole within {limit:g} s: {look.why}", Outcome.LOST
-        if look.broken > limit:
-            return f"not whole again within {limit:g} s: {look.why}", Outcome.LOST
+            return f"not whole within {limit:g} s: {why}", Outcome.LOST
+        if broken > limit:
+            return f"not whole again within {limit:g} s: {why}", Outcome.LOST
         return None
 
     def _ended(self, name: str, run: Path, note: Note, look: Look | None) -> JobStatus:
@@ -196,14 +208,31 @@ class KubernetesExecutor:
         if note.stop and (ended is None or ended["outcome"] != Outcome.DONE.value):
             ended = {"outcome": note.outcome, "reason": note.stop}
         if ended is None:
-            why = f"its Job ended without a word ({look.why})" if look else "its Job is gone (deleted, or never accepted)"
-            ended = {"outcome": Outcome.LOST.value, "reason": why}
+            lost = note.lost or self._lost(note, look)
+            self.notes.change(name, note.name, lost=lost)  # the Job's own words go with it
+            ended = {"outcome": Outcome.LOST.value, "reason": lost}
         if not note.ended:
             self._settle(name, note, folder, look)  # before its pool goes: a repeat after a crash counts from there
             self._delete(note.name)
             self.notes.change(name, note.name, ended=True)
         last = ended_status(folder, number, ended)
         return last.model_copy(update={"usage": self.notes.meter(name).usage})
+
+    def _lost(self, note: Note, look: Look | None) -> str:
+        """Of a gang that left no word on the volume: how it ended, how its first pod died, and the end of that one's log."""
+        why = f"its Job ended without a word ({look.why})" if look else "its Job is gone (deleted, or never accepted)"
+        return "; ".join(filter(None, [why, self._last_words(note, look)]))
+
+    def _last_words(self, note: Note, look: Look | None) -> str:
+        """From a pod's status or, where that holds none of its log, from its node."""
+        died = self.guardian.death(note.name)[1] or note.died
+        pod = next((pod for pod in look.gang.pods if pod.died or pod.finished), None) if look else None
+        if ": " in died.partition(": ")[2] or pod is None:
+            return died
+        with contextlib.suppress(RatchetError):  # its node may be gone, or pretend
+            if log := last_lines(self.cluster.log(pod.name, self.settings.namespace, LINES)):
+                return f"{died or pod.name}: {log}"
+        return died
 
     def _settle(self, name: str, note: Note, folder: Path, look: Look | None) -> None:
         """Its meter runs to its end, whoever saw it: by the Job, or, where that is gone, by the newest sign of life on the volume."""

@@ -59,6 +59,8 @@ class Pod:
     """When its container began to run."""
     finished: float | None = None
     """When its container ended."""
+    died: str = ""
+    """How it ended, if not well: exit code, the kubelet's reason, the last lines of its log."""
 
     @property
     def alive(self) -> bool:
@@ -152,7 +154,25 @@ def pod_of(pod: Object) -> Pod:
         bound=time_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         began=time_of(runs.get("startedAt")),
         finished=time_of(ended.get("finishedAt")),
+        died=_died(status, ended),
     )
+
+
+def _died(status: Object, ended: Object) -> str:
+    if ended.get("exitCode"):
+        reason, words = ended.get("reason", "Error"), last_lines(ended.get("message", ""))
+        return f"exit code {ended['exitCode']}" + (f" ({reason})" if reason != "Error" else "") + (f": {words}" if words else "")
+    said = status.get("phase") == "Failed" and status.get("reason")
+    return f"{said}: {last_lines(status.get('message', ''))}" if said else ""
+
+
+LINES, CHARACTERS = 20, 2000
+"""Of a log, in a reason: at most, from its end."""
+
+
+def last_lines(text: str) -> str:
+    """The end of a log in one line, bounded."""
+    return " | ".join(line.strip() for line in text.splitlines()[-LINES:] if line.strip())[-CHARACTERS:]
 
 
 def node_of(node: Object) -> Node:
@@ -214,6 +234,11 @@ def _lost(pod: Pod, nodes: Mapping[str, Node], now: float) -> str:
     if not nodes[pod.node].ready:
         return f"is on {pod.node}, which is not ready"
     return "should have ended by now" if pod.ends is not None and now > pod.ends + OVERDUE else ""
+
+
+def lingers(pod: Pod, nodes: Mapping[str, Node], now: float) -> bool:
+    """Whether a pod has a node and has not ended, and will."""
+    return pod.node is not None and pod.phase in ("Pending", "Running") and not _lost(pod, nodes, now)
 
 
 class Act(StrEnum):

@@ -16,7 +16,7 @@ from contracts.errors import RatchetError
 from contracts.runfolder import BEAT_SECONDS
 from k8s.client import JOB, NODE, NODE_CLAIM, POD, Cluster, Object
 from k8s.gang import GANG, RATCHET
-from k8s.gangs import Act, Gang, Node, State, due, gang_of, node_of, state_of, time_of, unheard
+from k8s.gangs import Act, Gang, Node, State, due, gang_of, lingers, node_of, pod_of, state_of, time_of, unheard
 from k8s.mirror import Mirrors
 
 SILENT = 4 * BEAT_SECONDS
@@ -63,8 +63,9 @@ class Guardian:
 
     def __init__(self, cluster: Cluster, settings: ClusterSettings, beats: Beats, clock: Callable[[], float] = time.monotonic) -> None:
         self.cluster, self.settings, self.beats, self.clock = cluster, settings, beats, clock
-        self.mirrors = Mirrors(cluster)
+        self.mirrors = Mirrors(cluster, {POD: self._hear})
         self._memory: dict[str, Memory] = {}
+        self._deaths: dict[str, tuple[int, str]] = {}
 
     def look(self) -> list[Look]:
         """All gangs of the namespace. Retryable while the API server is away."""
@@ -137,6 +138,22 @@ class Guardian:
         for claim in idle:
             self.cluster.delete(NODE_CLAIM, claim["metadata"]["name"])
         return f"gave back {len(idle)} idle nodes of {look.gang.name} after {look.lasted:.0f} s: {look.why}"
+
+    def lingering(self, name: str) -> list[str]:
+        """Pods of a gang that run yet, whatever has become of it; none that will never end, because its node is lost."""
+        pods = [pod for pod in self.mirrors.objects(POD, self.settings.namespace, RATCHET) if pod["metadata"]["labels"].get(GANG) == name]
+        nodes = {node.name: node for node in map(node_of, self.mirrors.objects(NODE))}
+        return [pod.name for pod in map(pod_of, pods) if lingers(pod, nodes, time.time())]
+
+    def death(self, name: str) -> tuple[int, str]:
+        """Which pod of a gang died by itself first, in the newest incarnation with such a death, and how; with the restarts that there had
+        been by then. (-1, "") where none did. What the cluster stops thereafter says nothing."""
+        return self._deaths.get(name, (-1, ""))
+
+    def _hear(self, seen: Object) -> None:
+        pod, gang = pod_of(seen), seen["metadata"].get("labels", {}).get(GANG, "")
+        if pod.died and pod.ends is None and pod.version > self.death(gang)[0]:
+            self._deaths[gang] = (pod.version, f"{pod.name}: {pod.died}")
 
     def machines(self, name: str) -> dict[str, float]:
         """Of a gang's own pool: node, or claim before it is one -> when it was launched, seconds since the epoch. Those that go cost, too,

@@ -5,7 +5,7 @@ freshness; it refuses to know what objects mean.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from contracts.errors import Retryable
 from k8s.client import Cluster, Expired, Kind, Object
@@ -18,6 +18,10 @@ FIRST_SECONDS = 30.0
 """How long whoever asks first waits for the first list."""
 
 
+def _nobody(_object: Object) -> None:
+    """Is told."""
+
+
 class Mirror:
     """Begins with the first question, in a thread of its own."""
 
@@ -28,8 +32,11 @@ class Mirror:
         namespace: str | None = None,
         labels: Mapping[str, str] | None = None,
         seconds: float = WATCH_SECONDS,
+        heard: Callable[[Object], None] = _nobody,
     ) -> None:
+        """`heard` is told of every object as it comes, in the mirror's own thread: some are gone again before anybody looks."""
         self.cluster, self.kind, self.namespace, self.labels, self.seconds = cluster, kind, namespace, labels, seconds
+        self.heard = heard
         self.lists = 0
         """How often everything was listed."""
         self._problem = ""
@@ -75,6 +82,8 @@ class Mirror:
         items, version = self.cluster.list(self.kind, self.namespace, self.labels)
         with self._lock:
             self._objects = {_key(item): item for item in items}
+        for item in items:
+            self.heard(item)
         self._version, self._problem, self.lists = version, "", self.lists + 1
         self._heard.set()
 
@@ -88,21 +97,23 @@ class Mirror:
                     self._objects.pop(_key(item), None)
                 elif event["type"] != "BOOKMARK":
                     self._objects[_key(item)] = item
+            if event["type"] != "BOOKMARK":
+                self.heard(item)
             self._version = item["metadata"]["resourceVersion"]
 
 
 class Mirrors:
     """One for each kind, place and labels that is asked for."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, heard: Mapping[Kind, Callable[[Object], None]] | None = None) -> None:
+        self.cluster, self.heard = cluster, heard or {}
         self._mirrors: dict[tuple[Kind, str | None, tuple[tuple[str, str], ...]], Mirror] = {}
 
     def objects(self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> list[Object]:
         """As a list from the server, without asking it again."""
         key = (kind, namespace, tuple(sorted((labels or {}).items())))
         if key not in self._mirrors:
-            self._mirrors[key] = Mirror(self.cluster, kind, namespace, labels)
+            self._mirrors[key] = Mirror(self.cluster, kind, namespace, labels, heard=self.heard.get(kind, _nobody))
         return self._mirrors[key].objects()
 
 

@@ -36,6 +36,10 @@ class Note(Frozen):
     """The highest incarnation that its pods told of."""
     waits: float | None = None
     """Since when it has not been whole, seconds since the epoch; None: it is."""
+    died: str = ""
+    """How the first pod of its newest incarnation died, if one did by itself."""
+    lost: str = ""
+    """What is known of its end, where it left no word of its own."""
     stop: str = ""
     """Why we ended it."""
     outcome: str = ""
@@ -92,9 +96,10 @@ class Notes:
     def spent(self, now: float) -> float:
         """By the jobs that began in the calendar month (UTC) of `now`, in the price table's currency."""
         month = _month(now)
-        return sum(self.meter(job).cost for job, notes in self._all() if notes and _month(notes[0].at) == month)
+        return sum(self.meter(job).cost for job, notes in self.all() if notes and _month(notes[0].at) == month)
 
-    def _all(self) -> Iterator[tuple[str, tuple[Note, ...]]]:
+    def all(self) -> Iterator[tuple[str, tuple[Note, ...]]]:
+        """Of each job, by its name."""
         for path in sorted(self.folder.glob("*.json")):
             yield path.stem, self.of(path.stem)
 

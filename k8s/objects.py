@@ -100,6 +100,8 @@ class Container(Shape):
     ports: tuple[Port, ...] | None = None
     resources: Resources
     volume_mounts: tuple[Mount, ...] = ()
+    termination_message_policy: Literal["FallbackToLogsOnError"] = "FallbackToLogsOnError"
+    """A container that dies leaves the end of its log in its pod's status: the pod is gone before anybody could ask for the log."""
     security_context: ContainerSecurity = ContainerSecurity()
 
 

@@ -54,6 +54,19 @@ def guard(loop: Path, seconds: float, once: bool) -> None:
 
 @k8s.command()
 @loop_argument
+@click.argument("job", required=False)
+@click.option("--lines", default=20, show_default=True, help="From the end of each log.")
+@click.option("--follow", is_flag=True, help="Go on until the job has ended.")
+def logs(loop: Path, job: str | None, lines: int, follow: bool) -> None:
+    """Print what JOB, or LOOP's newest job, wrote last: its pods that are there, and its trainers, whose logs lie in the run folder."""
+    from flows.engine.wiring import job_words
+
+    for words in job_words(load_loop(loop), loop.absolute().parent, Home.from_environment(), job, lines, follow):
+        click.echo(words)
+
+
+@k8s.command()
+@loop_argument
 @json_option
 def lint(loop: Path, as_json: bool) -> None:
     """Say what would stop LOOP's gangs on the live cluster, with what to do. Exit code 1 where something would; changes nothing."""

@@ -214,15 +214,16 @@ def _next_attempt(cycle: CycleView, failed: Incarnation) -> Do | End:
 def _watch(cycle: CycleView, seen: Seen) -> Decision:
     now, job = cycle.incarnations[-1], seen.job
     if job is not None and job.incarnation > now.number:
-        return JobEnded(
-            now.attempt, now.number, Outcome.PREEMPTED, "the cluster restarted its gang", successor=job.incarnation, usage=job.usage
-        )
+        why = "the cluster restarted its gang" + (f": {job.reason}" if job.reason else "")
+        return JobEnded(now.attempt, now.number, Outcome.PREEMPTED, why, successor=job.incarnation, usage=job.usage)
     if seen.saved is not None and _newer(seen.saved, cycle, job.proposal if job else None):
         return AcceptStep(seen.saved)
     if job is None or job.state is JobState.ABSENT:
         return JobEnded(now.attempt, now.number, Outcome.LOST, "the executor does not know the job any more")
     if job.state is JobState.ENDED and job.incarnation == now.number:
         return JobEnded(now.attempt, now.number, job.outcome or Outcome.LOST, job.reason, job.proposal, usage=job.usage)
+    if job.state is JobState.PENDING and job.reason:
+        return Wait(f"training, attempt {now.attempt}, does not run yet: {job.reason}")
     return Wait(f"training, attempt {now.attempt}, step {job.step} of {job.total or '?'}")
 
 

@@ -256,6 +256,19 @@ def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bo
         stop.wait(seconds)
 
 
+def job_words(loop: Loop, folder: Path, home: Home, job: str | None, lines: int, follow: bool) -> Iterator[str]:
+    """What the pods and trainers of a job on the cluster wrote last: of the newest one where none is named."""
+    from k8s.logs import newest_job, pod_words, trainer_words
+
+    if loop.cluster is None:
+        raise ConfigError(f"line {loop.line.name} trains on this machine: its jobs' logs lie below {home.jobs(loop.line.name)}")
+    executor = open_cluster(loop, loop.cluster, folder, home)
+    name = job or newest_job(executor)
+    yield f"{name}:"
+    yield from pod_words(executor, name, lines)
+    yield from trainer_words(executor, name, lines, follow, SystemClock().sleep)
+
+
 def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, str, str]]:
     """What would stop the line's gangs on the live cluster: (stop or note, about, text, remedy)."""
     from k8s.client import connect

@@ -134,6 +134,15 @@ def test_a_gang_that_the_cluster_restarted_is_followed() -> None:
     seen = Seen(job=JobStatus(state=JobState.RUNNING, incarnation=4, step=2, total=9), saved=resume(1, 8))
     decision = decide(training(run(1, 1)), seen, NOON)
     assert decision == JobEnded(1, 1, Outcome.PREEMPTED, "the cluster restarted its gang", successor=4)
+    died = replace(seen, job=JobStatus(state=JobState.PENDING, incarnation=4, reason="worker-1: exit code 137 (OOMKilled)"))
+    decision = decide(training(run(1, 1)), died, NOON)
+    assert isinstance(decision, JobEnded)
+    assert decision.reason == "the cluster restarted its gang: worker-1: exit code 137 (OOMKilled)"
+
+
+def test_what_a_job_waits_for_is_said() -> None:
+    seen = Seen(job=JobStatus(state=JobState.PENDING, incarnation=1, reason="0 of 2 pods run; ErrImagePull: x:1"))
+    assert decide(training(run(1, 1)), seen, NOON) == Wait("training, attempt 1, does not run yet: 0 of 2 pods run; ErrImagePull: x:1")
 
 
 ASKS = Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=4)

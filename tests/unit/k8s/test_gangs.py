@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from k8s.gangs import Act, Gang, Node, Pod, State, due, state_of, unheard
+from k8s.gangs import CHARACTERS, LINES, Act, Gang, Node, Pod, State, due, lingers, pod_of, state_of, unheard
 
 NODES = {name: Node(name, ready=name != "quiet") for name in ("one", "two", "quiet")}
 
@@ -58,6 +60,39 @@ def test_a_silent_process_counts_unless_its_gang_is_at_its_end() -> None:
 )
 def test_who_never_gave_a_sign_counts_only_where_all_run_and_a_peer_did(seen: Gang, beats: set[str], who: str) -> None:
     assert unheard(seen, beats) == who
+
+
+def ended(phase: str = "Failed", **terminated: Any) -> str:
+    status: dict[str, Any] = {"phase": phase, "containerStatuses": [{"name": "job", "state": {"terminated": terminated}}]}
+    return pod_of({"metadata": {"name": "w0"}, "spec": {}, "status": status}).died
+
+
+def test_how_a_pod_died_is_told_with_the_end_of_its_log_and_no_more() -> None:
+    assert ended(exitCode=137, reason="OOMKilled") == "exit code 137 (OOMKilled)"
+    assert ended(exitCode=1, reason="Error", message="a\n\n  b\n") == "exit code 1: a | b"
+    assert ended(exitCode=0, reason="Completed", phase="Succeeded") == ""
+    long = ended(exitCode=1, message="\n".join(f"{line} " + "x" * 300 for line in range(100)))
+    assert len(long) <= CHARACTERS + 20
+    assert ended(exitCode=1, message="\n".join(map(str, range(100)))).count(" | ") == LINES - 1
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    assert pod_of({"metadata": {"name": "w0"}, "spec": {}, "status": evicted}).died == "Evicted: The node was low on resource: memory."
+
+
+@pytest.mark.parametrize(
+    ("seen", "there"),
+    [
+        (pod(0), True),
+        (pod(0, ends=150.0), True),
+        (pod(0, ends=80.0), False),
+        (pod(0, node="quiet"), False),
+        (pod(0, node="gone"), False),
+        (pod(0, "Pending", node=None), False),
+        (pod(0, "Failed"), False),
+        (pod(0, "Succeeded"), False),
+    ],
+)
+def test_a_pod_lingers_as_long_as_it_runs_and_will_end(seen: Pod, there: bool) -> None:
+    assert lingers(seen, NODES, 100.0) is there
 
 
 def test_what_is_due_is_done_before_the_limit_and_never_at_once() -> None:

@@ -1,0 +1,74 @@
+"""What a job's newest incarnation has written, for a person to read: its trainers' logs on the volume, and what its pods said before or
+beside them. It reads; it changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from contracts.errors import Permanent, RatchetError, Retryable
+from contracts.runfolder import disk, incarnations
+from k8s.client import JOB, POD
+from k8s.executor import KubernetesExecutor
+from k8s.gang import GANG, RATCHET
+from k8s.gangs import ENDED_PHASES, phase_of
+
+SIZE = 65_536
+"""Most bytes of one pod's log."""
+
+
+def newest_job(executor: KubernetesExecutor) -> str:
+    """The one that was asked for last. Permanent where none ever was."""
+    newest = max(((notes[-1].at, job) for job, notes in executor.notes.all() if notes), default=None)
+    if newest is None:
+        raise Permanent(f"line {executor.line} has had no job on this cluster yet")
+    return newest[1]
+
+
+def pod_words(executor: KubernetesExecutor, name: str, lines: int) -> Iterator[str]:
+    """The end of what each pod said that is still there, `pod: line` by line."""
+    notes, space = executor.notes.of(name), executor.settings.namespace
+    if not notes:
+        raise Permanent(f"there is no job {name} on this cluster; without a name, the newest is shown")
+    for pod in executor.cluster.list(POD, space, {**RATCHET, GANG: notes[-1].name}).items:
+        called = pod["metadata"]["name"]
+        try:
+            words = executor.cluster.log(called, space, lines, SIZE).splitlines()
+        except RatchetError as error:
+            words = [f"no log: {error}"]
+        yield from (f"{called}: {line}" for line in words)
+
+
+def trainer_words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sleep: Callable[[float], None]) -> Iterator[str]:
+    """The end of the newest incarnation's logs on the volume, `iM/log: line` by line; with `follow`, what is added and what later
+    incarnations write, until the job has ended."""
+    read: dict[Path, int] = {}
+    while True:
+        ended = not follow or _ended(executor, name)
+        with disk(f"read the logs of {name}"):
+            for path in _logs(executor, name):
+                text = path.read_bytes()
+                whole = len(text) if ended else text.rfind(b"\n") + 1
+                added = text[read[path] : whole].splitlines() if path in read else text[:whole].splitlines()[-lines:]
+                read[path] = max(whole, read.get(path, 0))
+                yield from (f"{path.parent.name}/{path.name}: {line.decode(errors='replace')}" for line in added)
+        if ended:
+            return
+        sleep(1)
+
+
+def _logs(executor: KubernetesExecutor, name: str) -> list[Path]:
+    spec = executor.folders.spec(name)
+    folders = incarnations(executor.folders.run(spec)) if spec else []
+    return sorted(folders[-1][1].glob("*.log")) if folders else []
+
+
+def _ended(executor: KubernetesExecutor, name: str) -> bool:
+    """Asked of the server, and not of the executor: who reads a log takes nothing away."""
+    note = executor.notes.of(name)[-1]
+    with contextlib.suppress(Retryable):
+        job = None if note.ended else executor.cluster.get(JOB, note.name, executor.settings.namespace)
+        return job is None or phase_of(job) in ENDED_PHASES
+    return False

@@ -1,0 +1,123 @@
+"""The contract of every executor, kept by the one on a cluster: the same cases as on one machine, in real pods."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import Retryable
+from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
+from k8s.executor import KubernetesExecutor
+from tests.cluster.bench import Bench
+from tests.cluster.rig.cluster import Rig
+from tests.cluster.rig.images import HOST
+from tests.cluster.test_training import REAL
+from tests.contract import test_executor as contract
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+globals().update({name: case for name, case in vars(contract).items() if name.startswith("test_")})
+
+PROCESS = """#!/bin/sh
+n=$((RATCHET_FIRST_INCARNATION + ${{RATCHET_RESTARTS:-0}}))
+mkdir -p i$n
+RATCHET_INCARNATION=$n exec {python} -c "$(cat {folder}/job.py)" $BEHAVIOUR
+"""
+"""Process 1 of a pod is the contract's own program: it is the executor that is tried, not our wrapper."""
+
+
+class Patient:
+    """As the loop's motor does: what can only be done later is tried later."""
+
+    def __init__(self, executor: KubernetesExecutor) -> None:
+        self.executor = executor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executor, name)
+
+    def submit(self, spec: JobSpec, incarnation: int) -> None:
+        limit = time.monotonic() + 120
+        while True:
+            try:
+                return self.executor.submit(spec, incarnation)
+            except Retryable:
+                if time.monotonic() > limit:
+                    raise
+                time.sleep(0.2)
+
+
+class ClusterBench:
+    """`KubernetesExecutor` with the contract's program in pods of real nodes."""
+
+    def __init__(self, rig: Rig, namespace: str, folder: Path) -> None:
+        program = folder / "program"
+        program.mkdir()
+        (program / "job.py").write_text(contract.JOB)
+        (program / "process").write_text(PROCESS.format(python=sys.executable, folder=program))
+        (program / "process").chmod(0o755)
+        profile = REAL.model_copy(update={"cpu": "100m", "memory": "128Mi", "shm": "16Mi", "mounts": (*REAL.mounts, str(program))})
+        self.bench = Bench(rig, namespace, folder, profile, image=HOST, python=str(program / "process"))
+        (folder / "data").mkdir()
+        (folder / "data" / "words.txt").write_text("words")
+        self.data = self.bench.artifacts.put_folder(folder / "data")
+        self.executor = self.restarted()
+        self.names: list[str] = []
+
+    def restarted(self) -> Patient:
+        return Patient(self.bench.restarted())
+
+    def spec(self, behaviour: str, attempt: int = 1, grace: int = 5) -> JobSpec:
+        spec = contract._spec(behaviour, attempt, grace, {"data": self.data})
+        self.names.append(spec.name)
+        return spec.model_copy(update={"environment": {"BEHAVIOUR": behaviour}})
+
+    def checkpoint(self, spec: JobSpec, step: int) -> ResumePoint:
+        return self.bench.step(spec, 1, step)
+
+    def damage(self, resume: ResumePoint) -> None:
+        (self.bench.executor.folders.root / ("a" * 16) / resume.path / "weights").write_text("short")
+
+    def starts(self, spec: JobSpec, incarnation: int) -> int:
+        events = self.executor.events(spec.name)
+        return sum(event.kind == "started" and event.incarnation == incarnation for event in events)
+
+    def until(self, name: str, holds: Callable[[JobStatus], bool] = lambda status: status.state == JobState.ENDED) -> JobStatus:
+        limit, status = time.monotonic() + 200, JobStatus(state=JobState.ABSENT)
+        while time.monotonic() < limit:
+            with suppress(Retryable):
+                status = self.executor.observe(name)
+                if holds(status):
+                    return status
+            time.sleep(0.1)
+        raise AssertionError(f"{name} stays {status}\n{self.bench.rig.kubectl('get', 'pods,vcjob,events', '-n', self.bench.namespace)}")
+
+    def close(self) -> None:
+        for name in self.names:
+            self.executor.cancel(name)
+        for name in self.names:
+            self.until(name, lambda status: status.state not in (JobState.RUNNING, JobState.PENDING))
+
+
+@pytest.fixture
+def bench(real_rig: Rig, real_namespace: str, tmp_path: Path) -> Iterator[ClusterBench]:
+    made = ClusterBench(real_rig, real_namespace, tmp_path)
+    yield made
+    made.close()
+    shutil.rmtree(tmp_path / "jobs", ignore_errors=True)
+
+
+@pytest.fixture
+def machine(bench: ClusterBench) -> ClusterBench:
+    return bench
+
+
+def test_every_case_of_the_contract_is_tried_here() -> None:
+    cases = {name for name in vars(contract) if name.startswith("test_")}
+    assert len(cases) > 10
+    assert cases <= globals().keys()

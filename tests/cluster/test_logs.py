@@ -1,0 +1,75 @@
+"""`ratchet k8s logs`: what a job's pods and trainers write, read by whoever has the loop file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts.training import JobState
+from flows.config.home import Home
+from flows.config.load import load_loop
+from flows.engine.wiring import open_cluster
+from tests.cluster.bench import Bench
+from tests.cluster.rig.api import until
+from tests.cluster.rig.cluster import REPO, Rig
+from tests.cluster.rig.images import HOST
+from tests.cluster.test_loop import MACHINE, SECTION
+from tests.cluster.test_training import REAL
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+LOOP = """
+[line]
+name = "test"
+served_model = "test"
+[[sources]]
+name = "in"
+kind = "receiver"
+[[rewards]]
+name = "exact_match"
+"""
+PROCESS = """#!/bin/sh
+mkdir -p i1
+echo said by the pod
+for step in 1 2 3; do echo step $step >> i1/trainer.log; sleep 1; done
+printf half >> i1/trainer.log; sleep 2; echo ' a line' >> i1/trainer.log
+echo '{"outcome": "done", "reason": "three steps"}' > i1/ended.json
+"""
+
+
+def test_the_newest_job_is_followed_to_its_end(real_rig: Rig, real_namespace: str, tmp_path: Path) -> None:
+    bench, loop, home = Bench(real_rig, real_namespace, tmp_path / "bench", REAL), tmp_path / "loop.toml", Home(tmp_path / "home")
+    process = tmp_path / "process"
+    process.write_text(PROCESS)
+    process.chmod(0o755)
+    home.artifacts.mkdir(parents=True)
+    words = {"namespace": real_namespace, "image": HOST, "python": process, "home": home.root}
+    loop.write_text(LOOP + SECTION.format(**words))
+    (tmp_path / "machine.toml").write_text(MACHINE.format(mounts=[*REAL.mounts, str(tmp_path)], repo=REPO))
+    found = load_loop(loop)
+    assert found.cluster is not None
+    bench.executor = open_cluster(found, found.cluster, tmp_path, home)
+
+    def logs(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "RATCHET_HOME": str(home.root), "KUBECONFIG": str(real_rig.kubeconfig)}
+        command = [sys.executable, "-m", "flows.cli.main", "k8s", "logs", str(loop), *arguments]
+        return subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+    none = logs()
+    assert none.returncode != 0
+    assert "has had no job on this cluster yet" in none.stderr
+    spec = bench.spec(nodes=1, gpus=0)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, lambda status: (bench.executor.folders.run(spec) / "i1" / "trainer.log").exists())
+    lines = logs("--follow").stdout.splitlines()
+    assert lines[0] == f"{spec.name}:"
+    assert lines[1].endswith("-worker-0: said by the pod")
+    assert lines[2:] == [f"i1/trainer.log: {line}" for line in ("step 1", "step 2", "step 3", "half a line")]
+    bench.until(spec, lambda status: status.state is JobState.ENDED)
+    until(lambda: not real_rig.pods(real_namespace), 60, "the end of the pod")
+    again = logs(spec.name, "--lines", "1").stdout.splitlines()
+    assert again == [f"{spec.name}:", "i1/trainer.log: half a line"], "its pods are gone"
