@@ -27,7 +27,7 @@ from benchmarks.recipe_worlds import TASKS, Question, World, build_world
 from contracts.data import RawBatch, TrainingSet
 from contracts.evaluation import ChatAnswer, ChatRequest, verdict_of
 from contracts.files import FolderArtifacts
-from contracts.ids import canonical, digest
+from contracts.ids import canonical, digest, digest_file
 from contracts.loop import Loop
 from contracts.model import ModelRef, model_ref
 from contracts.records import DEMONSTRATIONS
@@ -357,7 +357,7 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
         "oracle_gain": _mean(best) - _mean(before),
         "slices": slices,
         "facts": data.facts.model_dump(mode="json"),
-        "code": code_digest()[:12],
+        "code": measured_code()[:12],
         "seconds": round(time.monotonic() - began, 1),
     }
     shutil.rmtree(here)
@@ -366,6 +366,13 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
 
 def _named(slices: Iterable[str], words: str) -> list[str]:
     return [name for name in slices if f"slice:{name} " in words]
+
+
+def measured_code() -> str:
+    """Of all that decides a row: the rooms that a cell goes through, and the benchmark itself."""
+    here = Path(__file__).resolve().parent
+    rooms = [path for room in ("contracts", "gates", "materializer", "rewards", "trainers") for path in (here.parent / room).rglob("*.py")]
+    return digest([[path.relative_to(here.parent).as_posix(), digest_file(path)] for path in sorted([*rooms, *here.glob("recipe*.py")])])
 
 
 def _mean(values: Sequence[bool]) -> float:

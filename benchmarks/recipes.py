@@ -84,15 +84,15 @@ def main(quick: bool, seeds: int, workers: int, folder: Path | None, as_json: bo
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / "quick.jsonl" if quick else out
     cells = [("kubectl", 0.6, 0.15, 0), ("sql", 0.6, 0.0, 0)] if quick else grid(seeds)
-    rows = _read(out)
-    missing = [cell for cell in cells if "{}-{:g}-{:g}-{}".format(*cell) not in {row["cell"] for row in rows}]
+    known = {row["cell"] for row in _rows(out, cells)}
+    missing = [cell for cell in cells if _name(cell) not in known]
     done = len(cells) - len(missing)
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, maxtasksperchild=1) as pool:
         for n in pool.imap_unordered(work_all, [(part, str(folder), str(out)) for part in batches(missing)]):
             done += n
             click.echo(f"{done} of {len(cells)} cells", err=True)
-    rows = _read(out)
+    rows = _rows(out, cells)
     stamp = f"Measured {rows[-1]['at'][:10]}, code {rows[-1]['code']}"
     click.echo(json.dumps(summary(rows)) if as_json else markdown(rows, stamp))
     if not quick and PAGE.exists():
@@ -100,8 +100,24 @@ def main(quick: bool, seeds: int, workers: int, folder: Path | None, as_json: bo
         PAGE.write_text(f"{head}{BEGIN}\n{markdown(rows, stamp)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+def _name(cell: tuple[str, float, float, int]) -> str:
+    return "{}-{:g}-{:g}-{}".format(*cell)
+
+
+def _rows(path: Path, cells: list[tuple[str, float, float, int]]) -> list[dict[str, Any]]:
+    """Of these cells, all measured on one state of the code: claims over several would be claims about none."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows, names = [json.loads(line) for line in lines], {_name(cell) for cell in cells}
+    strange = sorted({row["cell"] for row in rows} - names)
+    codes = sorted({row["code"] for row in rows})
+    if strange or len(codes) > 1:
+        why = (
+            f"holds cells of another grid ({', '.join(strange[:3])}, …)"
+            if strange
+            else f"holds results of several states of the code ({', '.join(codes)})"
+        )
+        raise click.UsageError(f"{path} {why}; name another file with --out, or delete it to measure anew")
+    return rows
 
 
 if __name__ == "__main__":

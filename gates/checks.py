@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from contracts.evaluation import CheckResult, Comparison, EvalReport, Interval, Result
 from contracts.loop import GateSettings
 from contracts.ports import Check
+
+SHOWN = 12
+"""Slices of which a reason gives figures; the others it names."""
 
 
 class Coverage:
@@ -77,20 +80,28 @@ class Slices:
         if doubtful:
             said = "; ".join(_show(c) for c in doubtful)
             return _result(self, Result.INCONCLUSIVE, f"it may lose more than {self._settings.slice_margin:g}: {said}")
-        lower = sorted((c for c in slices if c.difference.estimate < 0), key=lambda c: c.difference.estimate)
-        said = f"; lower, within the margin: {'; '.join(_show(c) for c in lower)}" if lower else ", none of them lower"
-        return _result(
-            self, Result.PASS, f"{len(slices)} slices judged{said}{self._undecided(slices)}{_too_small(report, self._settings.min_slice)}"
-        )
+        return _result(self, Result.PASS, "; ".join([f"{len(slices)} slices judged", *self._losses(slices), *self._unjudged(report)]))
 
-    def _undecided(self, slices: Sequence[Comparison]) -> str:
-        """Where a loss beyond the tolerance may hide: few prompts miss a small loss easily, and saying nothing would deny it."""
+    def _losses(self, slices: Sequence[Comparison]) -> Iterator[str]:
+        """What an average hides within the margin: losses that are there, and where one may hide. Few prompts miss a small loss easily, and
+        saying nothing of it would deny it."""
         tolerance = self._settings.slice_tolerance
-        may = [c for c in slices if c.difference.low < -tolerance]
-        if not may:
-            return f"; a loss of more than {tolerance:g} is ruled out in all of them"
-        said = ", ".join(f"{c.name} (n {c.n}, about {_prompts_for(c, tolerance)} would tell)" for c in may)
-        return f"; a loss of more than {tolerance:g} cannot be ruled out in {said}"
+        lower = [c for c in slices if c.difference.estimate < 0]
+        if lower:
+            yield f"lower, within the margin: {_listed(lower, _show)}"
+        shown = [c for c in slices if c.difference.high < -tolerance]
+        if shown:
+            yield f"beyond doubt more than {tolerance:g} lower: {_listed(shown, lambda c: c.name)}"
+        may = [c for c in slices if c.difference.low < -tolerance <= c.difference.high]
+        if may:
+            yield f"a loss of more than {tolerance:g} cannot be ruled out in {_listed(may, lambda c: _would_tell(c, tolerance))}"
+        elif slices and not shown:
+            yield f"a loss of more than {tolerance:g} is ruled out in each"
+
+    def _unjudged(self, report: EvalReport) -> Iterator[str]:
+        small = [c for c in report.comparisons if c.name.startswith("slice:") and c.n < self._settings.min_slice]
+        if small:
+            yield f"too few prompts to judge {_listed(small, lambda c: f'{c.name} (n {c.n})')}"
 
 
 class Agreement:
@@ -143,15 +154,20 @@ def _find(report: EvalReport, name: str) -> Comparison | None:
     return next((c for c in report.comparisons if c.name == name), None)
 
 
-def _too_small(report: EvalReport, least: int) -> str:
-    small = [f"{c.name} (n {c.n})" for c in report.comparisons if c.name.startswith("slice:") and c.n < least]
-    return f"; too few prompts to judge {', '.join(small)}" if small else ""
+def _listed(comparisons: Sequence[Comparison], show: Callable[[Comparison], str]) -> str:
+    """All of them by name, the ones that lose most first; figures for the first dozen only."""
+    ranked = sorted(comparisons, key=lambda c: c.difference.estimate)
+    names = ", ".join(c.name for c in ranked[SHOWN:])
+    return "; ".join(show(c) for c in ranked[:SHOWN]) + (f"; and {names}" if names else "")
 
 
-def _prompts_for(comparison: Comparison, half: float) -> int:
-    """How many prompts of the same spread make an interval of this half-width. An interval shrinks with their square root."""
+def _would_tell(comparison: Comparison, tolerance: float) -> str:
+    """With how many prompts of this spread the interval would end at the tolerance, if the estimate stays: it shrinks with their root."""
     interval = comparison.difference
-    return math.ceil(comparison.n * ((interval.high - interval.low) / (2 * half)) ** 2)
+    room = abs(interval.estimate + tolerance)
+    half = (interval.high - interval.low) / 2
+    about = f"about {math.ceil(comparison.n * (half / room) ** 2)}" if room * 1000 > half else "very many"
+    return f"{comparison.name} (n {comparison.n}, {about} would tell)"
 
 
 def _flaw(comparisons: Sequence[Comparison]) -> str | None:

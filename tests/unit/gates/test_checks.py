@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -113,22 +114,52 @@ def test_small_slices_are_shown_and_not_judged() -> None:
     assert verdict(report(comparisons=swapped(comparison("slice:a", -0.5, -0.3, n=9)))) is Result.PASS
 
 
+def slices_said(*comparisons: Comparison) -> str:
+    given_report = report(comparisons=(*GOOD[:3], *comparisons))
+    (judged,) = [c.check(given_report) for c in checks(SETTINGS) if c.name == "slices"]
+    assert judged.result is Result.PASS
+    return judged.reason
+
+
 @given(low=st.floats(-0.09, 0.05), width=st.floats(0, 0.2), n=st.integers(1, 2000))
 def test_a_pass_says_of_every_slice_whether_it_may_have_lost(low: float, width: float, n: int) -> None:
-    given_report = report(comparisons=swapped(comparison("slice:a", low, low + width, n=n)))
-    (judged,) = [c for c in verdict_of(tuple(c.check(given_report) for c in checks(SETTINGS)), digest("r")).checks if c.check == "slices"]
-    assert judged.result is Result.PASS
-    head, _, undecided = judged.reason.partition("cannot be ruled out in ")
-    assert ("slice:a (n " in undecided) == (low < -SETTINGS.slice_tolerance or n < SETTINGS.min_slice), judged.reason
-    assert ("slice:a " in head) == (n >= SETTINGS.min_slice and (low + (low + width)) / 2 < 0), (
-        "what is lower by its estimate is shown with it"
-    )
+    lost, high = SETTINGS.slice_tolerance, low + width
+    parts = slices_said(comparison("slice:a", low, high, n=n)).split("; ")
+    told = {
+        words
+        for words in ("lower, within", "beyond doubt", "cannot be ruled out", "too few")
+        for part in parts
+        if words in part and "slice:a" in part
+    }
+    if n < SETTINGS.min_slice:
+        assert told == {"too few"}
+        return
+    assert ("lower, within" in told) == ((low + high) / 2 < 0)
+    assert ("beyond doubt" in told) == (high < -lost)
+    assert ("cannot be ruled out" in told) == (low < -lost <= high)
+    assert ("a loss of more than 0.02 is ruled out in each" in parts) == (low >= -lost)
 
 
-def test_it_says_how_many_prompts_would_tell() -> None:
-    given_report = report(comparisons=swapped(comparison("slice:a", -0.06, 0.06, n=50)))
-    (judged,) = [c for c in verdict_of(tuple(c.check(given_report) for c in checks(SETTINGS)), digest("r")).checks if c.check == "slices"]
-    assert "slice:a (n 50, about 450 would tell)" in judged.reason, "nine times as many: the interval shrinks to a third"
+@pytest.mark.parametrize(
+    ("low", "high", "n", "about"),
+    [(-0.06, 0.06, 50, 450), (-0.04, 0.08, 100, 225), (-0.06, 0.0, 100, 900), (-0.1, 0.06, 100, "very many")],
+)
+def test_it_says_how_many_prompts_would_tell(low: float, high: float, n: int, about: int | str) -> None:
+    """The interval shrinks with their root until it ends at the tolerance: above a loss, or below one."""
+    said = re.search(r"slice:a \(n \d+, (?:about )?(.*) would tell", slices_said(comparison("slice:a", low, high, n=n)))
+    assert said is not None
+    assert said[1] == about if isinstance(about, str) else int(said[1]) == pytest.approx(about, abs=1)
+
+
+def test_many_slices_keep_the_reason_short_and_all_their_names() -> None:
+    reason = slices_said(*[comparison(f"slice:{number}", -0.05 - number / 10_000, 0.03, n=500) for number in range(60)])
+    assert all(f"slice:{number}" in reason for number in range(60))
+    assert reason.count(" → ") == 12
+    assert reason.index("slice:59 ") < reason.index("slice:58 "), "what loses most comes first"
+
+
+def test_without_slices_nothing_is_claimed_of_them() -> None:
+    assert slices_said() == "0 slices judged"
 
 
 def test_without_checks_nothing_passes() -> None:
