@@ -8,20 +8,17 @@ says that a step is beyond its limit; beyond it for `patience` steps in a row, i
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Final
 
 from contracts.training import Adjustment, Proposal
-from trainers.recipes import Action, Health
+from trainers.recipes import Action, Health, Limit
 
 Figures = Mapping[str, float]
-History = Sequence[tuple[int, Figures]]
-"""Earlier steps and their figures, oldest first."""
-Measure = Callable[[float, Sequence[float]], float | None]
-"""(this step's value, earlier values) -> what is held against the limit; None: not yet to be said."""
 
 START = 10
 """Steps that a mean of rewards is taken over."""
@@ -35,6 +32,37 @@ FINITE = ("loss", "grad_norm")
 """Figures without which a step is broken, whatever the recipe makes of it."""
 SLOWER: Final = Adjustment(learning_rate=0.5)
 NEARER: Final = Adjustment(kl=2.0)
+
+
+class Past:
+    """What the rules need of a figure's earlier values: the first, the last, and sums. It stays as small however long a run is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[float] = []
+        """START of them at most."""
+        self.last: deque[float] = deque(maxlen=WINDOW)
+        self.best = -math.inf
+        """Highest mean of START in a row."""
+        self.leaps = 0.0
+        """Sum of squared differences between neighbours."""
+
+    def add(self, value: float) -> None:
+        self.leaps += (value - self.last[-1]) ** 2 if self.last else 0.0
+        if len(self.first) < START:
+            self.first.append(value)
+        self.last.append(value)
+        self.count += 1
+        if self.count >= START:
+            self.best = max(self.best, fmean(self.newest(START)))
+
+    def newest(self, n: int) -> list[float]:
+        """The last n of them, in order; n is WINDOW at most."""
+        return list(self.last)[-n:]
+
+
+Measure = Callable[[float, Past], float | None]
+"""(this step's value, the ones before) -> what is held against the limit; None: not yet to be said."""
 
 
 @dataclass(frozen=True)
@@ -73,54 +101,50 @@ class Verdict:
         return Proposal(rule=self.rule, adjustment=self.remedy, good=self.since - 1) if self.action == "adjust" else None
 
 
-def _itself(value: float, _earlier: Sequence[float]) -> float:
+def _itself(value: float, _past: Past) -> float:
     return value
 
 
-def _above_usual(value: float, earlier: Sequence[float]) -> float | None:
+def _above_usual(value: float, past: Past) -> float | None:
     """Spreads above the median of the steps before; the spread is a robust one, and never less than a twentieth of the median."""
-    if len(earlier) < WINDOW:
+    if past.count < WINDOW:
         return None
-    usual = earlier[-WINDOW:]
-    middle = median(usual)
-    spread = max(1.4826 * median(abs(other - middle) for other in usual), 0.05 * abs(middle), 0.01)
+    middle = median(past.last)
+    spread = max(1.4826 * median(abs(other - middle) for other in past.last), 0.05 * abs(middle), 0.01)
     return (value - middle) / spread
 
 
-def _rise(value: float, earlier: Sequence[float]) -> float | None:
-    if len(earlier) < 2 * START:
-        return None
-    return fmean([*earlier[1 - START :], value]) - fmean(earlier[:START])
+def _rise(value: float, past: Past) -> float | None:
+    return _newest_mean(value, past) - fmean(past.first) if past.count >= 2 * START else None
 
 
-def _fall_from_best(value: float, earlier: Sequence[float]) -> float | None:
-    if len(earlier) < 2 * START:
-        return None
-    sums = list(accumulate(earlier, initial=0.0))
-    best = max(later - sooner for sooner, later in zip(sums, sums[START:], strict=False)) / START
-    return best - fmean([*earlier[1 - START :], value])
+def _fall_from_best(value: float, past: Past) -> float | None:
+    return past.best - _newest_mean(value, past) if past.count >= 2 * START else None
 
 
-def _range_by_chance(value: float, earlier: Sequence[float]) -> float:
+def _newest_mean(value: float, past: Past) -> float:
+    return fmean([*past.newest(START - 1), value])
+
+
+def _range_by_chance(value: float, past: Past) -> float:
     """How far two means of START steps, the best of all and today's, lie apart in a run in which nothing changes.
 
     A step's mean reward is that of a few prompts, so it leaps about. Its spread comes from the leaps between neighbours,
     which a trend hardly touches; a median of them would be 0 where most steps are alike. The extremes of n means lie
     2 sqrt(2 ln n) spreads apart at most, more or less; one more for safety: on made-up runs with unchanging difficulty, of
-    200 and 1000 steps, less than one in a hundred is accused.
+    200 and 1000 steps, less than one in a hundred is accused. Called with one value before it at least.
     """
-    known = [*earlier, value]
-    leaps = fmean((later - sooner) ** 2 for sooner, later in pairwise(known)) / 2
-    return (1 + 2 * math.sqrt(2 * math.log(len(known)))) * math.sqrt(leaps / START)
+    leaps = (past.leaps + (value - past.last[-1]) ** 2) / past.count / 2
+    return (1 + 2 * math.sqrt(2 * math.log(past.count + 1))) * math.sqrt(leaps / START)
 
 
-def _share_of_start(value: float, earlier: Sequence[float]) -> float | None:
-    start = median(earlier[:BASE]) if len(earlier) >= BASE else 0.0
+def _share_of_start(value: float, past: Past) -> float | None:
+    start = median(past.first[:BASE]) if past.count >= BASE else 0.0
     return value / start if start > 0 else None
 
 
-def _length(value: float, earlier: Sequence[float]) -> float | None:
-    return value / max(SHORT_ANSWER, median(earlier[:BASE])) if len(earlier) >= BASE else None
+def _length(value: float, past: Past) -> float | None:
+    return value / max(SHORT_ANSWER, median(past.first[:BASE])) if past.count >= BASE else None
 
 
 RULES: Final = (
@@ -143,46 +167,41 @@ REMEDIES: Final = {rule.name: rule.remedy for rule in RULES} | {
 }
 
 
-def judge(step: int, figures: Figures, history: History, health: Health) -> list[Verdict]:
-    """Every rule that this step has broken for long enough. `history`: the steps before, of the same incarnation."""
-    broken = [name for name in FINITE if not math.isfinite(figures.get(name, 0.0))]
-    if broken:
-        reason = f"{broken[0]} is {figures[broken[0]]} at step {step}: lower the learning rate, or look for broken rows"
-        return [Verdict("not_finite", health.not_finite, step, reason, SLOWER)] if health.not_finite != "off" else []
-    return [verdict for rule in RULES if (verdict := _judged(rule, step, figures, history, health)) is not None]
+class Streak:
+    """The last steps in a row in which one figure was beyond one rule's limit."""
 
+    def __init__(self, rule: Rule, limit: Limit) -> None:
+        self.rule, self.limit = rule, limit
+        self.past = Past()
+        self.steps: deque[tuple[int, float, float]] = deque(maxlen=limit.patience)
+        """(step, what was measured, the limit that held), oldest first."""
 
-def striking(rule: Rule, step: int, figures: Figures, history: History, health: Health) -> list[tuple[int, float, float]]:
-    """The last steps in a row that are beyond the rule's limit, newest first, with what was measured and the limit that held; at most
-    its patience."""
-    limit = getattr(health, rule.name)
-    name = next((name for name in rule.figures if name in figures), None)
-    if name is None or limit.action == "off" or not math.isfinite(figures[name]):
-        return []
-    known = [(at, row[name]) for at, row in history if math.isfinite(row.get(name, math.nan))] + [(step, figures[name])]
-    values = [value for _, value in known]
-    found: list[tuple[int, float, float]] = []
-    while len(found) < min(limit.patience, len(known)):
-        at = len(known) - 1 - len(found)
-        measured = rule.measure(values[at], values[:at])
-        if measured is None or not (measured < limit.limit if rule.below else measured > limit.limit):
-            break
-        bound = max(limit.limit, (rule.chance(values[at], values[:at]) or 0.0) if rule.chance else limit.limit)
-        if not rule.below and measured <= bound:
-            break
-        found.append((known[at][0], measured, bound))
-    return found
+    def add(self, step: int, value: float) -> None:
+        beyond = self._beyond(value)
+        if beyond is None:
+            self.steps.clear()
+        else:
+            self.steps.append((step, *beyond))
+        self.past.add(value)
 
+    def _beyond(self, value: float) -> tuple[float, float] | None:
+        measured, bound = self.rule.measure(value, self.past), self.limit.limit
+        if measured is None:
+            return None
+        if self.rule.below:
+            return (measured, bound) if measured < bound else None
+        if measured > bound and self.rule.chance:
+            bound = max(bound, self.rule.chance(value, self.past) or 0.0)
+        return (measured, bound) if measured > bound else None
 
-def _judged(rule: Rule, step: int, figures: Figures, history: History, health: Health) -> Verdict | None:
-    limit = getattr(health, rule.name)
-    found = striking(rule, step, figures, history, health)
-    if len(found) < limit.patience:
-        return None
-    beyond = "stayed below" if rule.below else "exceeded"
-    steps = "step" if limit.patience == 1 else f"{limit.patience} steps in a row, last at step"
-    reason = f"{rule.what} {found[0][1]:.3g} {beyond} {found[0][2]:.3g}" + (f" at {steps}" if limit.patience == 1 else f" for {steps}")
-    return Verdict(rule.name, limit.action, found[-1][0], f"{reason} {step}", rule.remedy)
+    def verdict(self, step: int) -> Verdict | None:
+        if len(self.steps) < self.limit.patience:
+            return None
+        beyond = "stayed below" if self.rule.below else "exceeded"
+        _, measured, bound = self.steps[-1]
+        steps = "at step" if self.limit.patience == 1 else f"for {self.limit.patience} steps in a row, last at step"
+        reason = f"{self.rule.what} {measured:.3g} {beyond} {bound:.3g} {steps} {step}"
+        return Verdict(self.rule.name, self.limit.action, self.steps[0][0], reason, self.rule.remedy)
 
 
 class Watch:
@@ -196,23 +215,45 @@ class Watch:
         """Rules whose remedy this attempt has already."""
         self.calm: int | None = None
         """The last step of finite figures that no rule which can end the run found fault with. A checkpoint of it is worth keeping."""
-        self._history: list[tuple[int, Figures]] = []
+        limits = {rule.name: getattr(health, rule.name) for rule in RULES}
+        self._streaks = {
+            (rule.name, name): Streak(rule, limits[rule.name])
+            for rule in RULES
+            if limits[rule.name].action != "off"
+            for name in rule.figures
+        }
         self._noted: set[str] = set()
 
     def judge(self, step: int, figures: Figures) -> list[Verdict]:
         """What is new after this step; the first one that adjusts or stops ends the run."""
-        said = [self._as_run(verdict) for verdict in judge(step, figures, self._history, self.health)]
+        streaks = self._seen(step, figures)
+        said = [self._as_run(verdict) for verdict in self._verdicts(step, figures, streaks)]
         new = [verdict for verdict in said if verdict.action != "note" or verdict.rule not in self._noted]
         self._noted |= {verdict.rule for verdict in new if verdict.action == "note"}
         finite = all(math.isfinite(figures.get(name, 0.0)) for name in FINITE)
-        if finite and not any(verdict.action != "note" for verdict in said) and not self._trouble(step, figures):
+        if finite and not any(verdict.action != "note" for verdict in said) and not self._trouble(streaks):
             self.calm = step
-        self._history.append((step, dict(figures)))
         return sorted(new, key=lambda verdict: verdict.action == "note")
 
-    def _trouble(self, step: int, figures: Figures) -> bool:
-        ends = [rule for rule in RULES if self._action(rule.name, getattr(self.health, rule.name).action) != "note"]
-        return any(striking(rule, step, figures, self._history, self.health) for rule in ends)
+    def _seen(self, step: int, figures: Figures) -> list[Streak]:
+        """Of the figures that this step has: one for each rule, the first that the rule knows. What is no number is passed over."""
+        for (_, name), streak in self._streaks.items():
+            if math.isfinite(figures.get(name, math.nan)):
+                streak.add(step, figures[name])
+        judged = ((rule, next((name for name in rule.figures if name in figures), "")) for rule in RULES)
+        found = (self._streaks.get((rule.name, name)) for rule, name in judged if math.isfinite(figures.get(name, math.nan)))
+        return [streak for streak in found if streak is not None]
+
+    def _verdicts(self, step: int, figures: Figures, streaks: Sequence[Streak]) -> list[Verdict]:
+        """Every rule that this step has broken for long enough."""
+        broken = [name for name in FINITE if not math.isfinite(figures.get(name, 0.0))]
+        if broken:
+            reason = f"{broken[0]} is {figures[broken[0]]} at step {step}: lower the learning rate, or look for broken rows"
+            return [Verdict("not_finite", self.health.not_finite, step, reason, SLOWER)] if self.health.not_finite != "off" else []
+        return [verdict for streak in streaks if (verdict := streak.verdict(step)) is not None]
+
+    def _trouble(self, streaks: Sequence[Streak]) -> bool:
+        return any(streak.steps for streak in streaks if self._action(streak.rule.name, streak.limit.action) != "note")
 
     def _as_run(self, verdict: Verdict) -> Verdict:
         return Verdict(verdict.rule, self._action(verdict.rule, verdict.action), verdict.since, verdict.reason, self._remedy(verdict.rule))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import random
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from contracts.errors import ConfigError
 from contracts.training import Adjustment
-from trainers.health import REMEDIES, RULES, Verdict, Watch, judge, out_of_memory, patience_for_a_step, proposed, seconds_of_saves
+from trainers.health import REMEDIES, RULES, Verdict, Watch, out_of_memory, patience_for_a_step, proposed, seconds_of_saves
 from trainers.recipes import LIMITS, DPORecipe, GRPORecipe, Health, SFTRecipe, adjusted, complete
 
 CHANCE = random.Random(4)
@@ -88,7 +89,7 @@ def test_every_rule_is_tried_here_and_has_a_limit() -> None:
 @pytest.mark.parametrize("name", ["loss", "grad_norm"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_ends_the_run_at_once(name: str, value: float) -> None:
-    (verdict,) = judge(7, {name: value}, [], Health())
+    (verdict,) = Watch(Health()).judge(7, {name: value})
     assert (verdict.action, verdict.since, verdict.remedy) == ("adjust", 7, Adjustment(learning_rate=0.5))
     assert "learning rate" in verdict.reason
 
@@ -124,7 +125,7 @@ def test_without_a_pull_to_the_start_model_the_rate_is_what_can_be_changed() -> 
 
 def test_what_is_off_is_not_watched() -> None:
     assert lived(TROUBLES["kl"], kl={"action": "off"}) == []
-    assert judge(1, {"loss": math.nan}, [], Health(not_finite="off")) == []
+    assert Watch(Health(not_finite="off")).judge(1, {"loss": math.nan}) == []
 
 
 figure = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
@@ -133,12 +134,25 @@ rows = st.lists(st.dictionaries(st.sampled_from(sorted(well(1))), figure, max_si
 
 @settings(max_examples=60)
 @given(rows)
-def test_whatever_the_figures_are_judging_is_pure_and_never_fails(figures: list[dict[str, float]]) -> None:
-    history = list(enumerate(figures))
-    for step, row in history:
-        once = judge(step, row, history[:step], Health())
-        assert once == judge(step, row, history[:step], Health())
-        assert all(0 <= verdict.since <= step for verdict in once)
+def test_whatever_the_figures_judging_never_fails_and_blames_no_later_step(figures: list[dict[str, float]]) -> None:
+    watch, again = Watch(Health()), Watch(Health())
+    for step, row in enumerate(figures):
+        said = watch.judge(step, row)
+        assert said == again.judge(step, row)
+        assert all(0 <= verdict.since <= step for verdict in said)
+
+
+def test_watching_costs_the_same_however_long_the_run_is() -> None:
+    """All ranks judge every step; what grows with the run would take more and more of it."""
+    watch, sizes = Watch(Health(), beta=0.04), []
+    for step in range(1, 3001):
+        watch.judge(step, well(step))
+        sizes += (
+            [len(pickle.dumps(watch.__dict__ | {"_streaks": [vars(s.past) for s in watch._streaks.values()]}))]
+            if step in (100, 3000)
+            else []
+        )
+    assert sizes[1] < 1.1 * sizes[0]
 
 
 def test_part_of_a_limit_may_be_given_and_a_slip_is_named() -> None:
