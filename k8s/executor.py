@@ -176,10 +176,10 @@ class KubernetesExecutor:
     def _alive(self, name: str, run: Path, note: Note, look: Look) -> JobStatus:
         number = max(self._newest(name, run)[0], note.incarnation + (look.gang.version or 0))
         waits = None if look.state in (State.WHOLE, State.HALF_ALIVE) else note.waits or time.time()
-        version, died = self.guardian.death(note.name)
+        if (number, waits) != (note.seen, note.waits):
+            self.notes.change(name, note.name, seen=number, waits=waits)
+        version, died = self.notes.death(note.name)
         fresh = died if version >= (look.gang.version or 0) - 1 else ""
-        if (number, waits, fresh) != (note.seen, note.waits, note.died):
-            self.notes.change(name, note.name, seen=number, waits=waits, died=fresh)
         meter = self.notes.meter(name)
         why = "; ".join(filter(None, ["" if waits is None else look.why, fresh]))
         if not note.stop and (stop := self._stop_for(meter, waits, look.broken, why or look.why)):
@@ -225,7 +225,7 @@ class KubernetesExecutor:
 
     def _last_words(self, note: Note, look: Look | None) -> str:
         """From a pod's status or, where that holds none of its log, from its node."""
-        died = self.guardian.death(note.name)[1] or note.died
+        died = self.guardian.death(note.name)[1] or self.notes.death(note.name)[1]
         pod = next((pod for pod in look.gang.pods if pod.died or pod.finished), None) if look else None
         if ": " in died.partition(": ")[2] or pod is None:
             return died
@@ -274,8 +274,10 @@ class KubernetesExecutor:
             return self._looks.get(name)
 
     def _count(self) -> None:
+        """What is to be known of each gang later, whoever asks then."""
         price = price_of(self.profile, self.settings.pool.capacity) or 0.0
         for look in self._looks.values():
+            self.notes.died(look.gang.name, *self.guardian.death(look.gang.name))
             if look.state is not State.ENDED:
                 job = look.gang.job
                 machines = self.guardian.machines(look.gang.name)

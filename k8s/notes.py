@@ -5,6 +5,7 @@ a pod sees its run folder and could rewrite what it is asked to be. It knows fil
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -36,8 +37,6 @@ class Note(Frozen):
     """The highest incarnation that its pods told of."""
     waits: float | None = None
     """Since when it has not been whole, seconds since the epoch; None: it is."""
-    died: str = ""
-    """How the first pod of its newest incarnation died, if one did by itself."""
     lost: str = ""
     """What is known of its end, where it left no word of its own."""
     stop: str = ""
@@ -92,6 +91,18 @@ class Notes:
 
     def metered(self, job: str, meter: Meter) -> None:
         write_atomic(self.folder / "meters" / f"{job}.json", canonical(meter))
+
+    def death(self, gang: str) -> tuple[int, str]:
+        """How the first pod of a gang died by itself, and after how many restarts; (-1, "") where none did. In a file of its own, because
+        whoever watches writes it while another changes the note."""
+        path = self.folder / "deaths" / f"{gang}.json"
+        version, words = json.loads(path.read_bytes()) if path.exists() else (-1, "")
+        return version, words
+
+    def died(self, gang: str, version: int, words: str) -> None:
+        """Of a newer incarnation than is known: the first death counts, the others follow from it."""
+        if words and version > self.death(gang)[0]:
+            write_atomic(self.folder / "deaths" / f"{gang}.json", canonical([version, words]))
 
     def spent(self, now: float) -> float:
         """By the jobs that began in the calendar month (UTC) of `now`, in the price table's currency."""

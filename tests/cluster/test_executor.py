@@ -179,6 +179,26 @@ def test_a_gang_whose_job_is_gone_is_metered_to_its_last_sign_of_life(bench: Ben
     assert bench.restarted().observe(spec.name).usage == status.usage
 
 
+def test_what_killed_a_gang_is_told_by_whoever_asks_later(bench: Bench) -> None:
+    bench.rig.fake_nodes(2)
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    dead = bench.rig.pods(bench.namespace)[0]["metadata"]["name"]
+    bench.rig.end_pod(bench.namespace, dead, 137)
+    until(lambda: bench.gang()["status"].get("retryCount") == 1, 30, "the restart")
+    name = bench.gang()["metadata"]["name"]
+
+    def told() -> str:
+        bench.executor.guard()  # as the service's guard does
+        return bench.executor.notes.death(name)[1]
+
+    until(told, 10, "what killed it")
+    bench.executor = bench.restarted()  # another process, which saw nothing of it
+    status = bench.until(spec, lambda status: running(status) and status.incarnation == 2)
+    assert status.reason == f"{dead}: exit code 137"
+
+
 def test_one_gang_waits_at_a_time(bench: Bench) -> None:
     bench.rig.fake_nodes(1)
     first, second = bench.spec(nodes=2), bench.spec(nodes=1, plan="b")

@@ -13,7 +13,9 @@ from contracts.training import JobState
 from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.engine.wiring import open_cluster
+from k8s.policies import CONTROLLER, JOB_ACCOUNT
 from tests.cluster.bench import Bench
+from tests.cluster.corner import Corner
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST
@@ -73,3 +75,13 @@ def test_the_newest_job_is_followed_to_its_end(real_rig: Rig, real_namespace: st
     until(lambda: not real_rig.pods(real_namespace), 60, "the end of the pod")
     again = logs(spec.name, "--lines", "1").stdout.splitlines()
     assert again == [f"{spec.name}:", "i1/trainer.log: half a line"], "its pods are gone"
+
+
+def test_the_service_may_read_logs_and_its_jobs_may_not(corner: Corner) -> None:
+    corner.prepare()
+    words = ("auth", "can-i", "get", "pods", "--subresource=log", "--namespace", corner.name)
+    may = {
+        account: corner.rig.kubectl(*words, f"--as=system:serviceaccount:{corner.name}:{account}", check=False).strip()
+        for account in (CONTROLLER, JOB_ACCOUNT)
+    }
+    assert may == {CONTROLLER: "yes", JOB_ACCOUNT: "no"}
