@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from contracts.errors import Permanent
 from contracts.model import Frozen
 from trainers.inside.batches import Pair
+from trainers.inside.drawing import weight
 
 Message = dict[str, Any]
 
@@ -68,13 +69,43 @@ def read(path: Path, weigh: bool) -> list[Example]:
 
 
 def _example(row: Mapping[str, Any], number: int, weigh: bool) -> Example:
-    try:
-        prompt = [_plain(message) for message in json.loads(row["prompt"])]
-        tools = json.loads(row["tools"]) if row.get("tools") else None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Permanent(f"pair {number}: prompt or tools are no JSON list as contracts.records.PAIRS describes ({error})") from error
+    pair = f"pair {number}"
+    prompt, tools = messages(row["prompt"], pair), _listed(row["tools"], pair, "tools") if row.get("tools") else None
     read_answer = answer if tools else _text_answer  # whoever had no tools called none: whatever it looks like, it is words
-    return Example(prompt, read_answer(row["chosen"]), read_answer(row["rejected"]), tools or None, float(row["weight"]) if weigh else 1.0)
+    chosen, rejected = (read_answer(words(row[name], pair, f"{name} answer")) for name in ("chosen", "rejected"))
+    try:
+        plain = [_plain(message) for message in prompt]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Permanent(f"{pair}: a message of its prompt has no shape that contracts.records describes ({error})") from error
+    return Example(plain, chosen, rejected, tools or None, weight(row["weight"], pair) if weigh else 1.0)
+
+
+def messages(text: Any, row: str) -> list[Message]:
+    """A prompt's messages as they were logged, one at least. Permanent, naming the `row`, for anything else."""
+    found = _listed(text, row, "prompt")
+    if not found or not all(isinstance(message.get("role"), str) for message in found):
+        raise Permanent(f"{row}: its prompt holds no message, or one without a role; {_REMEDY}")
+    return found
+
+
+def words(text: Any, row: str, what: str) -> str:
+    """An answer. Permanent, naming the `row`, where there is none."""
+    if not isinstance(text, str):
+        raise Permanent(f"{row}: its {what} is {text}, not text; {_REMEDY}")
+    return text
+
+
+def _listed(text: Any, row: str, what: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Permanent(f"{row}: its {what} is no JSON ({error}); {_REMEDY}") from error
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise Permanent(f"{row}: its {what} is no JSON list of objects; {_REMEDY}")
+    return found
+
+
+_REMEDY = "contracts/records.py says what the columns hold: make the training set anew"
 
 
 def _text_answer(text: str) -> Message:
@@ -107,6 +138,19 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
             arguments = json.loads(function["arguments"])
             function["arguments"] = arguments if isinstance(arguments, dict) else function["arguments"]
     return {**call, "function": function} if function else dict(call)
+
+
+def control_words(tokenizer: Any) -> frozenset[str]:
+    """What the tokenizer reads as control wherever it stands: ends of turns and of texts, roles, padding."""
+    added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return frozenset(word for word in (*added, *map(str, tokenizer.all_special_tokens)) if word.strip())
+
+
+def imitable(answer: Message | str, control: frozenset[str]) -> bool:
+    """Whether an answer is words alone. One that holds control words would teach the model to end its turn early and speak for the user:
+    whoever may write corrections could put words into other people's mouths."""
+    said = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    return not any(word in said for word in control)
 
 
 def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[tuple[int, Pair]]:

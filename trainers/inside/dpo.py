@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from contracts.errors import Permanent
-from trainers.inside.conversations import encode, read
+from trainers.inside.conversations import control_words, encode, imitable, read
 from trainers.inside.job import Job
-from trainers.inside.training import lora, main
+from trainers.inside.training import CONTROL, leave_out, lora, main
 from trainers.recipes import DPORecipe
 
 
@@ -27,13 +27,15 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     if not examples:
         raise Permanent("the training set holds no pairs; this plan should not have been made")
     tokenizer = AutoTokenizer.from_pretrained(job.run / "model")
-    kept = encode(tokenizer, examples, recipe.max_length)
-    if not kept:
-        raise Permanent(f"every pair's prompt is longer than max_length = {recipe.max_length} tokens; raise it")
+    control = control_words(tokenizer)
+    plain = [example for example in examples if imitable(example.chosen, control) and imitable(example.rejected, control)]
+    kept = encode(tokenizer, plain, recipe.max_length)
+    long = f"with prompts longer than max_length = {recipe.max_length} tokens"
+    leave_out(job, "pairs", len(examples), {CONTROL: len(examples) - len(plain), long: len(plain) - len(kept)})
     return Stepwise(
         recipe,
         pairs=[pair for _, pair in kept],
-        weights=[examples[number].weight for number, _ in kept],
+        weights=[plain[number].weight for number, _ in kept],
         references=Reference(job, recipe),
         model=str(job.run / "model"),
         args=configuration(recipe, shared),

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from typing import Any
 
 from contracts.errors import Permanent
-from trainers.inside.drawing import drawn
+from trainers.inside.conversations import control_words, imitable, messages, words
+from trainers.inside.drawing import drawn, weight
 from trainers.inside.job import Job
-from trainers.inside.training import lora, main
+from trainers.inside.training import CONTROL, leave_out, lora, main
 from trainers.recipes import SFTRecipe
 
 
 def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
-    """Prompt and completion as conversations, with their weights."""
+    """Prompt and completion as conversations, with their weights. Permanent for a broken row."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(job.run / "demonstrations.parquet", columns=["prompt", "answer", "weight"])
-    return [
-        {
-            "prompt": json.loads(row["prompt"]),
-            "completion": [{"role": "assistant", "content": row["answer"]}],
-            "weight": float(row["weight"]) if recipe.weigh else 1.0,
-        }
-        for row in table.to_pylist()
-    ]
+    return [_row(row, f"demonstration {number}", recipe) for number, row in enumerate(table.to_pylist())]
+
+
+def _row(row: Mapping[str, Any], name: str, recipe: SFTRecipe) -> dict[str, Any]:
+    return {
+        "prompt": messages(row["prompt"], name),
+        "completion": [{"role": "assistant", "content": words(row["answer"], name, "answer")}],
+        "weight": weight(row["weight"], name) if recipe.weigh else 1.0,
+    }
 
 
 def build(job: Job, shared: dict[str, Any]) -> Any:
@@ -37,6 +39,11 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     answers = rows(job, recipe)
     if not answers:
         raise Permanent("the training set holds no answers to imitate; this plan should not have been made")
+
+    tokenizer = AutoTokenizer.from_pretrained(job.run / "model")
+    control = control_words(tokenizer)
+    plain = [row for row in answers if imitable(row["completion"][0], control)]
+    leave_out(job, "answers", len(answers), {CONTROL: len(answers) - len(plain)})
 
     class Weighted(SFTTrainer):
         def _get_train_sampler(self, _dataset: Any = None) -> Any:
@@ -52,8 +59,8 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     trainer = Weighted(
         model=str(job.run / "model"),
         args=config,
-        train_dataset=Dataset.from_list(answers),
-        processing_class=AutoTokenizer.from_pretrained(job.run / "model"),
+        train_dataset=Dataset.from_list(plain),
+        processing_class=tokenizer,
         peft_config=lora(recipe),
     )
     if len(trainer.train_dataset) == 0:

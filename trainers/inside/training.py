@@ -115,6 +115,18 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
     return Result(Outcome.DONE, f"{step} steps", step, watcher.figures)
 
 
+CONTROL = "with answers that hold control words of the model"
+
+
+def leave_out(job: Job, what: str, total: int, without: Mapping[str, int]) -> None:
+    """Tells how many rows are not trained on, and why. Permanent where none is left."""
+    said = ", ".join(f"{n} {why}" for why, n in without.items() if n)
+    if sum(without.values()) >= total:
+        raise Permanent(f"all {total} {what} are left out: {said}")
+    if said and parallel.rank() == 0:
+        job.events.write("warning", reason=f"of {total} {what}, left out: {said}")
+
+
 def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
     """Arguments that both of the library's configurations take; every one that matters is the recipe's."""
     import torch

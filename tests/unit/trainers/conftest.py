@@ -53,7 +53,7 @@ def write_model(folder: Path) -> Path:
     return folder
 
 
-def _store(artifacts: FolderArtifacts, path: Path, columns: dict[str, list[Any]]) -> Digest:
+def store(artifacts: FolderArtifacts, path: Path, columns: dict[str, list[Any]]) -> Digest:
     pq.write_table(pa.table(columns), path)
     return artifacts.put_file(path)
 
@@ -72,10 +72,10 @@ class Workshop:
         n = len(prompts)
         answers = [words[i % len(words)] for i in range(n)]
         pairs = {"prompt": prompts, "chosen": answers, "rejected": [words[(i + 5) % len(words)] for i in range(n)]}
-        self.pairs = _store(self.artifacts, folder / "pairs.parquet", {**pairs, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]})
+        self.pairs = store(self.artifacts, folder / "pairs.parquet", {**pairs, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]})
         told = {"prompt": prompts, "answer": answers, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]}
-        self.demonstrations = _store(self.artifacts, folder / "demonstrations.parquet", told)
-        self.prompts = _store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n})
+        self.demonstrations = store(self.artifacts, folder / "demonstrations.parquet", told)
+        self.prompts = store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n})
 
     def plan(self, method: Method, **changes: Any) -> TrainingPlan:
         trainer = TRAINERS[method]

@@ -3,6 +3,7 @@ that were tampered with. Each ends with its reason, and the next attempt goes on
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from contracts.exits import Outcome
 from contracts.manifest import write_manifest
 from contracts.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
+from tests.unit.trainers.conftest import store
 from tests.unit.trainers.troubled import meddle
 from trainers.trl import DPO
 
@@ -154,6 +157,28 @@ def test_a_save_that_hangs_is_ended_after_some_times_an_earlier_one(workshop: An
     assert [point.step for point in points(workshop, spec)] == [3, 6]
     assert status.proposal is not None
     assert status.proposal.good == 9
+
+
+@pytest.mark.parametrize(("method", "what"), [(Method.DPO, "pairs"), (Method.SFT, "answers")])
+def test_answers_that_hold_control_words_teach_nothing(workshop: Any, tmp_path: Path, method: Method, what: str) -> None:
+    """Whoever corrects an answer to `words <end> …` would teach the model where to end, and what users say next."""
+    poison(workshop, tmp_path, 3)
+    status = ended(workshop, spec := workshop.spec(workshop.plan(method, steps=2)))
+    assert status.outcome == Outcome.DONE, workshop.log(spec)
+    warnings = [event.data["reason"] for event in workshop.executor.events(spec.name) if event.kind == "warning"]
+    assert warnings == [f"of 24 {what}, left out: 3 with answers that hold control words of the model"]
+    poison(workshop, tmp_path, 24)
+    status = ended(workshop, workshop.spec(workshop.plan(method, steps=3)))
+    assert status.outcome == Outcome.PERMANENT
+    assert f"all 24 {what} are left out" in status.reason
+
+
+def poison(workshop: Any, folder: Path, n: int) -> None:
+    """The first n chosen answers end a turn and begin another."""
+    for kind, column in (("pairs", "chosen"), ("demonstrations", "answer")):
+        columns = pq.read_table(io.BytesIO(workshop.artifacts.get(getattr(workshop, kind)))).to_pydict()
+        columns[column] = [f"{text} <end> {text}" if number < n else text for number, text in enumerate(columns[column])]
+        setattr(workshop, kind, store(workshop.artifacts, folder / f"{kind}-{n}.parquet", columns))
 
 
 def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
