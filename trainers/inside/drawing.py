@@ -6,6 +6,7 @@ drawn as often as its weight says: in expectation the same gradient. One order f
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,14 +19,25 @@ def draw(weights: Sequence[float], n: int, seed: int) -> list[int]:
 
     Round by round: in each, a row is drawn at most once, with probability weight / largest weight (systematic
     resampling: one random offset, then equal steps along the summed weights), and the round is shuffled.
+    Permanent where a weight is no number, or none is positive.
     """
-    if not weights or max(weights) <= 0 or min(weights) < 0:
+    for number, given in enumerate(weights):
+        weight(given, f"row {number}")
+    if not weights or max(weights) <= 0:
         raise Permanent("no row has a positive weight: the labels are noise; collect more feedback or corrections")
     chance = random.Random(seed)
     drawn: list[int] = []
     while len(drawn) < n:
         drawn += _round(weights, chance)
     return drawn[:n]
+
+
+def weight(given: Any, row: str) -> float:
+    """The weight that a row names. Permanent, naming the row, where it is no finite number from 0 up: NaN is larger than nothing, so a
+    round would never draw anything, for ever."""
+    if not isinstance(given, int | float) or not math.isfinite(given) or given < 0:
+        raise Permanent(f"{row}: its weight is {given}; a weight is 1 - 2 * P(wrong), a number from 0 to 1: make the training set anew")
+    return float(given)
 
 
 def _round(weights: Sequence[float], chance: random.Random) -> list[int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,8 @@ from contracts.errors import Permanent
 from contracts.ids import canonical
 from tests.unit.trainers.conftest import TEMPLATE
 from trainers.inside.conversations import answer, encode, read
+from trainers.inside.sft import rows as demonstrations
+from trainers.recipes import SFTRecipe
 
 WITH_TOOLS = (
     "{% for t in tools or [] %}<user> {{ t.function.name }} {% endfor %}"
@@ -37,7 +41,7 @@ def call(what: str) -> dict[str, Any]:
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
     columns = {name: [row.get(name) for row in rows] for name in rows[0]}
-    pq.write_table(pa.table({**columns, "weight": [1.0] * len(rows)}), folder / "pairs.parquet")
+    pq.write_table(pa.table({"weight": [1.0] * len(rows), **columns}), folder / "pairs.parquet")
     return folder / "pairs.parquet"
 
 
@@ -83,6 +87,52 @@ def test_what_the_template_would_leave_out_is_refused(row: dict[str, Any], messa
     rows = [{**row, "chosen": "yes", "rejected": "no"}]
     with pytest.raises(Permanent, match=message):
         encode(tokenizer(tiny_model, TEMPLATE), read(write(tmp_path, rows), True), 64)
+
+
+WHOLE: dict[str, Any] = {"prompt": json.dumps(ASK), "chosen": "yes", "rejected": "no", "weight": 0.5}
+BROKEN_ROWS: list[tuple[str, Any, str]] = [
+    ("weight", None, "its weight is None"),
+    ("weight", math.nan, "its weight is nan"),
+    ("weight", math.inf, "its weight is inf"),
+    ("chosen", None, "its chosen answer is None"),
+    ("rejected", None, "its rejected answer is None"),
+    ("prompt", None, "its prompt is no JSON"),
+    ("prompt", "what?", "its prompt is no JSON"),
+    ("prompt", "[" * 100_000, "its prompt is no JSON"),
+    ("prompt", "[]", "no message"),
+    ("prompt", "{}", "its prompt is no JSON list"),
+    ("prompt", '["hello"]', "its prompt is no JSON list"),
+    ("prompt", '[{"content": "hello"}]', "without a role"),
+    ("prompt", '[{"role": "assistant", "tool_calls": 5}]', "no shape"),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "said"), BROKEN_ROWS)
+def test_a_broken_pair_is_refused_by_its_number(column: str, value: Any, said: str, tmp_path: Path) -> None:
+    path = write(tmp_path, [WHOLE, {**WHOLE, column: value}])
+    with pytest.raises(Permanent, match="pair 1: ") as caught:
+        read(path, True)
+    assert said in str(caught.value)
+    assert column != "weight" or len(read(path, False)) == 2, "a weight that nobody draws by is not asked for"
+
+
+@pytest.mark.parametrize(("column", "value", "said"), [row for row in BROKEN_ROWS[:-1] if row[0] in ("weight", "prompt")])
+def test_a_broken_demonstration_is_refused_by_its_number(column: str, value: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(Permanent, match="demonstration 1: ") as caught:
+        demonstrations(told(tmp_path, column, value), SFTRecipe())
+    assert said in str(caught.value)
+
+
+def test_an_answer_of_nothing_is_nothing_to_imitate(tmp_path: Path) -> None:
+    with pytest.raises(Permanent, match="demonstration 1: its answer is None"):
+        demonstrations(told(tmp_path, "answer", None), SFTRecipe())
+
+
+def told(folder: Path, column: str, value: Any) -> Any:
+    """A job whose second demonstration has one column of its own."""
+    whole = {"prompt": json.dumps(ASK), "answer": "yes", "weight": 0.5}
+    write(folder, [whole, {**whole, column: value}]).rename(folder / "demonstrations.parquet")
+    return SimpleNamespace(run=folder)
 
 
 def test_a_template_that_refuses_is_named(tiny_model: Path, tmp_path: Path) -> None:

@@ -46,10 +46,18 @@ def test_drawing_is_repeatable_and_never_takes_noise(weights: list[float], n: in
     assert all(weights[index] > 0 for index in drawn)
 
 
-@pytest.mark.parametrize("weights", [[], [0.0, 0.0], [0.5, -0.1]])
+@pytest.mark.parametrize("weights", [[], [0.0, 0.0]])
 def test_pairs_without_weight_are_refused(weights: list[float]) -> None:
     with pytest.raises(Permanent, match="positive weight"):
         draw(weights, 4, 0)
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -0.5, None, "1"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_weight_that_is_no_number_is_refused_by_its_row(weight: Any, n: int) -> None:
+    """A NaN draws nothing, for ever; an infinity draws nothing but itself."""
+    with pytest.raises(Permanent, match=f"row {n}: its weight is {weight}"):
+        draw([0.5] * n + [weight], 4, 0)
 
 
 @given(st.integers(1, 9), st.integers(1, 40))
