@@ -66,7 +66,7 @@ def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate
 def _rows(recipe: Known) -> int:
     """Rows of a step; a pair has two."""
     if isinstance(recipe, GRPORecipe):
-        return recipe.prompts_per_step * recipe.generations
+        return recipe.answers
     return recipe.batch * (2 if isinstance(recipe, DPORecipe) else 1)
 
 

@@ -108,7 +108,7 @@ def _gpus(recipe: GRPORecipe, cluster: Cluster) -> list[str]:
 
 
 def _batches(recipe: GRPORecipe, cluster: Cluster) -> list[str]:
-    total = recipe.prompts_per_step * recipe.generations
+    total = recipe.answers
     batch = recipe.nemo.train_batch or total
     ways = data_parallel(recipe, cluster)
     if total % batch:

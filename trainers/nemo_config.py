@@ -120,7 +120,7 @@ def _policy(recipe: GRPORecipe, cluster: Cluster, places: Places, dialect: Diale
     nemo = recipe.nemo
     return {
         "model_name": places.model,
-        "train_global_batch_size": nemo.train_batch or recipe.prompts_per_step * recipe.generations,
+        "train_global_batch_size": nemo.train_batch or recipe.answers,
         "train_micro_batch_size": recipe.micro_batch,
         "max_total_sequence_length": nemo.max_prompt + recipe.max_completion,
         "precision": "float32" if recipe.precision == "float32" else "bfloat16",

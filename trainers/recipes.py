@@ -7,6 +7,7 @@ and in which range; it refuses to know the library, which `trainers.inside` tran
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -248,15 +249,42 @@ class GRPORecipe(Recipe):
     """A token's probability ratio to the sampling model counts down to 1 - clip_low (PPO's clipping, arXiv:1707.06347)."""
     clip_high: NotNegative = 0.2
     """And up to 1 + clip_high; DAPO's clip-higher is 0.28."""
+    generation: Literal["auto", "plain", "vllm"] = "auto"
+    """Who samples answers where TRL trains: plain is the model's own generate; vllm lives on the job's GPU beside the training (colocated).
+    auto: vllm on a GPU where it is installed."""
+    vllm_memory: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Share of the GPU's memory that vllm takes."""
+    generation_batch: int = Field(default=0, ge=0)
+    """Answers that TRL samples at once, a multiple of generations and of micro_batch that divides the step's; 0: all of a step's."""
     nemo: NemoRL = NemoRL()
     """What only the trainer on a cluster knows."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        total = self.prompts_per_step * self.generations
-        if total % self.micro_batch:
-            raise ValueError(f"prompts_per_step * generations = {total} is not a multiple of micro_batch {self.micro_batch}")
+        if self.answers % self.micro_batch:
+            raise ValueError(f"prompts_per_step * generations = {self.answers} is not a multiple of micro_batch {self.micro_batch}")
+        if (at_once := self.generation_batch) and at_once not in (fitting := self._batches()):
+            raise ValueError(f"generation_batch {at_once} does not fit the step; 0, or one of {', '.join(map(str, fitting))} does")
         return self
+
+    @property
+    def answers(self) -> int:
+        """Of a step."""
+        return self.prompts_per_step * self.generations
+
+    @property
+    def sampled_at_once(self) -> int:
+        """Answers."""
+        return self.generation_batch or self.answers
+
+    def at_most(self, answers: int) -> int:
+        """The largest generation_batch of so many answers; the smallest there is where none is so small."""
+        return max((n for n in self._batches() if n <= answers), default=self._batches()[0])
+
+    def _batches(self) -> list[int]:
+        """Whole groups and whole micro-batches, as many as go into a step, rising."""
+        least = math.lcm(self.generations, self.micro_batch)
+        return [n for n in range(least, self.answers + 1, least) if self.answers % n == 0]
 
 
 class SFTRecipe(Recipe):
@@ -289,7 +317,11 @@ def adjusted(recipe: R, adjustment: Adjustment) -> R:
         changes["beta"] = recipe.beta * adjustment.kl
     if isinstance(recipe, DPORecipe) and adjustment.memory != 1.0:  # the budget itself: halved even where micro_batch is 1 already
         changes["micro_tokens"] = max(1, int(recipe.budget * adjustment.memory))
-    return recipe.model_copy(update=changes)
+    less = recipe.model_copy(update=changes)
+    if isinstance(less, GRPORecipe) and adjustment.memory != 1.0:  # answers are sampled for many micro-batches at once
+        at_once = less.at_most(int(less.sampled_at_once * adjustment.memory))
+        return less.model_copy(update={"generation_batch": at_once, "vllm_memory": less.vllm_memory * adjustment.memory})
+    return less
 
 
 MOST_SMOOTHING = 0.45

@@ -64,6 +64,8 @@ class _OnTRL:
             )
         if recipe.lora and recipe.lora.quantize != "none" and (attempt.gpus == 0 or many):
             raise ConfigError("recipe: lora.quantize = nf4 trains on exactly one GPU; set training.gpus = 1, or quantize to none")
+        if isinstance(recipe, GRPORecipe) and recipe.generation == "vllm" and attempt.gpus == 0:
+            raise ConfigError("recipe: generation = vllm needs a GPU; set training.gpus = 1, or generation to auto or plain")
 
 
 class DPO(_OnTRL):

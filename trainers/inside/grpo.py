@@ -6,6 +6,7 @@ library leaves such an answer out of its group's mean and gives it no advantage.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import random
@@ -54,6 +55,17 @@ def reward_function(job: Job) -> Any:
     return reward
 
 
+def sampling(recipe: GRPORecipe, gpus: int) -> dict[str, Any]:
+    """Arguments that say who samples. Permanent where vllm is wanted and not installed. vllm was never run here, for want of a GPU."""
+    at_once = {"steps_per_generation": recipe.sampled_at_once // recipe.micro_batch}
+    installed = importlib.util.find_spec("vllm") is not None
+    if recipe.generation == "vllm" and not installed:
+        raise Permanent("recipe: generation = vllm, but vllm is not installed where the job runs; install it, or set generation to plain")
+    if recipe.generation == "plain" or gpus == 0 or not installed:
+        return at_once
+    return {**at_once, "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": recipe.vllm_memory}
+
+
 def build(job: Job, shared: dict[str, Any]) -> Any:
     """TRL's GRPOTrainer over one epoch that lasts the whole run, so that resume meets the same order."""
     reward = reward_function(job)  # refuses foreign code before the library is loaded
@@ -69,7 +81,8 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     chosen = order(len(prompts), recipe.steps * recipe.prompts_per_step, job.plan.seed)
     config = GRPOConfig(
         **shared,
-        gradient_accumulation_steps=recipe.prompts_per_step * recipe.generations // recipe.micro_batch,
+        **sampling(recipe, job.gpus),
+        gradient_accumulation_steps=recipe.answers // recipe.micro_batch,
         num_generations=recipe.generations,
         max_completion_length=recipe.max_completion,
         temperature=recipe.temperature,

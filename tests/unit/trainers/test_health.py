@@ -277,6 +277,17 @@ def test_a_step_that_is_no_number_is_never_calm() -> None:
     assert watch.calm == 2
 
 
+def test_short_memory_also_samples_fewer_answers_at_once() -> None:
+    """The library samples a whole step's answers together, however small the micro-batches are."""
+    recipe = complete(GRPORecipe, {"prompts_per_step": 8, "generations": 6, "micro_batch": 4})
+    less = adjusted(recipe, REMEDIES["memory"])
+    assert (recipe.sampled_at_once, less.sampled_at_once, less.micro_batch) == (48, 24, 2)
+    assert less.vllm_memory == recipe.vllm_memory / 2
+    least = adjusted(recipe, Adjustment(memory=1 / 1024))
+    assert (least.sampled_at_once, least.micro_batch) == (6, 1), "a group is sampled together"
+    assert adjusted(recipe, Adjustment(learning_rate=0.5)).generation_batch == 0
+
+
 def test_memory_is_asked_to_shrink_only_where_it_can() -> None:
     remedy = REMEDIES["memory"]
     one = complete(DPORecipe, {"micro_batch": 1, "max_length": 512})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from contracts.errors import ConfigError, Permanent
 from contracts.model import ModelRef
 from contracts.training import Attempt, Method, TrainingPlan
 from trainers.code import code_digest
-from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe
+from trainers.inside.grpo import sampling
+from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe, complete
 from trainers.trl import DPO, GRPO
 
 START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
@@ -164,3 +166,26 @@ def test_a_robust_loss_without_a_measurement_is_no_job() -> None:
     unmeasured = plan(Method.DPO, **ROBUST)
     with pytest.raises(ConfigError, match="label_smoothing"):
         DPO().job(unmeasured, FIRST)
+
+
+def test_answers_are_sampled_in_batches_that_fit_the_step() -> None:
+    assert complete(GRPORecipe, {"generation_batch": 16}).sampled_at_once == 16
+    with pytest.raises(ConfigError, match="generation_batch 24 does not fit the step; 0, or one of 8, 16, 32, 64 does"):
+        complete(GRPORecipe, {"generation_batch": 24})
+
+
+def test_vllm_samples_on_a_gpu_where_it_is_installed_and_is_refused_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trl import GRPOConfig
+
+    recipe, wanted = complete(GRPORecipe, {}), complete(GRPORecipe, {"generation": "vllm", "vllm_memory": 0.4})
+    assert sampling(recipe, 1) == sampling(recipe, 0) == {"steps_per_generation": 64 // recipe.micro_batch}
+    with pytest.raises(Permanent, match="vllm is not installed"):
+        sampling(wanted, 1)
+    with pytest.raises(ConfigError, match=r"set training\.gpus = 1"):
+        GRPO().job(plan(Method.GRPO, generation="vllm"), Attempt(number=1, timeout=60))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
+    told = sampling(wanted, 1)
+    assert told["vllm_gpu_memory_utilization"] == 0.4
+    assert "use_vllm" in sampling(recipe, 1)
+    assert "use_vllm" not in sampling(complete(GRPORecipe, {"generation": "plain"}), 1)
+    assert set(told) <= {field.name for field in dataclasses.fields(GRPOConfig)}, "the library knows these names"

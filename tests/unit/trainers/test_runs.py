@@ -102,6 +102,19 @@ def test_a_killed_run_is_lost_and_resumes(workshop: Any) -> None:
     assert weights(workshop.artifacts, finish(workshop, spec, 2)) == undisturbed
 
 
+def test_answers_may_be_sampled_in_parts(workshop: Any) -> None:
+    """What short memory asks for: half of a step's answers at once, in as many steps of the same rates."""
+    found = []
+    for at_once in (0, 16):
+        spec = workshop.spec(workshop.plan(Method.GRPO, steps=3, generation_batch=at_once))
+        finish(workshop, spec)
+        found.append(
+            [(event.step, event.data["learning_rate"]) for event in workshop.executor.events(spec.name) if event.kind == "progress"]
+        )
+    assert found[0] == found[1]
+    assert len(found[0]) == 3
+
+
 def test_an_interval_that_the_job_chooses_changes_no_weight(workshop: Any) -> None:
     recipe = {"steps": 12, "batch": 8}
     undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(workshop.plan(Method.DPO, save_every=12, **recipe))))
