@@ -17,7 +17,7 @@ from contracts.data import UNMEASURED_NOISE, Facts
 from contracts.loop import TrainingSettings
 from contracts.records import Tier
 from contracts.training import Choice, Method, RuleResult
-from trainers.recipes import GRPORecipe
+from trainers.recipes import GRPORecipe, complete
 
 MIN_GAIN = 0.02
 """Smaller gains are not worth a training run, and no holdout of usual size could show them."""
@@ -53,7 +53,7 @@ def choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Cho
     """The method and the table that it follows from. `unseen_scorer`: some scorer judges answers that nobody has seen yet.
 
     Monotone: more pairs, more right answers, less label noise, or more group coverage never turn training into not training.
-    Never trains on an empty or one-sided set, whatever the settings say.
+    Never trains on an empty or one-sided set, whatever the settings say. ConfigError where the GRPO recipe is none.
     """
     case = Case(facts, settings, unseen_scorer)
     rows = [(rule, _row(rule, case)) for rule in RULES]
@@ -94,7 +94,7 @@ def usable_prompts(facts: Facts) -> int:
 
 
 def _prompts_needed(case: Case) -> int:
-    return max(case.settings.min_prompts, int(case.settings.grpo.get("prompts_per_step", GRPORecipe().prompts_per_step)))
+    return max(case.settings.min_prompts, complete(GRPORecipe, case.settings.grpo).prompts_per_step)
 
 
 def _gain(facts: Facts) -> float | None:

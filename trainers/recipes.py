@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from contracts.data import UNMEASURED_NOISE, Facts
 from contracts.errors import ConfigError
@@ -30,6 +30,14 @@ class Numbers(Frozen):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        """True would be taken as 1."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError(f"is no switch, found {str(value).lower()}")
+        return value
+
 
 class Lora(Numbers):
     """A low-rank adapter instead of all weights (Hu et al. 2021, arXiv:2106.09685); merged into the weights when published."""
@@ -45,6 +53,14 @@ class Lora(Numbers):
     quantize: Literal["none", "nf4"] = "none"
     """nf4: the start model is held in four bits while its adapter trains (QLoRA, arXiv:2305.14314; needs a GPU and bitsandbytes);
     the adapter is merged into the weights as they were stored, not into the four bits."""
+
+    @field_validator("targets")
+    @classmethod
+    def _named(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        names = [targets] if isinstance(targets, str) else list(targets)
+        if not names or not all(name.strip() for name in names):
+            raise ValueError(f"must name modules, or be 'all-linear'; found {targets!r}")
+        return targets
 
 
 Action = Literal["off", "note", "adjust", "stop"]
@@ -347,7 +363,9 @@ def complete(kind: type[R], changes: Mapping[str, Any]) -> R:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the recipe"
-        raise ConfigError(f"{kind.__name__.removesuffix('Recipe')} recipe: {where}: {first['msg']}; see trainers/recipes.py") from error
+        raise ConfigError(
+            f"{kind.__name__.removesuffix('Recipe')} recipe: {where}: {first['msg'].removeprefix('Value error, ')}; see trainers/recipes.py"
+        ) from error
 
 
 def _known(kind: type[Frozen], changes: Mapping[str, Any], where: str) -> None:

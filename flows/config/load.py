@@ -1,10 +1,11 @@
-"""Reads a loop file. Knows TOML and words; what a setting means is contracts/loop.py's business."""
+"""Reads a loop file. Knows TOML and words; what a setting means is contracts/loop.py's business, and trainers/recipes.py's for recipes."""
 
 from __future__ import annotations
 
 import difflib
 import tomllib
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from contracts.errors import ConfigError
 from contracts.loop import Loop
+from contracts.training import Method
+from trainers.recipes import KINDS, complete
 
 
 def load_loop(path: Path) -> Loop:
@@ -32,10 +35,24 @@ def load_loop(path: Path) -> Loop:
 def parse_loop(data: dict[str, Any], where: str) -> Loop:
     """`data` as a Loop; `where` names its origin in messages."""
     try:
-        return Loop.model_validate(data)
+        loop = Loop.model_validate(data)
     except ValidationError as error:
         lines = [f"{where}: {_complaint(problem, data)}" for problem in error.errors()]
         raise ConfigError("\n".join(lines)) from None
+    if lines := [f"{where}: {wrong}" for wrong in _wrong_recipes(loop)]:
+        raise ConfigError("\n".join(lines))
+    return loop
+
+
+def _wrong_recipes(loop: Loop) -> Iterator[str]:
+    """All recipes, those of methods that may not be taken too: a slip in one must not wait for the day on which it is allowed."""
+    for method, kind in KINDS.items():
+        try:
+            recipe = complete(kind, loop.training.recipe(method))
+            if method is Method.GRPO and loop.training.grpo_on == "nemo-rl":
+                _ = recipe.fixed_save_every
+        except ConfigError as error:
+            yield f"training.{method.value}: {error}"
 
 
 def _complaint(problem: Any, data: dict[str, Any]) -> str:

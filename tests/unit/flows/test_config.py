@@ -68,6 +68,17 @@ def test_the_least_loop_is_one() -> None:
         ("training.methods", ["ppo"], ["training.methods", "'ppo'"]),
         ("probe.samples", 1, ["probe.samples"]),
         ("serving.router_port", 70_000, ["serving.router_port"]),
+        ("training.grpo.prompts_per_step", "many", ["training.grpo", "prompts_per_step", "valid integer"]),
+        ("training.grpo.learnign_rate", 1, ["training.grpo", "'learnign_rate'", "'learning_rate'"]),
+        ("training.sft.steps", 0, ["training.sft", "steps", "greater than 0"]),
+        ("training.dpo.batch", -3, ["training.dpo", "batch", "greater than 0"]),
+        ("training.dpo.lora.rnak", 8, ["training.dpo", "'rnak'", "'rank'"]),
+        ("training.dpo.lora.targets", "", ["training.dpo", "lora.targets"]),
+        ("training.dpo.lora.targets", [], ["training.dpo", "lora.targets"]),
+        ("training.dpo.lora.targets", ["q_proj", " "], ["training.dpo", "lora.targets"]),
+        ("training.dpo.save_every", True, ["training.dpo", "save_every", "true"]),
+        ("training.sft.health.grad_norm.patience", True, ["training.sft", "health.grad_norm.patience", "true"]),
+        ("training.sft.gradient_checkpointing", "perhaps", ["training.sft", "gradient_checkpointing"]),
     ],
 )
 def test_what_is_wrong_is_named(path: str, value: Any, said: list[str]) -> None:
@@ -82,6 +93,19 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     assert "gate.levle" in text
     assert "line.served_model" in text
     assert "trainer" in text
+
+
+def test_every_recipe_is_read_whether_its_method_may_be_taken_or_not() -> None:
+    training = {"methods": ["sft"], "grpo": {"stesp": 1}, "dpo": {"beta": -1}}
+    text = complaint({**GOOD, "training": training})
+    assert "training.grpo: GRPO recipe: unknown key 'stesp'; did you mean 'steps'?" in text
+    assert "training.dpo: DPO recipe: beta" in text
+
+
+def test_what_saves_after_fixed_steps_is_not_asked_to_choose() -> None:
+    training = {"grpo_on": "nemo-rl", "grpo": {"save_every": "auto"}}
+    assert "training.grpo: recipe: save_every = auto" in complaint({**GOOD, "training": training})
+    assert parse_loop({**GOOD, "training": {**training, "grpo_on": "trl"}}, "my.toml").training.grpo_on == "trl"
 
 
 def test_names_are_not_listed_twice() -> None:
