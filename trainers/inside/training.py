@@ -11,6 +11,7 @@ import importlib.util
 import math
 import signal
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,18 @@ def main(build: Build, kind: type[Recipe]) -> None:
     except Permanent as error:
         _finish(job, Result(Outcome.PERMANENT, str(error), 0, {}))
     except (Exception, MemoryError) as error:
-        _finish(job, _failure(job, f"{type(error).__name__}: {str(error)[:400]}", kind))
+        _finish(job, _failure(job, _told(error), kind))
         raise
+
+
+def _told(error: BaseException) -> str:
+    """Of an error of ours, and of short memory, the words; of a library's the place alone: its words, which the log has, may quote a user."""
+    words = f"{type(error).__name__}: {str(error)[:400]}"
+    if isinstance(error, RatchetError) or out_of_memory(words):
+        return words
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = "/".join(Path(place.filename).parts[-2:])
+    return f"unforeseen {type(error).__name__} at {where}:{place.lineno}; the trainer's log has its words"
 
 
 def _failure(job: Job, reason: str, kind: type[Recipe]) -> Result:

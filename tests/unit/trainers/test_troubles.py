@@ -60,6 +60,11 @@ def seal(*places):
 import time
 module.seal = seal
 """
+TALKATIVE = """
+def training_step(self, *_):
+    raise ValueError("cannot tokenise: my bank account is 4711")
+module.Stepwise.training_step = training_step
+"""
 AWAY = """
 import trainers.inside.scored
 trainers.inside.scored.PAUSES = (0.0,)
@@ -179,6 +184,15 @@ def poison(workshop: Any, folder: Path, n: int) -> None:
         columns = pq.read_table(io.BytesIO(workshop.artifacts.get(getattr(workshop, kind)))).to_pydict()
         columns[column] = [f"{text} <end> {text}" if number < n else text for number, text in enumerate(columns[column])]
         setattr(workshop, kind, store(workshop.artifacts, folder / f"{kind}-{n}.parquet", columns))
+
+
+def test_a_library_s_words_which_may_be_a_user_s_stay_in_the_log(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.stepwise", TALKATIVE)
+    status = ended(workshop, spec := workshop.spec(workshop.plan(Method.DPO, steps=2)))
+    assert status.outcome == Outcome.FAILED
+    assert "4711" not in status.reason
+    assert status.reason.startswith("unforeseen ValueError at ")
+    assert "4711" in workshop.log(spec)
 
 
 def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
