@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.cluster import ClusterSettings
-from contracts.errors import Permanent, RatchetError, Retryable
+from contracts.errors import ConfigError, Permanent, RatchetError, Retryable
 from contracts.exits import Outcome
 from contracts.files import FolderArtifacts
 from contracts.jsonfile import read_json
@@ -110,11 +110,23 @@ class KubernetesExecutor:
             )
 
     def _wait_for_room(self, spec: JobSpec) -> None:
-        """One gang waits at a time: pods of several that cannot start make an autoscaler buy nodes for all of them, and each gets some."""
+        """One gang waits at a time: pods of several that cannot start make an autoscaler buy nodes for all of them, and each gets some. And
+        none waits for what its pool cannot hold beside those that run: it would be bought in part, and given back, again and again."""
+        taken = 0
         for job in self.cluster.list(JOB, self.settings.namespace, RATCHET).items:  # asked, not mirrored: one may be a moment old
             phase = phase_of(job)
-            if phase not in ENDED_PHASES and phase != "Running" and _job_name(job) != spec.name:
+            if phase in ENDED_PHASES or _job_name(job) == spec.name:
+                continue
+            if phase != "Running":
                 raise Retryable(f"the gang {job['metadata']['name']} waits for its nodes ({phase}); {spec.name} comes after it")
+            taken += int(job["spec"]["minAvailable"])
+        most = self.settings.pool.max_nodes
+        if self.settings.pool.kind == "none":
+            return
+        if spec.nodes > most:
+            raise ConfigError(f"a gang of {spec.nodes} nodes is more than cluster.pool.max_nodes = {most}; raise it")
+        if taken + spec.nodes > most:
+            raise Retryable(f"{spec.name} needs {spec.nodes} nodes, and running gangs have {taken} of cluster.pool.max_nodes = {most}")
 
     def _create(self, note: Note) -> None:
         """Pool and openings first, then the gang; each is found where it exists, and none is left where the gang is refused. A template
