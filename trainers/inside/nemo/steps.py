@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from contracts.errors import Permanent
@@ -51,7 +52,7 @@ def lacks(folder: Path, step: int, adapter: bool, consolidated: bool) -> Iterato
     try:
         if int(json.loads((folder / "training_info.json").read_bytes())["total_steps"]) != step:
             yield "training_info.json (of another step)"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         yield "training_info.json"
     for name in ("config.yaml", "train_dataloader.pt"):
         if not _filled(folder / name):
@@ -75,8 +76,8 @@ def _lacks_weights(folder: Path, adapter: bool) -> Iterator[str]:
     index = folder / INDEX
     if index.exists():
         try:
-            named = set(json.loads(index.read_bytes())["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError):
+            named = {str(name) for name in json.loads(index.read_bytes())["weight_map"].values()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             yield f"{name}/{INDEX} (torn)"
         else:
             yield from (f"{name}/{lost}" for lost in sorted(named - {path.name for path in shards}))
@@ -85,12 +86,23 @@ def _lacks_weights(folder: Path, adapter: bool) -> Iterator[str]:
 
 
 def _lacks_state(folder: Path) -> Iterator[str]:
-    """The optimiser's distributed checkpoint: its `.metadata` is written last, by one rank, and names every part."""
-    metadata = [path for path in folder.rglob(".metadata") if _filled(path)]
-    if not metadata:
+    """The optimiser's distributed checkpoint: its `.metadata` is written last, by one rank, and names the parts of all ranks."""
+    found = [path for path in folder.rglob(".metadata") if _filled(path)]
+    if not found:
         yield "optimizer/.metadata"
-    elif not any(_filled(part) for part in metadata[0].parent.glob("*.distcp")):
-        yield "optimizer/*.distcp"
+    for metadata in found:
+        named = _parts(metadata, metadata.stat().st_mtime_ns)
+        if not named:
+            yield "optimizer/.metadata (torn)"
+        yield from (f"optimizer/{name}" for name in named if not _filled(metadata.parent / name))
+
+
+@lru_cache
+def _parts(metadata: Path, _at: int) -> list[str]:
+    """Names of the parts that a `.metadata` of that time speaks of; none where it is cut short. It is a pickle, which could carry code: its
+    bytes are searched for names, which stand in it as they are, and its last must be that of a pickle's end."""
+    data = metadata.read_bytes()
+    return sorted({name.decode() for name in re.findall(rb"__\d+_\d+\.distcp", data)}) if data.endswith(b".") else []
 
 
 def _filled(path: Path) -> bool:
@@ -98,17 +110,15 @@ def _filled(path: Path) -> bool:
 
 
 def whole(path: Path) -> bool:
-    """Whether a safetensors file is as long as its own header says (8 bytes of header length, JSON, tensors)."""
+    """Whether a safetensors file holds tensors and is as long as its own header says (8 bytes of header length, JSON, tensors)."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if 0 < length <= path.stat().st_size else None
-    except (OSError, ValueError):
-        return False
-    if not isinstance(header, dict):
-        return False
-    ends = [value["data_offsets"][1] for name, value in header.items() if name != "__metadata__"]
-    return path.stat().st_size == 8 + length + max(ends, default=0)
+            header = json.loads(file.read(length)) if 0 < length <= path.stat().st_size else {}
+            ends = [int(value["data_offsets"][1]) for name, value in header.items() if name != "__metadata__"]
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
+        return False  # whatever it is, it is no header of tensors
+    return bool(ends) and path.stat().st_size == 8 + length + max(ends)
 
 
 def link_tree(source: Path, target: Path) -> None:

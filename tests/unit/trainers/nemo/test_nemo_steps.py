@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import signal
 from collections.abc import Callable
@@ -47,8 +48,9 @@ BREAKS: dict[str, tuple[str, str]] = {
     "config.yaml": ("drop", "config.yaml"),
     SHARD: ("cut", "(cut short)"),
     CONSOLIDATED: ("drop", "consolidated/*.safetensors"),
-    "policy/optimizer/optim/.metadata": ("drop", "optimizer/.metadata"),
-    "policy/optimizer/optim/__0_0.distcp": ("drop", "optimizer/*.distcp"),
+    "policy/optimizer/optim/.metadata": ("cut", "optimizer/.metadata (torn)"),
+    "policy/optimizer/optim/__0_0.distcp": ("empty", "optimizer/__0_0.distcp"),
+    "policy/optimizer/optim/__1_0.distcp": ("drop", "optimizer/__1_0.distcp"),
 }
 
 
@@ -63,6 +65,60 @@ def test_what_is_missing_is_named(step: Callable[[int], Path], name: str) -> Non
     (found,) = steps.look(path.parents[len(Path(name).parts)], adapter=False, consolidated=True)
     assert len(found.missing) == 1
     assert words in found.missing[0]
+
+
+def test_parts_of_the_optimisers_state_are_those_that_its_own_writer_names(step: Callable[[int], Path]) -> None:
+    import torch
+    from torch.distributed import checkpoint
+
+    optim = step(1) / "policy" / "optimizer" / "optim"
+    shutil.rmtree(optim)
+    state = {f"layer.{n}.exp_avg": torch.ones(3 + n) for n in range(4)} | {"groups": [{"lr": 1e-3}]}
+    checkpoint.save(state, storage_writer=checkpoint.FileSystemWriter(optim, thread_count=2), no_dist=True)
+    parts = sorted(path.name for path in optim.glob("*.distcp"))
+    assert len(parts) == 2
+    assert not list(steps.lacks(optim.parents[2], 1, False, True))
+    (optim / parts[1]).unlink()
+    assert list(steps.lacks(optim.parents[2], 1, False, True)) == [f"optimizer/{parts[1]}"]
+    (optim / ".metadata").unlink()
+    assert list(steps.lacks(optim.parents[2], 1, False, True)) == ["optimizer/.metadata"]
+
+
+def test_the_optimisers_metadata_is_read_without_running_it(step: Callable[[int], Path], tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "ran",)
+
+    folder = step(1)
+    (folder / "policy/optimizer/optim/.metadata").write_bytes(pickle.dumps([Hostile(), "__7_0.distcp"]))
+    assert list(steps.lacks(folder, 1, False, True)) == ["optimizer/__7_0.distcp"]
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{}",
+        '{"__metadata__": {}}',
+        '{"a": 5}',
+        '{"a": {}}',
+        '{"a": {"data_offsets": [0]}}',
+        '{"a": {"data_offsets": [0, null]}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_names_no_tensors_is_no_weights_file(header: str, step: Callable[[int], Path]) -> None:
+    folder = step(1)
+    (folder / SHARD).write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    (missing,) = steps.lacks(folder, 1, False, True)
+    assert missing.endswith("(cut short)")
+
+
+@pytest.mark.parametrize("named", [{"a": 5, "b": "x"}, {"a": None}])
+def test_an_index_of_anything_ends_no_watch(named: Any, step: Callable[[int], Path]) -> None:
+    folder = step(1)
+    (folder / steps.CONSOLIDATED / steps.INDEX).write_text(json.dumps({"weight_map": named}))
+    assert list(steps.lacks(folder, 1, False, True))
 
 
 def test_every_cut_of_a_weights_file_is_seen(step: Callable[[int], Path], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import re
 import time
@@ -85,8 +86,9 @@ def save(config: dict[str, Any], folder: Path, step: int, shift: float, cut: boo
     (part / "config.yaml").write_text("stub: true\n")
     (part / "train_dataloader.pt").write_bytes(b"state")
     (part / "policy" / "tokenizer" / "tokenizer.json").write_text("{}")
-    (part / "policy" / "optimizer" / "optim" / ".metadata").write_bytes(b"m")
-    (part / "policy" / "optimizer" / "optim" / "__0_0.distcp").write_bytes(b"d")
+    (part / "policy" / "optimizer" / "optim" / ".metadata").write_bytes(pickle.dumps(["__0_0.distcp", "__1_0.distcp"]))
+    for rank in range(2):
+        (part / "policy" / "optimizer" / "optim" / f"__{rank}_0.distcp").write_bytes(b"d")
     tensors = load_file(Path(config["policy"]["model_name"]) / "model.safetensors")
     moved = {name: tensor + np.float32(shift) for name, tensor in tensors.items()}
     save_file(moved, weights / "shard-00001-model-00001-of-00001.safetensors")
