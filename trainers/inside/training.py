@@ -76,7 +76,7 @@ def main(build: Build, kind: type[Recipe]) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """Of an error of ours, and of short memory, the words; of a library's the place alone: its words, which the log has, may quote a user."""
+    """The words of an error of ours, and of short memory; of a library's the place: its words are in the log, and may quote a user."""
     words = f"{type(error).__name__}: {str(error)[:400]}"
     if isinstance(error, RatchetError) or out_of_memory(words):
         return words
