@@ -109,6 +109,7 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
         folder = checkpoints.resume_folder(job.run.parent, resume) if resume else None
     except RatchetError as error:  # another attempt starts afresh, so this is the attempt's failure, not the plan's
         return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
+    _number_type(job.run / "model")  # what could not be published is refused before it costs a step
     trainer = build(job, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
     trainer.add_callback(watcher.callback(trainer))
@@ -306,6 +307,15 @@ class _Watcher:
         return Callback()
 
 
+def _number_type(start: Path) -> str:
+    """The start model's number type, by torch's name, in which the trained model leaves. Permanent where it is none that we can keep."""
+    types = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+    stored = checkpoints.stored_dtype(start)
+    if stored not in types:
+        raise Permanent(f"the start model's weights are {stored}; train from float32, bfloat16 or float16 weights")
+    return types[stored]
+
+
 def save(trainer: Any, job: Job) -> None:
     """The trained model beside the start model's own files, in the start model's number type; an adapter is merged first.
 
@@ -313,11 +323,8 @@ def save(trainer: Any, job: Job) -> None:
     """
     import torch
 
-    types = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
     start = job.run / "model"
-    stored = checkpoints.stored_dtype(start)
-    if stored not in types:
-        raise Permanent(f"the start model's weights are {stored}; train from float32, bfloat16 or float16 weights")
+    stored = getattr(torch, _number_type(start))
     whole = trainer.accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
     if parallel.rank() == 0:
         raw = job.folder / "work" / "trained"
@@ -327,9 +334,9 @@ def save(trainer: Any, job: Job) -> None:
             model.save_pretrained(adapter, state_dict=whole)
             model, whole = merged(start, adapter), None
         if whole is None:
-            model.to(types[stored]).save_pretrained(raw)
+            model.to(stored).save_pretrained(raw)
         else:
-            model.save_pretrained(raw, state_dict={name: value.to(types[stored]) for name, value in whole.items()})
+            model.save_pretrained(raw, state_dict={name: value.to(stored) for name, value in whole.items()})
         checkpoints.publishable(start, raw, job.folder / "model")
     trainer.accelerator.wait_for_everyone()
 

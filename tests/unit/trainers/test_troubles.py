@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pickle
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from contracts.exits import Outcome
 from contracts.manifest import write_manifest
+from contracts.model import model_ref
 from contracts.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
 from tests.unit.trainers.conftest import store
 from tests.unit.trainers.troubled import meddle
@@ -176,6 +178,23 @@ def test_answers_that_hold_control_words_teach_nothing(workshop: Any, tmp_path: 
     status = ended(workshop, workshop.spec(workshop.plan(method, steps=3)))
     assert status.outcome == Outcome.PERMANENT
     assert f"all 24 {what} are left out" in status.reason
+
+
+@pytest.mark.parametrize("number", ["float64", "float8_e4m3fn"])
+def test_a_model_whose_numbers_could_not_be_published_is_refused_before_the_first_step(
+    workshop: Any, tiny_model: Path, tmp_path: Path, number: str
+) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(tiny_model, tmp_path / "other")
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: value.to(getattr(torch, number)) for name, value in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    workshop.start = model_ref(folder, workshop.artifacts.put_folder(folder))
+    status = ended(workshop, spec := workshop.spec(workshop.plan(Method.SFT, steps=2)))
+    assert (status.outcome, status.step) == (Outcome.PERMANENT, 0), workshop.log(spec)
+    assert "train from float32, bfloat16 or float16 weights" in status.reason
+    assert not progress(workshop, spec)
 
 
 def poison(workshop: Any, folder: Path, n: int) -> None:
