@@ -2,7 +2,8 @@
 (SIGKILL, no warning) again and again. The interval chosen by the job (`save_every = auto`) against a fixed `save_every = 100`.
 
 Scaled down: a tiny model on one CPU core, killed every few seconds of training. Both arms are killed after the same times, drawn once
-from an exponential distribution; the time to start a process counts for neither. `python benchmarks/goodput.py [--kills 6]`
+from an exponential distribution, and take turns, so that what else the machine does meets both; the time to start a process counts for
+neither. `python benchmarks/goodput.py [--kills 6]`
 """
 
 from __future__ import annotations
@@ -60,35 +61,50 @@ def live(workshop: Workshop, spec: JobSpec, incarnation: int, seconds: float) ->
     return workshop.executor.events(spec.name)
 
 
-def arm(folder: Path, model: Path, save_every: int | str, mean: float, kills: int) -> dict[str, Any]:
-    """One job through all its kills."""
-    folder.mkdir()
-    workshop = Workshop(folder, model)
-    recipe = {"steps": STEPS, "save_every": save_every, "interruption_hours": mean / 3600, "schedule": "constant", "learning_rate": 1e-5}
-    spec = workshop.spec(workshop.plan(Method.DPO, **recipe, batch=32, health={"reward_flat": {"action": "off"}}), timeout=36_000)
-    events: list[JobEvent] = []
-    for incarnation, seconds in enumerate(lives(mean, kills), start=1):
-        events = live(workshop, spec, incarnation, seconds)
-        if saved := [event for event in events if event.kind == "checkpoint"]:
-            workshop.executor.pin(spec, ResumePoint(attempt=1, incarnation=saved[-1].incarnation, step=saved[-1].step, **saved[-1].data))
-    steps = [event for event in events if event.kind == "progress"]
-    kept = max((event.step for event in events if event.kind == "checkpoint"), default=0)
-    gaps = [
-        later.step - sooner.step for incarnation in range(1, kills + 1) for sooner, later in pairwise(of(events, "checkpoint", incarnation))
-    ]
-    took = median(float(event.data["step_seconds"]) for event in steps)
-    trained = sum(lives(mean, kills))
-    return {
-        "save_every": save_every,
-        "steps_done": len(steps),
-        "steps_kept": kept,
-        "checkpoints": sum(event.kind == "checkpoint" for event in events),
-        "steps_between": median(gaps) if gaps else None,
-        "step_ms": round(1000 * took, 1),
-        "save_ms": round(1000 * median(_saves(events)), 1) if any(event.kind == "checkpoint" for event in events) else None,
-        "training_s": round(trained, 1),
-        "goodput": round(kept * took / trained, 3),
-    }
+class Arm:
+    """One job, killed again and again."""
+
+    def __init__(self, folder: Path, model: Path, save_every: int | str, mean: float) -> None:
+        folder.mkdir()
+        self.save_every, self.workshop = save_every, Workshop(folder, model)
+        recipe = {
+            "steps": STEPS,
+            "save_every": save_every,
+            "interruption_hours": mean / 3600,
+            "schedule": "constant",
+            "learning_rate": 1e-5,
+        }
+        plan = self.workshop.plan(Method.DPO, **recipe, batch=32, health={"reward_flat": {"action": "off"}})
+        self.spec = self.workshop.spec(plan, timeout=36_000)
+        self.events: list[JobEvent] = []
+        self.trained = 0.0
+
+    def suffer(self, incarnation: int, seconds: float) -> None:
+        """So many seconds of training, and a kill; what was saved last is what the next incarnation resumes from."""
+        self.events = live(self.workshop, self.spec, incarnation, seconds)
+        self.trained += seconds
+        if saved := [event for event in self.events if event.kind == "checkpoint"]:
+            point = ResumePoint(attempt=1, incarnation=saved[-1].incarnation, step=saved[-1].step, **saved[-1].data)
+            self.workshop.executor.pin(self.spec, point)
+
+    def told(self) -> dict[str, Any]:
+        steps = [event for event in self.events if event.kind == "progress"]
+        saves = [event for event in self.events if event.kind == "checkpoint"]
+        pairs = [pair for m in {event.incarnation for event in saves} for pair in pairwise(of(self.events, "checkpoint", m))]
+        took = median(float(event.data["step_seconds"]) for event in steps)
+        kept = max((event.step for event in saves), default=0)
+        return {
+            "save_every": self.save_every,
+            "steps_done": len(steps),
+            "steps_kept": kept,
+            "checkpoints": len(saves),
+            "steps_between": median(later.step - sooner.step for sooner, later in pairs) if pairs else None,
+            "step_ms": round(1000 * took, 1),
+            "save_ms": round(1000 * median(_saves(self.events)), 1) if saves else None,
+            "training_s": round(self.trained, 1),
+            "kept_per_s": round(kept / self.trained, 2),
+            "goodput": round(kept * took / self.trained, 3),
+        }
 
 
 def _saves(events: list[JobEvent]) -> list[float]:
@@ -107,10 +123,16 @@ def main(kills: int, means: str, out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / "model")
         for mean in map(float, means.split(",")):
-            arms = [arm(Path(folder) / f"{name}-{mean:g}", model, name, mean, kills) for name in ("auto", 100)]
-            ratio = round(arms[0]["goodput"] / arms[1]["goodput"], 2) if arms[1]["goodput"] else None
-            expected = round(1000 * best_seconds(arms[0]["save_ms"] / 1000, mean) / arms[0]["step_ms"]) if arms[0]["save_ms"] else None
-            results.append({"mean_s_between_kills": mean, "kills": kills, "arms": arms, "auto_over_fixed": ratio, "best_steps": expected})
+            arms = [Arm(Path(folder) / f"{name}-{mean:g}", model, name, mean) for name in ("auto", 100)]
+            for incarnation, seconds in enumerate(lives(mean, kills), start=1):
+                for one in arms:
+                    one.suffer(incarnation, seconds)
+            auto, fixed = (one.told() for one in arms)
+            ratio = round(auto["kept_per_s"] / fixed["kept_per_s"], 2) if fixed["kept_per_s"] else None
+            expected = round(1000 * best_seconds(auto["save_ms"] / 1000, mean) / auto["step_ms"]) if auto["save_ms"] else None
+            results.append(
+                {"mean_s_between_kills": mean, "kills": kills, "arms": [auto, fixed], "auto_over_fixed": ratio, "best_steps": expected}
+            )
             click.echo(json.dumps(results[-1]), err=True)
     said = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "code": code_digest()[:12], "cores": os.cpu_count(), "results": results}
     out.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
