@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ class Lines:
         self._at = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Lines since the last call; a torn last line waits for its end."""
+        """Lines since the last call; a torn last line waits for its end. What is no JSON object is left out: a line that a kill tore has
+        the next writer's first line at its end, and the step after that has its figures again."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -50,7 +52,9 @@ class Lines:
         ready = data[: data.rfind(b"\n") + 1]
         self._at += len(ready)
         for line in ready.splitlines():
-            yield json.loads(line)
+            with suppress(ValueError, RecursionError):
+                if isinstance(found := json.loads(line), dict):
+                    yield found
 
 
 class Reader:

@@ -74,9 +74,7 @@ def time_left(job: Job, recipe: GRPORecipe) -> float | None:
     whole = float(os.environ.get("RATCHET_TIMEOUT", "inf"))
     if whole == float("inf"):
         return None
-    first = min(job.run.glob("i[0-9]*/events.jsonl"), key=lambda path: int(path.parent.name[1:]), default=None)
-    began = json.loads(first.read_text().splitlines()[0])["at"] if first else time.time()
-    return max(1.0, float(began) + whole - time.time() - recipe.grace_seconds)
+    return max(1.0, job.began + whole - time.time() - recipe.grace_seconds)
 
 
 def _lengths(model: Path) -> data.Length:

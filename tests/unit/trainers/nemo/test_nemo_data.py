@@ -13,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import Permanent
-from trainers.inside.nemo import data, release
+from contracts.training import Method
+from trainers.inside.events import Events
+from trainers.inside.job import Job
+from trainers.inside.nemo import data, prepare, release
 from trainers.inside.nemo.figures import Reader
+from trainers.recipes import GRPORecipe
 
 
 def row(number: int) -> dict[str, Any]:
@@ -95,6 +99,33 @@ def test_figures_are_read_as_they_come_and_a_torn_line_waits(tmp_path: Path) -> 
     }
     assert list(reader.steps()) == [(1, own)]
     assert list(reader.steps()) == []
+
+
+def test_a_line_that_a_kill_tore_costs_its_figures_and_no_more(tmp_path: Path) -> None:
+    figures, journal = tmp_path / "figures.jsonl", tmp_path / "journal.jsonl"
+    whole = [json.dumps({"step": n, "prefix": "timing/train", "figures": {"total_step_time": n}}) for n in (1, 2, 3)]
+    figures.write_text(f"{whole[0]}\n{whole[0][:20]}{whole[1]}\n[1]\n7\n\n{whole[2]}\n")
+    journal.write_text('{"answers": 6, "abst{"answers": 2, "abstained": 1}\n{"answers": 4, "abstained": 1}\n')
+    assert list(Reader(figures, journal).steps()) == [(1, {"step_seconds": 1.0, "abstained": 0.25}), (3, {"step_seconds": 3.0})]
+
+
+@pytest.mark.parametrize("first", [b"", b'{"at": 12.5, "incar', b'{"at": 12.5, "incar\n\xff\n'])
+def test_the_time_left_counts_from_the_first_event_that_can_be_read(
+    first: bytes, workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job of an incarnation that was killed before it had written a line goes on."""
+    for number in (1, 2):
+        (tmp_path / "run" / f"i{number}").mkdir(parents=True)
+    (tmp_path / "run" / "i1" / "events.jsonl").write_bytes(first)
+    diary = Events(tmp_path / "run" / "i2" / "events.jsonl", 2, 9)
+    job = Job(tmp_path / "run", workshop.plan(Method.GRPO, steps=9), 1, 2, 1, diary)
+    recipe = job.recipe(GRPORecipe)
+    assert prepare.time_left(job, recipe) is None
+    monkeypatch.setenv("RATCHET_TIMEOUT", "1000")
+    monkeypatch.setattr("time.time", lambda: 5000.0)
+    diary.write("started")
+    monkeypatch.setattr("time.time", lambda: 5300.0)
+    assert prepare.time_left(job, recipe) == 700 - recipe.grace_seconds
 
 
 def test_a_release_is_told_by_its_base_file(release_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
