@@ -60,7 +60,8 @@ class _OnTRL:
         many = max(1, attempt.gpus) * attempt.nodes > 1
         if many and not self.spreads:
             raise ConfigError(
-                f"training.gpus = {attempt.gpus} on {attempt.nodes} nodes: {self.method} on TRL uses at most one GPU; set 0 or 1"
+                f"training.gpus = {attempt.gpus} on {attempt.nodes} nodes: {self.method} on TRL uses at most one GPU; "
+                "set training.nodes to 1 and training.gpus to 0 or 1"
             )
         if recipe.lora and recipe.lora.quantize != "none" and (attempt.gpus == 0 or many):
             raise ConfigError("recipe: lora.quantize = nf4 trains on exactly one GPU; set training.gpus = 1, or quantize to none")

@@ -5,7 +5,7 @@ A method whose job could not be built is out, and the next one is taken; a recip
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from contracts.data import Facts, TrainingSet
@@ -49,20 +49,25 @@ def choose_plan(house: House, facts: Facts, settings: TrainingSettings, draft: D
     """
     unseen = house.rewards.unseen()
     first = choice = house.choose(facts, settings, unseen)
-    left, tried = settings, list[RuleResult]()
+    left, tried = settings, dict[Method, RuleResult]()
     plan: TrainingPlan | None = None
     while plan is None and choice.method is not Method.NONE:
         house.trainers[choice.method].recipe(settings.recipe(choice.method))  # what is wrong in itself is not tried on
-        plan, row = _tried(house, facts, settings, choice.method, draft)
-        tried.append(row)
+        plan, tried[choice.method] = _tried(house, facts, settings, choice.method, draft)
         if plan is None:
             left = left.model_copy(update={"methods": tuple(name for name in left.methods if name != choice.method.value)})
             choice = house.choose(facts, left, unseen)
-    refused = "; ".join(row.evidence for row in tried if not row.holds)
-    reason = choice.reason if not refused else f"{first.reason if plan is None else choice.reason}; but {refused}"
-    if plan is None and refused:
-        reason = f"do not train: {refused}"
-    return Choice(method=choice.method, reason=reason, rules=(*first.rules, *tried), facts=facts), plan
+    return Choice(method=choice.method, reason=_reason(choice, plan, tried), rules=(*first.rules, *tried.values()), facts=facts), plan
+
+
+def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, RuleResult]) -> str:
+    """What is taken and why; a method that the rules would have taken, and the machines would not, is an aside to that."""
+    refused = [(method.value.upper(), row.evidence) for method, row in tried.items() if not row.holds]
+    if not refused:
+        return choice.reason
+    if plan is None:
+        return "do not train: " + "; ".join(f"{method}: {evidence}" for method, evidence in refused)
+    return f"{choice.reason}; not tried: " + ", ".join(f"{method} ({evidence})" for method, evidence in refused)
 
 
 def _tried(house: House, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft) -> tuple[TrainingPlan | None, RuleResult]:
@@ -72,8 +77,7 @@ def _tried(house: House, facts: Facts, settings: TrainingSettings, method: Metho
         plan = draft(method, house.trainers[method].recipe(settings.recipe(method), facts))
         house.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
     except ConfigError as error:
-        said = f"{method.value.upper()}: {error}"
-        return None, RuleResult(
-            rule=rule, holds=False, evidence=said, effect=f"no {method.value} on {machines}", change="what the figures say"
-        )
+        _, _, remedy = str(error).partition("; ")
+        change = remedy or f"other training.nodes, training.gpus, or changes to [training.{method.value}]"
+        return None, RuleResult(rule=rule, holds=False, evidence=str(error), effect=f"no {method.value} on {machines}", change=change)
     return plan, RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")

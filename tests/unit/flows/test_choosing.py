@@ -61,7 +61,19 @@ def test_a_method_that_cannot_use_the_machines_gives_way_to_the_next() -> None:
     rows = {row.rule: row.holds for row in choice.rules}
     assert (rows["sft fits the machines"], rows["grpo fits the machines"], rows["dpo fits the machines"]) == (False, False, True)
     assert rows["sft is allowed"], "the table is that of the settings as they are"
-    assert "at most one GPU" in choice.reason
+    assert choice.reason.startswith("DPO: ")
+    said = "training.gpus = 8 on 1 nodes: {} on TRL uses at most one GPU; set training.nodes to 1 and training.gpus to 0 or 1"
+    assert choice.reason.endswith(f"; not tried: SFT ({said.format('sft')}), GRPO ({said.format('grpo')})"), choice.reason
+
+
+def test_what_does_not_fit_says_what_would() -> None:
+    """A person reads the last column to know what to change."""
+    rows = {row.rule: row for row in chosen(gpus=8)[0].rules}
+    assert rows["sft fits the machines"].change == "set training.nodes to 1 and training.gpus to 0 or 1"
+    tight = {"generation": "dedicated", "generation_gpus": 8}
+    choice, _ = chosen(trainer=NemoGRPO(), methods=("grpo",), gpus=8, grpo={"nemo": tight})
+    assert choice.rules[-1].change == "other training.nodes, training.gpus, or changes to [training.grpo]"
+    assert "0 < nemo.generation_gpus < 8" in choice.rules[-1].evidence
 
 
 def test_nothing_is_planned_where_nothing_fits() -> None:
