@@ -292,7 +292,7 @@ class KubernetesExecutor:
             self.notes.died(look.gang.name, *self.guardian.death(look.gang.name))
             if look.state is not State.ENDED:
                 job = look.gang.job
-                machines = self.guardian.machines(look.gang.name)
+                machines = self.guardian.machines(look.gang.name) | self.guardian.free(look.gang, look.state)
                 self.notes.metered(job, count(self.notes.meter(job), look.gang, look.state, time.time(), price, machines))
 
     def meter(self, name: str) -> Meter:

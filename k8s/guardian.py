@@ -7,6 +7,7 @@ What to do is decided in gangs.py.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ SILENT = 4 * BEAT_SECONDS
 START = 60.0
 """Least time that a process may take to its first heartbeat after its peers' first, with all pods running. All start at once and from one
 image, and beat before they import anything heavy; what is left is how long a machine of its own takes to read Python from a cold disk."""
+COUNT_SECONDS = 5.0
+"""Least time between two counts of all the cluster's pods, for the meter of a gang that waits."""
 Beats = Callable[[Gang], Mapping[str, str]]
 """Who beats in a gang's newest incarnation -> the newest beat, whatever it looks like: only its change counts."""
 
@@ -66,6 +69,8 @@ class Guardian:
         self.mirrors = Mirrors(cluster, {POD: self._hear})
         self._memory: dict[str, Memory] = {}
         self._deaths: dict[str, tuple[int, str]] = {}
+        self._occupied: frozenset[str] = frozenset()
+        self._counted = -math.inf
 
     def look(self) -> list[Look]:
         """All gangs of the namespace. Retryable while the API server is away."""
@@ -133,7 +138,7 @@ class Guardian:
             return f"{look.gang.name}: {look.why}; add nodes, or name a pool in [cluster.pool]"
         if self.settings.pool.kind == "static":
             return f"{look.gang.name}: {look.why}; its pool {look.gang.name} should: look at the NodePool's and its NodeClaims' conditions"
-        busy = {pod["spec"].get("nodeName") for pod in self.cluster.list(POD).items if _occupies(pod)}
+        busy = self._busy()
         idle = [claim for claim in self._claims() if _for(claim, look.gang) and _node(claim) and _node(claim) not in busy]
         for claim in idle:
             self.cluster.delete(NODE_CLAIM, claim["metadata"]["name"])
@@ -157,11 +162,28 @@ class Guardian:
 
     def machines(self, name: str) -> dict[str, float]:
         """Of a gang's own pool: node, or claim before it is one -> when it was launched, seconds since the epoch. Those that go cost, too,
-        until they are gone. A pool that grows is everybody's: of it nothing is known but the nodes that pods are bound to."""
+        until they are gone."""
         if self.settings.pool.kind != "static":
             return {}
         claims = [claim for claim in self.mirrors.objects(NODE_CLAIM, labels=RATCHET) if claim["metadata"]["labels"].get(GANG) == name]
         return {_node(claim) or claim["metadata"]["name"]: at for claim in claims if (at := _launched(claim)) is not None}
+
+    def free(self, gang: Gang, state: State) -> dict[str, float]:
+        """Machines of a pool that grows which boot, or stand idle, while a gang is not whole: node, or claim before it is one -> since when
+        it costs the gang, seconds since the epoch. Where gangs of several lines wait, each is charged, since nobody can tell for whom a
+        machine was bought: a cap that is reached too soon is noticed, one that is reached too late is paid."""
+        if self.settings.pool.kind != "dynamic" or state in (State.WHOLE, State.ENDED):
+            return {}
+        launched = [(claim, at) for claim in self._claims() if (at := _launched(claim)) is not None]
+        if any(_node(claim) for claim, _ in launched) and self.clock() - self._counted > COUNT_SECONDS:
+            self._occupied, self._counted = self._busy(), self.clock()
+        return {
+            _node(claim) or claim["metadata"]["name"]: max(at, gang.created) for claim, at in launched if _node(claim) not in self._occupied
+        }
+
+    def _busy(self) -> frozenset[str]:
+        """Nodes that somebody's pods need."""
+        return frozenset(str(pod["spec"].get("nodeName", "")) for pod in self.cluster.list(POD).items if _occupies(pod)) - {""}
 
     def _claims(self) -> list[Object]:
         """Machines of our pools, ordered or there, that nobody has given back."""

@@ -1,8 +1,8 @@
 """What a gang has cost so far: seconds of its GPUs and nodes by what they were good for, and money by the price table. Pure.
 
-Machines of a gang's own pool count from their launch to the pool's end, whatever runs on them; other nodes from the moment that a pod of
-the gang is bound to them, whether it can start or not. Prices are data (prices.json, per node and hour) and no quotation: the cloud's
-bill is right, this is what stops a run in time.
+Machines of a gang's own pool count from their launch to the pool's end, whatever runs on them; those of a pool that grows while they boot
+or stand idle and the gang is not whole; other nodes from the moment that a pod of the gang is bound to them. Prices are data
+(prices.json, per node and hour) and no quotation: the cloud's bill is right, this is what stops a run in time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Meter(Frozen):
 
 def count(meter: Meter, gang: Gang, state: State, now: float, price: float, machines: Mapping[str, float] | None = None) -> Meter:
     """The meter as of `now` (seconds since the epoch), for a gang that has been in `state` since it was read last: also while nobody
-    read it, because machines cost meanwhile. `price`: of a node and hour. `machines`: of its own pool, by node -> when launched."""
+    read it, because machines cost meanwhile. `price`: of a node and hour. `machines`: that it keeps besides, by node -> since when."""
     machines, since = machines or {}, meter.at or gang.created
     seconds = max(0.0, now - since)
     bound = {pod.node for pod in gang.pods if pod.node and pod.phase in ("Pending", "Running")}

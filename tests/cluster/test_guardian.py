@@ -124,10 +124,11 @@ def test_machines_on_their_way_are_waited_for_longer_than_the_limit(karpenter_ri
     assert bench.said == []
 
 
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
 def test_machines_of_a_pool_cost_from_their_launch_though_nothing_is_bound(
-    karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path
+    karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path, kind: str
 ) -> None:
-    bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "static")
+    bench = bought(karpenter_rig, karpenter_namespace, tmp_path, kind)
     slow(bench.rig, 3600)
     spec = bench.spec(nodes=3)
     bench.executor.submit(spec, 1)
