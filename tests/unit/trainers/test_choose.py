@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contracts.data import UNMEASURED_NOISE, Facts
 from contracts.loop import TrainingSettings
 from contracts.training import Choice, Method
-from trainers.choose import choose, effective_pairs
+from trainers.choose import MIN_GAIN, choose, effective_pairs, usable_prompts
 
 
 def facts(**changes: Any) -> Facts:
@@ -124,7 +124,12 @@ def test_measuring_the_assumed_noise_changes_nothing() -> None:
 
 
 share = st.none() | st.floats(0, 1)
-some_facts = st.builds(
+usual: dict[str, Any] = {
+    "usual_reward": share,
+    "usual_error": st.none() | st.floats(0, 0.5),
+    "usable_prompts": st.none() | st.integers(0, 50),
+}
+any_facts = st.builds(
     lambda clean, other, **rest: Facts(
         pairs=clean + other, pairs_by_tier={"verifiable": clean, "feedback": other}, pairs_dropped={}, samples=0, **rest
     ),
@@ -140,12 +145,17 @@ some_facts = st.builds(
     champion_reward=share,
     best_of_k=share,
     off_policy=share,
+    **usual,
 )
+some_facts = any_facts | st.builds(facts, prompts_with_reference=st.integers(0, 50), **usual)
+"""Of all kinds, and in plenty but for what the champion usually says and the prompts: else hardly a draw would get as far as these."""
 some_settings = st.builds(
     TrainingSettings,
     methods=st.sampled_from([(), ("dpo",), ("grpo",), ("sft",), ("dpo", "grpo"), ("grpo", "dpo"), ("sft", "grpo", "dpo")]),
     min_pairs=st.integers(1, 100),
     min_group_coverage=st.floats(0, 1),
+    min_prompts=st.integers(1, 50),
+    grpo=st.fixed_dictionaries({}, optional={"prompts_per_step": st.integers(1, 50)}),
 )
 
 
@@ -165,8 +175,33 @@ def test_never_trains_on_an_empty_or_one_sided_set(found: Facts, settings: Train
         assert found.teachable >= settings.min_teachable
     if choice.method == Method.GRPO:
         assert unseen
-        assert found.prompts > 0
+        assert usable_prompts(found) >= max(settings.min_prompts, settings.grpo.get("prompts_per_step", 8))
         assert found.group_coverage
+
+
+@given(some_facts, some_settings, st.booleans())
+def test_without_room_nothing_is_trained(found: Facts, settings: TrainingSettings, unseen: bool) -> None:
+    """Whatever else speaks for a method: what is missing of the full reward must be more than chance, and than the least gain."""
+    missing = 1.0 if found.usual_reward is None else 1.0 - found.usual_reward
+    if missing < MIN_GAIN + (found.usual_error or 0.0) - 1e-9:
+        assert not trains(found, settings, unseen)
+    (row,) = (row for row in choose(found, settings, unseen).rules if row.rule == "room")
+    assert row.holds or not trains(found, settings, unseen)
+
+
+@given(some_facts, some_settings, st.booleans(), st.integers(1, 60))
+def test_more_prompts_never_stop_training(found: Facts, settings: TrainingSettings, unseen: bool, extra: int) -> None:
+    changes = {"prompts": found.prompts + extra, "prompts_with_reference": found.prompts_with_reference + extra}
+    if found.usable_prompts is not None:
+        changes["usable_prompts"] = found.usable_prompts + extra
+    assert trains(found.model_copy(update=changes), settings, unseen) or not trains(found, settings, unseen)
+
+
+@given(some_facts, some_settings, st.booleans(), st.floats(0, 1))
+def test_a_better_champion_never_starts_training(found: Facts, settings: TrainingSettings, unseen: bool, better: float) -> None:
+    """Its usual answers alone: what its draws may gain is another figure."""
+    risen = found.model_copy(update={"usual_reward": max(better, found.usual_reward or 0.0)})
+    assert trains(found, settings, unseen) or not trains(risen, settings, unseen)
 
 
 @given(some_facts, some_settings, st.booleans(), st.integers(1, 100), st.sampled_from(["verifiable", "feedback"]))
