@@ -1,6 +1,6 @@
 """Does a cycle's training truly improve the model, and how near does it come to what the truth would have taught?
 
-Two tasks, three base qualities, three shares of wrong ratings, five seeds; each against an oracle that is trained on the true
+Two tasks, bases of three qualities and a perfect one, three shares of wrong ratings, five seeds; each against an oracle that is trained on the true
 answers of the same requests in the same number of steps, its learning rate tuned on questions of its own. Every cell goes the
 product's own way from traces to the gate (recipe_cell.py) and is tested on thousands of questions that nothing has seen.
 `python benchmarks/recipes.py` goes on where it stopped; `--quick` runs two cells.
@@ -30,13 +30,10 @@ BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
 def grid(seeds: int) -> list[tuple[str, float, float, int]]:
-    """All cells, seed by seed, so that a run that is cut short has seen everything once."""
-    return [
-        (task, quality, flips, seed)
-        for seed, task, quality, flips in itertools.product(
-            range(FIRST, FIRST + seeds), ("kubectl", "sql"), (0.3, 0.6, 0.9), (0.0, 0.15, 0.3)
-        )
-    ]
+    """All cells, seed by seed, so that a run that is cut short has seen everything once. Beside the three qualities of either task stands a
+    base with nothing left to learn."""
+    bases = [*itertools.product(("kubectl", "sql"), (0.3, 0.6, 0.9)), ("sql", 1.0)]
+    return [(*base, flips, seed) for seed, base, flips in itertools.product(range(FIRST, FIRST + seeds), bases, (0.0, 0.15, 0.3))]
 
 
 def work(task: tuple[tuple[str, float, float, int], str]) -> dict[str, Any]:
