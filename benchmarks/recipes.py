@@ -1,8 +1,8 @@
 """Does a cycle's training truly improve the model, and how near does it come to what the truth would have taught?
 
-Two tasks, bases of three qualities and a perfect one, three shares of wrong ratings, five seeds; each against an oracle that is trained on the true
-answers of the same requests in the same number of steps, its learning rate tuned on questions of its own. Every cell goes the
-product's own way from traces to the gate (recipe_cell.py) and is tested on thousands of questions that nothing has seen.
+Two tasks, bases of three qualities and a perfect one, three shares of wrong ratings, five seeds; each against an oracle that is trained
+on the true answers of the same requests in the same number of steps, its learning rate tuned on questions of its own. Every cell goes
+the product's own way from traces to the gate (recipe_cell.py) and is tested on thousands of questions that nothing has seen.
 `python benchmarks/recipes.py` goes on where it stopped; `--quick` runs two cells.
 """
 
