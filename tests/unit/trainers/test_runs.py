@@ -115,6 +115,22 @@ def test_answers_may_be_sampled_in_parts(workshop: Any) -> None:
     assert len(found[0]) == 3
 
 
+def test_a_kill_costs_no_more_than_the_steps_between_two_checkpoints(workshop: Any) -> None:
+    """Steps that were told of and are done again; the one under way was not told of."""
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=100_000, save_every=3))
+    at = 0
+    for incarnation in (1, 2, 3):
+        workshop.executor.submit(spec, incarnation)
+        workshop.wait(spec, lambda status, past=at + incarnation + 3: status.step >= past or status.state == JobState.ENDED)
+        os.kill(json.loads((workshop.run_folder(spec) / f"i{incarnation}" / "process.json").read_text())["pid"], signal.SIGKILL)
+        assert workshop.wait(spec).outcome == Outcome.LOST, workshop.log(spec)
+        told = [event.step for event in workshop.executor.events(spec.name) if (event.incarnation, event.kind) == (incarnation, "progress")]
+        assert told == list(range(at + 1, told[-1] + 1)), "goes on right after what was pinned"
+        at = pin_newest(workshop, spec).step
+        assert at % 3 == 0
+        assert told[-1] - 3 <= at <= told[-1]
+
+
 def test_an_interval_that_the_job_chooses_changes_no_weight(workshop: Any) -> None:
     recipe = {"steps": 12, "batch": 8}
     undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(workshop.plan(Method.DPO, save_every=12, **recipe))))
