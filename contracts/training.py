@@ -73,6 +73,18 @@ class TrainingPlan(Frozen):
         return digest(self)
 
 
+class Cost(Frozen):
+    """What one attempt at a plan would take, at most: every row at its full length."""
+
+    seconds: float
+    price: float | None = None
+    """By the price table, in its currency; none: no machines that it knows."""
+    cap: float | None = None
+    """Most that the loop file lets an attempt cost."""
+    basis: str
+    """The assumptions, in words."""
+
+
 class Adjustment(Frozen):
     """What a health watch changed for an attempt: factors on the plan's recipe. The plan itself stays as it is."""
 

@@ -1,19 +1,26 @@
 """Which method is taken, with which plan: the trainers' choice, tried against the machines before anybody is asked to approve it.
 
-A method whose job could not be built is out, and the next one is taken; a recipe that is wrong in itself is a person's to mend.
+A method whose job could not be built, or could by far not end within its time and budget, is out, and the next one is taken; a recipe that
+is wrong in itself is a person's to mend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
+from math import ceil
 from typing import Any
 
 from contracts.data import Facts, TrainingSet
 from contracts.errors import ConfigError
 from contracts.loop import Loop, TrainingSettings
 from contracts.model import ModelRef
-from contracts.training import Attempt, Choice, Method, RuleResult, TrainingPlan
+from contracts.training import Attempt, Choice, Cost, Method, RuleResult, TrainingPlan
 from flows.engine.house import House
+
+SLACK = 50.0
+"""So many times its time, or its budget, must a run be estimated at to be refused: estimates count every row at its full length, and
+answers are often a tenth of that; and machines may be some times as fast as taken. Between once and this, `ratchet plan` warns."""
 
 Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
 """(method, complete recipe) -> the plan."""
@@ -49,7 +56,7 @@ def choose_plan(house: House, facts: Facts, settings: TrainingSettings, draft: D
     """
     unseen = house.rewards.unseen()
     first = choice = house.choose(facts, settings, unseen)
-    left, tried = settings, dict[Method, RuleResult]()
+    left, tried = settings, dict[Method, tuple[RuleResult, ...]]()
     plan: TrainingPlan | None = None
     while plan is None and choice.method is not Method.NONE:
         house.trainers[choice.method].recipe(settings.recipe(choice.method))  # what is wrong in itself is not tried on
@@ -57,12 +64,13 @@ def choose_plan(house: House, facts: Facts, settings: TrainingSettings, draft: D
         if plan is None:
             left = left.model_copy(update={"methods": tuple(name for name in left.methods if name != choice.method.value)})
             choice = house.choose(facts, left, unseen)
-    return Choice(method=choice.method, reason=_reason(choice, plan, tried), rules=(*first.rules, *tried.values()), facts=facts), plan
+    rows = (*first.rules, *chain.from_iterable(tried.values()))
+    return Choice(method=choice.method, reason=_reason(choice, plan, tried), rules=rows, facts=facts), plan
 
 
-def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, RuleResult]) -> str:
+def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, tuple[RuleResult, ...]]) -> str:
     """What is taken and why; a method that the rules would have taken, and the machines would not, is an aside to that."""
-    refused = [(method.value.upper(), row.evidence) for method, row in tried.items() if not row.holds]
+    refused = [(method.value.upper(), row.evidence) for method, rows in tried.items() for row in rows if not row.holds]
     if not refused:
         return choice.reason
     if plan is None:
@@ -70,8 +78,10 @@ def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, Ru
     return f"{choice.reason}; not tried: " + ", ".join(f"{method} ({evidence})" for method, evidence in refused)
 
 
-def _tried(house: House, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft) -> tuple[TrainingPlan | None, RuleResult]:
-    """Builds the job of a first attempt, and throws it away: whether it can be built is what is to be known."""
+def _tried(
+    house: House, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft
+) -> tuple[TrainingPlan | None, tuple[RuleResult, ...]]:
+    """Builds the job of a first attempt, and throws it away: whether it can be built is what is to be known, and whether it could end."""
     rule, machines = f"{method.value} fits the machines", f"{settings.nodes} x {settings.gpus} GPUs"
     try:
         plan = draft(method, house.trainers[method].recipe(settings.recipe(method), facts))
@@ -79,5 +89,28 @@ def _tried(house: House, facts: Facts, settings: TrainingSettings, method: Metho
     except ConfigError as error:
         _, _, remedy = str(error).partition("; ")
         change = remedy or f"other training.nodes, training.gpus, or changes to [training.{method.value}]"
-        return None, RuleResult(rule=rule, holds=False, evidence=str(error), effect=f"no {method.value} on {machines}", change=change)
-    return plan, RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")
+        return None, (RuleResult(rule=rule, holds=False, evidence=str(error), effect=f"no {method.value} on {machines}", change=change),)
+    built = RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")
+    if house.cost is None:
+        return plan, (built,)
+    fits = _fits(method, house.cost(plan), settings)
+    return plan if fits.holds else None, (built, fits)
+
+
+def _fits(method: Method, cost: Cost, settings: TrainingSettings) -> RuleResult:
+    """Whether a run could end within its time and its budget, if all went far better than estimated."""
+    late = cost.seconds > SLACK * settings.timeout
+    dear = cost.price is not None and cost.cap is not None and cost.price > SLACK * cost.cap
+    said = f"estimated at {cost.seconds:.0f} s ({cost.basis}) of training.timeout = {settings.timeout:g} s"
+    if cost.price is not None and cost.cap is not None:
+        said += f", and at a price of {cost.price:.2f} of {cost.cap:g}"
+    raised = [f"training.timeout = {ceil(cost.seconds / SLACK)} or more"] if late else []
+    raised += [f"caps of {ceil((cost.price or 0.0) / SLACK)} or more in [cluster]"] if dear else []
+    remedy = f"{' and '.join(raised)}, or less to do in [training.{method.value}]: steps, rows, tokens"
+    return RuleResult(
+        rule=f"{method.value} fits its time and budget",
+        holds=not raised,
+        evidence=f"{said}; refused beyond {SLACK:g} times",
+        effect=f"{method.value} could end" if not raised else f"{method.value} would be cut short long before its last step",
+        change=remedy if raised else f"training.timeout below {cost.seconds / SLACK:.3g} s",
+    )

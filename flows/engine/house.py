@@ -38,7 +38,7 @@ from contracts.ports import (
 )
 from contracts.processes import process_identity
 from contracts.serving import Endpoint
-from contracts.training import Choice
+from contracts.training import Choice, Cost, TrainingPlan
 from flows.core.views import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
 
 LEASE_SECONDS = 60.0
@@ -77,6 +77,8 @@ class House:
     """Who we are, for leases: host, pid and start time."""
     read_model: Callable[[Path, Digest, Digest | None], ModelRef] = model_ref
     """What a folder's bytes say that a model is."""
+    cost: Callable[[TrainingPlan], Cost] | None = None
+    """What an attempt at a plan would take; none: nobody can tell."""
     heartbeat: bool = True
     """Whether a thread renews the lease during long effects (off under a virtual clock)."""
 

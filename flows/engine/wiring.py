@@ -15,8 +15,9 @@ from contracts.errors import ConfigError, RatchetError
 from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
 from contracts.loop import Loop, SourceSettings
+from contracts.model import count_parameters
 from contracts.ports import Artifacts, Executor, Ledger, Progress, TraceSource, Trainer
-from contracts.training import JobSpec, Method
+from contracts.training import Cost, JobSpec, Method, TrainingPlan
 from flows.config.home import Home
 from flows.core.triggers import evaluation_level
 from flows.ledger.sql import SqlLedger
@@ -97,6 +98,7 @@ def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silen
         scratch=home.scratch,
         progress=progress,
         holder=process_holder(),
+        cost=lambda plan: cost_of(plan, loop, folder, home),
     )
 
 
@@ -202,6 +204,14 @@ def estimate_cost(loop: Loop, folder: Path, method: str, recipe: Mapping[str, An
         profile = load_profile(loop.cluster.profile, folder)
         found["price"] = at_most(profile, loop.cluster.pool.capacity, loop.training.nodes, found["seconds"])
     return found
+
+
+def cost_of(plan: TrainingPlan, loop: Loop, folder: Path, home: Home) -> Cost:
+    """What an attempt at the plan would take at most, and what it may."""
+    model = open_artifacts(home).fetch(plan.start.files, home.scratch / "models" / plan.start.files)
+    found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model))
+    caps = [cap for cap in (loop.cluster.cap_run, loop.cluster.cap_month) if cap is not None] if loop.cluster else []
+    return Cost(seconds=found["seconds"], price=found.get("price"), cap=min(caps, default=None), basis=found["basis"])
 
 
 def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple[str, JobSpec | str]]]:

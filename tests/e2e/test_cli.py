@@ -155,4 +155,10 @@ def test_plan_shows_the_choice_without_beginning_anything(ratchet, tmp_path: Pat
     shown = ratchet("plan", path, "--no-probe").stdout
     assert "it would turn with" in shown
     assert "Estimated cost" in shown
+    loop_file(path, f'kind = "otlp"\npath = "{gsm8k}/otlp"', training="[training]\ntimeout = 1\nsft = { steps = 1_000_000_000 }")
+    never = json.loads(ratchet("plan", path, "--no-probe", "--json").stdout)
+    assert never["method"] != "sft"
+    (row,) = (row for row in never["rules"] if row["rule"] == "sft fits its time and budget")
+    assert not row["holds"]
+    assert row["change"].startswith("training.timeout = ")
     assert ratchet("verify").stderr == rows, "a look must leave no trace in the ledger"

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contracts.data import Facts
 from contracts.errors import ConfigError
 from contracts.loop import TrainingSettings
 from contracts.model import ModelRef
-from contracts.training import Choice, Method, TrainingPlan
+from contracts.training import Choice, Cost, Method, TrainingPlan
+from flows.config.load import load_loop
 from flows.engine.choosing import choose_plan
 from trainers.choose import choose
+from trainers.estimate import estimate
 from trainers.nemo import NemoGRPO
+from trainers.recipes import KINDS, complete
 from trainers.trl import DPO, GRPO, SFT
 
 START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
@@ -41,9 +48,9 @@ def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
     return TrainingPlan(line="l", cycle="cycle/l/0001", start=START, method=method, recipe=recipe, seed=1, **fixed)
 
 
-def chosen(facts: Facts = FACTS, trainer: Any = None, **settings: Any) -> tuple[Choice, TrainingPlan | None]:
+def chosen(facts: Facts = FACTS, trainer: Any = None, cost: Any = None, **settings: Any) -> tuple[Choice, TrainingPlan | None]:
     trainers = {Method.SFT: SFT(), Method.DPO: DPO(), Method.GRPO: trainer or GRPO()}
-    house: Any = SimpleNamespace(choose=choose, rewards=SimpleNamespace(unseen=lambda: True), trainers=trainers)
+    house: Any = SimpleNamespace(choose=choose, rewards=SimpleNamespace(unseen=lambda: True), trainers=trainers, cost=cost)
     return choose_plan(house, facts, TrainingSettings(**settings), draft)
 
 
@@ -93,3 +100,56 @@ def test_prompts_that_do_not_fill_a_step_on_the_cluster_are_known_before() -> No
 def test_a_slip_in_a_recipe_is_a_persons_to_mend() -> None:
     with pytest.raises(ConfigError, match="learning_rate"):
         chosen(sft={"learnign_rate": 1e-4})
+
+
+def costing(parameters: int, price: float | None = None, cap: float | None = None) -> Callable[[TrainingPlan], Cost]:
+    """As the machine's own estimate, for a model of so many weights; `price` of a second."""
+
+    def cost(plan: TrainingPlan) -> Cost:
+        found = estimate(complete(KINDS[plan.method], plan.recipe), parameters, 1, 0)
+        return Cost(seconds=found.seconds, price=None if price is None else price * found.seconds, cap=cap, basis=found.basis)
+
+    return cost
+
+
+def test_a_run_that_could_never_end_in_its_time_gives_way_to_the_next() -> None:
+    settings: dict[str, Any] = {"methods": ("sft", "dpo"), "timeout": 600, "dpo": {"steps": 5}}
+    choice, plan = chosen(cost=costing(700_000), sft={"steps": 10**9}, **settings)
+    assert plan is not None
+    assert choice.method == plan.method == Method.DPO
+    rows = {row.rule: row for row in choice.rules}
+    assert [rows[f"{name} fits its time and budget"].holds for name in ("sft", "dpo")] == [False, True]
+    assert "not tried: SFT (estimated at " in choice.reason
+    assert "training.timeout = 600 s" in rows["sft fits its time and budget"].evidence
+    needed = int(rows["sft fits its time and budget"].change.split()[2])
+    for timeout, method in ((needed, Method.SFT), (needed - 1, Method.DPO)):
+        assert chosen(cost=costing(700_000), sft={"steps": 10**9}, **{**settings, "timeout": timeout})[0].method == method
+
+
+def test_nothing_is_planned_that_could_never_end() -> None:
+    choice, plan = chosen(cost=costing(700_000), methods=("sft",), timeout=1, sft={"steps": 10**9})
+    assert (choice.method, plan) == (Method.NONE, None)
+    assert choice.reason.startswith("do not train: SFT: estimated at ")
+    assert choice.rules[-1].change.endswith("or less to do in [training.sft]: steps, rows, tokens")
+
+
+def test_what_would_cost_many_times_its_cap_is_not_planned() -> None:
+    assert chosen(cost=costing(700_000, price=1.0, cap=1e6), methods=("sft",))[0].method == Method.SFT
+    choice, _ = chosen(cost=costing(700_000, price=1.0, cap=1.0), methods=("sft",))
+    assert choice.method == Method.NONE
+    assert "caps of " in choice.rules[-1].change
+
+
+@pytest.mark.parametrize(("name", "weights"), [("demo", 700_000), ("gsm8k", 1_200_000)])
+@pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
+def test_an_estimate_at_full_length_stops_no_line_of_ours(name: str, weights: int, method: str) -> None:
+    settings = load_loop(Path(__file__).parents[3] / "loops" / f"{name}.toml").training.model_dump() | {"methods": (method,)}
+    assert chosen(cost=costing(weights), **settings)[0].method == method
+
+
+@given(st.floats(1, 1e5), st.floats(1, 1e5), st.floats(0.1, 1e4), st.floats(0.1, 1e4), st.integers(1, 10**6), st.integers(1, 10**6))
+def test_more_time_or_money_never_stops_training(time: float, more: float, cap: float, larger: float, sft: int, dpo: int) -> None:
+    recipes: dict[str, Any] = {"methods": ("sft", "dpo"), "sft": {"steps": sft}, "dpo": {"steps": dpo}}
+    less = chosen(cost=costing(700_000, price=1e-3, cap=cap), timeout=time, **recipes)[0].method
+    enough = chosen(cost=costing(700_000, price=1e-3, cap=cap + larger), timeout=time + more, **recipes)[0].method
+    assert less == Method.NONE or enough != Method.NONE
