@@ -13,7 +13,8 @@ import json
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,10 @@ import click
 from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_model
 
 from trainers.code import code_digest
+from trainers.health import out_of_memory as is_short
+from trainers.health import proposed
 from trainers.inside.batches import Pair
+from trainers.recipes import adjusted
 
 
 class Setting(NamedTuple):
@@ -110,28 +114,51 @@ def resume(setting: Setting) -> dict[str, Any]:
 
 
 def out_of_memory(setting: Setting) -> dict[str, Any]:
-    """A step with nearly no memory left must fail by name, and the same process must train again once there is room."""
+    """A step with nearly no memory left must fail by name, be known for what it is, and train in the same process with what the watch
+    proposes: half as much in memory. On a CPU, which does not run out by name, the error is made up."""
     import torch
 
     from trainers.inside.stepwise import Levers
 
-    if not setting.gpu:
-        return {"skipped": "a CPU does not run out by name"}
     fresh()
     trainer = ours(setting.model, setting.pairs[:16], setting.arguments(1, "oom"), 16, Levers(), Kept(now))
-    free, _ = torch.cuda.mem_get_info()
-    ballast = torch.empty(max(0, free - (1 << 30)), dtype=torch.uint8, device="cuda")
+    recipe = trainer.recipe
     try:
-        trainer.training_step(trainer.model, {"pairs": list(range(16))})
-        failed = "it did not run out"
+        with scarce(setting.gpu, trainer):
+            trainer.training_step(trainer.model, {"pairs": list(range(16))})
+        said = "it did not run out"
     except torch.OutOfMemoryError as error:
-        failed = f"{type(error).__name__}: {str(error)[:80]}"
-    del ballast
+        said = f"{type(error).__name__}: {str(error)[:80]}"
+    proposal = proposed("memory", recipe.health.memory, (), good=0) if is_short(said) else None
+    trainer.recipe = adjusted(recipe, proposal.adjustment) if proposal else recipe
     trainer.model.zero_grad()
-    gc.collect()
-    torch.cuda.empty_cache()
+    fresh()
     loss = float(trainer.training_step(trainer.model, {"pairs": list(range(16))}))
-    return {"failed_with": failed, "loss_afterwards": loss}
+    return {"failed_with": said, "tokens_in_memory": [recipe.budget, trainer.recipe.budget], "loss_afterwards": loss, "peak_gib": peak()}
+
+
+@contextmanager
+def scarce(gpu: bool, trainer: Any) -> Iterator[None]:
+    """All but a GiB of the GPU's memory is taken; on a CPU, the model's next call fails as if it were."""
+    import torch
+
+    if gpu:
+        free, _ = torch.cuda.mem_get_info()
+        ballast = torch.empty(max(0, free - (1 << 30)), dtype=torch.uint8, device="cuda")
+        try:
+            yield
+        finally:
+            del ballast
+        return
+
+    def refuse(*_: Any) -> None:
+        raise torch.OutOfMemoryError("made up: out of memory")
+
+    hook = trainer.model.register_forward_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def grpo(setting: Setting) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -39,6 +40,10 @@ def test_the_gpu_report_has_every_section(tmp_path: Path) -> None:
     assert set(found["sections"]) == {"dpo", "resume", "out_of_memory", "grpo"}
     assert found["sections"]["resume"]["largest_difference"] == 0.0
     assert found["sections"]["dpo"]["ours"]["shares_prompts"] is True
+    short = found["sections"]["out_of_memory"]
+    assert short["failed_with"].startswith("OutOfMemoryError")
+    assert short["tokens_in_memory"][1] == short["tokens_in_memory"][0] // 2
+    assert math.isfinite(short["loss_afterwards"])
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
