@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin that deals the tests reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         place = item.path.relative_to(ROOT)
