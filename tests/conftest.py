@@ -3,15 +3,21 @@ clusters at once would break them on two cores; of the rest, each file whole to 
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-ROOT = Path(__file__).resolve().parent
+CLUSTER = "tests/cluster/"
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plugin that deals the tests reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        place = item.path.relative_to(ROOT)
-        item.add_marker(pytest.mark.xdist_group("cluster" if place.parts[0] == "cluster" else str(place)))
+class Dealt(LoadScopeScheduling):
+    """By whole scopes, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return CLUSTER if nodeid.startswith(CLUSTER) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Dealt:
+    return Dealt(config, log)
