@@ -18,7 +18,7 @@ demo: $(VENV)/.train  ## the whole loop on this machine: minutes after the insta
 
 test: $(VENV)/.dev    ## everything that CI runs
 	@$(BIN)/python -m tests.cluster.rig build || echo "the tests on a cluster cannot run without it"
-	@$(BIN)/python -m pytest $(DEAL) tests
+	@$(BIN)/python -m pytest tests
 
 check: $(VENV)/.dev lint unit  ## lint, types, import rules, unit and contract tests: run it often
 

@@ -137,12 +137,15 @@ def test_a_silenced_node_is_lost_without_a_word(rig: Rig, namespace: str) -> Non
             taint["key"] == "node.kubernetes.io/unreachable" for taint in rig.api.get(f"/api/v1/nodes/{quiet}")["spec"].get("taints", [])
         )
 
+    def stuck() -> list[str]:
+        ending = [pod for pod in rig.pods(namespace) if "deletionTimestamp" in pod["metadata"]]
+        return [pod["metadata"]["name"] for pod in ending if pod["spec"].get("nodeName") == quiet]
+
     until(unreachable, 40, "the node's loss")
-    until(lambda: [p for p in rig.pods(namespace) if "deletionTimestamp" in p["metadata"]], 20, "the eviction")
+    until(stuck, 20, "the eviction")
     time.sleep(3)
-    (stuck,) = [p for p in rig.pods(namespace) if "deletionTimestamp" in p["metadata"]]
-    assert stuck["spec"]["nodeName"] == quiet, "nobody confirms the pod's end"
-    assert taints(rig, loud) == []
+    assert len(stuck()) == 1, "nobody confirms the pod's end"
+    until(lambda: taints(rig, loud) == [], 20, "the other node's health")  # on a busy machine its signs of life may come late, too
 
 
 def test_the_control_plane_dies_and_comes_back_with_its_memory(rig: Rig, namespace: str) -> None:
