@@ -19,7 +19,6 @@ from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
 from k8s.client import KubernetesCluster, connect
 from k8s.executor import KubernetesExecutor
 from k8s.profile import Profile
-from tests.cluster.rig.api import PATIENCE
 from tests.cluster.rig.cluster import Rig
 
 PRETENDING = Profile(provider="any", gpus=8, cpu="1", memory="1Gi", shm="64Mi", instance_types=("p5en.48xlarge",))
@@ -72,7 +71,7 @@ class Bench:
 
     def until(self, spec: JobSpec, holds: Callable[[JobStatus], bool], seconds: float = 60) -> JobStatus:
         """Observes until it holds."""
-        limit, status = time.monotonic() + seconds * PATIENCE, JobStatus(state=JobState.ABSENT)
+        limit, status = time.monotonic() + seconds, JobStatus(state=JobState.ABSENT)
         while time.monotonic() < limit:
             with suppress(Retryable):  # as the loop's motor does: later
                 status = self.executor.observe(spec.name)
