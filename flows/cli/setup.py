@@ -78,13 +78,14 @@ def init(path: Path, line: str) -> None:
 @json_option
 def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
     """Name MODEL, a Hugging Face folder (safetensors), as the version 0 of the line: the first champion. Serves it at once."""
+    from flows.engine.house import TURN_SECONDS
     from flows.engine.line import adopt as name_first
     from flows.engine.reconcile import reconcile
 
     with watched(as_json):
         house = installation().house(loop)
         version = name_first(house, model, by)
-        mended = reconcile(house)
+        mended = reconcile(house, TURN_SECONDS)
     if as_json:
         print_json({**version.model_dump(mode="json"), "url": house.router.url(), "mended": mended})
         return

@@ -25,11 +25,12 @@ from flows.engine.house import House
 @json_option
 def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> None:
     """Bring traces and feedback into the lake, each record exactly once."""
+    from flows.engine.house import TURN_SECONDS
     from flows.engine.ingest import ingest as bring_in
 
     with watched(as_json) as progress:
         house = installation(progress).house(loop)
-        report = bring_in(house, [_named_source(house, source, kind)] if source else None)
+        report = bring_in(house, [_named_source(house, source, kind)] if source else None, TURN_SECONDS)
     if as_json:
         print_json(ingest_json(report))
         return
@@ -70,6 +71,7 @@ def _named_source(house: House, path: Path, kind: str | None) -> TraceSource:
 @json_option
 def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
     """Run one cycle now: go on with the open one, or open the next. Waits for approvals (`ratchet approve` in another terminal)."""
+    from flows.engine.house import TURN_SECONDS
     from flows.engine.ingest import ingest as bring_in
     from flows.engine.line import open_cycle
     from flows.engine.reconcile import reconcile
@@ -79,7 +81,7 @@ def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
         shop = installation(progress)
         house = shop.house(loop)
         if not no_ingest:
-            bring_in(house)
+            bring_in(house, wait=TURN_SECONDS)
         reconcile(house)
         opened = house.line_view().open_cycle or open_cycle(house, "ratchet run")
         decision = run_to_end(shop, house.cycle_view(opened), wait)

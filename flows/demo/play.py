@@ -17,7 +17,7 @@ from flows.core.decide import End
 from flows.core.views import CycleView
 from flows.demo.users import Crowd, Habits
 from flows.demo.world import World, base_ready, build_world, start_base, traffic, write_golden
-from flows.engine.house import House
+from flows.engine.house import TURN_SECONDS, House
 from flows.engine.ingest import ingest
 from flows.engine.installation import Installation
 from flows.engine.line import adopt, open_cycle
@@ -77,14 +77,14 @@ class Demo:
         beside()
         threading.Thread(target=house.registry.aliases, args=(house.line,), daemon=True).start()  # makes its tables meanwhile
         adopt(house, base_ready(training, self.home.root), "ada")
-        for line in reconcile(house):
+        for line in reconcile(house, TURN_SECONDS):
             self.lap(line)
         crowd = Crowd(house.router.url(), receiver, self.home.token(house.line).read_text(), house.loop.line.served_model, Habits(), _SEED)
         self.lap(f"{_FIRST_TRAFFIC} requests of 200 users through {house.router.url()}; every answer becomes an OTLP trace")
         tally = crowd.ask_all(traffic(self.world, _FIRST_TRAFFIC, _SEED))
         self.lap(f"{tally.right} of {tally.asked} answers were right; users rate and sometimes correct them, reviewers label a sample")
         time.sleep(1.0)  # the router sends its traces every half second
-        ingest(house)
+        ingest(house, wait=TURN_SECONDS)  # the service may be at it
         cursor = house.datasets.cursor()
         self.lap(f"in the lake: {cursor.traces} traces, {cursor.feedback} pieces of feedback")
         return shop, house, crowd

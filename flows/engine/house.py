@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from contracts.cycle import Lease
@@ -42,6 +43,8 @@ from contracts.training import Choice, Cost, TrainingPlan
 from flows.core.views import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
 
 LEASE_SECONDS = 60.0
+TURN_SECONDS = 1.5 * LEASE_SECONDS
+"""For how long a person's command waits for its turn: longer than a lease outlives a holder that died on another machine."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,9 @@ def _boot(identity: str) -> str:
 
 
 @contextmanager
-def leased(house: House, name: str | None = None) -> Iterator[Lease]:
-    """The lease on the line, renewed while the block runs. Retryable while another living process holds it."""
-    lease = take(house, name or line_stream(house.line))
+def leased(house: House, name: str | None = None, wait: float = 0.0) -> Iterator[Lease]:
+    """The lease on the line, renewed while the block runs. Retryable while another living process holds it, for over `wait` seconds."""
+    lease = take(house, name or line_stream(house.line), wait)
     stop = threading.Event()
     keeper = threading.Thread(target=_keep, args=(house, lease, stop), daemon=True)
     if house.heartbeat:
@@ -137,8 +140,22 @@ def leased(house: House, name: str | None = None) -> Iterator[Lease]:
             house.ledger.release(lease)
 
 
-def take(house: House, name: str) -> Lease:
-    """Acquires a lease, at once where its holder is a dead process of this machine."""
+def take(house: House, name: str, wait: float = 0.0) -> Lease:
+    """Acquires a lease, at once where its holder is a dead process of this machine; tries again for `wait` seconds."""
+    until, told = house.clock.now() + timedelta(seconds=wait), False
+    while True:
+        try:
+            return _take(house, name)
+        except Retryable as error:
+            if house.clock.now() >= until:
+                raise
+            if not told:
+                house.progress(f"waits: {error}", 0, 0)
+            told = True
+            house.clock.sleep(0.2)
+
+
+def _take(house: House, name: str) -> Lease:
     lease = house.ledger.acquire(name, house.holder, LEASE_SECONDS, house.clock.now())
     current = house.ledger.holder(name) if lease is None else None
     if current is not None and _is_dead(current.holder):

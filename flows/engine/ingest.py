@@ -11,10 +11,11 @@ from contracts.ports import TraceSource
 from flows.engine.house import House, leased
 
 
-def ingest(house: House, sources: Sequence[TraceSource] | None = None) -> IngestReport:
-    """Everything that the sources hold now. A batch that the ledger knows counts as duplicates and is not read again."""
+def ingest(house: House, sources: Sequence[TraceSource] | None = None, wait: float = 0.0) -> IngestReport:
+    """Everything that the sources hold now. A batch that the ledger knows counts as duplicates and is not read again.
+    Retryable where another process ingests for this line, and still does after `wait` seconds."""
     total = IngestReport()
-    with leased(house, f"ingest/{house.line}") as lease:
+    with leased(house, f"ingest/{house.line}", wait) as lease:
         for source in house.sources if sources is None else sources:
             batches = list(source.batches())
             for number, batch in enumerate(batches, 1):

@@ -16,11 +16,12 @@ from flows.engine.rollout import step_route
 _HAS_CANDIDATE = {State.ACCEPTED, State.EVALUATED, State.VERDICT, State.REGISTERED, State.ROLLOUT_APPROVED, State.ROLLING}
 
 
-def reconcile(house: House) -> list[str]:
-    """What was repaired, in words. Where another process works on the line, only a rollback is carried out: it waits for nobody."""
+def reconcile(house: House, wait: float = 0.0) -> list[str]:
+    """What was repaired, in words. Where another process works on the line, and still does after `wait` seconds, only a rollback
+    is carried out: it waits for nobody."""
     said = go_back(house)
     try:
-        with leased(house):
+        with leased(house, wait=wait):
             return said + converge(house)
     except Retryable as error:
         return [*said, f"left alone: {error}"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from contracts.cycle import State
 from contracts.errors import Rejected, Retryable
 from flows.core.views import fold_line
 from flows.engine.advance import UNFORESEEN_TRIES, advance
-from flows.engine.house import take
+from flows.engine.house import LEASE_SECONDS, TURN_SECONDS, House, take
+from flows.engine.ingest import ingest
 from flows.engine.line import ask_cancel, ask_rollback, open_cycle
 from flows.engine.reconcile import reconcile
 from tests.simulation.town import Scenario, Town
@@ -55,8 +58,6 @@ def test_going_back_waits_for_nobody_who_holds_the_line() -> None:
     town = promoted()
     second = open_cycle(town.house, "next")
     lease = take(town.house, LINE)  # an evaluation that takes minutes
-    from dataclasses import replace
-
     person = replace(town.house, holder="somebody else")
     go_back(town)
     said = reconcile(person)
@@ -65,6 +66,26 @@ def test_going_back_waits_for_nobody_who_holds_the_line() -> None:
     town.ledger.release(lease)
     advance(second, town.house)
     assert town.house.cycle_view(second).state is State.SUPERSEDED
+
+
+def test_a_person_waits_for_a_turn_and_the_service_comes_back() -> None:
+    town = promoted()
+    busy = replace(town.house, holder="the service")
+    person = replace(town.house, holder="a person")
+    for act in (lambda wait: ingest(person, wait=wait), lambda wait: _mended(person, wait)):
+        for name in ("ingest/sim", LINE):
+            assert take(busy, name)  # for LEASE_SECONDS of the town's clock, and no more is heard of it
+        with pytest.raises(Retryable, match="being worked on by the service"):
+            act(0)
+        with pytest.raises(Retryable, match="being worked on by the service"):
+            act(LEASE_SECONDS / 2)
+        act(TURN_SECONDS)
+
+
+def _mended(house: House, wait: float) -> None:
+    said = reconcile(house, wait)
+    if said and said[-1].startswith("left alone"):
+        raise Retryable(said[-1])
 
 
 def test_a_registry_that_is_away_holds_up_neither_promotion_nor_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
