@@ -227,6 +227,11 @@ class Facts(Frozen):
     """Mean reward of the champion's most frequent answer to each probed prompt; what is missing from 1 is the room for training."""
     usual_error: float | None = None
     """Its standard error."""
+    policy_distance: float | None = None
+    """Of the logged answers from what the probed model says: how much oftener than by chance a logged answer is the least typical of
+    all answers to its prompt. 0: the model may have written them; 1: it never answers so."""
+    policy_distance_error: float | None = None
+    """Its standard error."""
 
 
 TrainingSet.model_rebuild()

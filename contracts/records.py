@@ -73,6 +73,7 @@ SAMPLES: tuple[Column, ...] = (
     Column("tier", "string", False, "the tier that decided"),
     Column("parts", "string", True, "JSON {scorer: score or null}"),
     Column("votes", "long", True, "ratings behind a feedback reward"),
+    Column("repeats", "long", True, "traces of the very same words that it stands for, itself included; else 1"),
     Column("trace", "string", False, "source/id of the trace; null for a probe's answer"),
     Column("user", "string", False, "pseudonym (salted hash) of whose word it rests on, for caps per person"),
     Column("origin", "string", True, "traffic | probe | correction"),

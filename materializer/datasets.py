@@ -238,9 +238,9 @@ class LakeDatasets:
             pairs=stored[0],
             prompts=stored[1],
             demonstrations=stored[2],
-            facts=measure(samples, prompts, pairs, shown, teachable(shown, every, snapshot.scorers, noise), noise, probe).model_copy(
-                update={"usable_prompts": len(usable)}
-            ),
+            facts=measure(
+                samples, prompts, pairs, shown, teachable(shown, every, snapshot.scorers, noise), noise, probe, answers
+            ).model_copy(update={"usable_prompts": len(usable)}),
             content=digest(list(stored)),
         )
 

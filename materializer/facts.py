@@ -10,6 +10,7 @@ import polars as pl
 from contracts.data import Facts, ProbeReport, ScorerVersion
 from contracts.records import Tier
 from materializer.belief import MOST_VOTES
+from materializer.distance import policy_distance
 from materializer.pairs import Pairs
 
 _LEAST_COMPARED = 20
@@ -53,8 +54,10 @@ def measure(
     teachable: int,
     noise: float | None,
     probe: ProbeReport | None,
+    answers: pl.DataFrame,
 ) -> Facts:
-    """All facts of one training set."""
+    """All facts of one training set. `answers`: the probe's, records.SAMPLES."""
+    distance, error = policy_distance(samples, answers, prompts)
     by_tier = dict(pairs.frame.group_by("tier").len().sort("tier").iter_rows())
     return Facts(
         pairs=len(pairs.frame),
@@ -73,4 +76,6 @@ def measure(
         off_policy=off_policy(pairs.own),
         usual_reward=probe.usual_reward if probe else None,
         usual_error=probe.usual_error if probe else None,
+        policy_distance=distance,
+        policy_distance_error=error,
     )

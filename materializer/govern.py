@@ -18,7 +18,7 @@ class Governed:
     """Traces that may be used, and the account of the others."""
 
     used: pl.DataFrame
-    """Columns of records.TRACES; one row per distinct (messages, answer): the first one."""
+    """Columns of records.TRACES, and `repeats`; one row per distinct (messages, answer): the first of so many."""
     merged: pl.DataFrame
     """source, id, keeper_source, keeper_id: every admitted trace and the equal one that stands for it (often itself)."""
     out: dict[str, int]
@@ -30,7 +30,7 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
     judged = traces.with_columns(_reason(settings).alias("reason"))
     admitted = judged.filter(pl.col("reason").is_null()).drop("reason").sort("time", "source", "id")
     first = [pl.col(key).first().over("messages", "answer").alias(f"keeper_{key}") for key in ("source", "id")]
-    merged = admitted.with_columns(first)
+    merged = admitted.with_columns(first).with_columns(pl.len().over("messages", "answer").cast(pl.Int64).alias("repeats"))
     stands = (pl.col("source") == pl.col("keeper_source")) & (pl.col("id") == pl.col("keeper_id"))
     used = merged.filter(stands).drop("keeper_source", "keeper_id")
     out = dict(judged.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason").iter_rows())

@@ -139,6 +139,7 @@ def _sample(row: dict[str, Any], answer: str, label: Label, origin: str, person:
         "tier": label.tier.value if label.tier else None,
         "parts": label.parts_json,
         "votes": label.votes,
+        "repeats": row["repeats"] if origin == "traffic" else 1,
         "trace": f"{row['source']}/{row['id']}",
         "user": person,
         "origin": origin,

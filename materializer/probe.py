@@ -83,6 +83,7 @@ def _score(answered: Sequence[tuple[Mapping[str, Any], str]], panel: Panel) -> l
             "tier": label.tier.value if label.tier else None,
             "parts": label.parts_json,
             "votes": 0,
+            "repeats": 1,
             "trace": None,
             "user": None,
             "origin": "probe",
@@ -119,7 +120,13 @@ def usual(answers: pl.DataFrame, prompts: pl.DataFrame) -> tuple[float | None, f
     counted = scored.group_by("prompt_id", "answer").agg(pl.len(), pl.col("reward").mean())
     most = counted.filter(pl.col("len") == pl.col("len").max().over("prompt_id"))
     rewards = most.group_by("prompt_id").agg(pl.col("reward").mean()).sort("prompt_id")
-    unbiased = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))["prompt_id"].to_list()
-    alone = rewards.filter(pl.col("prompt_id").is_in(unbiased))
-    found = (alone if len(alone) >= _LEAST_UNBIASED else rewards)["reward"].to_list()
+    found = unbiased(rewards, prompts, _LEAST_UNBIASED)["reward"].to_list()
     return (fmean(found), pstdev(found) / math.sqrt(len(found))) if found else (None, None)
+
+
+def unbiased(rows: pl.DataFrame, prompts: pl.DataFrame, least: int) -> pl.DataFrame:
+    """The rows (one per `prompt_id`) of prompts whose reference says nothing of an answer of the model, where those are `least` or
+    more; else all. A prompt that has its reference from a correction was answered wrong when it was logged."""
+    fair = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))["prompt_id"].to_list()
+    alone = rows.filter(pl.col("prompt_id").is_in(fair))
+    return alone if len(alone) >= least else rows

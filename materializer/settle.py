@@ -67,6 +67,7 @@ def _together(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "reward": _mean([(row["reward"], n) for row, n in zip(rows, votes, strict=True)]),
         "parts": json.dumps(mean, sort_keys=True, separators=(",", ":")),
         "votes": sum(votes),
+        "repeats": sum(row["repeats"] for row in rows),
         "user": min(users, default=None),
         "model_version": min(versions, default=None),
     }

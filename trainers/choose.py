@@ -21,6 +21,8 @@ from trainers.recipes import GRPORecipe, complete
 
 MIN_GAIN = 0.02
 """Smaller gains are not worth a training run, and no holdout of usual size could show them."""
+OFF_POLICY = 0.5
+"""Share of others' answers, and distance of the logged answers from the model's own, above which pairs teach what the model never says."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +161,19 @@ def _room_evidence(case: Case) -> str:
     return "usual reward not measured" if usual is None else f"the champion's usual answers earn {usual:.3f} of 1, give or take {error:.3f}"
 
 
+def _off_policy(case: Case) -> bool:
+    """Whether most of the pairs' answers are somebody else's, or the logged answers are beyond doubt unlike the model's own."""
+    facts = case.facts
+    least = None if facts.policy_distance is None else facts.policy_distance - 2.0 * (facts.policy_distance_error or 0.0)
+    return (facts.off_policy is not None and facts.off_policy > OFF_POLICY) or (least is not None and least > OFF_POLICY)
+
+
 def _off_policy_evidence(case: Case) -> str:
-    share = case.facts.off_policy
-    return "not measured" if share is None else f"{share:.0%} of the pairs' answers were not written by the start model"
+    share, distance = case.facts.off_policy, case.facts.policy_distance
+    pairs = "no pairs" if share is None else f"{share:.0%} of the pairs' answers were not written by this line"
+    error = case.facts.policy_distance_error or 0.0
+    far = "not measured" if distance is None else f"{max(distance, 0.0):.0%} of the logged ones, give or take {error:.0%}"
+    return f"{pairs}; unlike anything that the model says: {far}"
 
 
 def _margin(have: float, need: float, what: str) -> str:
@@ -287,10 +299,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "off-policy pairs",
         (),
-        lambda case: case.facts.off_policy is not None and case.facts.off_policy > 0.5,
+        _off_policy,
         _off_policy_evidence,
-        "DPO needs its SFT share: plain DPO on others' answers tends to lower both",
-        "pairs are mostly the model's own answers",
+        "DPO needs its SFT share: plain DPO on answers unlike the model's own tends to lower both",
+        "pairs are mostly the model's own answers, or like them",
         lambda _: "",
     ),
 )

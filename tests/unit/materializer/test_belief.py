@@ -26,7 +26,16 @@ SCORERS = tuple(
 
 def samples(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     """Samples from (prompt, answer, reward, tier, votes, slice, origin), with defaults."""
-    base = {"tier": "feedback", "votes": 1, "slice": "s", "origin": "traffic", "user": None, "trace": None, "model_version": None}
+    base = {
+        "tier": "feedback",
+        "votes": 1,
+        "repeats": 1,
+        "slice": "s",
+        "origin": "traffic",
+        "user": None,
+        "trace": None,
+        "model_version": None,
+    }
     full = []
     for i, row in enumerate(rows):
         made = base | {"prompt_id": f"p{i}", "answer": f"a{i}"} | row

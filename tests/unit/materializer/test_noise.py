@@ -25,7 +25,7 @@ def rated(rows: list[tuple[list[float], float]]) -> pl.DataFrame:
     return frame_of(
         [
             base
-            | {"prompt_id": f"p{i}", "answer": "a", "trace": f"t{i}", "votes": len(votes)}
+            | {"prompt_id": f"p{i}", "answer": "a", "trace": f"t{i}", "votes": len(votes), "repeats": 1}
             | {"parts": json.dumps({"f": sum(votes) / len(votes), "v": proof})}
             for i, (votes, proof) in enumerate(rows)
         ],

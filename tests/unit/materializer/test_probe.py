@@ -16,7 +16,7 @@ Draws = dict[str, Sequence[tuple[str, float | None]]]
 
 def answers(draws: Draws) -> pl.DataFrame:
     """records.SAMPLES of a probe: prompt -> (answer, reward) of each draw."""
-    base = {"prompt": "[]", "tier": "verifiable", "parts": "{}", "votes": 0, "trace": None, "user": None, "origin": "probe"}
+    base = {"prompt": "[]", "tier": "verifiable", "parts": "{}", "votes": 0, "repeats": 1, "trace": None, "user": None, "origin": "probe"}
     none = {"model_version": None, "slice": None}
     found = [(prompt, text, reward) for prompt, drawn in draws.items() for text, reward in drawn]
     return frame_of([base | none | {"prompt_id": p, "answer": text, "reward": reward} for p, text, reward in found], SAMPLES)

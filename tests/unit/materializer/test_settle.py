@@ -61,7 +61,7 @@ def samples(rows: Sequence[tuple[str, float, str]]) -> pl.DataFrame:
     parts = {"verifiable": "v", "feedback": "f"}
     return frame_of(
         [
-            base | {"answer": a, "reward": r, "tier": t, "trace": str(i), "parts": json.dumps({parts[t]: r})}
+            base | {"repeats": 1, "answer": a, "reward": r, "tier": t, "trace": str(i), "parts": json.dumps({parts[t]: r})}
             for i, (a, r, t) in enumerate(rows)
         ],
         SAMPLES,

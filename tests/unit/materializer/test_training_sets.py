@@ -192,6 +192,7 @@ def test_pairs_keep_their_rules(rows: list[dict[str, Any]], noise: float | None,
             "prompt": "[]",
             "slice": None,
             "trace": str(index),
+            "repeats": 1,
             "model_version": None,
             "parts": json.dumps({"v" if row["tier"] == "verifiable" else "f": row["reward"]}),
         }
@@ -220,6 +221,7 @@ def test_a_margin_that_comes_from_a_scorer_of_one_side_only_does_not_count() -> 
         "prompt": "[]",
         "tier": "verifiable",
         "votes": 0,
+        "repeats": 1,
         "user": None,
         "origin": "probe",
         "model_version": None,
@@ -235,7 +237,7 @@ def test_a_margin_that_comes_from_a_scorer_of_one_side_only_does_not_count() -> 
 
 
 def test_a_logged_answer_is_the_lines_own_only_where_the_router_says_so() -> None:
-    row = {"prompt_id": "p", "prompt": "[]", "tier": "verifiable", "votes": 0, "user": None, "slice": None, "trace": None}
+    row = {"prompt_id": "p", "prompt": "[]", "tier": "verifiable", "votes": 0, "repeats": 1, "user": None, "slice": None, "trace": None}
     traffic = row | {"origin": "traffic", "parts": '{"v": 1.0}'}
     rows = [
         traffic | {"answer": "x", "reward": 1.0, "model_version": "v-1"},

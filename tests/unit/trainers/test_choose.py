@@ -46,6 +46,19 @@ def test_the_order_of_methods_decides_where_both_would_do() -> None:
     assert "would do too" in pick(facts()).reason
 
 
+@pytest.mark.parametrize(
+    ("share", "distance", "error", "holds"),
+    [(0.6, None, None, True), (0.2, 0.9, 0.1, True), (0.2, 0.9, 0.3, False), (0.2, -0.2, 0.0, False), (None, None, None, False)],
+)
+def test_pairs_unlike_the_models_own_answers_are_said_to_be_so(
+    share: float | None, distance: float | None, error: float | None, holds: bool
+) -> None:
+    found = facts(off_policy=share, policy_distance=distance, policy_distance_error=error)
+    (row,) = (row for row in pick(found).rules if row.rule == "off-policy pairs")
+    assert row.holds == holds
+    assert (distance == 0.9) == ("90% of the logged ones" in row.evidence)
+
+
 def test_answers_that_the_model_gives_already_are_not_worth_imitating() -> None:
     known = facts(teachable=3)
     assert pick(known, methods=("sft",)).method == Method.NONE
@@ -128,6 +141,8 @@ usual: dict[str, Any] = {
     "usual_reward": share,
     "usual_error": st.none() | st.floats(0, 0.5),
     "usable_prompts": st.none() | st.integers(0, 50),
+    "policy_distance": st.none() | st.floats(-0.5, 1),
+    "policy_distance_error": st.none() | st.floats(0, 0.5),
 }
 any_facts = st.builds(
     lambda clean, other, **rest: Facts(
