@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from contracts.model import model_ref
 from contracts.training import Attempt, JobSpec, JobState, JobStatus, Method, TrainingPlan
 from local.executor import LocalExecutor
 from rewards.panel import build_panel
+from tests.unit.trainers.judge import SOURCE, Judge, install, judging
 from trainers.code import code_digest
 from trainers.trl import DPO, GRPO, SFT
 
@@ -77,7 +80,9 @@ class Workshop:
         self.demonstrations = store(self.artifacts, folder / "demonstrations.parquet", told)
         self.prompts = store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n})
 
-    def plan(self, method: Method, **changes: Any) -> TrainingPlan:
+    def plan(
+        self, method: Method, rewards: Sequence[RewardSettings] = (RewardSettings(name="exact_match"),), **changes: Any
+    ) -> TrainingPlan:
         trainer = TRAINERS[method]
         small = {"micro_batch": 4, "warmup_steps": 0, "learning_rate": 1e-3, "gradient_checkpointing": False, "save_every": 1}
         pairs = {"batch": 8, "max_length": 48}
@@ -94,7 +99,8 @@ class Workshop:
             method=method,
             recipe=trainer.recipe({**small, **own, **changes}),
             seed=3,
-            scorers=build_panel([RewardSettings(name="exact_match")]).versions,
+            scorers=build_panel(rewards).versions,
+            scorer_options={reward.name: reward.options for reward in rewards if reward.options},
             code=code_digest(),
         )
 
@@ -126,3 +132,26 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def workshop(tmp_path: Path, tiny_model: Path) -> Workshop:
     return Workshop(tmp_path, tiny_model)
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    with judging() as found:
+        yield found
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of installed distributions, for this process and those that it starts; in it the scorer that asks the judge."""
+    folder = tmp_path / "site"
+    install(folder, "1.0")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+    yield folder
+    sys.modules.pop(SOURCE.stem, None)
+
+
+@pytest.fixture
+def judged(judge: Judge, site: Path) -> tuple[RewardSettings, ...]:
+    """A loop file's rewards: the scorer that asks the judge, and no other."""
+    return (RewardSettings(name=SOURCE.stem, options={"port": judge.server_port}),)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from contracts.training import Attempt, JobSpec, Method
+from trainers.nemo import NemoGRPO
 from trainers.nemo_keys import Tree, shipped
 
+ROOT = Path(__file__).resolve().parents[4]
 STUB = Path(__file__).with_name("stub")
 
 
@@ -42,3 +46,19 @@ def stub_path(monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     return STUB
+
+
+@pytest.fixture
+def job(workshop: Any, release_folder: Path) -> Callable[..., JobSpec]:
+    """A job on the stand-in. `changes` are the recipe's, and `rewards`."""
+
+    def make(stub: str = "", seconds: float = 0.0, timeout: float = 3000.0, **changes: Any) -> JobSpec:
+        small = {"steps": 4, "save_every": 2, "prompts_per_step": 4, "generations": 2, "micro_batch": 4}
+        nemo = {"max_prompt": 32, **changes.pop("nemo", {})}
+        plan = workshop.plan(Method.GRPO, **{**small, **changes, "nemo": nemo})
+        spec = NemoGRPO().job(plan, Attempt(number=1, timeout=timeout, gpus=1))
+        paths = os.pathsep.join(filter(None, [str(release_folder), str(ROOT), os.environ.get("PYTHONPATH")]))
+        more = {"RATCHET_NEMO_RL": str(release_folder), "PYTHONPATH": paths, "STUB": stub, "STUB_SECONDS": str(seconds)}
+        return spec.model_copy(update={"environment": spec.environment | more | {"RAY_USAGE_STATS_ENABLED": "0"}})
+
+    return make

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,9 @@ import pytest
 
 from contracts.exits import Outcome
 from contracts.manifest import verify_manifest
-from contracts.training import Attempt, Checkpoint, JobSpec, JobState, Method, ResumePoint
-from trainers.nemo import NemoGRPO
+from contracts.training import Checkpoint, JobSpec, JobState, ResumePoint
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[4]
-
-
-@pytest.fixture
-def job(workshop: Any, release_folder: Path) -> Callable[..., JobSpec]:
-    def make(stub: str = "", seconds: float = 0.0, timeout: float = 3000.0, **changes: Any) -> JobSpec:
-        small = {"steps": 4, "save_every": 2, "prompts_per_step": 4, "generations": 2, "micro_batch": 4}
-        nemo = {"max_prompt": 32, **changes.pop("nemo", {})}
-        plan = workshop.plan(Method.GRPO, **{**small, **changes, "nemo": nemo})
-        spec = NemoGRPO().job(plan, Attempt(number=1, timeout=timeout, gpus=1))
-        paths = os.pathsep.join([str(release_folder), str(ROOT)])
-        more = {"RATCHET_NEMO_RL": str(release_folder), "PYTHONPATH": paths, "STUB": stub, "STUB_SECONDS": str(seconds)}
-        return spec.model_copy(update={"environment": spec.environment | more | {"RAY_USAGE_STATS_ENABLED": "0"}})
-
-    return make
 
 
 def pinned(workshop: Any, spec: JobSpec) -> ResumePoint:

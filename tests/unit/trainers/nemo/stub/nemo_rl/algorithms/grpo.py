@@ -42,7 +42,7 @@ def grpo_train(config: dict[str, Any], rows: Any, process: Any, tokenizer: Any, 
         if (step - 1) // max(1, per_epoch) >= grpo["max_num_epochs"] or not per_epoch:
             return
         data = [process(rows[i % len(rows)], None, tokenizer, config["data"]["max_input_seq_length"], i) for i in range(step, step + size)]
-        reward = _reward(env, data, random.Random(step), grpo["num_generations_per_prompt"])
+        reward = _reward(env, data, random.Random(step), grpo["num_generations_per_prompt"], folder.parent.parent / "answers.jsonl")
         shift += 1e-3
         time.sleep(float(os.environ.get("STUB_SECONDS", "0")))
         if os.environ.get("STUB") == "raise" and step == 2:
@@ -58,7 +58,8 @@ def grpo_train(config: dict[str, Any], rows: Any, process: Any, tokenizer: Any, 
             return
 
 
-def _reward(env: Any, data: list[dict[str, Any]], chance: random.Random, generations: int) -> float:
+def _reward(env: Any, data: list[dict[str, Any]], chance: random.Random, generations: int, told: Path) -> float:
+    """A step's mean reward; each answer's own goes to `told`, for whoever wants to look."""
     if env is None:
         return 0.5
     logs, known = [], []
@@ -68,7 +69,11 @@ def _reward(env: Any, data: list[dict[str, Any]], chance: random.Random, generat
                 [{"role": "user", "content": datum["message_log"][0]["content"]}, {"role": "assistant", "content": chance.choice(WORDS)}]
             )
             known.append(datum["extra_env_info"])
-    return float(ray.get(env.step.remote(logs, known)).rewards.mean())
+    rewards = ray.get(env.step.remote(logs, known)).rewards
+    with told.open("a") as file:
+        for log, reward in zip(logs, rewards.tolist(), strict=True):
+            file.write(json.dumps({"prompt": log[0]["content"], "answer": log[1]["content"], "reward": reward}) + "\n")
+    return float(rewards.mean())
 
 
 def _shift(step: Path) -> float:

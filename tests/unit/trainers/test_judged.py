@@ -1,0 +1,189 @@
+"""A scorer from another distribution that asks a judge over HTTP: where the judge fails, no answer is the worse for it. Here on TRL."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import Permanent, Retryable
+from contracts.exits import Outcome
+from contracts.ids import digest_file
+from contracts.loop import RewardSettings
+from contracts.training import JobSpec, Method
+from rewards.panel import Panel, build_panel, planned_panel
+from tests.unit.trainers.judge import DISTRIBUTION, SCORES, SOURCE, WAYS, Judge, install
+from trainers.inside import scored
+from trainers.inside.events import Events
+from trainers.inside.job import Job
+from trainers.recipes import GRPORecipe
+
+GROUPS, ANSWERS = 4, 8
+
+
+def asking(words: Sequence[str], prompt: str = "one up") -> list[dict[str, Any]]:
+    return [{"prompt": [{"role": "user", "content": prompt}], "answer": word, "reference": None} for word in words]
+
+
+def score(panel: Panel, words: Sequence[str], prompt: str = "one up") -> list[float | None]:
+    return panel.score_unseen(asking(words, prompt))
+
+
+def test_however_the_judge_fails_the_answer_is_not_scored(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
+    quick = RewardSettings(name=judged[0].name, options={**judged[0].options, "timeout": 1.0})
+    panel = build_panel([quick])
+    words = [*SCORES, "down", "left", "right", "four", "five", "six"]
+    for prompt in ("one up", "two up", "three up"):
+        assert score(panel, words, prompt) == [*SCORES.values(), *[None] * 6]
+    assert judge.failed == set(WAYS), "it has failed in every way there is"
+
+
+def test_a_judge_that_is_down_is_asked_again(judge: Judge, judged: tuple[RewardSettings, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scored, "PAUSES", (0.0, 0.0))
+    panel, samples = build_panel(judged), asking(["yes", "no", "down"])
+    judge.away = 6
+    assert scored.scored(panel.score_unseen, samples) == [1.0, 0.0, None]
+    judge.away = 9
+    with pytest.raises(Retryable, match="every scorer abstained on all 3 answers"):
+        scored.scored(panel.score_unseen, samples)
+    assert scored.scored(panel.score_unseen, samples) == [1.0, 0.0, None]
+
+
+def test_a_judge_that_nobody_runs_any_more_scores_nothing(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
+    panel = build_panel(judged)
+    judge.shutdown()
+    judge.server_close()
+    assert score(panel, ["yes", "no"]) == [None, None]
+
+
+def test_a_plan_pins_the_scorer_as_it_is_installed(workshop: Any, site: Path, judged: tuple[RewardSettings, ...]) -> None:
+    plan = workshop.plan(Method.GRPO, judged)
+    (pinned,) = plan.scorers
+    module = site / SOURCE.name
+    assert (pinned.name, pinned.distribution, pinned.version, pinned.code) == (SOURCE.stem, DISTRIBUTION, "1.0", digest_file(module))
+    record = dict(line.split(",")[:2] for line in next(site.glob("*.dist-info/RECORD")).read_text().splitlines())
+    recorded = base64.urlsafe_b64decode(record[module.name].removeprefix("sha256=") + "=").hex()
+    assert pinned.code == recorded, "what the wheel's own record says"
+    assert score(planned_panel(plan), ["yes", "no"]) == [1.0, 0.0]
+    install(site, "1.1", more="\n# judged otherwise\n")
+    with pytest.raises(Permanent, match=rf"{DISTRIBUTION} 1\.1, .* in the plan \({DISTRIBUTION} 1\.0, {pinned.code[:12]}\)"):
+        planned_panel(plan)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.slow
+def test_a_job_refuses_to_score_with_what_was_not_planned(
+    workshop: Any, judge: Judge, site: Path, judged: tuple[RewardSettings, ...], gone: bool
+) -> None:
+    spec = workshop.spec(workshop.plan(Method.GRPO, judged, steps=2))
+    if gone:
+        shutil.rmtree(next(site.glob("*.dist-info")))
+    else:
+        install(site, "1.1", more="\n# judged otherwise\n")
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.PERMANENT
+    assert ("no reward 'judged_over_http' is installed" if gone else f"other code here ({DISTRIBUTION} 1.1") in status.reason
+    assert not judge.asked
+
+
+def told(workshop: Any, spec: JobSpec, figure: str) -> list[float]:
+    return [event.data[figure] for event in workshop.executor.events(spec.name) if event.kind == "progress"]
+
+
+def mean(scores: Sequence[float]) -> float:
+    return sum(scores) / len(scores)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_what_the_judge_failed_on(workshop: Any, judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
+    """The first step finds the judge down altogether, is asked again after the first pause, and goes on."""
+    judge.away = GROUPS * ANSWERS
+    spec = workshop.spec(workshop.plan(Method.GRPO, judged, steps=2, prompts_per_step=GROUPS, generations=ANSWERS))
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert (status.outcome, status.step) == (Outcome.DONE, 2), (status, workshop.log(spec))
+    assert not judge.away
+    assert len(judge.asked) == 2 * GROUPS * ANSWERS
+    steps = [[score for _, score in judge.asked[at : at + GROUPS * ANSWERS]] for at in (0, GROUPS * ANSWERS)]
+    for own, reward in zip(steps, told(workshop, spec, "reward"), strict=True):
+        known = [score for score in own if score is not None]
+        assert 0 < len(known) < len(own)
+        assert reward == pytest.approx(mean(known), abs=1e-5)
+        assert reward > mean([score or 0.0 for score in own]) + 0.05, "as if those had been wrong"
+
+
+class Step:
+    """One step's answers and what becomes of them, in the very trainer that a job runs, made in this process."""
+
+    def __init__(self, workshop: Any, rewards: Sequence[RewardSettings]) -> None:
+        import torch
+
+        from trainers.inside import grpo, training
+
+        small = {"steps": 1, "prompts_per_step": GROUPS, "generations": ANSWERS, "micro_batch": GROUPS * ANSWERS, "max_completion": 3}
+        plan = workshop.plan(Method.GRPO, rewards, beta=0.0, **small)
+        run = workshop.executor.folders.lay_out(workshop.spec(plan), workshop.artifacts)
+        job = Job(run, plan, 1, 1, 0, Events(run / "events.jsonl", 1, 1))
+        self.trainer = grpo.build(job, training.arguments(job, job.recipe(GRPORecipe)))
+        self.trainer.current_gradient_accumulation_steps = 1
+        self.trainer.model.train()
+        self.rows = next(iter(self.trainer.get_train_dataloader()))
+        self.panel = self.trainer.reward_funcs[0]
+        self.scores: list[float | None] = []
+        self.torch = torch
+
+    def sampled(self, instead: float | None = None) -> dict[str, Any]:
+        """The same answers whenever it is called, with their advantages; those that nobody scored have the reward `instead`."""
+
+        def reward(**given: Any) -> list[float | None]:
+            self.scores = self.scores or self.panel(**given)
+            return [instead if score is None else score for score in self.scores]
+
+        self.trainer.reward_funcs = [reward]
+        self.torch.manual_seed(5)
+        made: dict[str, Any] = self.trainer._generate_and_score_completions(self.rows)
+        return made
+
+    def gradient(self, made: dict[str, Any]) -> Any:
+        self.trainer.model.zero_grad()
+        self.trainer.compute_loss(self.trainer.model, made).backward()
+        return self.torch.cat([weight.grad.flatten() for weight in self.trainer.model.parameters()])
+
+    def without(self, made: dict[str, Any], counted: bool) -> dict[str, Any]:
+        """The step as if the unscored answers had never been sampled; `counted`: but for their tokens, which the loss is divided by."""
+        keep = self.torch.tensor([score is not None for score in self.scores])
+        rest = {name: value[keep] if getattr(value, "shape", (0,))[:1] == keep.shape else value for name, value in made.items()}
+        return rest if counted else rest | {"num_items_in_batch": rest["completion_mask"].sum()}
+
+
+@pytest.mark.slow
+def test_an_unscored_answer_has_no_share_in_the_gradient(workshop: Any, judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
+    """Only its tokens remain in what the loss is divided by, as an answer's with the mean reward would."""
+    step = Step(workshop, judged)
+    made, wrong = step.sampled(), step.sampled(instead=0.0)
+    assert made["completion_ids"].equal(wrong["completion_ids"]), "the same answers"
+    groups = [step.scores[at : at + ANSWERS] for at in range(0, GROUPS * ANSWERS, ANSWERS)]
+    assert sum(None in group for group in groups) == GROUPS
+    torch = step.torch
+    for number, group in enumerate(groups):
+        known = torch.tensor([score for score in group if score is not None])
+        alone = iter((known - known.mean()) / (known.std() + 1e-4) if len(known) > 1 else [0.0])
+        expected = [0.0 if score is None else float(next(alone)) for score in group]
+        assert made["advantages"][number * ANSWERS :][:ANSWERS].tolist() == pytest.approx(expected, abs=1e-5)
+    unscored = torch.tensor([score is None for score in step.scores])
+    assert made["advantages"][unscored].abs().max() == 0.0
+    assert wrong["advantages"][unscored].min() < -0.5, "a nought would have been a verdict"
+
+    whole, least = step.gradient(made), 1e-3
+    size = whole.norm()
+    assert size > least
+    assert (whole - step.gradient(step.without(made, counted=True))).norm() < 1e-4 * size
+    tokens, kept = made["num_items_in_batch"], step.without(made, counted=False)["num_items_in_batch"]
+    assert kept < tokens
+    assert (whole * (tokens / kept) - step.gradient(step.without(made, counted=False))).norm() < 1e-4 * size
+    assert (whole - step.gradient(wrong)).norm() > 0.1 * size
