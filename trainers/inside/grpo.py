@@ -15,7 +15,7 @@ from typing import Any
 from contracts.errors import Permanent
 from trainers.inside.job import Job
 from trainers.inside.scored import scored
-from trainers.inside.training import lora, main
+from trainers.inside.training import ABSTAINED, lora, main
 from trainers.recipes import GRPORecipe
 
 
@@ -45,12 +45,15 @@ def reward_function(job: Job) -> Any:
 
     panel = planned_panel(job.plan)
 
-    def reward(prompts: Any, completions: Any, reference: Any, **_: Any) -> list[float | None]:
+    def reward(prompts: Any, completions: Any, reference: Any, log_metric: Any = None, **_: Any) -> list[float | None]:
         samples = [
             {"prompt": prompt, "answer": completion[0]["content"], "reference": right}
             for prompt, completion, right in zip(prompts, completions, reference, strict=True)
         ]
-        return scored(panel.score_unseen, samples)
+        rewards = scored(panel.score_unseen, samples)
+        if log_metric is not None:
+            log_metric(ABSTAINED, sum(score is None for score in rewards) / len(rewards))
+        return rewards
 
     return reward
 

@@ -25,6 +25,8 @@ from trainers.inside import checkpoints, parallel
 from trainers.inside.job import Job, Result, here
 from trainers.recipes import Recipe, adjusted
 
+ABSTAINED = "abstained"
+"""Share of a step's answers on which every scorer abstained; the library is told of it under this name."""
 FIGURES = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -34,6 +36,7 @@ FIGURES = {
     "reward": "reward",
     "reward_std": "reward_std",
     "frac_reward_zero_std": "groups_without_signal",
+    ABSTAINED: "abstained",
     "completions/mean_length": "answer_tokens",
     "rewards/chosen": "chosen_reward",
     "rewards/accuracies": "pairs_in_order",

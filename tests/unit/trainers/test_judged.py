@@ -110,6 +110,7 @@ def test_a_run_goes_on_without_what_the_judge_failed_on(workshop: Any, judge: Ju
     assert not judge.away
     assert len(judge.asked) == 2 * GROUPS * ANSWERS
     steps = [[score for _, score in judge.asked[at : at + GROUPS * ANSWERS]] for at in (0, GROUPS * ANSWERS)]
+    assert told(workshop, spec, "abstained") == pytest.approx([own.count(None) / len(own) for own in steps])
     for own, reward in zip(steps, told(workshop, spec, "reward"), strict=True):
         known = [score for score in own if score is not None]
         assert 0 < len(known) < len(own)
