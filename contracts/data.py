@@ -107,7 +107,7 @@ class ScorerVersion(Frozen):
     distribution: str
     version: str
     code: Digest
-    """Of the module's source, so that a job can refuse a mismatch."""
+    """Of the scorer's whole package (rewards/installed.py), so that a job can refuse a mismatch."""
     tier: Tier
     weight: float
 

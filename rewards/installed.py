@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from importlib.metadata import EntryPoint, entry_points
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from contracts.errors import ConfigError
-from contracts.ids import Digest, digest_file
+from contracts.ids import Digest, digest, digest_file
 from rewards.options import nearest
 
 GROUP = "ratchet.rewards"
@@ -34,11 +35,20 @@ def load(name: str) -> tuple[type[Any], EntryPoint]:
 
 
 def identify(kind: type[Any], entry: EntryPoint) -> tuple[str, str, Digest]:
-    """(distribution, version, digest of the source of the module that defines the scorer)."""
+    """(distribution, version, digest of the code that scores: the outermost package around the scorer's module, with prompts and rubrics
+    that lie in it; of a module in no package, its source). The same for a wheel and for an editable install."""
     source = inspect.getsourcefile(kind)
     if source is None:
         raise ConfigError(f"reward {entry.name!r}: the source of {kind.__module__} cannot be read, so its version cannot be pinned")
-    return *_distribution(entry), digest_file(Path(source))
+    return *_distribution(entry), _code(Path(source).resolve())
+
+
+def _code(source: Path) -> Digest:
+    packages = list(takewhile(lambda folder: (folder / "__init__.py").is_file(), source.parents))
+    if not packages:
+        return digest_file(source)
+    files = (path for path in sorted(packages[-1].rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+    return digest([[path.relative_to(packages[-1]).as_posix(), digest_file(path)] for path in files])
 
 
 def _distribution(entry: EntryPoint) -> tuple[str, str]:

@@ -159,7 +159,7 @@ def planned_panel(plan: TrainingPlan) -> Panel:
         scorer = _build(planned.name, plan.scorer_options.get(planned.name, {}), planned.tier, planned.weight)
         if not _for_unseen(scorer):
             continue
-        if scorer.version.code != planned.code:
+        if _pin(scorer.version) != _pin(planned):
             raise Permanent(
                 f"reward {planned.name!r} has other code here ({_code(scorer.version)}) than in the plan ({_code(planned)}); "
                 "install the planned version, or plan again"
@@ -168,6 +168,10 @@ def planned_panel(plan: TrainingPlan) -> Panel:
     if not scorers:
         raise Permanent("the plan names no reward that scores unseen answers; add one to the loop file and plan again")
     return Panel(scorers)
+
+
+def _pin(version: ScorerVersion) -> tuple[str, str, str]:
+    return version.distribution, version.version, version.code
 
 
 def _code(version: ScorerVersion) -> str:

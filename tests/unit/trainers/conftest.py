@@ -148,7 +148,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
     yield folder
-    sys.modules.pop(SOURCE.stem, None)
+    for name in [name for name in sys.modules if name.partition(".")[0] in (SOURCE.stem, "example_judge")]:
+        del sys.modules[name]
 
 
 @pytest.fixture

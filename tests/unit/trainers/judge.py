@@ -127,5 +127,17 @@ def install(site: Path, version: str, more: str = "") -> Path:
     return module
 
 
+def install_package(site: Path, version: str, rubric: str) -> None:
+    """The same scorer as a package that holds a rubric beside it."""
+    install(site, version)
+    package = site / "example_judge"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (site / SOURCE.name).rename(package / SOURCE.name)
+    (package / "rubric.txt").write_text(rubric)
+    (info,) = site.glob("*.dist-info")
+    (info / "entry_points.txt").write_text(f"[ratchet.rewards]\n{SOURCE.stem} = example_judge.{SOURCE.stem}:JudgedOverHttp\n")
+
+
 def _hash(path: Path) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()

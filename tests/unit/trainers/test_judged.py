@@ -16,7 +16,7 @@ from contracts.ids import digest_file
 from contracts.loop import RewardSettings
 from contracts.training import JobSpec, Method
 from rewards.panel import Panel, build_panel, planned_panel
-from tests.unit.trainers.judge import DISTRIBUTION, SCORES, SOURCE, WAYS, Judge, install
+from tests.unit.trainers.judge import DISTRIBUTION, SCORES, SOURCE, WAYS, Judge, install, install_package
 from trainers.inside import scored
 from trainers.inside.events import Events
 from trainers.inside.job import Job
@@ -71,6 +71,19 @@ def test_a_plan_pins_the_scorer_as_it_is_installed(workshop: Any, site: Path, ju
     assert score(planned_panel(plan), ["yes", "no"]) == [1.0, 0.0]
     install(site, "1.1", more="\n# judged otherwise\n")
     with pytest.raises(Permanent, match=rf"{DISTRIBUTION} 1\.1, .* in the plan \({DISTRIBUTION} 1\.0, {pinned.code[:12]}\)"):
+        planned_panel(plan)
+
+
+@pytest.mark.parametrize(("version", "rubric"), [("1.0", "be mild"), ("1.1", "be strict")])
+def test_a_plan_pins_what_lies_beside_the_scorer_too(
+    workshop: Any, site: Path, judged: tuple[RewardSettings, ...], version: str, rubric: str
+) -> None:
+    """Another rubric under the same version, and another version of the same code: neither is what was planned."""
+    install_package(site, "1.0", "be strict")
+    plan = workshop.plan(Method.GRPO, judged)
+    assert score(planned_panel(plan), ["yes", "no"]) == [1.0, 0.0]
+    install_package(site, version, rubric)
+    with pytest.raises(Permanent, match="plan again"):
         planned_panel(plan)
 
 
