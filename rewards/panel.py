@@ -41,6 +41,8 @@ class Label:
     """scorer -> score, None for an abstention."""
     votes: int
     """Ratings behind the sample."""
+    deciding: frozenset[str] = frozenset()
+    """The scorers that spoke in the tier that decided."""
 
     @property
     def parts_json(self) -> str:
@@ -88,7 +90,10 @@ class Panel:
         for sample, row in zip(samples, zip(*columns, strict=True) if columns else [()] * len(samples), strict=True):
             reward, tier = _decide([(scorer.version, score) for scorer, score in zip(scorers, row, strict=True)])
             parts = {scorer.version.name: score for scorer, score in zip(scorers, row, strict=True)}
-            labels.append(Label(reward, tier, parts, len(ratings(sample.get("feedback") or ()))))
+            deciding = frozenset(
+                scorer.version.name for scorer in scorers if scorer.version.tier == tier and parts[scorer.version.name] is not None
+            )
+            labels.append(Label(reward, tier, parts, len(ratings(sample.get("feedback") or ())), deciding))
         return labels
 
 

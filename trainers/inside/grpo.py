@@ -14,7 +14,7 @@ from typing import Any
 
 from contracts.errors import Permanent
 from trainers.inside.job import Job
-from trainers.inside.scored import scored
+from trainers.inside.scored import comparable, scored
 from trainers.inside.training import ABSTAINED, lora, main
 from trainers.recipes import GRPORecipe
 
@@ -50,7 +50,8 @@ def reward_function(job: Job) -> Any:
             {"prompt": prompt, "answer": completion[0]["content"], "reference": right}
             for prompt, completion, right in zip(prompts, completions, reference, strict=True)
         ]
-        rewards = scored(panel.score_unseen, samples)
+        groups = [json.dumps(prompt) for prompt in prompts]
+        rewards = scored(lambda answers: comparable(groups, panel.label_unseen(answers)), samples)
         if log_metric is not None:
             log_metric(ABSTAINED, sum(score is None for score in rewards) / len(rewards))
         return rewards

@@ -47,6 +47,7 @@ def test_the_highest_tier_that_speaks_decides() -> None:
     labels = panel.label([_sample(), _sample()])
     assert [(label.reward, label.tier) for label in labels] == [(0.25, Tier.FEEDBACK), (1.0, Tier.VERIFIABLE)]
     assert labels[1].parts_json == '{"f":0.0,"v":1.0}'
+    assert [label.deciding for label in labels] == [{"f"}, {"v"}]
 
 
 def test_weights_count_within_a_tier_and_only_among_those_that_speak() -> None:

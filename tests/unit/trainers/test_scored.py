@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import Retryable
+from rewards.panel import Label
 from trainers.inside import scored
 
 
@@ -27,3 +28,14 @@ def test_a_step_without_any_reward_fails(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(scored, "PAUSES", (0.0, 0.0))
     with pytest.raises(Retryable, match="every scorer abstained"):
         scored.scored(lambda samples: [None for _ in samples], [{}, {}])
+
+
+def label(reward: float | None, **parts: float | None) -> Label:
+    return Label(reward, None, parts, 0, frozenset(name for name, score in parts.items() if score is not None))
+
+
+def test_an_answer_that_one_of_two_judges_could_not_score_is_not_held_against_those_that_both_scored() -> None:
+    both = [label(0.5, a=1.0, b=0.0), label(0.75, a=1.0, b=0.5)]
+    assert scored.comparable("pppp", [*both, label(0.0, a=None, b=0.0), label(None, a=None, b=None)]) == [0.5, 0.75, None, None]
+    assert scored.comparable("pq", [both[0], label(0.0, a=None, b=0.0)]) == [0.5, 0.0], "alike within its own group"
+    assert scored.comparable("pp", [label(0.0, a=None, b=0.0), both[0]]) == [None, 0.5], "of as many, those that more have scored"

@@ -21,7 +21,7 @@ from contracts.errors import Retryable
 from contracts.training import TrainingPlan
 from rewards.panel import Panel, planned_panel
 from trainers.inside.nemo import neutral
-from trainers.inside.scored import PAUSES
+from trainers.inside.scored import PAUSES, comparable
 
 
 class Bench:
@@ -40,7 +40,7 @@ class Bench:
         ]
         groups = [str(log[0]["content"]) for log in logs]  # the release groups by what it tokenised
         for pause in (*self.pauses, None):
-            scores = self.panel.score_unseen(samples)
+            scores = comparable(groups, self.panel.label_unseen(samples))
             try:
                 found = neutral.rewards(groups, scores)
             except Retryable:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from contracts.errors import Retryable
 from contracts.loop import RewardSettings
-from rewards.panel import build_panel
+from rewards.panel import Label, build_panel
 from trainers.inside.nemo import neutral
 
 CASES: list[tuple[list[int], list[float | None]]] = [
@@ -120,9 +120,10 @@ class Failing:
     def __init__(self, times: int) -> None:
         self.times = times
 
-    def score_unseen(self, samples: Sequence[Any]) -> list[float | None]:
+    def label_unseen(self, samples: Sequence[Any]) -> list[Label]:
         self.times -= 1
-        return [None] * len(samples) if self.times >= 0 else [1.0, None]
+        scores = [None] * len(samples) if self.times >= 0 else [1.0, None]
+        return [Label(score, None, {"judge": score}, 0, frozenset({"judge"} if score is not None else ())) for score in scores]
 
 
 def test_a_scorer_that_is_down_is_asked_again_and_then_the_run_fails(bench: Any) -> None:
