@@ -26,7 +26,7 @@ from trainers.inside.job import Job, Result, here
 from trainers.recipes import Recipe, adjusted
 
 ABSTAINED = "abstained"
-"""Share of a step's answers on which every scorer abstained; the library is told of it under this name."""
+"""Share of a step's answers that have no reward (scored.py); the library is told of it under this name."""
 FIGURES = {
     "loss": "loss",
     "grad_norm": "grad_norm",
