@@ -16,12 +16,32 @@ MARK = "RATCHET_RIG"
 
 
 def born(pid: int) -> int | None:
-    """The process's start in clock ticks since boot, which a recycled pid does not share; None when it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
+    """The process's start in clock ticks since boot, which a recycled pid does not share; None when it is gone or a zombie. While any of
+    its threads still ends it is neither: those of a killed server hold its port, though the first thread is a zombie already."""
+    found = _stat(Path(f"/proc/{pid}"))
+    if found is None or (found[0] in "ZX" and not any(_lives(task) for task in _tasks(pid))):
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    return int(found[19])
+
+
+def _stat(folder: Path) -> list[str] | None:
+    """The fields after the name, the state first; None where it is gone."""
+    try:
+        return (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _lives(task: Path) -> bool:
+    found = _stat(task)
+    return found is not None and found[0] not in "ZX"
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
 
 
 def send(pid: int, start: int | None, number: int) -> bool:
