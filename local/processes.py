@@ -61,9 +61,15 @@ def alive(identity: Identity) -> psutil.Process | None:
             same = process_identity(identity.pid) == identity.token
         else:
             same = abs(process.create_time() - identity.started) < SAME_START
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        return process if same and not is_zombie(process) else None
     except psutil.NoSuchProcess:
         return None
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    """Whether nothing is left of it but its exit code. The first thread of a killed server is a zombie a moment before the last one is,
+    which still holds its port. Raises psutil.NoSuchProcess."""
+    return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
 
 
 def kill_tree(process: psutil.Process) -> None:

@@ -25,7 +25,7 @@ from contracts.errors import Permanent, Retryable
 from contracts.files import write_atomic
 from contracts.ids import canonical
 from contracts.jsonfile import read_json
-from local.processes import INHERITED, alive, kill_tree, own_record, recorded, terminate
+from local.processes import INHERITED, alive, is_zombie, kill_tree, own_record, recorded, terminate
 
 READY = "ready.json"
 """Written by the process when it answers: {"pid": …, "port": …}."""
@@ -114,7 +114,7 @@ class Service:
             if ready is not None:
                 return ready
             child = _children.get(process.pid)
-            if (child is not None and child.poll() is not None) or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            if (child is not None and child.poll() is not None) or not process.is_running() or is_zombie(process):
                 raise Permanent(f"{self._name()} ended before it was ready: {self._last_words()} (log: {self.folder / 'output.log'})")
             time.sleep(0.05)
         raise Retryable(f"{self._name()} is not ready after {self._patience:g} s (log: {self.folder / 'output.log'})")
