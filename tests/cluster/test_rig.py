@@ -149,6 +149,11 @@ def test_a_silenced_node_is_lost_without_a_word(rig: Rig, namespace: str) -> Non
     assert taints(rig, loud) == []
 
 
+def seen(rig: Rig, namespace: str) -> str:
+    """What a person would look at, where a gang does not run."""
+    return rig.kubectl("get", "nodes,podgroups,vcjob,pods,events", "-n", namespace, "-o", "wide") + rig.processes.tail("vc-scheduler")
+
+
 def test_the_control_plane_dies_and_comes_back_with_its_memory(rig: Rig, namespace: str) -> None:
     rig.fake_nodes(1)
     rig.kill("apiserver")
@@ -157,7 +162,7 @@ def test_the_control_plane_dies_and_comes_back_with_its_memory(rig: Rig, namespa
     rig.kill("etcd")
     rig.restart("etcd")
     submit(rig, namespace, gang("after", 1, pretended(gpus=8)))
-    until(lambda: running(rig, namespace), 30, "a gang after the outage")
+    until(lambda: running(rig, namespace), 30, "a gang after the outage", lambda: seen(rig, namespace))
     assert [name for name in rig.processes.names() if not rig.processes.alive(name)] == []
 
 

@@ -222,7 +222,7 @@ class Rig:
     def _start(self, *names: str) -> None:
         site, known = self.site, self.processes.names()
         for name in (name for name in names if name not in known):
-            self.processes.start(name, plane.COMMANDS[name](site), plane.environment(site))
+            self.processes.start(name, plane.COMMANDS[name](site), plane.environment(site), ahead=True)
 
     def _crds(self, name: str) -> None:
         known = {one["metadata"]["name"] for one in self.api.items(RESOURCES)}
