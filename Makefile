@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-DEAL := --dist loadscope --no-loadscope-reorder
+DEAL := -n 2 --dist loadscope --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
@@ -18,7 +18,7 @@ demo: $(VENV)/.train  ## the whole loop on this machine: minutes after the insta
 
 test: $(VENV)/.dev    ## everything that CI runs
 	@$(BIN)/python -m tests.cluster.rig build || echo "the tests on a cluster cannot run without it"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 $(DEAL) tests
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests
 
 check: $(VENV)/.dev lint unit  ## lint, types, import rules, unit and contract tests: run it often
 
@@ -29,7 +29,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(DEAL) tests/unit tests/contract tests/architecture -m "not slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests/unit tests/contract tests/architecture -m "not slow"
 
 rig: $(VENV)/.dev     ## build what the test cluster is made of (needs Go; about 20 minutes the first time, then kept)
 	@$(BIN)/python -m tests.cluster.rig build

@@ -1,6 +1,5 @@
-"""How tests are dealt to the processes that run them: all tests on a cluster to one of them, since gangs keep time limits and two clusters
-at once would break them on two cores; of the rest, each file whole to whoever is free. The cluster's tests mostly wait, so that
-`make test` has two processes beside theirs on two cores."""
+"""How tests are dealt where two processes run them (`make check`): all tests on a cluster to one of them, since gangs keep time limits and
+two clusters at once would break them on two cores; of the rest, each file whole to whoever is free."""
 
 from __future__ import annotations
 

@@ -29,8 +29,13 @@ Say = Callable[[str], None]
 _FIRST_TRAFFIC, _SEED = 900, 1
 MARKER = ".ratchet-demo"
 """A file in every folder that the demo made: what it may delete again."""
-BAD_RECIPE = "losses = { sigmoid = 1.0 }\nlearning_rate = 1e-3"
-"""What somebody changes the loop file to before the second cycle: preference alone, at a rate far too high."""
+BAD_RECIPE = {
+    'methods = ["sft", "dpo", "grpo"]': 'methods = ["dpo"]',
+    "losses = { sigmoid = 0.2, sft = 1.0 }\nbeta = 0.1\nlearning_rate = 5e-4": (
+        "losses = { sigmoid = 1.0 }\nbeta = 0.1\nlearning_rate = 1e-3"
+    ),
+}
+"""What somebody changes in the loop file before the second cycle: preference alone, at a rate far too high."""
 
 
 @dataclass
@@ -150,9 +155,9 @@ def demo_loop() -> str:
 
 def spoil(loop: str) -> str:
     """The loop file with the bad recipe in it."""
-    lines = loop.splitlines()
-    at = lines.index("losses = { sigmoid = 0.2, sft = 1.0 }")
-    rate = next(i for i, line in enumerate(lines) if line.startswith("learning_rate = 5e-4"))
-    bad = BAD_RECIPE.splitlines()
-    lines[at], lines[rate] = bad[0], bad[1]
-    return "\n".join(lines) + "\n"
+    for good, bad in BAD_RECIPE.items():
+        before, found, after = loop.partition(good)
+        if not found:
+            raise ConfigError(f"the demo's loop file has no line {good!r} any more")
+        loop = before + bad + after
+    return loop

@@ -139,7 +139,7 @@ class Rig:
         cpu: str = "192",
         memory: str = "1900Gi",
     ) -> list[str]:
-        """Adds nodes that pretend, Ready when this returns; their names. Numbers go on from the nodes of the same prefix."""
+        """Adds nodes that pretend, Ready when this returns; their names, which no others had."""
         return fake.create(self.api, count, gpus, prefix, labels or {}, taints, cpu, memory)
 
     def delete_nodes(self, *names: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -15,10 +16,9 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 def create(
     api: Api, count: int, gpus: int, prefix: str, labels: Mapping[str, str], taints: Sequence[Mapping[str, str]], cpu: str, memory: str
 ) -> list[str]:
-    """Names of `count` new nodes, numbered on from those of the same prefix, all Ready."""
-    have = {node["metadata"]["name"] for node in api.items(NODES)}
-    free = (f"{prefix}-{number}" for number in range(len(have) + count) if f"{prefix}-{number}" not in have)
-    names = [next(free) for _ in range(count)]
+    """Names of `count` new nodes, all Ready. No name comes twice: a lease outlives its node until it is collected as garbage, and whoever
+    holds that of an earlier node would hold this one's, or a silenced node would wake when its old lease goes."""
+    names = [f"{prefix}-{secrets.token_hex(3)}-{number}" for number in range(count)]
     for name in names:
         api.call("POST", NODES, _node(name, gpus, labels, taints, cpu, memory))
     until(lambda: all(usable(api.get(f"{NODES}/{name}")) for name in names), 30, f"readiness of nodes {', '.join(names)}")

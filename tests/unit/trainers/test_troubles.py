@@ -48,8 +48,8 @@ PAID_BY_LENGTH = """
 class Panel:
     def without_reference(self):
         return True
-    def score_unseen(self, samples):
-        return [min(1.0, len(sample["answer"].split()) / 40) for sample in samples]
+    def label_unseen(self, samples):
+        return [module.Label(min(1.0, len(sample["answer"].split()) / 40), None, {}, 0) for sample in samples]
 module.planned_panel = lambda plan: Panel()
 """
 DEAD_DISK = """
@@ -68,14 +68,16 @@ def training_step(self, *_):
 module.Stepwise.training_step = training_step
 """
 AWAY = """
-import trainers.inside.scored
-trainers.inside.scored.PAUSES = (0.0,)
 class Panel:
-    def score_unseen(self, samples):
-        return [None if KEPT is None else KEPT if n else None for n, _ in enumerate(samples)]
+    def label_unseen(self, samples):
+        return [module.Label(KEPT if n else None, None, {}, 0) for n, _ in enumerate(samples)]
     def without_reference(self):
         return False
-module.planned_panel = lambda plan: Panel()
+def planned_panel(plan):
+    import trainers.inside.scored
+    trainers.inside.scored.PAUSES = (0.0,)
+    return Panel()
+module.planned_panel = planned_panel
 """
 
 
