@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import ipaddress
 import json
-import platform
 import re
 import socket
 import ssl
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -24,6 +22,7 @@ from tests.cluster.rig.certificates import Authority, write_kubeconfig
 from tests.cluster.rig.plane import CONTROLLERS, INSTANCES
 from tests.cluster.rig.processes import Processes
 from tests.cluster.rig.site import PORTS, Site, name_of
+from tests.half_dead import can_be_half_dead, half_dead
 
 
 def test_two_folders_share_no_name_port_or_network(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -46,22 +45,12 @@ def test_name_follows_the_folder_alone(tmp_path: Path) -> None:
     assert name_of(tmp_path) == name_of(Path(str(tmp_path)))
 
 
-HALF_DEAD = """
-import ctypes, socket, sys, threading, time
-server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-threading.Thread(target=time.sleep, args=(60,)).start()
-ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)  # ends the first thread alone
-"""
-EXIT = {"x86_64": 60, "aarch64": 93}
-
-
-@pytest.mark.skipif(platform.machine() not in EXIT, reason="the number of the call that ends one thread is not known here")
+@can_be_half_dead
 def test_a_process_is_gone_only_when_its_last_thread_is(tmp_path: Path) -> None:
-    """As a killed server on a busy machine: its first thread is a zombie, and the others hold its port for a moment more."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     processes = Processes(tmp_path)
-    processes.start("server", [sys.executable, "-c", HALF_DEAD, str(port), str(EXIT[platform.machine()])])
+    processes.start("server", half_dead(port))
     stat, limit = Path(f"/proc/{processes.pid('server')}/stat"), time.monotonic() + 30
     while stat.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < limit
