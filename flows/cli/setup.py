@@ -82,8 +82,8 @@ def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
     from flows.engine.line import adopt as name_first
     from flows.engine.reconcile import reconcile
 
-    with watched(as_json):
-        house = installation().house(loop)
+    with watched(as_json) as progress:
+        house = installation(progress).house(loop)
         version = name_first(house, model, by)
         mended = reconcile(house, TURN_SECONDS)
     if as_json:
