@@ -7,6 +7,8 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
+# Threads that wait for each other sleep: tests share two cores (contracts/threads.py).
+export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo test check lint unit rig gsm8k soak lock clean help
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import click
 
+from contracts.threads import threads_of
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "recipes.jsonl"
@@ -39,7 +41,7 @@ def grid(seeds: int) -> list[tuple[str, float, float, int]]:
 def work(task: tuple[tuple[str, float, float, int], str]) -> dict[str, Any]:
     """One cell in a process of its own; what the libraries say goes to a log."""
     cell, folder = task
-    os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+    os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", **threads_of(1))
     log = os.open(Path(folder) / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

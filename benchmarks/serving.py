@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 import httpx
 
+from contracts.threads import threads_of
 from flows.demo.world import base_ready, build_world, start_base
 from trainers.code import code_digest
 
@@ -34,7 +35,7 @@ def free_port() -> int:
 @contextmanager
 def server(command: list[str], url: str, model: str):
     """A server process, from start until it answers a request."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **threads_of(2)}
     started = time.monotonic()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -47,8 +47,6 @@ from k8s.objects import (
 )
 from k8s.profile import Profile
 
-GRACE = 110
-"""Seconds from SIGTERM to SIGKILL: a spot notice is two minutes, and the kubelet needs some of them."""
 MEETING_PORT, RAY_PORT = 29500, 6379
 """Of torchrun's rendezvous and of Ray's head. Every other port of a gang is chosen freely: pods of one gang reach each other on all."""
 PART_OF, LINE, PLAN, ATTEMPT = "app.kubernetes.io/part-of", "ratchet.dev/line", "ratchet.dev/plan", "ratchet.dev/attempt"
@@ -198,7 +196,7 @@ def _pod(
     )
     pod = PodSpec(
         service_account_name="ratchet-job",
-        termination_grace_period_seconds=max(GRACE, spec.grace_seconds),
+        termination_grace_period_seconds=max(profile.grace, spec.grace_seconds),
         node_selector=dict(profile.labels),
         tolerations=_tolerations(profile),
         affinity=_apart(name) if profile.one_per_node and spec.nodes > 1 else None,

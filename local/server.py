@@ -13,6 +13,7 @@ from contracts.errors import ConfigError
 from contracts.files import FolderArtifacts
 from contracts.model import Frozen
 from contracts.serving import Capabilities, Endpoint, ModelVersion
+from contracts.threads import threads_of
 from local.service import Service
 
 Options = TypeVar("Options", bound=Frozen)
@@ -80,7 +81,7 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
 
     def _service(self, tag: str, model: Path | None) -> Service:
         command = ["-m", "local.serve", str(model), "--name", tag, "--threads", str(self._options.threads)]
-        environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(self._options.threads)}
+        environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **threads_of(self._options.threads)}
         return Service(self._folder / tag, command, environment)
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from contracts.data import Facts
 from contracts.errors import ConfigError, Permanent
 from contracts.ids import digest, job_name
+from contracts.threads import threads_of
 from contracts.training import Attempt, JobSpec, TrainingPlan
 from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe, complete, measured
 
@@ -96,14 +97,12 @@ class GRPO(_OnTRL):
 
 def _environment(recipe: Recipe, attempt: Attempt) -> dict[str, str]:
     """Offline, so many threads, and the limits that the wrapper enforces."""
-    threads = str(recipe.cpus)
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if attempt.gpus == 0 else {}
     return hidden | {
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
+        **threads_of(recipe.cpus),
         "RATCHET_ATTEMPT": str(attempt.number),
         "RATCHET_TIMEOUT": repr(float(attempt.timeout)),
         "RATCHET_GRACE": str(recipe.grace_seconds),

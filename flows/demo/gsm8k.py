@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,10 @@ from pathlib import Path
 import click
 
 from contracts.errors import ConfigError
+from contracts.threads import threads_of
 
-_STEPS, _CONTEXT = "120", "512"
+_STEPS, _CONTEXT = "40", "512"
+_THREADS = 2
 
 
 def examples(data: Path) -> list[dict[str, str]]:
@@ -41,9 +44,9 @@ def main(data: Path, out: Path) -> None:
         lines, corpus = Path(folder, "pairs.jsonl"), Path(folder, "corpus.txt")
         lines.write_text("\n".join(json.dumps(pair) for pair in pairs), encoding="utf-8")
         corpus.write_text("\n".join(text for pair in pairs for text in pair.values()), encoding="utf-8")
-        options = ["--steps", _STEPS, "--context", _CONTEXT, "--vocabulary", "4096", "--batch", "16", "--threads", "2"]
+        options = ["--steps", _STEPS, "--context", _CONTEXT, "--vocabulary", "4096", "--batch", "16", "--threads", str(_THREADS)]
         command = [sys.executable, "-m", "trainers.inside.tiny", str(lines), str(corpus), str(out), *options]
-        subprocess.run(command, check=True)
+        subprocess.run(command, env={**os.environ, **threads_of(_THREADS)}, check=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import Permanent
+from contracts.threads import threads_of
 from flows.demo.task import ESTABLISHED_INTENTS, NEW_INTENTS, Request, requests
 
 _LEARNT, _HINTS, _GOLDEN, _ASKED = 800, 6, 400, 520
@@ -58,7 +60,7 @@ def start_base(world: World, folder: Path) -> subprocess.Popen[bytes]:
     corpus.write_text("".join(f"{r.prompt}\n{r.reference}\n" for r in words), encoding="utf-8")
     command = [sys.executable, "-m", "trainers.inside.tiny", str(pairs), str(corpus), str(folder / "base"), "--steps", "110"]
     with (folder / "base.log").open("wb") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return subprocess.Popen(command, env={**os.environ, **threads_of(1)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def base_ready(process: subprocess.Popen[bytes], folder: Path) -> Path:

@@ -61,7 +61,8 @@ class ClusterBench:
         (program / "job.py").write_text(contract.JOB)
         (program / "process").write_text(PROCESS.format(python=sys.executable, folder=program))
         (program / "process").chmod(0o755)
-        profile = REAL.model_copy(update={"cpu": "100m", "memory": "128Mi", "shm": "16Mi", "mounts": (*REAL.mounts, str(program))})
+        small = {"cpu": "100m", "memory": "128Mi", "shm": "16Mi", "grace": 15}
+        profile = REAL.model_copy(update={**small, "mounts": (*REAL.mounts, str(program))})
         self.bench = Bench(rig, namespace, folder, profile, image=HOST, python=str(program / "process"))
         (folder / "data").mkdir()
         (folder / "data" / "words.txt").write_text("words")

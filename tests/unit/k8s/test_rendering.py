@@ -269,3 +269,10 @@ def _inside(value: Any, key: str) -> Iterator[dict[str, Any]]:
     if isinstance(value, list):
         for item in value:
             yield from _inside(item, key)
+
+
+@pytest.mark.parametrize(("ours", "theirs", "given"), [(110, 60, 110), (110, 300, 300), (15, 60, 60), (90, 5, 90)])
+def test_a_pod_has_the_longer_grace_of_profile_and_recipe(ours: int, theirs: int, given: int) -> None:
+    profile = load_profile("generic-gpu").model_copy(update={"grace": ours})
+    spec = job(gpus=profile.gpus).model_copy(update={"grace_seconds": theirs})
+    assert {task.template.spec.termination_grace_period_seconds for task in gang(profile, spec).spec.tasks} == {given}

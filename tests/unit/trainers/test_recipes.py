@@ -109,6 +109,7 @@ def test_a_job_gets_only_what_its_method_reads() -> None:
 def test_threads_and_offline_reach_the_environment() -> None:
     environment = DPO().job(plan(Method.DPO, cpus=3), FIRST).environment
     assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE", "a job shares the machine"
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert "CUDA_VISIBLE_DEVICES" not in DPO().job(plan(Method.DPO), Attempt(number=1, timeout=60, gpus=1)).environment
