@@ -5,16 +5,36 @@ Control objects only; the rows they stand for lie in Parquet artifacts whose sch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import BinaryIO
 
 from pydantic import Field
 
-from contracts.ids import Digest
+from contracts.ids import Digest, canonical
 from contracts.model import Frozen
 from contracts.records import Tier
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a panel says about one sample."""
+
+    reward: float | None
+    """In [0, 1]; None where every scorer abstained."""
+    tier: Tier | None
+    """The tier that decided."""
+    parts: Mapping[str, float | None]
+    """scorer -> score, None for an abstention."""
+    votes: int
+    """Ratings behind the sample."""
+    deciding: frozenset[str] = frozenset()
+    """The scorers that spoke in the tier that decided."""
+
+    @property
+    def parts_json(self) -> str:
+        return canonical(dict(self.parts)).decode()
 
 
 @dataclass(frozen=True)

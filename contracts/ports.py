@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contracts.cycle import Append, Entry, Lease
-from contracts.data import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, ScorerVersion, Snapshot, TrainingSet
+from contracts.data import (
+    Cursor,
+    Facts,
+    HoldoutEdition,
+    IngestReport,
+    Label,
+    ProbeReport,
+    RawBatch,
+    ScorerVersion,
+    Snapshot,
+    TrainingSet,
+)
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, EvalReport
 from contracts.ids import Digest
 from contracts.model import ModelRef
@@ -263,4 +274,5 @@ class Rewards(Protocol):
     def unseen(self) -> bool:
         """Whether some scorer needs no more than prompt, answer and reference."""
 
-    def score_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]: ...
+    def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
+        """Labels answers that only prompt, answer and reference are known of."""

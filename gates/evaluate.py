@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from contracts.data import HoldoutEdition
+from contracts.data import HoldoutEdition, Label
 from contracts.errors import Inconclusive
 from contracts.evaluation import ChatAnswer, ChatRequest, Comparison, EvalReport
 from contracts.ids import Digest, canonical
@@ -47,10 +47,15 @@ class PairedEvaluator:
         requests = [ChatRequest(messages=q.prompt, temperature=0.0, max_tokens=self._settings.max_tokens) for q in questions]
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda side: side[1].chat(requests, progress), (champion, candidate))
-        scores = {"champion": self._score(questions, old), "candidate": self._score(questions, new)}
-        failures = _failures("champion", old, scores["champion"]) + _failures("candidate", new, scores["candidate"])
-        rows = list(zip(questions, old, new, scores["champion"], scores["candidate"], strict=True))
-        paired = [(q, a, b) for q, _, _, a, b in rows if a is not None and b is not None]
+        labels = {"champion": self._label(questions, old), "candidate": self._label(questions, new)}
+        failures = _failures("champion", old, labels["champion"]) + _failures("candidate", new, labels["candidate"])
+        rows = list(zip(questions, old, new, labels["champion"], labels["candidate"], strict=True))
+        both = [
+            (q, a.reward, b.reward, a.deciding == b.deciding) for q, _, _, a, b in rows if a.reward is not None and b.reward is not None
+        ]
+        # What one judge of two says alone, while the other is away, is no measure beside what both say.
+        paired = [(q, a, b) for q, a, b, alike in both if alike]
+        failures += Counter({"candidate:decided by other scorers": len(both) - len(paired)})
         return EvalReport(
             edition=edition.number,
             champion=champion[0].id,
@@ -71,13 +76,13 @@ class PairedEvaluator:
             raise Inconclusive(f"edition {edition.number} of line {edition.line!r} holds no prompts; nothing can be compared")
         return questions
 
-    def _score(self, questions: Sequence[_Question], answers: Sequence[ChatAnswer]) -> list[float | None]:
+    def _label(self, questions: Sequence[_Question], answers: Sequence[ChatAnswer]) -> list[Label]:
         known = [i for i, answer in enumerate(answers) if answer.text is not None]
         samples = [{"prompt": list(questions[i].prompt), "answer": answers[i].text, "reference": questions[i].reference} for i in known]
-        scores: list[float | None] = [None] * len(answers)
-        for i, score in zip(known, self._rewards.score_unseen(samples), strict=True):
-            scores[i] = score
-        return scores
+        labels = [Label(None, None, {}, 0)] * len(answers)
+        for i, label in zip(known, self._rewards.label_unseen(samples), strict=True):
+            labels[i] = label
+        return labels
 
     def _comparisons(self, paired: Sequence[tuple[_Question, float, float]]) -> list[Comparison]:
         groups = {"overall": list(paired)}
@@ -111,9 +116,9 @@ def _read(name: str, parquet: bytes) -> list[_Question]:
     return [_Question(name, tuple(json.loads(row["prompt"])), row["reference"], row["slice"]) for row in rows]
 
 
-def _failures(side: str, answers: Sequence[ChatAnswer], scores: Sequence[float | None]) -> Counter[str]:
+def _failures(side: str, answers: Sequence[ChatAnswer], labels: Sequence[Label]) -> Counter[str]:
     failed = Counter(f"{side}:{(answer.error or 'no answer').split(':')[0]}" for answer in answers if answer.text is None)
-    unscored = sum(1 for answer, score in zip(answers, scores, strict=True) if answer.text is not None and score is None)
+    unscored = sum(1 for answer, label in zip(answers, labels, strict=True) if answer.text is not None and label.reward is None)
     return failed + Counter({f"{side}:unscored": unscored})
 
 
@@ -127,14 +132,14 @@ def _p95(answers: Sequence[ChatAnswer]) -> float:
     return float(np.percentile(values, 95)) if values else 0.0
 
 
-def _row(question: _Question, old: ChatAnswer, new: ChatAnswer, old_score: float | None, new_score: float | None) -> bytes:
+def _row(question: _Question, old: ChatAnswer, new: ChatAnswer, old_label: Label, new_label: Label) -> bytes:
     return canonical(
         {
             "set": question.set,
             "slice": question.slice,
             "prompt": list(question.prompt),
             "reference": question.reference,
-            "champion": {"answer": old.text, "reward": old_score, "error": old.error},
-            "candidate": {"answer": new.text, "reward": new_score, "error": new.error},
+            "champion": {"answer": old.text, "reward": old_label.reward, "parts": dict(old_label.parts), "error": old.error},
+            "candidate": {"answer": new.text, "reward": new_label.reward, "parts": dict(new_label.parts), "error": new.error},
         }
     )

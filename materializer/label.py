@@ -13,10 +13,11 @@ from typing import Any
 import orjson
 import polars as pl
 
+from contracts.data import Label
 from contracts.records import PROMPTS, SAMPLES, FeedbackKind, Tier
 from materializer.govern import Governed
 from materializer.schemas import empty, frame_of
-from rewards.panel import CORRECTION, Label, Panel
+from rewards.panel import CORRECTION, Panel
 
 ANONYMOUS = "\x00anonymous"
 """Whoever gave no name where others have one: one person, as far as anybody can tell. Where nobody has a name, nobody can be told from

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.data import ScorerVersion
+from contracts.data import Label, ScorerVersion
 from contracts.errors import ConfigError, Permanent, RatchetError
-from contracts.ids import canonical
 from contracts.loop import RewardSettings
 from contracts.ports import RewardFunction
 from contracts.records import FeedbackKind, Tier
@@ -27,26 +26,6 @@ CORRECTION = "correction"
 """Name of the part that a user's own correction of an answer gives."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Label:
-    """What a panel says about one sample."""
-
-    reward: float | None
-    """In [0, 1]; None where every scorer abstained."""
-    tier: Tier | None
-    """The tier that decided."""
-    parts: Mapping[str, float | None]
-    """scorer -> score, None for an abstention."""
-    votes: int
-    """Ratings behind the sample."""
-    deciding: frozenset[str] = frozenset()
-    """The scorers that spoke in the tier that decided."""
-
-    @property
-    def parts_json(self) -> str:
-        return canonical(dict(self.parts)).decode()
 
 
 @dataclass(frozen=True)
@@ -72,12 +51,8 @@ class Panel:
         """Whether some scorer of unseen answers needs no reference."""
         return any(_for_unseen(scorer) and "reference" not in scorer.function.needs for scorer in self.scorers)
 
-    def score_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
-        """Rewards of answers that only prompt, answer and reference are known of; None: all abstained."""
-        return [label.reward for label in self.label_unseen(samples)]
-
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
-        """Like `score_unseen`, with tier and parts."""
+        """Labels answers that only prompt, answer and reference are known of."""
         return self._label(samples, [scorer for scorer in self.scorers if _for_unseen(scorer)])
 
     def label(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:

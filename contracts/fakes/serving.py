@@ -7,12 +7,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from contracts.data import HoldoutEdition, ScorerVersion
+from contracts.data import HoldoutEdition, Label, ScorerVersion
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Comparison, EvalReport, Interval, Result
 from contracts.fakes.state import World
 from contracts.ids import digest
 from contracts.model import ModelRef
 from contracts.ports import ModelClient, Progress
+from contracts.records import Tier
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult
 from contracts.training import StepFigures
 
@@ -178,5 +179,6 @@ class FakeRewards:
     def unseen(self) -> bool:
         return True
 
-    def score_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
-        return [1.0 if sample.get("answer") == sample.get("reference") else 0.0 for sample in samples]
+    def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
+        rewards = [1.0 if sample.get("answer") == sample.get("reference") else 0.0 for sample in samples]
+        return [Label(reward, Tier.VERIFIABLE, {}, 0) for reward in rewards]

@@ -86,5 +86,5 @@ def panel(request: pytest.FixtureRequest) -> Rewards:
 def test_a_panel_scores_unseen_answers(panel: Rewards) -> None:
     assert panel.unseen()
     samples = [{"prompt": [], "answer": answer, "reference": "x"} for answer in ("x", "y")]
-    assert panel.score_unseen(samples) == [1.0, 0.0]
-    assert panel.score_unseen([]) == []
+    assert [label.reward for label in panel.label_unseen(samples)] == [1.0, 0.0]
+    assert [label.reward for label in panel.label_unseen([])] == []

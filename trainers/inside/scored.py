@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from contracts.data import Label
 from contracts.errors import Retryable
-from rewards.panel import Label
 
 PAUSES = (1.0, 5.0, 25.0)
 """Seconds before each further try where every scorer abstained."""

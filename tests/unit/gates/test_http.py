@@ -6,7 +6,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.data import HoldoutEdition
+from contracts.data import HoldoutEdition, Label
 from contracts.errors import Inconclusive
 from contracts.evaluation import ChatRequest, EvalReport, Result, verdict_of
 from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
 from contracts.ids import digest
 from contracts.loop import GateSettings
+from contracts.records import Tier
 from contracts.serving import Endpoint
 from gates.checks import checks
 from gates.client import HttpModelClient
@@ -248,3 +249,35 @@ def test_an_empty_edition_is_inconclusive(backend: Backend, other: Backend) -> N
     artifacts = MemoryArtifacts()
     with pytest.raises(Inconclusive):
         evaluated(backend, other, edition(artifacts, n=0), artifacts)
+
+
+class HalfAway(FakeRewards):
+    """Two judges; `away` tells the questions for whose new answer ("yes") the stricter one fails."""
+
+    def __init__(self, away: Callable[[int], bool]) -> None:
+        self.away = away
+
+    def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
+        return [self._label(int(sample["prompt"][0]["content"][1:]), sample["answer"]) for sample in samples]
+
+    def _label(self, question: int, answer: str) -> Label:
+        alone = answer == "yes" and self.away(question)
+        parts = {"kind": 0.8, "strict": None if alone else 0.0}
+        return Label(0.8 if alone else 0.4, Tier.JUDGE, parts, 0, frozenset(name for name, part in parts.items() if part is not None))
+
+
+def test_a_judge_that_is_away_for_one_side_makes_no_candidate_better(backend: Backend, other: Backend) -> None:
+    artifacts = MemoryArtifacts()
+    backend.behaviour = lambda _: completion("nay")
+    sides = [(fake_model(name), one.client(timeout=2)) for name, one in (("old", backend), ("new", other))]
+
+    def judged(away: Callable[[int], bool]) -> EvalReport:
+        return PairedEvaluator(artifacts, HalfAway(away), SETTINGS).evaluate(edition(artifacts), *sides, lambda *_: None)
+
+    few = judged(lambda question: question in (3, 7))
+    assert few.answered_by_both == 38
+    assert few.failures == {"candidate:decided by other scorers": 2}
+    assert few.comparisons[0].difference.high == pytest.approx(-few.comparisons[0].difference.low), "alike where both judges spoke"
+    row = json.loads(artifacts.get(few.answers).splitlines()[3])
+    assert row["candidate"]["parts"] == {"kind": 0.8, "strict": None}, "why it does not count can be read"
+    assert result(judged(lambda question: question % 2 == 0)) is Result.INCONCLUSIVE

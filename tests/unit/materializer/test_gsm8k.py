@@ -127,7 +127,7 @@ def test_pairs_by_verifiable_reward_are_truly_ordered_and_noise_is_measured(fill
     judged = pairs.join(known, on="prompt_id")
     for side, right in (("chosen", 1.0), ("rejected", 0.0)):
         rows = [{"answer": row[side], "reference": row["reference"]} for row in judged.iter_rows(named=True)]
-        assert set(datasets.rewards.score_unseen(rows)) == {right}
+        assert {label.reward for label in datasets.rewards.label_unseen(rows)} == {right}
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_a_scorer_outside_its_contract_is_named(scores: list[float | None]) -> N
 def test_unseen_answers_meet_only_scorers_that_need_no_more() -> None:
     panel = _panel(Fixed("v", Tier.VERIFIABLE, [0.0]), Fixed("f", Tier.FEEDBACK, [1.0], frozenset({"feedback"})))
     assert panel.unseen()
-    assert panel.score_unseen([_sample()]) == [0.0]
+    assert [label.reward for label in panel.label_unseen([_sample()])] == [0.0]
     assert not _panel(Fixed("f", Tier.FEEDBACK, [1.0], frozenset({"feedback"}))).unseen()
 
 
@@ -116,7 +116,7 @@ def _plan(panel: Panel, **options: Any) -> TrainingPlan:
 def test_a_job_scores_with_the_planned_options_or_not_at_all() -> None:
     panel = build_panel([RewardSettings(name="final_number", options={"marker": "####"}), RewardSettings(name="user_feedback")])
     plan = _plan(panel, final_number={"marker": "####"})
-    assert planned_panel(plan).score_unseen([_sample(answer="#### 4", reference="4")]) == [1.0]
+    assert [label.reward for label in planned_panel(plan).label_unseen([_sample(answer="#### 4", reference="4")])] == [1.0]
     changed = plan.model_copy(update={"scorers": tuple(v.model_copy(update={"code": "0" * 64}) for v in plan.scorers)})
     with pytest.raises(Permanent, match="plan again"):
         planned_panel(changed)

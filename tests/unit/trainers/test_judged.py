@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,12 @@ def asking(words: Sequence[str], prompt: str = "one up") -> list[dict[str, Any]]
     return [{"prompt": [{"role": "user", "content": prompt}], "answer": word, "reference": None} for word in words]
 
 
+def rewards_of(panel: Panel) -> Callable[[Sequence[Mapping[str, Any]]], list[float | None]]:
+    return lambda samples: [label.reward for label in panel.label_unseen(samples)]
+
+
 def score(panel: Panel, words: Sequence[str], prompt: str = "one up") -> list[float | None]:
-    return panel.score_unseen(asking(words, prompt))
+    return rewards_of(panel)(asking(words, prompt))
 
 
 def test_however_the_judge_fails_the_answer_is_not_scored(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
@@ -46,11 +50,11 @@ def test_a_judge_that_is_down_is_asked_again(judge: Judge, judged: tuple[RewardS
     monkeypatch.setattr(scored, "PAUSES", (0.0, 0.0))
     panel, samples = build_panel(judged), asking(["yes", "no", "down"])
     judge.away = 6
-    assert scored.scored(panel.score_unseen, samples) == [1.0, 0.0, None]
+    assert scored.scored(rewards_of(panel), samples) == [1.0, 0.0, None]
     judge.away = 9
     with pytest.raises(Retryable, match="every scorer abstained on all 3 answers"):
-        scored.scored(panel.score_unseen, samples)
-    assert scored.scored(panel.score_unseen, samples) == [1.0, 0.0, None]
+        scored.scored(rewards_of(panel), samples)
+    assert scored.scored(rewards_of(panel), samples) == [1.0, 0.0, None]
 
 
 def test_a_judge_that_nobody_runs_any_more_scores_nothing(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
