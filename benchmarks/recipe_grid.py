@@ -1,4 +1,4 @@
-"""Which cells the recipe benchmark runs: a loop file, recipes for tiny models, and two grids. It knows neither torch nor how a cell runs."""
+"""Which cells the recipe benchmark runs: a loop file, recipes for tiny models, two grids. It knows neither torch nor how a cell runs."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_loss_and_gradients_are_those_of_the_plain_trainer(losses: dict[Loss, fl
     fast = ours(tiny_model, tmp_path, own)
     assert fast.shares
     assert len(fast.groups(PAIRS)) > 2, "the step must be split, or nothing is shown"
-    loss, found = one_step(fast, {"pairs": list(range(len(PAIRS)))})
+    loss, found = one_step(fast, {"rows": list(range(len(PAIRS)))})
     assert loss == pytest.approx(expected, rel=1e-4)
     close(found, wanted)
 
@@ -129,14 +129,14 @@ def test_each_lever_alone_changes_nothing_but_the_time(tiny_model: Path, tmp_pat
 
     none = Levers(*[False] * 4)
     variants = [none, Levers(), none._replace(known_reference=True), none._replace(by_length=True), none._replace(answers_only=True)]
-    results = [one_step(ours(tiny_model, tmp_path, recipe(), levers), {"pairs": list(range(12))}) for levers in variants]
+    results = [one_step(ours(tiny_model, tmp_path, recipe(), levers), {"rows": list(range(12))}) for levers in variants]
     for loss, found in results[1:]:
         assert loss == pytest.approx(results[0][0], rel=1e-4)
         close(found, results[0][1])
 
 
 def test_the_split_does_not_matter(tiny_model: Path, tmp_path: Path) -> None:
-    results = [one_step(ours(tiny_model, tmp_path, recipe(micro_tokens=n)), {"pairs": list(range(12))}) for n in (1, 100, 10_000)]
+    results = [one_step(ours(tiny_model, tmp_path, recipe(micro_tokens=n)), {"rows": list(range(12))}) for n in (1, 100, 10_000)]
     for loss, found in results[1:]:
         assert loss == pytest.approx(results[0][0], rel=1e-4)
         close(found, results[0][1])
