@@ -125,7 +125,7 @@ def out_of_memory(setting: Setting) -> dict[str, Any]:
     recipe = trainer.recipe
     try:
         with scarce(setting.gpu, trainer):
-            trainer.training_step(trainer.model, {"pairs": list(range(16))})
+            trainer.training_step(trainer.model, {"rows": list(range(16))})
         said = "it did not run out"
     except torch.OutOfMemoryError as error:
         said = f"{type(error).__name__}: {str(error)[:80]}"
@@ -133,7 +133,7 @@ def out_of_memory(setting: Setting) -> dict[str, Any]:
     trainer.recipe = adjusted(recipe, proposal.adjustment) if proposal else recipe
     trainer.model.zero_grad()
     fresh()
-    loss = float(trainer.training_step(trainer.model, {"pairs": list(range(16))}))
+    loss = float(trainer.training_step(trainer.model, {"rows": list(range(16))}))
     return {"failed_with": said, "tokens_in_memory": [recipe.budget, trainer.recipe.budget], "loss_afterwards": loss, "peak_gib": peak()}
 
 

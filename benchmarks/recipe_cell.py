@@ -15,7 +15,6 @@ import shutil
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.recipe_grid import Cell
 from benchmarks.recipe_worlds import TASKS, Question, World, build_world
 from contracts.data import RawBatch, TrainingSet
 from contracts.evaluation import ChatAnswer, ChatRequest, verdict_of
@@ -52,72 +52,8 @@ TRAINERS = {Method.DPO: DPO(), Method.GRPO: GRPO(), Method.SFT: SFT()}
 BUILD = {Method.DPO: dpo.build, Method.GRPO: grpo.build, Method.SFT: sft.build}
 START = datetime(2026, 1, 5, tzinfo=UTC)
 ORACLE_RATES = (2e-4, 5e-4, 1e-3)
-
-
-LOOP = """
-[line]
-name = "bench"
-served_model = "m"
-seed = 11
-[[sources]]
-name = "app"
-kind = "jsonl"
-path = "traces"
-[[rewards]]
-name = "exact_match"
-[[rewards]]
-name = "user_feedback"
-[holdout]
-fraction = 0.2
-golden = "golden.jsonl"
-[snapshot]
-pairs_per_prompt = 4
-references_are_answers = true
-[probe]
-prompts = 240
-samples = 4
-max_tokens = 48
-[training]
-min_pairs = 60
-[gate]
-max_tokens = 48
-"""
 UNDECIDED = "cannot be ruled out in"
 """What the verdict's words on slices say before those in which a loss may hide."""
-SMALL = {"warmup_steps": 5, "steps": 60, "gradient_checkpointing": False, "cpus": 1, "save_every": 60, "micro_batch": 16}
-"""A model of 0.7 million weights; the same number of steps for every recipe and for the oracle."""
-RECIPES: dict[Method, dict[str, Any]] = {
-    Method.SFT: {**SMALL, "learning_rate": 7e-4, "batch": 16, "max_length": 128},
-    Method.DPO: {**SMALL, "learning_rate": 5e-4, "batch": 16, "max_length": 128, "losses": {"sigmoid": 0.2, "sft": 1.0}},
-    Method.GRPO: {
-        **SMALL,
-        "learning_rate": 2e-4,
-        "prompts_per_step": 8,
-        "generations": 8,
-        "micro_batch": 64,
-        "max_completion": 48,
-        "beta": 0.0,
-    },
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Where a result belongs."""
-
-    task: str
-    quality: float
-    flips: float
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.task}-{self.quality:g}-{self.flips:g}-{self.seed}"
-
-    @property
-    def base(self) -> str:
-        """Cells that differ in label noise only share their base model, its test and the oracle."""
-        return f"{self.task}-{self.quality:g}-{self.seed}"
 
 
 class Answers:
@@ -221,7 +157,7 @@ class Bench:
         self.world = build_world(TASKS[cell.task], cell.quality, cell.seed)
         golden = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in self.world.golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in golden))
-        (folder / "loop.toml").write_text(LOOP)
+        (folder / "loop.toml").write_text(cell.loop())
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.artifacts = FolderArtifacts(folder / "artifacts")
         self.panel: Panel = build_panel(self.loop.rewards)
@@ -307,7 +243,7 @@ def oracle(bench: Bench, data: TrainingSet, place: Path, start: ModelRef) -> lis
     told = bench.artifacts.put(parquet(frame_of(rows, DEMONSTRATIONS), DEMONSTRATIONS, ["prompt_id"]))
     best: tuple[int, Path] | None = None
     for rate in ORACLE_RATES:
-        recipe = TRAINERS[Method.SFT].recipe({**RECIPES[Method.SFT], "learning_rate": rate})
+        recipe = TRAINERS[Method.SFT].recipe({**bench.cell.recipe(Method.SFT), "learning_rate": rate})
         plan = bench.plan(data.model_copy(update={"demonstrations": told}), start, Method.SFT, recipe, bench.cell.seed)
         trained = bench.train(plan, place / "model", f"oracle-{rate:g}")
         score = sum(right(trained, bench.world.tuning)) if trained else -1
@@ -326,10 +262,10 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
     shutil.rmtree(here, ignore_errors=True)
     bench = Bench(cell, here)
     start = model_ref(place / "model", "0" * 64)
-    data, edition = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.seed))
+    data, edition = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.chance))
     choice: Choice = choose(data.facts, bench.loop.training, bench.panel.unseen())
     method = choice.method if choice.method is not Method.NONE else Method.DPO  # what training would have done
-    plan = bench.plan(data, start, method, TRAINERS[method].recipe(RECIPES[method]), cell.seed)
+    plan = bench.plan(data, start, method, TRAINERS[method].recipe(cell.recipe(method)), cell.chance)
     trained = bench.train(plan, place / "model", "run")
     known = place / "oracle.json"
     if not known.exists():
@@ -346,6 +282,9 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
         "quality": cell.quality,
         "flips": cell.flips,
         "seed": cell.seed,
+        "draw": cell.draw,
+        "methods": list(cell.methods),
+        "rehearsal": cell.rehearsal,
         "chosen": choice.method.value,
         "trained": trained is not None,
         "gate": verdict.result.value if verdict else "fail",

@@ -98,6 +98,28 @@ def markdown(results: Sequence[Result], stamp: str) -> str:
     return "\n".join([*lines, "", *_claims(found)])
 
 
+def arms(results: Sequence[Result], stamp: str) -> str:
+    """The table of a forced method: one row per task, base quality and rehearsal; every traffic counts once."""
+    cells: dict[tuple[str, float, float | None], list[Result]] = {}
+    for row in results:
+        cells.setdefault((row["task"], row["quality"], row["rehearsal"]), []).append(row)
+    lines = [
+        f"{stamp}: {len(results)} runs.",
+        "",
+        f"| task | base | rehearsal | runs | base accuracy | gain | worst slice: mean | lowest | lost more than {HARM:.0%} | gate passed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (task, quality, rehearsal), rows in sorted(cells.items()):
+        mean = {key: fmean(row[key] for row in rows) for key in ("base", "gain", "worst_slice")}
+        lost, passed = sum(bool(_lost(row)) for row in rows), sum(row["gate"] == "pass" for row in rows)
+        arm = "-" if rehearsal is None else f"{rehearsal:g}"
+        lines.append(
+            f"| {task} | {quality:g} | {arm} | {len(rows)} | {mean['base']:.3f} | {mean['gain']:+.3f} | {mean['worst_slice']:+.3f} "
+            f"| {min(row['worst_slice'] for row in rows):+.3f} | {lost} of {len(rows)} | {passed} of {len(rows)} |"
+        )
+    return "\n".join(lines)
+
+
 def _claims(found: Mapping[str, Any]) -> list[str]:
     improved = "no run trained" if found["improved"] is None else f"{found['improved']:.0%} of {found['trained']} runs that trained"
     reached = "no cell in which the oracle gains so much" if found["of_the_oracle"] is None else f"{found['of_the_oracle']:.0%}"

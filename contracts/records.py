@@ -110,7 +110,8 @@ DEMONSTRATIONS: tuple[Column, ...] = (
     Column("weight", "double", True, "2 P(right) - 1"),
     Column("slice", "string", False, ""),
 )
-"""What SFT imitates: users' corrections, and answers of the line's own traffic and probe that were judged right."""
+"""What SFT imitates, and DPO rehearses where there is no pair: users' corrections, and answers of the line's own traffic and probe that
+were judged right."""
 
 
 class FeedbackKind(StrEnum):

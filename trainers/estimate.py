@@ -46,7 +46,7 @@ def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate
     operations = float(tokens) * parameters * (8 if recipe.gradient_checkpointing else 6)
     written = 0.0
     if isinstance(recipe, DPORecipe):
-        operations += 2.0 * tokens * parameters  # the reference, once
+        operations += 2.0 * recipe.steps * 2 * recipe.batch * length * parameters  # the reference, once; of pairs alone
     if isinstance(recipe, GRPORecipe):
         written = 2.0 * recipe.steps * rows * recipe.max_completion * parameters
     devices = nodes * gpus
@@ -64,10 +64,10 @@ def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate
 
 
 def _rows(recipe: Known) -> int:
-    """Rows of a step; a pair has two."""
+    """Rows of a step, at most; a pair has two, what is rehearsed has one."""
     if isinstance(recipe, GRPORecipe):
         return recipe.answers
-    return recipe.batch * (2 if isinstance(recipe, DPORecipe) else 1)
+    return 2 * recipe.batch + recipe.rehearsed if isinstance(recipe, DPORecipe) else recipe.batch
 
 
 def _length(recipe: Known) -> int:

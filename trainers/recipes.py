@@ -196,11 +196,16 @@ def _mixed() -> dict[Loss, float]:
 
 
 class DPORecipe(Recipe):
-    """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290) with a share of SFT on the chosen answers."""
+    """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290) with a share of SFT on the chosen answers, and on right
+    answers to prompts of which there is no pair."""
 
     losses: dict[Loss, NotNegative] = Field(default_factory=_mixed)
     """Loss terms and their weights. sigmoid: DPO; robust: DPO with noisy labels (arXiv:2403.00409), with weigh_pairs = false only;
-    sft: likelihood of the chosen answer, which holds the model on its feet where the answers are not its own."""
+    sft: likelihood of the chosen answer, which holds the model on its feet where the answers are not its own; and of what is rehearsed."""
+    rehearsal: NotNegative = 1.0
+    """Where a prompt has no pair, nothing was rejected: what the model does right there is forgotten unless it is rehearsed. Beside its
+    pairs, a step takes at most so many demonstrations per pair of `batch` of such prompts, fewer where these prompts are fewer than those
+    with pairs. They count in the sft term alone, so without it none are taken; 0: none."""
     beta: Rate = 0.1
     """Strength of the pull to the start model."""
     label_smoothing: Annotated[float, Field(gt=0, lt=0.5)] | Literal["measured"] = "measured"
@@ -219,6 +224,11 @@ class DPORecipe(Recipe):
     def budget(self) -> int:
         """Tokens in memory at once."""
         return self.micro_tokens or 2 * self.micro_batch * self.max_length
+
+    @property
+    def rehearsed(self) -> int:
+        """Demonstrations of a step, at most."""
+        return math.ceil(self.rehearsal * self.batch) if self.losses.get("sft") else 0
 
     @property
     def smoothing(self) -> float:

@@ -46,7 +46,7 @@ class _OnTRL:
             attempt=attempt.number,
             command=COMMAND,
             environment=_environment(recipe, attempt),
-            inputs={"model": plan.start.files, f"{self.reads}.parquet": getattr(plan, self.reads)},
+            inputs={"model": plan.start.files} | {f"{kind}.parquet": getattr(plan, kind) for kind in self._reads(recipe)},
             plan_json=plan.model_dump_json(),
             grace_seconds=recipe.grace_seconds,
             nodes=attempt.nodes,
@@ -54,6 +54,10 @@ class _OnTRL:
             cpus=recipe.cpus,
         )
         return spec.model_copy(update={"name": job_name(plan.id, attempt.number, digest(spec))})
+
+    def _reads(self, _recipe: Recipe) -> tuple[str, ...]:
+        """The training set's files that the job needs."""
+        return (self.reads,)
 
     def _fits(self, recipe: Recipe, attempt: Attempt) -> None:
         if isinstance(recipe, DPORecipe):
@@ -71,12 +75,15 @@ class _OnTRL:
 
 
 class DPO(_OnTRL):
-    """Preference pairs; with an SFT share unless the recipe says otherwise."""
+    """Preference pairs; unless the recipe says otherwise with an SFT share, which rehearses demonstrations of prompts without a pair."""
 
     method = "dpo"
     kind = DPORecipe
     reads = "pairs"
     spreads = True
+
+    def _reads(self, recipe: Recipe) -> tuple[str, ...]:
+        return ("pairs", "demonstrations") if isinstance(recipe, DPORecipe) and recipe.rehearsed else ("pairs",)
 
 
 class SFT(_OnTRL):

@@ -14,11 +14,12 @@ OVERHEAD = 256
 
 
 class Pair(NamedTuple):
-    """A preference as token ids; each answer was tokenised behind the prompt."""
+    """A preference as token ids; each answer was tokenised behind the prompt. A demonstration is one without a rejected answer."""
 
     prompt: list[int]
     chosen: list[int]
     rejected: list[int]
+    """Empty in a demonstration."""
 
     def cut(self, max_length: int) -> Pair:
         """Each answer cut where prompt and answer exceed `max_length` tokens."""
@@ -44,7 +45,7 @@ def plan(lengths: Sequence[int], budget: int, rows: int = 1, ranks: int = 1) -> 
     """Micro-batches for each rank, the same number for all: collective calls must meet. An empty one is idle work.
 
     `lengths`: tokens of each pair's row. `budget`: tokens of a micro-batch with its padding; a pair that exceeds it goes alone.
-    `rows`: rows that a pair takes.
+    `rows`: rows that a pair takes, at most.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     turns = [*range(ranks), *reversed(range(ranks))]  # there and back, so that no rank gets all the longer ones

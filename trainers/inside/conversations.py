@@ -44,18 +44,23 @@ class _Assistant(Frozen):
 
 
 class Example(NamedTuple):
-    """One preference in words."""
+    """One preference in words; or a demonstration, of which nothing was rejected."""
 
     prompt: list[Message]
     chosen: Message
-    rejected: Message
+    rejected: Message | None
     tools: list[dict[str, Any]] | None
     weight: float
 
     @property
     def calls(self) -> bool:
         """Whether any message calls a tool or answers a call."""
-        return any(message.get("tool_calls") or message["role"] == "tool" for message in [*self.prompt, self.chosen, self.rejected])
+        return any(message.get("tool_calls") or message["role"] == "tool" for message in [*self.prompt, *self.answers])
+
+    @property
+    def answers(self) -> list[Message]:
+        """Chosen, and rejected if there is one."""
+        return [self.chosen] if self.rejected is None else [self.chosen, self.rejected]
 
 
 def read(path: Path, weigh: bool) -> list[Example]:
@@ -73,11 +78,27 @@ def _example(row: Mapping[str, Any], number: int, weigh: bool) -> Example:
     prompt, tools = messages(row["prompt"], pair), _listed(row["tools"], pair, "tools") if row.get("tools") else None
     read_answer = answer if tools else _text_answer  # whoever had no tools called none: whatever it looks like, it is words
     chosen, rejected = (read_answer(words(row[name], pair, f"{name} answer")) for name in ("chosen", "rejected"))
+    return Example(_all_plain(prompt, pair), chosen, rejected, tools or None, weight(row["weight"], pair) if weigh else 1.0)
+
+
+def read_shown(path: Path) -> list[Example]:
+    """The demonstrations of a Parquet file (contracts.records.DEMONSTRATIONS). Permanent for a broken row."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(path, columns=["prompt", "answer", "weight"]).to_pylist()
+    return [_shown(row, f"demonstration {number}") for number, row in enumerate(rows)]
+
+
+def _shown(row: Mapping[str, Any], name: str) -> Example:
+    prompt = _all_plain(messages(row["prompt"], name), name)
+    return Example(prompt, _text_answer(words(row["answer"], name, "answer")), None, None, weight(row["weight"], name))
+
+
+def _all_plain(prompt: list[Message], row: str) -> list[Message]:
     try:
-        plain = [_plain(message) for message in prompt]
+        return [_plain(message) for message in prompt]
     except (ValueError, TypeError, AttributeError) as error:
-        raise Permanent(f"{pair}: a message of its prompt has no shape that contracts.records describes ({error})") from error
-    return Example(plain, chosen, rejected, tools or None, weight(row["weight"], pair) if weigh else 1.0)
+        raise Permanent(f"{row}: a message of its prompt has no shape that contracts.records describes ({error})") from error
 
 
 def messages(text: Any, row: str) -> list[Message]:
@@ -154,7 +175,7 @@ def imitable(answer: Message | str, control: frozenset[str]) -> bool:
 
 
 def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[tuple[int, Pair]]:
-    """(index, tokens) of each pair whose prompt leaves room for an answer within `max_length` tokens.
+    """(index, tokens) of each pair or demonstration whose prompt leaves room for an answer within `max_length` tokens.
 
     Permanent where the template cannot render tools or calls that the examples hold.
     """
@@ -167,9 +188,10 @@ def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list
 def _pair(tokenizer: Any, example: Example) -> Pair:
     """The answers begin where the prompt alone and the whole conversations part, which is not always at the prompt's end."""
     prompt = _ids(tokenizer, example.prompt, example.tools, add_generation_prompt=True)
-    whole = [_ids(tokenizer, [*example.prompt, last], example.tools) for last in (example.chosen, example.rejected)]
+    whole = [_ids(tokenizer, [*example.prompt, last], example.tools) for last in example.answers]
     begin = min(_common(prompt, ids) for ids in whole)
-    return Pair(prompt[:begin], whole[0][begin:], whole[1][begin:])
+    chosen, *rejected = (ids[begin:] for ids in whole)
+    return Pair(prompt[:begin], chosen, *rejected or [[]])
 
 
 def _ids(tokenizer: Any, messages: list[Message], tools: Any, **options: Any) -> list[int]:
@@ -205,7 +227,7 @@ def _calls_are_rendered(tokenizer: Any, examples: Sequence[Example]) -> None:
     example = next((example for example in examples if example.calls), None)
     if example is None:
         return
-    for last in (example.chosen, example.rejected):
+    for last in example.answers:
         messages = [*example.prompt, last]
         for at, message in enumerate(messages):
             without = [*messages[:at], {key: value for key, value in message.items() if key != "tool_calls"}, *messages[at + 1 :]]

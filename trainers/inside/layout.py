@@ -1,7 +1,8 @@
 """Pairs as tensors: rows, who may look at whom, and which positions have to predict a token that is scored.
 
 Shared layout, one row for a pair: prompt, chosen, rejected. Both answers continue the prompt's positions, and the rejected
-one does not see the chosen one; so the prompt, often the longer part, is computed once. Separate layout: a row for each.
+one does not see the chosen one; so the prompt, often the longer part, is computed once. Separate layout: a row for each answer
+that there is; a demonstration has one.
 This module knows no model and no loss.
 """
 
@@ -65,23 +66,30 @@ def _row(pair: Pair) -> Row:
 
 
 def _two_rows(pair: Pair) -> list[Row]:
-    return [_row(pair._replace(rejected=[])), _row(Pair(pair.prompt, pair.rejected, []))]
+    return [_row(Pair(pair.prompt, answer, [])) for answer in (pair.chosen, pair.rejected)[: _rows(pair)]]
+
+
+def _rows(pair: Pair) -> int:
+    """Of the separate layout."""
+    return 2 if pair.rejected else 1
 
 
 def _scored(pairs: Sequence[Pair], width: int, shared: bool) -> tuple[list[int], list[int], list[int]]:
     sources: list[int] = []
     targets: list[int] = []
     counts: list[int] = []
-    for number, pair in enumerate(pairs):
+    above = 0
+    for pair in pairs:
         prompt = len(pair.prompt)
         for which, answer in enumerate((pair.chosen, pair.rejected)):
-            start = number * width if shared else (2 * number + which) * width
+            start = (above if shared else above + which) * width
             begin = start + prompt + (which * len(pair.chosen) if shared else 0)
             known = answer if prompt else answer[1:]
             first = [start + prompt - 1] if prompt and answer else []
             sources += first + list(range(begin, begin + len(answer) - 1))
             targets += known
             counts.append(len(known))
+        above += 1 if shared else _rows(pair)
     return sources, targets, counts
 
 

@@ -1,7 +1,8 @@
 """The losses of a recipe over whole steps: what each pair adds, so that micro-batches of any size sum to the step's mean.
 
 The library averages inside a micro-batch and then over micro-batches, which is the step's mean only where all are alike.
-Here a pair's part is divided by the step's pairs, and an SFT token's by the step's tokens. This module knows no model.
+Here a pair's part is divided by the step's pairs, and an SFT token's by the step's tokens, those of demonstrations among them.
+This module knows no model.
 Sources: DPO arXiv:2305.18290; robust arXiv:2403.00409; hinge (SLiC) arXiv:2305.10425; IPO arXiv:2310.12036, per token;
 APO arXiv:2408.06266.
 """
@@ -28,6 +29,8 @@ class Scores(NamedTuple):
     reference_rejected: torch.Tensor
     lengths: torch.Tensor
     """[pairs, 2]: tokens of the answers."""
+    shown: torch.Tensor
+    """Log-probability of each demonstration's answer; as many as there are, whatever the pairs."""
 
     @property
     def gains(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,11 +94,11 @@ def needs_reference(terms: Mapping[Loss, float]) -> bool:
 
 
 def part(terms: Mapping[Loss, float], scores: Scores, knobs: Knobs, pairs: int, tokens: int) -> torch.Tensor:
-    """What a micro-batch adds to the loss of a step of so many pairs, whose chosen answers have so many scored tokens."""
+    """What a micro-batch adds to the loss of a step of so many pairs. `tokens`: scored ones of the step's chosen and shown answers."""
     total = scores.chosen.new_zeros(())
     for name, weight in terms.items():
         if name == "sft":
-            total = total - weight * scores.chosen.sum() / max(tokens, 1)
+            total = total - weight * (scores.chosen.sum() + scores.shown.sum()) / max(tokens, 1)
         elif weight > 0:
             total = total + weight * PAIRWISE[name](scores, knobs).sum() / pairs
     return total

@@ -3,7 +3,8 @@
 The plain trainer is given micro-batches of a fixed number of pairs, pads each to its longest, runs the start model beside the
 trained one, and averages averages. Here a batch is a step: its pairs are laid out so that little is padding, their prompts
 are computed once, only answer tokens meet the vocabulary, the start model's log-probabilities are known beforehand, and the
-gradient is that of the step's mean, whatever the split. This module knows no files; it refuses to know where pairs come from.
+gradient is that of the step's mean, whatever the split. Beside its pairs a step may rehearse demonstrations, which count in the SFT
+term alone. This module knows no files; it refuses to know where pairs and demonstrations come from.
 A mixture of experts trains without its load-balancing loss: that is a property of a batch, and there is no batch here.
 """
 
@@ -68,15 +69,32 @@ References = Callable[["Stepwise"], torch.Tensor]
 """The start model's log-probabilities of all pairs' answers, [pairs, 2] in nats; called once, before the first step."""
 
 
+class Rehearsal(NamedTuple):
+    """Demonstrations that a run takes beside its pairs."""
+
+    shown: list[Pair]
+    """Without rejected answers."""
+    weights: list[float]
+    """By which they are drawn."""
+    rows: int
+    """Of a step."""
+
+
+NOTHING = Rehearsal([], [], 0)
+
+
 class Stepwise(DPOTrainer):
-    """Trains on `pairs`, drawn by `weights`, with the losses of `recipe`."""
+    """Trains on `pairs`, drawn by `weights`, with the losses of `recipe`. A row's number is its pair's; demonstrations count on."""
 
     def __init__(
-        self, recipe: DPORecipe, pairs: list[Pair], weights: list[float], references: References, levers: Levers = ALL, **given: Any
+        self, recipe: DPORecipe, pairs: list[Pair], weights: list[float], references: References, levers: Levers = ALL,
+        rehearsal: Rehearsal = NOTHING, **given: Any,
     ) -> None:  # fmt: skip
         self.recipe = recipe
         self.pairs = pairs
         self.weights = weights
+        self.rehearsal = rehearsal
+        self.rows = [*pairs, *rehearsal.shown]
         self.levers = levers
         self.terms = {name: weight for name, weight in recipe.losses.items() if weight > 0}
         self.knobs = losses.Knobs(recipe.beta, recipe.smoothing)
@@ -94,6 +112,15 @@ class Stepwise(DPOTrainer):
         """Indices of the pairs that the whole run meets, in order."""
         return list(drawn(self.weights, self.recipe.steps * self.recipe.batch, self.args.seed))
 
+    def rows_in_order(self) -> list[int]:
+        """Numbers of the rows that the whole run meets, in order: of each step its pairs, then its demonstrations."""
+        order, batch, more = self.order(), self.recipe.batch, self.rehearsal.rows
+        if not more:
+            return order
+        steps = range(len(order) // batch)
+        shown = [len(self.pairs) + i for i in drawn(self.rehearsal.weights, len(steps) * more, self.args.seed)]
+        return [row for step in steps for row in (*order[step * batch : (step + 1) * batch], *shown[step * more : (step + 1) * more])]
+
     # What the library asks for
 
     def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
@@ -105,31 +132,32 @@ class Stepwise(DPOTrainer):
 
     def get_train_dataloader(self) -> Any:
         """A batch is a step, and every rank sees all of it: each takes its part of a plan that all of them make."""
-        return DataLoader(
-            range(len(self.pairs)), batch_size=self.recipe.batch, sampler=self.order(), collate_fn=lambda chosen: {"pairs": chosen}
-        )
+        size = self.recipe.batch + self.rehearsal.rows
+        return DataLoader(range(len(self.rows)), batch_size=size, sampler=self.rows_in_order(), collate_fn=lambda chosen: {"rows": chosen})
 
     def training_step(self, model: Any, inputs: Any, *_: Any) -> torch.Tensor:
         """Gradients of the step's mean loss, and that loss."""
         model.train()
-        numbers: list[int] = inputs["pairs"]
-        pairs = [self.pairs[number] for number in numbers]
-        tokens = sum(len(pair.chosen) - (not pair.prompt) for pair in pairs)
+        numbers: list[int] = inputs["rows"]
+        rows = [self.rows[number] for number in numbers]
+        pairs = sum(number < len(self.pairs) for number in numbers)
+        tokens = sum(len(row.chosen) - (not row.prompt) for row in rows)
         total = torch.zeros((), device=self.accelerator.device)
         seen: list[torch.Tensor] = []
-        groups = self.groups(pairs)
+        groups = self.groups(rows)
         for turn, group in enumerate(groups):
             idle = not group
-            chosen = group or [min(range(len(pairs)), key=lambda i: pairs[i].length(self.shares))]
+            chosen = group or [min(range(len(rows)), key=lambda i: rows[i].length(self.shares))]
             with self._quiet(model, last=turn == len(groups) - 1), self.compute_loss_context_manager():
                 scores = self._scores(model, [numbers[i] for i in chosen])
-                part = losses.part(self.terms, scores, self.knobs, len(pairs), tokens)
+                part = losses.part(self.terms, scores, self.knobs, pairs, tokens)
                 part = part * 0.0 if idle else part
                 self.accelerator.backward(part * self.args.world_size)  # ranks' gradients are averaged, ours are parts of a sum
             if not idle:
                 total += part.detach()
                 seen.append(_sums(scores))
-        return self._whole(total, torch.stack(seen).sum(0) if seen else torch.zeros(6, device=total.device), len(pairs))
+        sums = torch.stack(seen).sum(0) if seen else torch.zeros(SUMS, device=total.device)
+        return self._whole(total, sums, pairs, len(rows) - pairs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """The step's own figures beside the library's."""
@@ -137,12 +165,11 @@ class Stepwise(DPOTrainer):
 
     # How it is done
 
-    def groups(self, pairs: Sequence[Pair]) -> Groups:
-        """This rank's micro-batches of these pairs."""
+    def groups(self, rows: Sequence[Pair]) -> Groups:
+        """This rank's micro-batches of these rows. Where prompts are not shared, a demonstration is planned at the two rows of a pair."""
         if not self.levers.by_length:
-            return in_order(len(pairs), self.recipe.micro_batch)[0]
-        rows = 1 if self.shares else 2
-        plans = plan([pair.length(self.shares) for pair in pairs], self.recipe.budget, rows, self.args.world_size)
+            return in_order(len(rows), self.recipe.micro_batch)[0]
+        plans = plan([row.length(self.shares) for row in rows], self.recipe.budget, 1 if self.shares else 2, self.args.world_size)
         return plans[self.args.process_index]
 
     def _quiet(self, model: Any, last: bool) -> AbstractContextManager[Any]:
@@ -150,16 +177,19 @@ class Stepwise(DPOTrainer):
         return nullcontext() if last or self.is_fsdp_enabled else self.accelerator.no_sync(model)
 
     def _scores(self, model: Any, numbers: list[int]) -> losses.Scores:
-        layout = self.layout([self.pairs[number] for number in numbers], self.shares)
+        numbers = sorted(numbers, key=lambda number: number >= len(self.pairs))  # pairs first, else as they were
+        layout = self.layout([self.rows[number] for number in numbers], self.shares)
         sums = self.answers(model, layout)
+        n = sum(number < len(self.pairs) for number in numbers)
+        pairs, shown = sums[:n], sums[n:, 0]
         if not losses.needs_reference(self.terms):
-            reference = torch.zeros_like(sums)
+            reference = torch.zeros_like(pairs)
         elif self._known is not None:
-            reference = self._known[numbers].to(sums.device)
+            reference = self._known[numbers[:n]].to(sums.device)
         else:
             with self.start_model() as start:
-                reference = self.answers(start, layout)
-        return losses.Scores(sums[:, 0], sums[:, 1], reference[:, 0], reference[:, 1], layout.lengths)
+                reference = self.answers(start, layout)[:n]
+        return losses.Scores(pairs[:, 0], pairs[:, 1], reference[:, 0], reference[:, 1], layout.lengths[:n], shown)
 
     def layout(self, pairs: Sequence[Pair], shared: bool) -> Layout:
         """The pairs as tensors on this rank's device."""
@@ -184,14 +214,16 @@ class Stepwise(DPOTrainer):
             self._picked = None
         return output
 
-    def _whole(self, loss: torch.Tensor, sums: torch.Tensor, pairs: int) -> torch.Tensor:
+    def _whole(self, loss: torch.Tensor, sums: torch.Tensor, pairs: int, shown: int) -> torch.Tensor:
         """Loss and figures over all ranks. The loss returned is such that the library's mean over ranks is the step's."""
         both = torch.cat([loss[None], sums])
         if self.args.world_size > 1:
             torch.distributed.all_reduce(both)
-        chosen, rejected, chosen_gain, rejected_gain, in_order, margin = (both[1:] / pairs).tolist()
+        chosen, rejected, chosen_gain, rejected_gain, in_order, margin = (both[1:-1] / pairs).tolist()
         beta = self.recipe.beta
         self._figures = {"logps/chosen": chosen, "logps/rejected": rejected}
+        if self.rehearsal.rows:
+            self._figures |= {"rehearsal/rows": shown, "rehearsal/logps": float(both[-1]) / max(shown, 1)}
         if losses.needs_reference(self.terms):
             self._figures |= {
                 "rewards/chosen": beta * chosen_gain,
@@ -269,8 +301,12 @@ class _Start(AbstractContextManager[Any]):
             context.__exit__(*error)
 
 
+SUMS = 7
+"""Of them."""
+
+
 def _sums(scores: losses.Scores) -> torch.Tensor:
-    """Over pairs: both log-probabilities, both gains, pairs in order, margins."""
+    """Over pairs: both log-probabilities, both gains, pairs in order, margins; over demonstrations: log-probabilities."""
     chosen, rejected = (gain.detach() for gain in scores.gains)
-    parts = (scores.chosen.detach(), scores.rejected.detach(), chosen, rejected, (chosen > rejected).float(), chosen - rejected)
-    return torch.stack([part.sum() for part in parts])
+    both = (scores.chosen.detach(), scores.rejected.detach(), chosen, rejected, (chosen > rejected).float(), chosen - rejected)
+    return torch.stack([part.sum() for part in (*both, scores.shown.detach())])

@@ -43,6 +43,8 @@ FIGURES = {
     "rewards/margins": "margin",
     "logps/chosen": "chosen_logp",
     "logps/rejected": "rejected_logp",
+    "rehearsal/rows": "rehearsed",
+    "rehearsal/logps": "rehearsed_logp",
 }
 """The library's names -> ours, for progress events and the health watch."""
 
@@ -135,11 +137,19 @@ CONTROL = "with answers that hold control words of the model"
 
 def leave_out(job: Job, what: str, total: int, without: Mapping[str, int]) -> None:
     """Tells how many rows are not trained on, and why. Permanent where none is left."""
-    said = ", ".join(f"{n} {why}" for why, n in without.items() if n)
     if sum(without.values()) >= total:
-        raise Permanent(f"all {total} {what} are left out: {said}")
-    if said and parallel.rank() == 0:
+        raise Permanent(f"all {total} {what} are left out: {_counted(without)}")
+    tell_left_out(job, what, total, without)
+
+
+def tell_left_out(job: Job, what: str, total: int, without: Mapping[str, int]) -> None:
+    """Tells how many rows are not trained on, and why, where a run can do without any of them."""
+    if (said := _counted(without)) and parallel.rank() == 0:
         job.events.write("warning", reason=f"of {total} {what}, left out: {said}")
+
+
+def _counted(without: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {why}" for why, n in without.items() if n)
 
 
 def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:

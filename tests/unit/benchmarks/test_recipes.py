@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.recipe_table import markdown, summary
+from benchmarks.recipe_grid import forced
+from benchmarks.recipe_table import arms, markdown, summary
 from benchmarks.recipe_worlds import TASKS, build_world
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,6 +55,20 @@ def test_claims_follow_from_rows() -> None:
     assert found["do_not_train"]["did not train, training helps"] == 1
     assert sum(found["do_not_train"].values()) == len(rows)
     assert "| t | 0.6 | 0% | 6 |" in markdown(rows, "today")
+
+
+def test_the_arms_of_a_forced_method_meet_the_same_traffics() -> None:
+    cells = forced("dpo", seeds=2, draws=3)
+    assert len({cell.name for cell in cells}) == len(cells) == 2 * 2 * 2 * 3 * 2
+    met = {arm: [(cell.base, cell.flips, cell.chance) for cell in cells if cell.rehearsal == arm] for arm in (0.0, 1.0)}
+    assert met[0.0] == met[1.0]
+    assert len(set(met[0.0])) == len(met[0.0])
+    assert all('methods = ["dpo"]' in cell.loop() for cell in cells)
+    assert {cell.rehearsal for cell in forced("sft", 1, 1)} == {None}
+    rows = [row(rehearsal=0.0, slices={"a": -0.05}, worst_slice=-0.05), row(rehearsal=0.0, gain=0.05), row(rehearsal=1.0)]
+    told = arms(rows, "today")
+    assert "| t | 0.6 | 0 | 2 | 0.600 | +0.070 | -0.025 | -0.050 | 1 of 2 | 2 of 2 |" in told
+    assert "| t | 0.6 | 1 | 1 | 0.600 | +0.090 | +0.000 | +0.000 | 0 of 1 | 1 of 1 |" in told
 
 
 @pytest.mark.slow

@@ -76,7 +76,9 @@ class Workshop:
         answers = [words[i % len(words)] for i in range(n)]
         pairs = {"prompt": prompts, "chosen": answers, "rejected": [words[(i + 5) % len(words)] for i in range(n)]}
         self.pairs = store(self.artifacts, folder / "pairs.parquet", {**pairs, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]})
-        told = {"prompt": prompts, "answer": answers, "weight": [0.5 + 0.5 * (i % 2) for i in range(n)]}
+        unpaired = [json.dumps([{"role": "user", "content": f"{word} {word}"}]) for word in words[:6]]
+        shown = [*prompts, *unpaired]
+        told = {"prompt": shown, "answer": [*answers, *words[-6:]], "weight": [0.5 + 0.5 * (i % 2) for i in range(len(shown))]}
         self.demonstrations = store(self.artifacts, folder / "demonstrations.parquet", told)
         self.prompts = store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n})
 

@@ -27,7 +27,11 @@ def test_gpus_shorten_a_run_and_are_all_paid_for(weights: int, gpus: int) -> Non
 
 
 def test_a_pair_counts_twice_and_a_cpu_costs_no_gpu_hours() -> None:
-    dpo, sft = estimate(DPORecipe(batch=8, micro_batch=4), 1000, 1, 0), estimate(SFTRecipe(batch=8, micro_batch=4), 1000, 1, 0)
+    dpo, sft = estimate(DPORecipe(batch=8, rehearsal=0), 1000, 1, 0), estimate(SFTRecipe(batch=8), 1000, 1, 0)
     assert dpo.tokens == 2 * sft.tokens
+    rehearsing = estimate(DPORecipe(batch=8, rehearsal=0.5), 1000, 1, 0)
+    assert rehearsing.tokens == 2.5 * sft.tokens
+    assert dpo.operations / dpo.tokens == 1000 * 10
+    assert rehearsing.operations == dpo.operations + 0.5 * sft.operations, "no reference for what is rehearsed"
     assert dpo.gpu_hours == 0
     assert "rows of 1024 tokens" in dpo.basis

@@ -102,7 +102,11 @@ def test_another_attempt_or_limit_is_another_job() -> None:
 
 
 def test_a_job_gets_only_what_its_method_reads() -> None:
-    assert set(DPO().job(plan(Method.DPO), FIRST).inputs) == {"model", "pairs.parquet"}
+    whole = DPO().job(plan(Method.DPO), FIRST).inputs
+    assert set(whole) == {"model", "pairs.parquet", "demonstrations.parquet"}
+    assert whole["demonstrations.parquet"] == plan(Method.DPO).demonstrations
+    for changes in ({"rehearsal": 0}, {"losses": {"sigmoid": 1.0}}):
+        assert set(DPO().job(plan(Method.DPO, **changes), FIRST).inputs) == {"model", "pairs.parquet"}
     assert set(GRPO().job(plan(Method.GRPO), FIRST).inputs) == {"model", "prompts.parquet"}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts.training import Method
-from tests.unit.trainers.test_stepwise import ours, recipe, some_pairs
+from tests.unit.trainers.test_stepwise import ours, recipe, rehearsing, some_pairs
 from trainers.inside import reference
 from trainers.inside.events import Events
 from trainers.inside.job import Job
@@ -38,9 +38,9 @@ def job(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(tmp_path, plan, attempt=1, incarnation=1, gpus=0, events=Events(tmp_path / "events.jsonl", 1, 1))
 
 
-def known(job: Job, model: Path, folder: Path, pairs: Any = PAIRS, **changes: Any) -> Any:
+def known(job: Job, model: Path, folder: Path, pairs: Any = PAIRS, rehearsal: dict[str, Any] | None = None, **changes: Any) -> Any:
     own = recipe(batch=8, **changes)
-    given = shared_with(Reference(job, own))
+    given = shared_with(Reference(job, own)) | (rehearsal or {})
     return ours(model, folder, own, pairs=pairs, **given)._known
 
 
@@ -72,6 +72,15 @@ def test_it_is_computed_once_for_the_same_content(job: Job, counted: list[int], 
     assert counted == [8]
     assert torch.equal(first, again)
     assert bool(first.isfinite().all())
+
+
+def test_what_is_rehearsed_has_none_and_changes_no_name(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
+    import torch
+
+    first = known(job, tiny_model, tmp_path)
+    again = known(job, tiny_model, tmp_path, rehearsal={"rehearsal": rehearsing(2)})
+    assert counted == [8]
+    assert torch.equal(first, again)
 
 
 def test_other_content_is_computed_anew(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def test_trains_and_publishes_a_model_that_loads(workshop: Any, method: Method, 
     events = workshop.executor.events(spec.name)
     assert kinds(events)[0] == "started"
     assert kinds(events).count("progress") == steps
+    rehearsed = [event.data.get("rehearsed") for event in events if event.kind == "progress"]
+    assert rehearsed == [2.0 if method == Method.DPO else None] * steps, "of each step 8 pairs of 24 prompts, and of 6 others their share"
     assert kinds(events)[-2:] == ["published", "stopped"]
 
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +46,14 @@ def shared(folder: Path, batch: int = 12) -> dict[str, Any]:
 
 
 def ours(
-    model: Path, folder: Path, own: DPORecipe, levers: Any = None, pairs: list[Pair] = PAIRS, references: Any = None, **given: Any
+    model: Path,
+    folder: Path,
+    own: DPORecipe,
+    levers: Any = None,
+    pairs: list[Pair] = PAIRS,
+    references: Any = None,
+    given: dict[str, Any] | None = None,
+    **more: Any,
 ) -> Any:
     from transformers import AutoTokenizer
 
@@ -52,8 +63,8 @@ def ours(
     levers = levers or Levers()
     return Stepwise(
         own, pairs, [1.0] * len(pairs), references or (lambda trainer: computed(trainer, range(len(pairs)))), levers,
-        model=str(model), args=configuration(own, shared(folder), levers), train_dataset=placeholder(),
-        processing_class=AutoTokenizer.from_pretrained(model), **given,
+        model=str(model), args=configuration(own, shared(folder) | (given or {}), levers), train_dataset=placeholder(),
+        processing_class=AutoTokenizer.from_pretrained(model), **more,
     )  # fmt: skip
 
 
@@ -119,9 +130,135 @@ def test_loss_and_gradients_are_those_of_the_plain_trainer(losses: dict[Loss, fl
     fast = ours(tiny_model, tmp_path, own)
     assert fast.shares
     assert len(fast.groups(PAIRS)) > 2, "the step must be split, or nothing is shown"
-    loss, found = one_step(fast, {"pairs": list(range(len(PAIRS)))})
+    loss, found = one_step(fast, {"rows": list(range(len(PAIRS)))})
     assert loss == pytest.approx(expected, rel=1e-4)
     close(found, wanted)
+
+
+SHOWN = [pair._replace(rejected=[]) for pair in some_pairs(5)]
+
+
+def rehearsing(rows: int = 5, shown: list[Pair] = SHOWN) -> Any:
+    from trainers.inside.stepwise import Rehearsal
+
+    return Rehearsal(shown, [1.0] * len(shown), rows)
+
+
+def by_hand(model: Any, start: Any) -> Any:
+    """DPO's mean over pairs, and half of the mean over tokens of all right answers."""
+    import torch
+
+    def said(which: Any, prompt: list[int], answer: list[int]) -> Any:
+        logits = which(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        return logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None]).sum()
+
+    def gain(prompt: list[int], answer: list[int]) -> Any:
+        with torch.no_grad():
+            before = said(start, prompt, answer)
+        return said(model, prompt, answer) - before
+
+    preference = [-torch.nn.functional.logsigmoid(0.1 * (gain(p.prompt, p.chosen) - gain(p.prompt, p.rejected))) for p in PAIRS]
+    right = [(pair.prompt, pair.chosen) for pair in [*PAIRS, *SHOWN]]
+    return sum(preference) / len(PAIRS) - 0.5 * sum(said(model, *one) for one in right) / sum(len(answer) for _, answer in right)
+
+
+@pytest.mark.parametrize("shared_prompt", [True, False])
+def test_demonstrations_join_the_tokens_that_are_imitated_and_nothing_else(shared_prompt: bool, tiny_model: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from trainers.inside.stepwise import Levers
+
+    model, start = (AutoModelForCausalLM.from_pretrained(tiny_model) for _ in range(2))
+    away_from_start(model)
+    expected = by_hand(model, start)
+    expected.backward()
+    own = recipe(losses={"sigmoid": 1.0, "sft": 0.5}, micro_tokens=150)
+    trainer = ours(tiny_model, tmp_path, own, Levers(shared_prompt=shared_prompt), rehearsal=rehearsing())
+    assert trainer.shares == shared_prompt
+    loss, found = one_step(trainer, {"rows": list(range(17))})
+    assert loss == pytest.approx(float(expected), rel=1e-4)
+    close(found, gradients(model))
+    figures = trainer._figures
+    usual = ours(tiny_model, tmp_path, own)
+    one_step(usual, {"rows": list(range(12))})
+    assert (figures.pop("rehearsal/rows"), figures.pop("rehearsal/logps") < 0) == (5, True)
+    assert figures == pytest.approx(usual._figures, rel=1e-3, abs=1e-5), "they are of pairs alone"
+
+
+def test_without_rehearsal_nothing_changes(tiny_model: Path, tmp_path: Path) -> None:
+    usual, none = ours(tiny_model, tmp_path, recipe()), ours(tiny_model, tmp_path, recipe(), rehearsal=rehearsing(0))
+    more = ours(tiny_model, tmp_path, recipe(), rehearsal=rehearsing(2))
+    assert none.rows_in_order() == usual.rows_in_order() == usual.order()
+    rows = more.rows_in_order()
+    steps = [rows[at : at + 14] for at in range(0, len(rows), 14)]
+    assert [row for step in steps for row in step[:12]] == usual.order(), "the same pairs in the same steps"
+    assert {row for step in steps for row in step[12:]} == set(range(12, 17))
+    assert one_step(none, {"rows": list(range(12))})[0] == one_step(usual, {"rows": list(range(12))})[0]
+
+
+def test_a_run_that_rehearses_resumes_to_the_same_weights(tiny_model: Path, tmp_path: Path) -> None:
+    def trained(resume: str | None) -> list[Any]:
+        own = recipe()
+        trainer = ours(tiny_model, tmp_path, own, rehearsal=rehearsing(2), given={"save_strategy": "steps", "save_steps": 1})
+        trainer.train(resume_from_checkpoint=resume)
+        assert trainer.state.global_step == own.steps
+        return [weight.detach().clone() for weight in trainer.model.parameters()]
+
+    whole, resumed = trained(None), trained(str(tmp_path / "checkpoint-1"))
+    assert all(one.equal(other) for one, other in zip(whole, resumed, strict=True))
+
+
+def test_what_has_no_pairs_is_not_forgotten(tiny_model: Path, tmp_path: Path) -> None:
+    """Pairs teach `no` to one kind of question. The other kind, always answered `yes`, has none, and shares most of its words."""
+    yes, no, up = [13, 1], [14, 1], [15, 1]
+    pairs = [Pair([2, 5, word, 4], no, up) for word in range(7, 13)] * 2
+    shown = [Pair([2, 6, word, 4], yes, []) for word in range(7, 13)]
+
+    def certainty(losses: dict[Loss, float], steps: int, pairs: list[Pair], rows: int, model: Path) -> tuple[Any, float]:
+        own = recipe(losses=losses, steps=steps)
+        trainer = ours(model, tmp_path, own, pairs=pairs, rehearsal=rehearsing(rows, shown), given={"max_steps": steps})
+        trainer.train()
+        return trainer, min(float(sums) for sums in trainer.answers(trainer.model, trainer.layout(shown, trainer.shares))[:, 0])
+
+    learnt, before = certainty({"sft": 1.0}, 20, [Pair(one.prompt, one.chosen, up) for one in shown] * 2, 0, tiny_model)
+    for file in tiny_model.iterdir():
+        (tmp_path / "base").mkdir(exist_ok=True)
+        (tmp_path / "base" / file.name).write_bytes(file.read_bytes())
+    learnt.model.save_pretrained(tmp_path / "base")
+    losses: dict[Loss, float] = {"sigmoid": 0.2, "sft": 1.0}
+    forgotten, kept = (certainty(losses, 20, pairs, rows, tmp_path / "base")[1] for rows in (0, 6))
+    assert before > -0.1
+    assert forgotten < -1, "or there is nothing to show"
+    assert kept > -0.1
+
+
+def test_what_is_rehearsed_is_right_unpaired_and_counted(tiny_model: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from trainers.inside import dpo
+
+    def asked(words: str) -> str:
+        return json.dumps([{"role": "user", "content": words}])
+
+    rows = [("one", "yes", 1.0), ("one", "up", 0.5), ("two", "no", 1.0), ("three", "yes <end>", 1.0), ("four " * 60, "no", 1.0)]
+    prompts, answers, weights = zip(*rows, ("six", "no", 0.0), strict=True)
+    columns = {"prompt": [asked(words) for words in prompts], "answer": answers, "weight": weights}
+    pq.write_table(pa.table(columns), tmp_path / "demonstrations.parquet")
+    told: list[str] = []
+    job: Any = SimpleNamespace(run=tmp_path, events=SimpleNamespace(write=lambda _kind, reason: told.append(reason)))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    paired = [json.dumps(json.loads(asked(words)), sort_keys=True) for words in ("two", "five", "seven")]
+    found = dpo.rehearsal(job, tokenizer, recipe(), set(paired))
+    assert [(len(pair.rejected), weight) for pair, weight in zip(found.shown, found.weights, strict=True)] == [(0, 1.0), (0, 0.5)]
+    assert [tokenizer.decode(pair.chosen) for pair in found.shown] == ["yes <end>", "up <end>"]
+    assert found.rows == 4, "one prompt of four, where three have 12 pairs in a step"
+    assert told == [
+        "of 4 demonstrations of prompts without a pair, left out: 1 with answers that hold control words of the model, "
+        "1 with prompts longer than max_length = 48 tokens"
+    ]
+    assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0.25), set(paired)).rows == 3
+    (tmp_path / "demonstrations.parquet").unlink()
+    assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0), set(paired)).rows == 0
 
 
 def test_each_lever_alone_changes_nothing_but_the_time(tiny_model: Path, tmp_path: Path) -> None:
@@ -129,14 +266,14 @@ def test_each_lever_alone_changes_nothing_but_the_time(tiny_model: Path, tmp_pat
 
     none = Levers(*[False] * 4)
     variants = [none, Levers(), none._replace(known_reference=True), none._replace(by_length=True), none._replace(answers_only=True)]
-    results = [one_step(ours(tiny_model, tmp_path, recipe(), levers), {"pairs": list(range(12))}) for levers in variants]
+    results = [one_step(ours(tiny_model, tmp_path, recipe(), levers), {"rows": list(range(12))}) for levers in variants]
     for loss, found in results[1:]:
         assert loss == pytest.approx(results[0][0], rel=1e-4)
         close(found, results[0][1])
 
 
 def test_the_split_does_not_matter(tiny_model: Path, tmp_path: Path) -> None:
-    results = [one_step(ours(tiny_model, tmp_path, recipe(micro_tokens=n)), {"pairs": list(range(12))}) for n in (1, 100, 10_000)]
+    results = [one_step(ours(tiny_model, tmp_path, recipe(micro_tokens=n)), {"rows": list(range(12))}) for n in (1, 100, 10_000)]
     for loss, found in results[1:]:
         assert loss == pytest.approx(results[0][0], rel=1e-4)
         close(found, results[0][1])

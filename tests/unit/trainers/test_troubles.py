@@ -168,18 +168,21 @@ def test_a_save_that_hangs_is_ended_after_some_times_an_earlier_one(workshop: An
     assert status.proposal.good == 9
 
 
-@pytest.mark.parametrize(("method", "what"), [(Method.DPO, "pairs"), (Method.SFT, "answers")])
-def test_answers_that_hold_control_words_teach_nothing(workshop: Any, tmp_path: Path, method: Method, what: str) -> None:
+UNPAIRED = "9 demonstrations of prompts without a pair"
+
+
+@pytest.mark.parametrize(("method", "what"), [(Method.DPO, ["24 pairs", UNPAIRED]), (Method.SFT, ["30 answers"])])
+def test_answers_that_hold_control_words_teach_nothing(workshop: Any, tmp_path: Path, method: Method, what: list[str]) -> None:
     """Whoever corrects an answer to `words <end> …` would teach the model where to end, and what users say next."""
     poison(workshop, tmp_path, 3)
     status = ended(workshop, spec := workshop.spec(workshop.plan(method, steps=2)))
     assert status.outcome == Outcome.DONE, workshop.log(spec)
     warnings = [event.data["reason"] for event in workshop.executor.events(spec.name) if event.kind == "warning"]
-    assert warnings == [f"of 24 {what}, left out: 3 with answers that hold control words of the model"]
-    poison(workshop, tmp_path, 24)
+    assert warnings == [f"of {rows}, left out: 3 with answers that hold control words of the model" for rows in what]
+    poison(workshop, tmp_path, 30)
     status = ended(workshop, workshop.spec(workshop.plan(method, steps=3)))
     assert status.outcome == Outcome.PERMANENT
-    assert f"all 24 {what} are left out" in status.reason
+    assert f"all {what[0]} are left out" in status.reason
 
 
 @pytest.mark.parametrize("number", ["float64", "float8_e4m3fn"])
