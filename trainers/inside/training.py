@@ -7,6 +7,7 @@ resume is exact.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import math
 import signal
@@ -64,6 +65,7 @@ Build = Callable[[Job, dict[str, Any]], Any]
 
 def main(build: Build, kind: type[Recipe]) -> None:
     """The trainer process: trains, and leaves a result file whatever happens short of a kill."""
+    gc.disable()  # until the library is loaded (_collect_again)
     parallel.die_with_parent()
     stop = Stop()
     job = here()
@@ -76,6 +78,13 @@ def main(build: Build, kind: type[Recipe]) -> None:
     except (Exception, MemoryError) as error:
         _finish(job, _failure(job, _told(error), kind))
         raise
+
+
+def _collect_again() -> None:
+    """Ends what `main` began. Imports make a million objects that stay, and the collector would look through them again and again: a
+    fifth of the time to the first step. What is there now is never looked at any more."""
+    gc.freeze()
+    gc.enable()
 
 
 def _told(error: BaseException) -> str:
@@ -116,6 +125,7 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
     trainer = build(job, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
     trainer.add_callback(watcher.callback(trainer))
+    _collect_again()
     if parallel.agreed(trainer, stop.asked):
         return Result(Outcome.PREEMPTED, "asked to stop before the first step", resume.step if resume else 0, {})
     trainer.train(resume_from_checkpoint=str(folder) if folder else None)
