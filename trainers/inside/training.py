@@ -10,12 +10,14 @@ from __future__ import annotations
 import gc
 import importlib.util
 import math
+import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from contracts.errors import Permanent, RatchetError
 from contracts.exits import Outcome
@@ -63,9 +65,27 @@ Build = Callable[[Job, dict[str, Any]], Any]
 """(job, shared arguments) -> the library's trainer, ready to train."""
 
 
-def main(build: Build, kind: type[Recipe]) -> None:
-    """The trainer process: trains, and leaves a result file whatever happens short of a kill."""
-    gc.disable()  # until the library is loaded (_collect_again)
+def main(build: Build, kind: type[Recipe]) -> NoReturn:
+    """The trainer process: `train`, and its end, exit code 0 or 1.
+
+    Imports make a million objects that stay; to look through them for garbage again and again, and to take them apart at the end,
+    would cost more than a third of a short run. So nothing is collected until the library is loaded, what is there by then is never
+    looked at, and the process ends without clearing up what the system frees at once.
+    """
+    gc.disable()
+    code = 0
+    try:
+        train(build, kind)
+    except (Exception, MemoryError):
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def train(build: Build, kind: type[Recipe]) -> None:
+    """Trains the job that the environment names, and leaves a result file whatever happens short of a kill. Raises what nobody foresaw."""
     parallel.die_with_parent()
     stop = Stop()
     job = here()
@@ -81,10 +101,10 @@ def main(build: Build, kind: type[Recipe]) -> None:
 
 
 def _collect_again() -> None:
-    """Ends what `main` began. Imports make a million objects that stay, and the collector would look through them again and again: a
-    fifth of the time to the first step. What is there now is never looked at any more."""
-    gc.freeze()
-    gc.enable()
+    """Ends what `main` began."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def _told(error: BaseException) -> str:
