@@ -7,6 +7,7 @@ resume is exact.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import math
@@ -65,7 +66,7 @@ Build = Callable[[Job, dict[str, Any]], Any]
 """(job, shared arguments) -> the library's trainer, ready to train."""
 
 
-def main(build: Build, kind: type[Recipe]) -> NoReturn:
+def main(build: Build, kind: type[Recipe]) -> None:
     """The trainer process: `train`, and its end, exit code 0 or 1.
 
     Imports make a million objects that stay; to look through them for garbage again and again, and to take them apart at the end,
@@ -73,15 +74,16 @@ def main(build: Build, kind: type[Recipe]) -> NoReturn:
     looked at, and the process ends without clearing up what the system frees at once.
     """
     gc.disable()
-    code = 0
-    try:
-        train(build, kind)
-    except (Exception, MemoryError):
-        traceback.print_exc()
-        code = 1
+    code = [1]
+    atexit.register(_leave, code)  # registered first, called last
+    train(build, kind)
+    code[0] = 0
+
+
+def _leave(code: list[int]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(code[0])
 
 
 def train(build: Build, kind: type[Recipe]) -> None:
