@@ -7,18 +7,14 @@ resume is exact.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib.util
 import math
-import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from contracts.errors import Permanent, RatchetError
 from contracts.exits import Outcome
@@ -26,6 +22,7 @@ from contracts.training import ResumePoint
 from trainers.cadence import Cadence, time_between
 from trainers.health import REMEDIES, Verdict, Watch, out_of_memory, proposed
 from trainers.inside import checkpoints, parallel
+from trainers.inside.brief import brief, loaded
 from trainers.inside.job import Job, Result, here
 from trainers.recipes import Recipe, adjusted
 
@@ -67,23 +64,9 @@ Build = Callable[[Job, dict[str, Any]], Any]
 
 
 def main(build: Build, kind: type[Recipe]) -> None:
-    """The trainer process: `train`, and its end, exit code 0 or 1.
-
-    Imports make a million objects that stay; to look through them for garbage again and again, and to take them apart at the end,
-    would cost more than a third of a short run. So nothing is collected until the library is loaded, what is there by then is never
-    looked at, and the process ends without clearing up what the system frees at once.
-    """
-    gc.disable()
-    code = [1]
-    atexit.register(_leave, code)  # registered first, called last
-    train(build, kind)
-    code[0] = 0
-
-
-def _leave(code: list[int]) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code[0])
+    """The trainer process."""
+    with brief():
+        train(build, kind)
 
 
 def train(build: Build, kind: type[Recipe]) -> None:
@@ -100,13 +83,6 @@ def train(build: Build, kind: type[Recipe]) -> None:
     except (Exception, MemoryError) as error:
         _finish(job, _failure(job, _told(error), kind))
         raise
-
-
-def _collect_again() -> None:
-    """Ends what `main` began."""
-    if not gc.isenabled():
-        gc.freeze()
-        gc.enable()
 
 
 def _told(error: BaseException) -> str:
@@ -147,7 +123,7 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
     trainer = build(job, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
     trainer.add_callback(watcher.callback(trainer))
-    _collect_again()
+    loaded()
     if parallel.agreed(trainer, stop.asked):
         return Result(Outcome.PREEMPTED, "asked to stop before the first step", resume.step if resume else 0, {})
     trainer.train(resume_from_checkpoint=str(folder) if folder else None)
