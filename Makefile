@@ -20,7 +20,7 @@ demo: $(VENV)/.train  ## the whole loop on this machine: minutes after the insta
 
 test: $(VENV)/.dev    ## everything that CI runs
 	@$(BIN)/python -m tests.cluster.rig build || echo "the tests on a cluster cannot run without it"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests
 
 check: $(VENV)/.dev lint unit  ## lint, types, import rules, unit and contract tests: run it often
 

@@ -1,4 +1,4 @@
-"""How tests are dealt where two processes run them (`make check`): all tests on a cluster to one of them, since gangs keep time limits and
+"""How tests are dealt where two processes run them: all tests on a cluster to one of them, since gangs keep time limits and
 two clusters at once would break them on two cores; of the rest, each file whole to whoever is free."""
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from contracts.training import ResumePoint
 from trainers.cadence import Cadence, time_between
 from trainers.health import REMEDIES, Verdict, Watch, out_of_memory, proposed
 from trainers.inside import checkpoints, parallel
+from trainers.inside.brief import brief, loaded
 from trainers.inside.job import Job, Result, here
 from trainers.recipes import Recipe, adjusted
 
@@ -65,7 +66,13 @@ Build = Callable[[Job, dict[str, Any]], Any]
 
 
 def main(build: Build, kind: type[Recipe]) -> None:
-    """The trainer process: trains, and leaves a result file whatever happens short of a kill."""
+    """The trainer process."""
+    with brief():
+        train(build, kind)
+
+
+def train(build: Build, kind: type[Recipe]) -> None:
+    """Trains the job that the environment names, and leaves a result file whatever happens short of a kill. Raises what nobody foresaw."""
     parallel.die_with_parent()
     stop = Stop()
     job = here()
@@ -118,6 +125,7 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
     trainer = build(job, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
     trainer.add_callback(watcher.callback(trainer))
+    loaded()
     if parallel.agreed(trainer, stop.asked):
         return Result(Outcome.PREEMPTED, "asked to stop before the first step", resume.step if resume else 0, {})
     trainer.train(resume_from_checkpoint=str(folder) if folder else None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from contracts.exits import Outcome
 from contracts.files import FolderArtifacts
 from contracts.ids import Digest
 from contracts.loop import RewardSettings
 from contracts.model import model_ref
-from contracts.training import Attempt, JobSpec, JobState, JobStatus, Method, TrainingPlan
+from contracts.training import Attempt, JobEvent, JobSpec, JobState, JobStatus, Method, ResumePoint, TrainingPlan
 from local.executor import LocalExecutor
 from rewards.panel import build_panel
 from tests.unit.trainers.judge import SOURCE, Judge, install, judging
@@ -129,6 +132,55 @@ class Workshop:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+STEPS = 40
+"""Of the undisturbed runs: long enough for an interruption to fall inside, and to learn."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that nothing disturbed, to look at and to compare with; it saves at every step. Whoever changes its files copies them."""
+
+    workshop: Workshop
+    plan: TrainingPlan
+    spec: JobSpec
+
+    @property
+    def events(self) -> list[JobEvent]:
+        return self.workshop.executor.events(self.spec.name)
+
+    @property
+    def points(self) -> list[ResumePoint]:
+        """The checkpoints that are still there, oldest first."""
+        told = [event for event in self.events if event.kind == "checkpoint"]
+        found = [ResumePoint(attempt=self.spec.attempt, incarnation=event.incarnation, step=event.step, **event.data) for event in told]
+        return [point for point in found if (self.workshop.run_folder(self.spec).parent / point.path).exists()]
+
+    def copied(self, workshop: Workshop, attempt: int) -> tuple[JobSpec, ResumePoint, Path]:
+        """Another attempt at the plan in another workshop, a checkpoint for it to go on from, and that one's folder, a copy."""
+        spec, point = workshop.spec(self.plan, attempt), self.points[0]
+        folder = workshop.run_folder(spec).parent / point.path
+        return spec, point, Path(shutil.copytree(self.workshop.run_folder(self.spec).parent / point.path, folder))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Callable[[Method], Trained]:
+    """One for each method, trained where the first test asks for it."""
+    known: dict[Method, Trained] = {}
+
+    def find(method: Method) -> Trained:
+        if method not in known:
+            workshop = Workshop(tmp_path_factory.mktemp(method.value), tiny_model)
+            plan = workshop.plan(method, steps=STEPS)
+            spec = workshop.spec(plan)
+            workshop.executor.submit(spec, 1)
+            status = workshop.wait(spec)
+            assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
+            known[method] = Trained(workshop, plan, spec)
+        return known[method]
+
+    return find
 
 
 @pytest.fixture

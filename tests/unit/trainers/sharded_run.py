@@ -1,4 +1,5 @@
-"""Run by torchrun on two CPU processes: `sharded_run.py whole|sharded MODEL WORK [lora]` trains three steps and prints what came out.
+"""Run by torchrun on two CPU processes: `sharded_run.py MODEL WORK` trains three steps, all weights and an adapter, each whole and
+sharded, and prints what came out.
 
 The library shards on GPUs only. Here it is told that the processes are GPU ones, which is all it takes: FSDP2 itself runs
 on CPUs over gloo. So its own way to shard, to gather state, to keep checkpoints and to resume is what is run.
@@ -69,20 +70,31 @@ def figures(trainer: Any, work: Path, model: Path) -> dict[str, Any]:
     }
 
 
-def main(mode: str, model: Path, work: Path, *adapter: str) -> None:
-    import torch
-
-    if mode == "sharded":
-        shard_on_cpus()
+def runs(mode: str, model: Path, work: Path, lora: bool) -> list[dict[str, Any]]:
+    """A run, and the same one resumed after its first step."""
     found = []
     for resume in (None, str(work / "checkpoint-1")):
-        trainer = trainer_in(work, model, mode == "sharded", bool(adapter))
+        trainer = trainer_in(work, model, mode == "sharded", lora)
         trainer.train(resume_from_checkpoint=resume)
         found.append(figures(trainer, work, model))
+    return found
+
+
+def main(model: Path, work: Path) -> None:
+    import torch
+    from accelerate.state import AcceleratorState
+
+    found: dict[str, dict[str, Any]] = {"all weights": {}, "adapter": {}}
+    for mode in ("whole", "sharded"):
+        if mode == "sharded":
+            AcceleratorState._reset_state(reset_partial_state=True)
+            shard_on_cpus()
+        for adapter, by_mode in found.items():
+            by_mode[mode] = runs(mode, model, work / mode / adapter, adapter == "adapter")
     if torch.distributed.get_rank() == 0:
         print("RESULT " + json.dumps(found), flush=True)
     torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

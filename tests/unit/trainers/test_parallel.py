@@ -8,19 +8,21 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
 from contracts.errors import Permanent
 from contracts.exits import DONE, Outcome
-from contracts.training import JobSpec, JobState, Method
-from tests.unit.trainers.test_runs import finish, kinds, pin_newest
+from contracts.training import JobSpec, JobState, Method, TrainingPlan
+from tests.unit.trainers.conftest import Workshop
+from tests.unit.trainers.test_runs import checkpoint_of, finish, kinds, pin_newest
 from trainers.inside import parallel
 
 ROOT = Path(__file__).resolve().parents[3]
-ENDS = ("saving", "checkpoint", "exporting", "published", "stopped")
+STEPS = 25
+ENDS = ("exporting", "published", "stopped")
 """What a run's diary ends with."""
 
 
@@ -38,27 +40,40 @@ def tensors(workshop: Any, checkpoint: Any, folder: Path) -> dict[str, Any]:
     return dict(load_file(workshop.artifacts.fetch(checkpoint.files, folder) / "model.safetensors"))
 
 
+class Pair(NamedTuple):
+    """One plan, trained undisturbed by one process and by two."""
+
+    workshop: Workshop
+    plan: TrainingPlan
+    alone: JobSpec
+    both: JobSpec
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Pair:
+    workshop = Workshop(tmp_path_factory.mktemp("pair"), tiny_model)
+    plan = workshop.plan(Method.DPO, steps=STEPS, batch=7, micro_batch=1)
+    run = Pair(workshop, plan, workshop.spec(plan, attempt=1), on_two(workshop.spec(plan, attempt=2)))
+    finish(workshop, run.alone), finish(workshop, run.both)
+    return run
+
+
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(workshop: Any, tmp_path: Path) -> None:
+def test_two_processes_train_what_one_does(pair: Pair, tmp_path: Path) -> None:
     import torch
 
-    plan = workshop.plan(Method.DPO, steps=6, batch=7, micro_batch=1, save_every=6)
-    alone, both = workshop.spec(plan, attempt=1), on_two(workshop.spec(plan, attempt=2))
-    one, two = finish(workshop, alone), finish(workshop, both)
-    assert losses(workshop, both) == pytest.approx(losses(workshop, alone), rel=1e-4)
-    events = workshop.executor.events(both.name)
-    assert kinds(events) == ["started", *["progress"] * 6, *ENDS], "one rank speaks for all"
-    expected = tensors(workshop, one, tmp_path / "one")
-    for name, value in tensors(workshop, two, tmp_path / "two").items():
+    assert losses(pair.workshop, pair.both) == pytest.approx(losses(pair.workshop, pair.alone), rel=1e-4)
+    events = pair.workshop.executor.events(pair.both.name)
+    assert kinds(events) == ["started", *["progress", "saving", "checkpoint"] * STEPS, *ENDS], "one rank speaks for all"
+    one, two = (checkpoint_of(pair.workshop.artifacts, spec) for spec in (pair.alone, pair.both))
+    expected = tensors(pair.workshop, one, tmp_path / "one")
+    for name, value in tensors(pair.workshop, two, tmp_path / "two").items():
         torch.testing.assert_close(value, expected[name], rtol=1e-2, atol=2e-4)
 
 
 @pytest.mark.slow
-def test_two_processes_stop_together_and_resume(workshop: Any) -> None:
-    plan = workshop.plan(Method.DPO, steps=25)
-    undisturbed = on_two(workshop.spec(plan, attempt=2))
-    finish(workshop, undisturbed)
-    spec = on_two(workshop.spec(plan, attempt=1))
+def test_two_processes_stop_together_and_resume(workshop: Any, pair: Pair) -> None:
+    spec = on_two(workshop.spec(pair.plan, attempt=1))
     workshop.executor.submit(spec, 1)
     workshop.wait(spec, lambda status: status.step >= 3 or status.state == JobState.ENDED)
     workshop.executor.cancel(spec.name)
@@ -68,7 +83,7 @@ def test_two_processes_stop_together_and_resume(workshop: Any) -> None:
     written = {path.name for path in (workshop.run_folder(spec).parent / resume.path).iterdir()}
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= written, "the checkpoint was sealed after every rank had written"
     finish(workshop, spec, 2)
-    assert losses(workshop, spec) == losses(workshop, undisturbed)
+    assert losses(workshop, spec) == losses(pair.workshop, pair.both)
 
 
 @pytest.mark.slow
@@ -84,14 +99,12 @@ def test_a_rank_that_dies_ends_the_attempt(workshop: Any) -> None:
 
 
 @pytest.mark.slow
-def test_two_nodes_are_one_run(workshop: Any) -> None:
+def test_two_nodes_are_one_run(workshop: Any, pair: Pair) -> None:
     """Both on this machine: each has its own wrapper, as the executor of a cluster starts it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meeting = {"RATCHET_NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    plan = workshop.plan(Method.DPO, steps=4, save_every=4)
-    alone, spec = workshop.spec(plan, attempt=1), workshop.spec(plan, attempt=2)
-    finish(workshop, alone)
+    spec = workshop.spec(pair.plan)
     spec = spec.model_copy(update={"environment": {**spec.environment, **meeting, "RATCHET_NODE": "0"}})
     workshop.executor.submit(spec, 1)
     second = {**os.environ, **spec.environment, "RATCHET_NODE": "1", "RATCHET_INCARNATION": "1", "PYTHONPATH": str(ROOT)}
@@ -100,8 +113,8 @@ def test_two_nodes_are_one_run(workshop: Any) -> None:
     status = workshop.wait(spec)
     assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
     assert follower.wait(60) == DONE
-    assert losses(workshop, spec) == pytest.approx(losses(workshop, alone), rel=1e-4)
-    assert kinds(workshop.executor.events(spec.name)) == ["started", *["progress"] * 4, *ENDS]
+    assert losses(workshop, spec) == pytest.approx(losses(pair.workshop, pair.alone), rel=1e-4)
+    assert kinds(workshop.executor.events(spec.name)) == kinds(pair.workshop.executor.events(pair.both.name))
 
 
 def test_one_process_needs_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,21 +153,23 @@ def test_the_sharded_layers_are_the_model_s_own(tiny_model: Path, monkeypatch: p
     assert parallel.sharding(tiny_model, gpus=8)["fsdp_config"]["version"] == 2
 
 
-def trained(mode: str, model: Path, work: Path, *adapter: str) -> list[dict[str, Any]]:
-    """What `sharded_run.py` prints: a run of three steps, and the same run resumed after its first."""
-    script = [*parallel.command("tests.unit.trainers.sharded_run", 30), mode, str(model), str(work), *adapter]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def sharded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `sharded_run.py` prints: by adapter and by mode, a run of three steps, and the same run resumed after its first."""
+    with pytest.MonkeyPatch.context() as two:
+        two.setenv("RATCHET_PROCESSES", "2")
+        two.setenv("OMP_NUM_THREADS", "1")
+        script = [*parallel.command("tests.unit.trainers.sharded_run", 30), str(tiny_model), str(tmp_path_factory.mktemp("sharded"))]
+        done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
     (line,) = [line for line in done.stdout.splitlines() if "RESULT" in line] or [pytest.fail(done.stderr[-3000:])]
-    return list(json.loads(line.split("RESULT ", 1)[1]))
+    return dict(json.loads(line.split("RESULT ", 1)[1]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adapter", [(), ("lora",)], ids=["all weights", "adapter"])
-def test_a_sharded_run_is_the_same_run(adapter: tuple[str, ...], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RATCHET_PROCESSES", "2")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    expected, _ = trained("whole", tiny_model, tmp_path / "whole", *adapter)
-    found, resumed = trained("sharded", tiny_model, tmp_path / "sharded", *adapter)
+@pytest.mark.parametrize("adapter", ["all weights", "adapter"])
+def test_a_sharded_run_is_the_same_run(sharded: dict[str, Any], adapter: str) -> None:
+    expected, _ = sharded[adapter]["whole"]
+    found, resumed = sharded[adapter]["sharded"]
     assert (expected["parameters"], found["parameters"]) == ("Parameter", "DTensor"), "it must have been sharded"
     for figure in ("losses", "norms"):
         assert found[figure] == pytest.approx(expected[figure], rel=1e-4)

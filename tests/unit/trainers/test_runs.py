@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from contracts.files import FolderArtifacts
 from contracts.ids import Digest, checkpoint_name
 from contracts.manifest import MANIFEST
 from contracts.training import Checkpoint, JobEvent, JobSpec, JobState, Method, ResumePoint
+from tests.unit.trainers.conftest import STEPS, Trained
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +30,10 @@ def checkpoint_of(artifacts: FolderArtifacts, spec: JobSpec) -> Checkpoint:
 def weights(artifacts: FolderArtifacts, checkpoint: Checkpoint) -> Digest:
     files: dict[str, Digest] = json.loads(artifacts.get(checkpoint.files))["files"]
     return files["model.safetensors"]
+
+
+def published(run: Trained) -> Digest:
+    return weights(run.workshop.artifacts, checkpoint_of(run.workshop.artifacts, run.spec))
 
 
 def kinds(events: list[JobEvent]) -> list[str]:
@@ -48,24 +54,26 @@ def finish(workshop: Any, spec: JobSpec, incarnation: int = 1) -> Checkpoint:
     return checkpoint_of(workshop.artifacts, spec)
 
 
-@pytest.mark.parametrize(("method", "steps"), [(Method.DPO, 3), (Method.GRPO, 2), (Method.SFT, 3)])
-def test_trains_and_publishes_a_model_that_loads(workshop: Any, method: Method, steps: int, tiny_model: Path) -> None:
-    spec = workshop.spec(workshop.plan(method, steps=steps))
-    checkpoint = finish(workshop, spec)
-    assert checkpoint.step == steps
+Undisturbed = Callable[[Method], Trained]
+
+
+@pytest.mark.parametrize("method", [Method.DPO, Method.GRPO, Method.SFT])
+def test_trains_and_publishes_a_model_that_loads(undisturbed: Undisturbed, method: Method, tiny_model: Path, tmp_path: Path) -> None:
+    run = undisturbed(method)
+    workshop, checkpoint = run.workshop, checkpoint_of(run.workshop.artifacts, run.spec)
+    assert checkpoint.step == STEPS
     assert checkpoint.model.weights != workshop.start.weights
     same = {"weights", "files"}
     assert checkpoint.model.model_dump(exclude=same) == workshop.start.model_dump(exclude=same), "only weights may differ"
-    folder = workshop.artifacts.fetch(checkpoint.files, workshop.folder / "fetched")
+    folder = workshop.artifacts.fetch(checkpoint.files, tmp_path / "fetched")
     assert {path.name for path in folder.iterdir()} == {path.name for path in tiny_model.iterdir()}
     names = [json.loads(path.read_bytes())["name"] for path in (workshop.artifacts.root / "names").iterdir()]
     assert sum(name.startswith("reference/") for name in names) == (method == Method.DPO)
-    events = workshop.executor.events(spec.name)
-    assert kinds(events)[0] == "started"
-    assert kinds(events).count("progress") == steps
-    rehearsed = [event.data.get("rehearsed") for event in events if event.kind == "progress"]
-    assert rehearsed == [2.0 if method == Method.DPO else None] * steps, "of each step 8 pairs of 24 prompts, and of 6 others their share"
-    assert kinds(events)[-2:] == ["published", "stopped"]
+    assert kinds(run.events)[0] == "started"
+    assert kinds(run.events).count("progress") == STEPS
+    rehearsed = [event.data.get("rehearsed") for event in run.events if event.kind == "progress"]
+    assert rehearsed == [2.0 if method == Method.DPO else None] * STEPS, "of each step 8 pairs of 24 prompts, and of 6 others their share"
+    assert kinds(run.events)[-2:] == ["published", "stopped"]
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -76,50 +84,35 @@ def test_trains_and_publishes_a_model_that_loads(workshop: Any, method: Method, 
 
 
 @pytest.mark.parametrize("method", [Method.DPO, Method.GRPO, Method.SFT])
-def test_a_preempted_run_resumes_to_the_same_weights(workshop: Any, method: Method) -> None:
-    plan = workshop.plan(method, steps=40)
-    checkpoint = finish(workshop, workshop.spec(plan, attempt=2))
-    assert checkpoint.model.weights != workshop.start.weights
-    undisturbed = weights(workshop.artifacts, checkpoint)
-    spec = workshop.spec(plan)
+def test_a_preempted_run_resumes_to_the_same_weights(workshop: Any, undisturbed: Undisturbed, method: Method) -> None:
+    spec = workshop.spec(undisturbed(method).plan)
     workshop.executor.submit(spec, 1)
     workshop.wait(spec, lambda status: status.step >= 3 or status.state == JobState.ENDED)
     workshop.executor.cancel(spec.name)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
-    assert 3 <= pin_newest(workshop, spec).step < 40
-    assert weights(workshop.artifacts, finish(workshop, spec, 2)) == undisturbed
-    assert [event.step for event in workshop.executor.events(spec.name) if event.kind == "progress"] == list(range(1, 41))
+    assert 3 <= pin_newest(workshop, spec).step < STEPS
+    assert weights(workshop.artifacts, finish(workshop, spec, 2)) == published(undisturbed(method))
+    assert [event.step for event in workshop.executor.events(spec.name) if event.kind == "progress"] == list(range(1, STEPS + 1))
 
 
-def test_a_killed_run_is_lost_and_resumes(workshop: Any) -> None:
-    plan = workshop.plan(Method.DPO, steps=30)
-    undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(plan, attempt=2)))
-    spec = workshop.spec(plan)
-    workshop.executor.submit(spec, 1)
-    workshop.wait(spec, lambda status: status.step >= 4 or status.state == JobState.ENDED)
-    os.kill(json.loads((workshop.run_folder(spec) / "i1" / "process.json").read_text())["pid"], signal.SIGKILL)
-    assert workshop.wait(spec).outcome == Outcome.LOST
-    pin_newest(workshop, spec)
-    assert weights(workshop.artifacts, finish(workshop, spec, 2)) == undisturbed
-
-
-def test_answers_may_be_sampled_in_parts(workshop: Any) -> None:
+def test_answers_may_be_sampled_in_parts(workshop: Any, undisturbed: Undisturbed) -> None:
     """What short memory asks for: half of a step's answers at once, in as many steps of the same rates."""
-    found = []
-    for at_once in (0, 16):
-        spec = workshop.spec(workshop.plan(Method.GRPO, steps=3, generation_batch=at_once))
-        finish(workshop, spec)
-        found.append(
-            [(event.step, event.data["learning_rate"]) for event in workshop.executor.events(spec.name) if event.kind == "progress"]
-        )
-    assert found[0] == found[1]
-    assert len(found[0]) == 3
+    spec = workshop.spec(workshop.plan(Method.GRPO, steps=STEPS, generation_batch=16))
+    finish(workshop, spec)
+    whole, parts = (
+        [(event.step, event.data["learning_rate"]) for event in events if event.kind == "progress"]
+        for events in (undisturbed(Method.GRPO).events, workshop.executor.events(spec.name))
+    )
+    assert parts == whole
+    assert len(parts) == STEPS
 
 
-def test_a_kill_costs_no_more_than_the_steps_between_two_checkpoints(workshop: Any) -> None:
-    """Steps that were told of and are done again; the one under way was not told of."""
-    spec = workshop.spec(workshop.plan(Method.DPO, steps=100_000, save_every=3))
+def test_a_killed_run_is_lost_and_resumes_and_loses_no_more_than_the_steps_between_two_checkpoints(
+    workshop: Any, undisturbed: Undisturbed
+) -> None:
+    """Steps that were told of are done again; the one under way was not told of."""
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=STEPS, save_every=3))
     at = 0
     for incarnation in (1, 2, 3):
         workshop.executor.submit(spec, incarnation)
@@ -131,36 +124,30 @@ def test_a_kill_costs_no_more_than_the_steps_between_two_checkpoints(workshop: A
         at = pin_newest(workshop, spec).step
         assert at % 3 == 0
         assert told[-1] - 3 <= at <= told[-1]
+    assert weights(workshop.artifacts, finish(workshop, spec, 4)) == published(undisturbed(Method.DPO))
 
 
-def test_an_interval_that_the_job_chooses_changes_no_weight(workshop: Any) -> None:
-    recipe = {"steps": 12, "batch": 8}
-    undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(workshop.plan(Method.DPO, save_every=12, **recipe))))
-    plan = workshop.plan(Method.DPO, save_every="auto", interruption_hours=1e-4, **recipe)
+def test_an_interval_that_the_job_chooses_changes_no_weight(workshop: Any, undisturbed: Undisturbed) -> None:
+    plan = workshop.plan(Method.DPO, steps=STEPS, save_every="auto", interruption_hours=1e-4)
     spec = workshop.spec(plan)
-    finish(workshop, spec)
+    assert weights(workshop.artifacts, finish(workshop, spec)) == published(undisturbed(Method.DPO))
     saved = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
     assert saved[0].step == 3, "the first save measures"
-    assert saved[-1].step == 12, "a death while the model is written must not cost steps"
+    assert saved[-1].step == STEPS, "a death while the model is written must not cost steps"
     told = [event.kind for event in workshop.executor.events(spec.name)]
     assert told.count("saving") == len(saved)
     assert told.index("exporting") > len(told) - told[::-1].index("checkpoint") - 1
     again = workshop.spec(plan, attempt=2)
     point = ResumePoint(attempt=1, incarnation=1, step=saved[-2].step, **saved[-2].data)
     workshop.executor.pin(again, point)
-    assert weights(workshop.artifacts, finish(workshop, again)) == undisturbed
+    assert weights(workshop.artifacts, finish(workshop, again)) == published(undisturbed(Method.DPO))
 
 
-def test_a_checkpoint_that_changed_after_it_was_pinned_is_not_loaded(workshop: Any) -> None:
-    spec = workshop.spec(workshop.plan(Method.DPO, steps=200))
+def test_a_checkpoint_that_changed_after_it_was_pinned_is_not_loaded(workshop: Any, undisturbed: Undisturbed) -> None:
+    spec, pinned, folder = undisturbed(Method.DPO).copied(workshop, attempt=2)
+    workshop.executor.pin(spec, pinned)
+    (folder / MANIFEST).write_bytes((folder / MANIFEST).read_bytes()[:-20])
     workshop.executor.submit(spec, 1)
-    workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
-    workshop.executor.cancel(spec.name)
-    workshop.wait(spec)
-    pinned = pin_newest(workshop, spec)
-    manifest = workshop.run_folder(spec).parent / pinned.path / MANIFEST
-    manifest.write_bytes(manifest.read_bytes()[:-20])
-    workshop.executor.submit(spec, 2)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.FAILED
     assert "torn" in status.reason
@@ -202,20 +189,18 @@ def test_a_run_that_goes_wrong_is_stopped_with_a_reason(workshop: Any) -> None:
     assert status.proposal is None
 
 
-def test_resume_state_runs_no_code_when_loaded(workshop: Any) -> None:
+def test_resume_state_runs_no_code_when_loaded(undisturbed: Undisturbed) -> None:
     import torch
     from transformers.trainer_pt_utils import safe_globals
 
-    spec = workshop.spec(workshop.plan(Method.DPO, steps=2))
-    finish(workshop, spec)
-    files = [
-        path for path in (workshop.run_folder(spec) / "i1" / "step_2").rglob("*") if path.suffix not in (".json", ".jinja", ".safetensors")
-    ]
+    run = undisturbed(Method.DPO)
+    folder = run.workshop.run_folder(run.spec) / "i1" / f"step_{STEPS}"
+    files = [path for path in folder.rglob("*") if path.suffix not in (".json", ".jinja", ".safetensors")]
     states = {path.name for path in files if path.suffix != ".md"}
     assert states == {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
     with safe_globals():  # NumPy's arrays, as the library allows when it resumes
         for name in states:
-            assert torch.load(workshop.run_folder(spec) / "i1" / "step_2" / name, weights_only=True)
+            assert torch.load(folder / name, weights_only=True)
 
 
 def mean_of(workshop: Any, spec: JobSpec, figure: str, part: slice) -> float:
@@ -225,7 +210,7 @@ def mean_of(workshop: Any, spec: JobSpec, figure: str, part: slice) -> float:
 
 
 def test_dpo_learns_the_order_of_its_pairs(workshop: Any) -> None:
-    spec = workshop.spec(workshop.plan(Method.DPO, steps=40, save_every=40, learning_rate=5e-3))
+    spec = workshop.spec(workshop.plan(Method.DPO, steps=40, save_every=40, learning_rate=5e-3, rehearsal=0.0))
     finish(workshop, spec)
     assert mean_of(workshop, spec, "margin", slice(-5, None)) > mean_of(workshop, spec, "margin", slice(5)) + 0.2
     assert mean_of(workshop, spec, "pairs_in_order", slice(-5, None)) > 0.8

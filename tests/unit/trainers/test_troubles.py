@@ -10,6 +10,7 @@ import os
 import pickle
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from contracts.exits import Outcome
 from contracts.manifest import write_manifest
 from contracts.model import model_ref
 from contracts.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
-from tests.unit.trainers.conftest import store
+from tests.unit.trainers.conftest import Trained, store
 from tests.unit.trainers.troubled import meddle
 from trainers.trl import DPO
 
@@ -69,8 +70,11 @@ module.Stepwise.training_step = training_step
 """
 AWAY = """
 class Panel:
+    asked = 0
     def label_unseen(self, samples):
-        return [module.Label(KEPT if n else None, None, {}, 0) for n, _ in enumerate(samples)]
+        self.asked += 1
+        known = 0.5 if self.asked == 1 else None
+        return [module.Label(known if n else None, None, {}, 0) for n, _ in enumerate(samples)]
     def without_reference(self):
         return False
 def planned_panel(plan):
@@ -235,15 +239,16 @@ def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pyt
     assert rewards[-1] > rewards[0] + 0.2, "the reward was cheated: it rose"
 
 
-@pytest.mark.parametrize(("kept", "outcome"), [("None", Outcome.FAILED), ("0.5", Outcome.DONE)])
 def test_scorers_that_say_nothing_end_the_run_and_no_users_words_are_logged(
-    workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: str, outcome: Outcome
+    workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "rewards.panel", AWAY.replace("KEPT", kept))
-    spec = workshop.spec(workshop.plan(Method.GRPO, steps=1))
+    """At the first step one answer is not scored, and the run goes on; at the second none is."""
+    meddle(monkeypatch, tmp_path / "hook", "rewards.panel", AWAY)
+    spec = workshop.spec(workshop.plan(Method.GRPO, steps=3))
     status = ended(workshop, spec)
-    assert status.outcome == outcome, workshop.log(spec)
-    assert ("every scorer abstained" in status.reason) is (outcome == Outcome.FAILED)
+    assert status.outcome == Outcome.FAILED, workshop.log(spec)
+    assert sorted(progress(workshop, spec)) == [1]
+    assert "every scorer abstained" in status.reason
     assert "the yes" not in workshop.log(spec)
     assert "'role': 'user'" not in workshop.log(spec)
 
@@ -257,17 +262,14 @@ class _Evil:
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_a_hostile_file_with_a_valid_manifest_runs_no_code(workshop: Any, tmp_path: Path, name: str) -> None:
-    spec = workshop.spec(workshop.plan(Method.DPO, steps=40))
-    workshop.executor.submit(spec, 1)
-    workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
-    workshop.executor.cancel(spec.name)
-    workshop.wait(spec)
-    point = points(workshop, spec)[-1]
-    folder, mark = workshop.run_folder(spec).parent / point.path, tmp_path / "owned"
+def test_a_hostile_file_with_a_valid_manifest_runs_no_code(
+    workshop: Any, undisturbed: Callable[[Method], Trained], tmp_path: Path, name: str
+) -> None:
+    spec, point, folder = undisturbed(Method.DPO).copied(workshop, attempt=2)
+    mark = tmp_path / "owned"
     (folder / name).write_bytes(pickle.dumps(_Evil(mark)))
     workshop.executor.pin(spec, point.model_copy(update={"manifest": write_manifest(folder)}))
-    status = ended(workshop, spec, 2)
+    status = ended(workshop, spec)
     assert status.outcome == Outcome.FAILED, workshop.log(spec)
     assert not mark.exists()
     pickle.loads((folder / name).read_bytes())

@@ -18,6 +18,7 @@ from contracts.errors import Permanent, RatchetError
 from contracts.exits import Outcome
 from trainers.health import Verdict, Watch, out_of_memory, proposed
 from trainers.inside import checkpoints
+from trainers.inside.brief import brief, loaded
 from trainers.inside.job import Job, Result, here
 from trainers.inside.nemo import export, launcher, prepare, release, steps
 from trainers.inside.nemo.figures import Reader
@@ -73,6 +74,7 @@ class Run:
             return self._export()
         found = release.find()
         config = prepare.prepare(self.job, self.recipe, found, self.work)
+        loaded()
         steps.lay_down(pinned, self.kept, self.checkpoints)
         self._warn(found)
         self.stop.file = self.work / launcher.STOP
@@ -237,4 +239,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with brief():
+        main()
