@@ -51,7 +51,7 @@ class Lora(Numbers):
     targets: str | tuple[str, ...] = "all-linear"
     """Names of the modules that get an adapter; all-linear: every linear layer but the output head."""
     quantize: Literal["none", "nf4"] = "none"
-    """nf4: the start model is held in four bits while its adapter trains (QLoRA, arXiv:2305.14314; needs a GPU and bitsandbytes);
+    """nf4: the start model is held in four bits while its adapter trains (QLoRA, arXiv:2305.14314; needs bitsandbytes: the extra `qlora`);
     the adapter is merged into the weights as they were stored, not into the four bits."""
 
     @field_validator("targets")

@@ -68,8 +68,11 @@ class _OnTRL:
                 f"training.gpus = {attempt.gpus} on {attempt.nodes} nodes: {self.method} on TRL uses at most one GPU; "
                 "set training.nodes to 1 and training.gpus to 0 or 1"
             )
-        if recipe.lora and recipe.lora.quantize != "none" and (attempt.gpus == 0 or many):
-            raise ConfigError("recipe: lora.quantize = nf4 trains on exactly one GPU; set training.gpus = 1, or quantize to none")
+        if recipe.lora and recipe.lora.quantize != "none" and many:
+            raise ConfigError(
+                "recipe: lora.quantize = nf4 trains on at most one GPU; set training.nodes to 1 and training.gpus to 0 or 1, "
+                "or quantize to none"
+            )
         if isinstance(recipe, GRPORecipe) and recipe.generation == "vllm" and attempt.gpus == 0:
             raise ConfigError("recipe: generation = vllm needs a GPU; set training.gpus = 1, or generation to auto or plain")
 

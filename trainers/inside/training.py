@@ -123,6 +123,8 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
         return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
     _number_type(job.run / "model")  # what could not be published is refused before it costs a step
     trainer = build(job, arguments(job, recipe))
+    if recipe.lora and recipe.lora.quantize != "none":
+        keep_exact(trainer.model)
     watcher = _Watcher(job, recipe, stop, resume)
     trainer.add_callback(watcher.callback(trainer))
     loaded()
@@ -166,6 +168,7 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
 
     torch.set_num_threads(recipe.cpus)
     on_gpu = job.gpus > 0
+    bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and on_gpu)
     return {
         "output_dir": str(job.folder / "work"),
         "seed": job.plan.seed,
@@ -177,8 +180,8 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
         "weight_decay": recipe.weight_decay,
         "max_grad_norm": recipe.max_grad_norm,
         "optim": "adamw_torch",
-        "model_init_kwargs": {"dtype": "float32"} | quantization(recipe),
-        "bf16": recipe.precision == "bf16" or (recipe.precision == "auto" and on_gpu),
+        "model_init_kwargs": {"dtype": "float32"} | quantization(recipe, bf16),
+        "bf16": bf16,
         "gradient_checkpointing": recipe.gradient_checkpointing,
         "use_cpu": not on_gpu,
         "save_strategy": "no" if recipe.save_every == "auto" else "steps",  # auto: the watcher says when
@@ -205,14 +208,24 @@ def lora(recipe: Recipe) -> Any:
     )
 
 
-def quantization(recipe: Recipe) -> dict[str, Any]:
+def keep_exact(model: Any) -> None:
+    """What is trained beside four bits stays float32, as it is saved: the library rounds it to bfloat16 where a run begins, but not where it
+    resumes, so that an interruption would change the run."""
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+
+
+def quantization(recipe: Recipe, bf16: bool) -> dict[str, Any]:
     """How the library loads the start model where only an adapter trains on it (QLoRA); nothing for whole numbers."""
     if recipe.lora is None or recipe.lora.quantize == "none":
         return {}
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise Permanent("lora.quantize = nf4 needs bitsandbytes, which is not installed here; install it, or set quantize to none")
+        raise Permanent(
+            "lora.quantize = nf4 needs bitsandbytes, which is not installed here; install ratchet[qlora], or set quantize to none"
+        )
     four_bits = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
-    return {"quantization_config": {**four_bits, "bnb_4bit_compute_dtype": "bfloat16"}}
+    return {"quantization_config": {**four_bits, "bnb_4bit_compute_dtype": "bfloat16" if bf16 else "float32"}}
 
 
 def _cadence(job: Job, recipe: Recipe) -> Cadence | None:

@@ -39,7 +39,7 @@ TEMPLATE = (
 )
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, width: int = 32) -> Path:
     """A Llama of two layers and its own word-level tokenizer: some tens of kilobytes."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -50,7 +50,13 @@ def write_model(folder: Path) -> Path:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<pad>", unk_token="<unk>")
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(7)
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    shape = {
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
     ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=64, **ends, **shape))
     model.generation_config = GenerationConfig(do_sample=True, eos_token_id=1, pad_token_id=0, max_new_tokens=7)

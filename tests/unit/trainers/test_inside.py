@@ -219,11 +219,11 @@ def test_four_bits_without_their_library_are_refused_by_name(monkeypatch: pytest
     from trainers.inside.training import quantization
     from trainers.recipes import DPORecipe, complete
 
-    assert quantization(complete(DPORecipe, {"lora": {"rank": 2}})) == {}
+    assert quantization(complete(DPORecipe, {"lora": {"rank": 2}}), bf16=True) == {}
     four_bits = complete(DPORecipe, {"lora": {"quantize": "nf4"}})
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(Permanent, match="needs bitsandbytes"):
-        quantization(four_bits)
+        quantization(four_bits, bf16=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
-    read = AutoQuantizationConfig.from_dict(quantization(four_bits)["quantization_config"])
+    read = AutoQuantizationConfig.from_dict(quantization(four_bits, bf16=True)["quantization_config"])
     assert (read.load_in_4bit, read.bnb_4bit_quant_type, read.bnb_4bit_use_double_quant) == (True, "nf4", True)

@@ -16,7 +16,7 @@ from contracts.files import FolderArtifacts
 from contracts.ids import Digest, checkpoint_name
 from contracts.manifest import MANIFEST
 from contracts.training import Checkpoint, JobEvent, JobSpec, JobState, Method, ResumePoint
-from tests.unit.trainers.conftest import STEPS, Trained
+from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
 
 pytestmark = pytest.mark.slow
 
@@ -153,10 +153,13 @@ def test_a_checkpoint_that_changed_after_it_was_pinned_is_not_loaded(workshop: A
     assert "torn" in status.reason
 
 
-def test_an_adapter_is_resumed_and_merged_into_what_is_published(workshop: Any, tiny_model: Path) -> None:
+@pytest.mark.parametrize("held_in", ["none", "nf4"])
+def test_an_adapter_is_resumed_and_merged_into_what_is_published(tmp_path: Path, held_in: str) -> None:
     from safetensors.torch import load_file
 
-    plan = workshop.plan(Method.DPO, steps=30, lora={"rank": 2, "dropout": 0.1})
+    start = write_model(tmp_path / "start", width=64)  # what is held in four bits goes by blocks of 64
+    workshop = Workshop(tmp_path, start)
+    plan = workshop.plan(Method.DPO, steps=30, lora={"rank": 2, "dropout": 0.1, "quantize": held_in})
     undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(plan, attempt=2)))
     spec = workshop.spec(plan)
     workshop.executor.submit(spec, 1)
@@ -169,7 +172,7 @@ def test_an_adapter_is_resumed_and_merged_into_what_is_published(workshop: Any, 
     assert weights(workshop.artifacts, checkpoint) == undisturbed
     assert checkpoint.model.parent is None
     folder = workshop.artifacts.fetch(checkpoint.files, workshop.folder / "merged")
-    before, after = load_file(tiny_model / "model.safetensors"), load_file(folder / "model.safetensors")
+    before, after = load_file(start / "model.safetensors"), load_file(folder / "model.safetensors")
     changed = {name for name, value in after.items() if not value.equal(before[name])}
     assert set(after) == set(before)
     assert changed == {name for name in before if "_proj" in name}, "the linear layers, and nothing else"
