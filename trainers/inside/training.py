@@ -209,8 +209,8 @@ def lora(recipe: Recipe) -> Any:
 
 
 def keep_exact(model: Any) -> None:
-    """What is trained beside four bits stays float32, as it is saved: the library rounds it to bfloat16 where a run begins, but not where it
-    resumes, so that an interruption would change the run."""
+    """What is trained beside four bits stays float32, as it is saved: the library rounds it to bfloat16 where a run begins, but not where
+    it resumes, so that an interruption would change the run."""
     for weight in model.parameters():
         if weight.requires_grad:
             weight.data = weight.data.float()
