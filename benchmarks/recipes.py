@@ -20,11 +20,10 @@ from typing import Any
 
 import click
 
-from contracts.threads import threads_of
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.recipe_grid import Cell, forced, grid
 from benchmarks.recipe_table import arms, markdown, summary
+from contracts.threads import threads_of
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "recipes.jsonl"

@@ -56,6 +56,10 @@ class Comparison(Frozen):
     difference: Interval
 
 
+UNLIKE = "decided by other scorers on either side"
+"""In a report's failures: prompts answered and scored on both sides, which compare nothing."""
+
+
 class EvalReport(Frozen):
     """Figures only; what they mean is the checks' business."""
 

@@ -179,7 +179,10 @@ class GateSettings(Frozen):
     min_slice: Positive = 10
     """Smaller slices are shown, not judged."""
     max_failures: Share = 0.02
-    """Share of unanswered requests on either side above which the evidence is inconclusive."""
+    """Share of unanswered or unscored requests on either side above which the evidence is inconclusive."""
+    max_unlike: Share = 0.1
+    """Share of prompts whose two answers other scorers decided, one having been away, above which the evidence is inconclusive; below it,
+    they are left out."""
     max_length_ratio: Annotated[float, Field(gt=1)] = 3.0
     """Mean answer length, candidate over champion (and its inverse), above which the gate fails."""
     max_tokens: Positive = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from contracts.evaluation import CheckResult, Comparison, EvalReport, Interval, Result
+from contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, Result
 from contracts.loop import GateSettings
 from contracts.ports import Check
 
@@ -32,6 +32,10 @@ class Coverage:
         if worst > self._settings.max_failures:
             said = ", ".join(f"{side} {n}" for side, n in failures.items())
             return _result(self, Result.INCONCLUSIVE, f"unanswered of {asked}: {said}; more than {self._settings.max_failures:.0%}")
+        unlike = report.failures.get(UNLIKE, 0)
+        if unlike > self._settings.max_unlike * asked:
+            said = f"{unlike} of {asked} {UNLIKE}: a scorer was away; more than {self._settings.max_unlike:.0%}"
+            return _result(self, Result.INCONCLUSIVE, said)
         return _result(self, Result.PASS, f"{pairs} of {asked} prompts answered by both")
 
 

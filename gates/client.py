@@ -22,10 +22,9 @@ _BUSY = {429, 502, 503, 504}
 
 
 class HttpModelClient:
-    """Asks one endpoint, `concurrency` requests at a time (as many as our own server answers together, and a small part of what vLLM does);
-    tries again where a server is busy or unreachable."""
+    """Asks one endpoint, `concurrency` requests at a time; tries again where a server is busy or unreachable."""
 
-    def __init__(self, endpoint: Endpoint, concurrency: int = 64, timeout: float = 120.0) -> None:
+    def __init__(self, endpoint: Endpoint, concurrency: int = 16, timeout: float = 120.0) -> None:
         self._endpoint = endpoint
         self._concurrency = concurrency
         self._limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from contracts.data import HoldoutEdition, Label
 from contracts.errors import Inconclusive
-from contracts.evaluation import ChatAnswer, ChatRequest, Comparison, EvalReport
+from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, Comparison, EvalReport
 from contracts.ids import Digest, canonical
 from contracts.loop import GateSettings
 from contracts.model import ModelRef
@@ -55,7 +55,7 @@ class PairedEvaluator:
         ]
         # What one judge of two says alone, while the other is away, is no measure beside what both say.
         paired = [(q, a, b) for q, a, b, alike in both if alike]
-        failures += Counter({"candidate:decided by other scorers": len(both) - len(paired)})
+        failures += Counter({UNLIKE: len(both) - len(paired)})
         return EvalReport(
             edition=edition.number,
             champion=champion[0].id,
@@ -82,6 +82,10 @@ class PairedEvaluator:
         labels = [Label(None, None, {}, 0)] * len(answers)
         for i, label in zip(known, self._rewards.label_unseen(samples), strict=True):
             labels[i] = label
+        # Whose judge was away for a moment is judged once more: else the other side's judgement would count for nothing either.
+        again = [(i, sample) for i, sample in zip(known, samples, strict=True) if None in labels[i].parts.values()]
+        for (i, _), label in zip(again, self._rewards.label_unseen([sample for _, sample in again]), strict=True):
+            labels[i] = max(labels[i], label, key=lambda one: len(one.deciding))
         return labels
 
     def _comparisons(self, paired: Sequence[tuple[_Question, float, float]]) -> list[Comparison]:

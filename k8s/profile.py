@@ -70,9 +70,9 @@ class Profile(Frozen):
     """Karpenter's node class for its pools, as group/kind/name, where it is not one that we render."""
     node_annotations: dict[str, str] = Field(default_factory=dict)
     """Of the nodes that its pools make."""
-    grace: Annotated[int, Field(ge=1)] = 110
-    """Seconds from SIGTERM to SIGKILL, or the recipe's grace, where that is longer: a spot notice is two minutes, and the kubelet needs
-    some of them."""
+    grace: Annotated[int, Field(ge=1, le=300)] = 110
+    """Seconds from SIGTERM to SIGKILL, at least: a spot notice is two minutes, and the kubelet needs some of them. The recipe's
+    `grace_seconds`, 110 as well, is what a job takes for its checkpoint; where it is longer, pods get it. So lower both."""
     one_per_node: bool = True
     """Two pods of a gang never share a node."""
     image_pull: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"

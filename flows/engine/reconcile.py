@@ -164,5 +164,8 @@ def _wanted_job(house: House, cycle: CycleView | None) -> str | None:
     """The job of the open cycle's newest attempt: also where we died after it was submitted and before that was written down."""
     if cycle is None or cycle.state not in (State.TRAINING_APPROVED, State.ATTEMPT):
         return None
-    attempts = [int(key.split("/")[1]) for key in cycle.intended if key.startswith(f"{Step.TRAIN}/")]
-    return job_of(house, cycle, max(attempts)).name if attempts else None
+    newest = max((int(key.split("/")[1]) for key in cycle.intended if key.startswith(f"{Step.TRAIN}/")), default=None)
+    begun = cycle.incarnations[-1] if cycle.incarnations else None
+    if newest is None or (begun and begun.attempt == newest):
+        return begun.job if begun else None  # as it was submitted: a later version of ours may name the same work otherwise
+    return job_of(house, cycle, newest).name

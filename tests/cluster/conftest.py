@@ -1,5 +1,6 @@
-"""Fixtures of every test that wants a cluster. `rig` and `real_rig` live as long as the test run and are shared; `namespace` and
-`real_namespace` give a test a clean corner of them. Where a rig cannot be, its tests say why and are skipped; in CI they fail."""
+"""Fixtures of every test that wants a cluster. `rig` and `real_rig` live as long as the tests of this folder and are shared, and go down
+with the last of them; `namespace` and `real_namespace` give a test a clean corner of them. Where a rig cannot be, its tests say why and are
+skipped; in CI they fail."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def _folder(factory: pytest.TempPathFactory) -> Path:
     return factory.mktemp("r") / "g"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def make_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Rig]]:
     """Makes rigs that are not up yet, for tests that need one of their own; all go down at the end."""
     _require(request)
@@ -82,25 +83,25 @@ def make_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         rig.down()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Control plane, Volcano and kwok; a test adds the nodes that it wants."""
     yield from _up(request, tmp_path_factory, {})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def karpenter_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Like `rig`, with an autoscaler that makes pretending nodes of 8 GPUs (p5en.48xlarge) or none (m7i.2xlarge)."""
     yield from _up(request, tmp_path_factory, {"karpenter": True})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Control plane, Volcano, kwok, cluster DNS, and two nodes, real-0 and real-1, whose pods are real processes (2 GPUs each, in name)."""
     yield from _up(request, tmp_path_factory, {"real_nodes": 2})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
     """`real_rig` with Traefik as the Gateway API's data plane at `gateway_rig.web`."""
     _require(request)
@@ -108,14 +109,14 @@ def gateway_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
     return real_rig
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def crds(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     """Folders of the CRDs of volcano, karpenter, aws (EC2NodeClass), kuberay and gateway, as their authors publish them."""
     _require(request)
     return build.need
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def contest_parts(request: pytest.FixtureRequest) -> None:
     """What a rig with Volcano, kube-scheduler and Karpenter side by side is made of; whoever asks brings it up itself."""
     _require(request)

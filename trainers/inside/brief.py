@@ -17,14 +17,18 @@ from typing import NoReturn
 
 @contextmanager
 def brief() -> Iterator[None]:
-    """Around all that the process does; its exit code is 1 where that raises, else 0.
+    """Around all that the process does; its exit code is that of a SystemExit, 1 where anything else is raised, else 0.
 
     Nothing is collected until `loaded`. At the end all that was registered since is called; what is left the system frees at once.
     """
     gc.disable()
     code = [1]
     atexit.register(_leave, code)  # registered first, called last
-    yield
+    try:
+        yield
+    except SystemExit as end:
+        code[0] = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
     code[0] = 0
 
 

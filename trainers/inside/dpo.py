@@ -8,7 +8,7 @@ always right nothing was rejected, so there is no pair; such prompts' demonstrat
 from __future__ import annotations
 
 import json
-import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +67,23 @@ def rehearsal(job: Job, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> 
     if not recipe.rehearsed:
         return NOTHING
     shown = [example for example in read_shown(job.run / "demonstrations.parquet") if example.weight > 0 and _prompt(example) not in paired]
-    kept, left = encoded(tokenizer, shown, recipe)
+    rendered = [example for example in shown if _is_rendered(tokenizer, example, recipe)]
+    kept, left = encoded(tokenizer, rendered, recipe)
+    left["that the chat template cannot render"] = len(shown) - len(rendered)
     tell_left_out(job, "demonstrations of prompts without a pair", len(shown), left)
-    prompts = {_prompt(example) for example, _ in kept}
-    rows = min(recipe.rehearsed, math.ceil(recipe.batch * len(prompts) / max(1, len(paired))))
-    return Rehearsal([pair for _, pair in kept], [example.weight for example, _ in kept], rows)
+    prompts = Counter(_prompt(example) for example, _ in kept)
+    rows = min(recipe.rehearsed, recipe.batch * len(prompts) / max(1, len(paired)))
+    weights = [example.weight / prompts[_prompt(example)] for example, _ in kept]  # by prompt, however many answers it has
+    return Rehearsal([pair for _, pair in kept], weights, rows)
+
+
+def _is_rendered(tokenizer: Any, example: Example, recipe: DPORecipe) -> bool:
+    """A run can do without any demonstration, so one that a template refuses must not end it."""
+    try:
+        encode(tokenizer, [example], recipe.max_length)
+    except Permanent:
+        return False
+    return True
 
 
 def _prompt(example: Example) -> str:

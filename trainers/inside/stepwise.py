@@ -10,6 +10,7 @@ A mixture of experts trains without its load-balancing loss: that is a property 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -76,8 +77,8 @@ class Rehearsal(NamedTuple):
     """Without rejected answers."""
     weights: list[float]
     """By which they are drawn."""
-    rows: int
-    """Of a step."""
+    rows: float
+    """Of a step, on average."""
 
 
 NOTHING = Rehearsal([], [], 0)
@@ -112,14 +113,26 @@ class Stepwise(DPOTrainer):
         """Indices of the pairs that the whole run meets, in order."""
         return list(drawn(self.weights, self.recipe.steps * self.recipe.batch, self.args.seed))
 
+    @property
+    def _most(self) -> int:
+        """Demonstrations of a step, at most."""
+        return math.ceil(self.rehearsal.rows)
+
+    @property
+    def _gap(self) -> int:
+        """Stands for a demonstration in a step that has one less: the library wants batches of one size."""
+        return len(self.rows)
+
     def rows_in_order(self) -> list[int]:
-        """Numbers of the rows that the whole run meets, in order: of each step its pairs, then its demonstrations."""
-        order, batch, more = self.order(), self.recipe.batch, self.rehearsal.rows
-        if not more:
-            return order
-        steps = range(len(order) // batch)
-        shown = [len(self.pairs) + i for i in drawn(self.rehearsal.weights, len(steps) * more, self.args.seed)]
-        return [row for step in steps for row in (*order[step * batch : (step + 1) * batch], *shown[step * more : (step + 1) * more])]
+        """Numbers of the rows that the whole run meets, in order: of each step its pairs, then its demonstrations, then gaps."""
+        order, batch, steps = self.order(), self.recipe.batch, self.recipe.steps
+        total = round(steps * self.rehearsal.rows)
+        shown = [len(self.pairs) + i for i in drawn(self.rehearsal.weights, total, self.args.seed)] if total else []
+        rows: list[int] = []
+        for step in range(steps):
+            rehearsed = shown[step * total // steps : (step + 1) * total // steps]
+            rows += [*order[step * batch : (step + 1) * batch], *rehearsed, *[self._gap] * (self._most - len(rehearsed))]
+        return rows
 
     # What the library asks for
 
@@ -132,8 +145,11 @@ class Stepwise(DPOTrainer):
 
     def get_train_dataloader(self) -> Any:
         """A batch is a step, and every rank sees all of it: each takes its part of a plan that all of them make."""
-        size = self.recipe.batch + self.rehearsal.rows
-        return DataLoader(range(len(self.rows)), batch_size=size, sampler=self.rows_in_order(), collate_fn=lambda chosen: {"rows": chosen})
+        size = self.recipe.batch + self._most
+        return DataLoader(range(len(self.rows) + 1), batch_size=size, sampler=self.rows_in_order(), collate_fn=self._without_gaps)
+
+    def _without_gaps(self, numbers: list[int]) -> dict[str, list[int]]:
+        return {"rows": [number for number in numbers if number != self._gap]}
 
     def training_step(self, model: Any, inputs: Any, *_: Any) -> torch.Tensor:
         """Gradients of the step's mean loss, and that loss."""
@@ -223,7 +239,7 @@ class Stepwise(DPOTrainer):
         beta = self.recipe.beta
         self._figures = {"logps/chosen": chosen, "logps/rejected": rejected}
         if self.rehearsal.rows:
-            self._figures |= {"rehearsal/rows": shown, "rehearsal/logps": float(both[-1]) / max(shown, 1)}
+            self._figures |= {"rehearsal/rows": shown} | ({"rehearsal/logps": float(both[-1]) / shown} if shown else {})
         if losses.needs_reference(self.terms):
             self._figures |= {
                 "rewards/chosen": beta * chosen_gain,

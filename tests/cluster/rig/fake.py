@@ -33,7 +33,11 @@ def delete(api: Api, names: Sequence[str]) -> None:
 
 def silence(api: Api, name: str) -> None:
     """The node gives no more signs of life and its pods no longer change, while all objects stay: NotReady follows after the grace
-    period. Its lease goes to a holder that never renews it, and kwok leaves alone the nodes whose lease is another's."""
+    period. Its lease goes to a holder that never renews it, and kwok leaves alone the nodes whose lease is another's; but it has been
+    seen to end and remove a pod of such a node nevertheless, so that its stages leave alone a silent node's pods too."""
+    for pod in api.items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}"):
+        where = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        api.patch(where, {"metadata": {"annotations": {"rig.ratchet/silent": "true"}}})
     never = {
         "holderIdentity": "nobody",
         "leaseDurationSeconds": 1_000_000,

@@ -8,6 +8,7 @@ import pytest
 
 from contracts.errors import Permanent, Retryable
 from contracts.training import JobSpec, ResumePoint
+from flows.engine import reconcile as duties
 from flows.engine.advance import advance
 from flows.engine.line import open_cycle
 from flows.engine.reconcile import reconcile
@@ -73,3 +74,12 @@ def test_a_machine_that_restarts_nothing_pins_when_it_submits() -> None:
     until_accepted(town)
     reconcile(town.house)
     assert town.executor.pins == {}
+
+
+def test_a_running_job_is_wanted_though_a_later_version_of_ours_would_name_it_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    town = Town(Scenario(seed=1, restarts=True))
+    until_accepted(town)
+    named = duties.job_of
+    monkeypatch.setattr(duties, "job_of", lambda *given: named(*given).model_copy(update={"name": "rt-0000000000000000-a1"}))
+    assert duties._wanted_job(town.house, town.view()) == town.view().incarnations[-1].job
+    assert not [words for words in reconcile(town.house) if words.startswith("cancelled the job")]

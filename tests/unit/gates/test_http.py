@@ -16,7 +16,7 @@ import pytest
 
 from contracts.data import HoldoutEdition, Label
 from contracts.errors import Inconclusive
-from contracts.evaluation import ChatRequest, EvalReport, Result, verdict_of
+from contracts.evaluation import UNLIKE, ChatRequest, EvalReport, Result, verdict_of
 from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
 from contracts.ids import digest
 from contracts.loop import GateSettings
@@ -252,16 +252,18 @@ def test_an_empty_edition_is_inconclusive(backend: Backend, other: Backend) -> N
 
 
 class HalfAway(FakeRewards):
-    """Two judges; `away` tells the questions for whose new answer ("yes") the stricter one fails."""
+    """Two judges; `away` tells the questions for whose new answer ("yes") the stricter one fails, at first and `for_ever`."""
 
-    def __init__(self, away: Callable[[int], bool]) -> None:
-        self.away = away
+    def __init__(self, away: Callable[[int], bool], for_ever: bool = True) -> None:
+        self.away, self.for_ever = away, for_ever
+        self.asked: list[int] = []
 
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
         return [self._label(int(sample["prompt"][0]["content"][1:]), sample["answer"]) for sample in samples]
 
     def _label(self, question: int, answer: str) -> Label:
-        alone = answer == "yes" and self.away(question)
+        alone = answer == "yes" and self.away(question) and (self.for_ever or question not in self.asked)
+        self.asked += [question] if answer == "yes" else []
         parts = {"kind": 0.8, "strict": None if alone else 0.0}
         return Label(0.8 if alone else 0.4, Tier.JUDGE, parts, 0, frozenset(name for name, part in parts.items() if part is not None))
 
@@ -271,13 +273,17 @@ def test_a_judge_that_is_away_for_one_side_makes_no_candidate_better(backend: Ba
     backend.behaviour = lambda _: completion("nay")
     sides = [(fake_model(name), one.client(timeout=2)) for name, one in (("old", backend), ("new", other))]
 
-    def judged(away: Callable[[int], bool]) -> EvalReport:
-        return PairedEvaluator(artifacts, HalfAway(away), SETTINGS).evaluate(edition(artifacts), *sides, lambda *_: None)
+    def judged(away: Callable[[int], bool], for_ever: bool = True) -> EvalReport:
+        return PairedEvaluator(artifacts, HalfAway(away, for_ever), SETTINGS).evaluate(edition(artifacts), *sides, lambda *_: None)
 
     few = judged(lambda question: question in (3, 7))
     assert few.answered_by_both == 38
-    assert few.failures == {"candidate:decided by other scorers": 2}
+    assert few.failures == {UNLIKE: 2}
     assert few.comparisons[0].difference.high == pytest.approx(-few.comparisons[0].difference.low), "alike where both judges spoke"
     row = json.loads(artifacts.get(few.answers).splitlines()[3])
     assert row["candidate"]["parts"] == {"kind": 0.8, "strict": None}, "why it does not count can be read"
-    assert result(judged(lambda question: question % 2 == 0)) is Result.INCONCLUSIVE
+    half = judged(lambda question: question % 2 == 0)
+    coverage = checks(SETTINGS)[0].check(half)
+    assert (coverage.result, half.answered_by_both) == (Result.INCONCLUSIVE, 20)
+    assert "a scorer was away" in coverage.reason, "and no server is blamed"
+    assert judged(lambda question: question % 2 == 0, for_ever=False).answered_by_both == 40, "asked once more"

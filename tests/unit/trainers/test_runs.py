@@ -116,7 +116,7 @@ def test_a_killed_run_is_lost_and_resumes_and_loses_no_more_than_the_steps_betwe
     at = 0
     for incarnation in (1, 2, 3):
         workshop.executor.submit(spec, incarnation)
-        workshop.wait(spec, lambda status, past=at + incarnation + 3: status.step >= past or status.state == JobState.ENDED)
+        workshop.wait(spec, lambda status, past=at + 4: status.step >= past or status.state == JobState.ENDED)
         os.kill(json.loads((workshop.run_folder(spec) / f"i{incarnation}" / "process.json").read_text())["pid"], signal.SIGKILL)
         assert workshop.wait(spec).outcome == Outcome.LOST, workshop.log(spec)
         told = [event.step for event in workshop.executor.events(spec.name) if (event.incarnation, event.kind) == (incarnation, "progress")]

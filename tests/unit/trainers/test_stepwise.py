@@ -138,7 +138,7 @@ def test_loss_and_gradients_are_those_of_the_plain_trainer(losses: dict[Loss, fl
 SHOWN = [pair._replace(rejected=[]) for pair in some_pairs(5)]
 
 
-def rehearsing(rows: int = 5, shown: list[Pair] = SHOWN) -> Any:
+def rehearsing(rows: float = 5, shown: list[Pair] = SHOWN) -> Any:
     from trainers.inside.stepwise import Rehearsal
 
     return Rehearsal(shown, [1.0] * len(shown), rows)
@@ -196,6 +196,13 @@ def test_without_rehearsal_nothing_changes(tiny_model: Path, tmp_path: Path) -> 
     assert one_step(none, {"rows": list(range(12))})[0] == one_step(usual, {"rows": list(range(12))})[0]
 
 
+def test_few_demonstrations_are_spread_over_the_run(tiny_model: Path, tmp_path: Path) -> None:
+    trainer = ours(tiny_model, tmp_path, recipe(steps=8), rehearsal=rehearsing(0.5))
+    steps = [batch["rows"] for batch in trainer.get_train_dataloader()]
+    assert [sum(number >= len(trainer.pairs) for number in rows) for rows in steps] == [0, 1] * 4
+    assert [number for rows in steps for number in rows if number < len(trainer.pairs)] == trainer.order()
+
+
 def test_a_run_that_rehearses_resumes_to_the_same_weights(tiny_model: Path, tmp_path: Path) -> None:
     def trained(resume: str | None) -> list[Any]:
         own = recipe()
@@ -249,7 +256,7 @@ def test_what_is_rehearsed_is_right_unpaired_and_counted(tiny_model: Path, tmp_p
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     paired = [json.dumps(json.loads(asked(words)), sort_keys=True) for words in ("two", "five", "seven")]
     found = dpo.rehearsal(job, tokenizer, recipe(), set(paired))
-    assert [(len(pair.rejected), weight) for pair, weight in zip(found.shown, found.weights, strict=True)] == [(0, 1.0), (0, 0.5)]
+    assert [(len(pair.rejected), weight) for pair, weight in zip(found.shown, found.weights, strict=True)] == [(0, 0.5), (0, 0.25)]
     assert [tokenizer.decode(pair.chosen) for pair in found.shown] == ["yes <end>", "up <end>"]
     assert found.rows == 4, "one prompt of four, where three have 12 pairs in a step"
     assert told == [
@@ -257,6 +264,8 @@ def test_what_is_rehearsed_is_right_unpaired_and_counted(tiny_model: Path, tmp_p
         "1 with prompts longer than max_length = 48 tokens"
     ]
     assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0.25), set(paired)).rows == 3
+    many = {*paired, *(f"question {number}" for number in range(117))}
+    assert dpo.rehearsal(job, tokenizer, recipe(), many).rows == pytest.approx(12 / 120), "one step in ten"
     (tmp_path / "demonstrations.parquet").unlink()
     assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0), set(paired)).rows == 0
 

@@ -271,6 +271,7 @@ def test_a_hostile_file_with_a_valid_manifest_runs_no_code(
     workshop.executor.pin(spec, point.model_copy(update={"manifest": write_manifest(folder)}))
     status = ended(workshop, spec)
     assert status.outcome == Outcome.FAILED, workshop.log(spec)
+    assert "UnpicklingError" in status.reason, "it came as far as the file"
     assert not mark.exists()
     pickle.loads((folder / name).read_bytes())
     assert mark.exists()
