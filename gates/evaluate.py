@@ -85,7 +85,7 @@ class PairedEvaluator:
         # Whose judge was away for a moment is judged once more: else the other side's judgement would count for nothing either.
         again = [(i, sample) for i, sample in zip(known, samples, strict=True) if None in labels[i].parts.values()]
         for (i, _), label in zip(again, self._rewards.label_unseen([sample for _, sample in again]), strict=True):
-            labels[i] = max(labels[i], label, key=lambda one: len(one.deciding))
+            labels[i] = min(labels[i], label, key=lambda one: list(one.parts.values()).count(None))
         return labels
 
     def _comparisons(self, paired: Sequence[tuple[_Question, float, float]]) -> list[Comparison]:
