@@ -38,6 +38,11 @@ def test_what_raises_says_so_and_ends_with_1() -> None:
         assert words in done.stderr
 
 
+def test_who_exits_by_itself_keeps_its_code() -> None:
+    for last, code in (("sys.exit(7)", 7), ("sys.exit(0)", 0), ("sys.exit()", 0), ("sys.exit('why')", 1)):
+        assert run(last).returncode == code, last
+
+
 def test_a_process_that_is_not_brief_is_left_as_it_is() -> None:
     program = "import gc; from trainers.inside.brief import loaded; loaded(); assert gc.get_freeze_count() == 0"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == 0

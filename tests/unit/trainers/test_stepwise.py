@@ -266,6 +266,10 @@ def test_what_is_rehearsed_is_right_unpaired_and_counted(tiny_model: Path, tmp_p
     assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0.25), set(paired)).rows == 3
     many = {*paired, *(f"question {number}" for number in range(117))}
     assert dpo.rehearsal(job, tokenizer, recipe(), many).rows == pytest.approx(12 / 120), "one step in ten"
+    refusing = "{% if 'one' in messages[0].content %}{{ raise_exception('not one') }}{% endif %}"
+    tokenizer.chat_template = refusing + tokenizer.chat_template
+    assert dpo.rehearsal(job, tokenizer, recipe(), set(paired)).shown == []
+    assert "2 that the chat template cannot render" in told[-1], "counted, and no end of the run"
     (tmp_path / "demonstrations.parquet").unlink()
     assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0), set(paired)).rows == 0
 
