@@ -27,26 +27,17 @@ def newest_job(executor: KubernetesExecutor) -> str:
     return newest[1]
 
 
-def pod_words(executor: KubernetesExecutor, name: str, lines: int) -> Iterator[str]:
-    """The end of what each pod said that is still there, `pod: line` by line."""
-    notes, space = executor.notes.of(name), executor.settings.namespace
-    if not notes:
+def words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sleep: Callable[[float], None]) -> Iterator[str]:
+    """The end of what each pod said that is still there, `pod: line` by line, and of the newest incarnation's logs on the volume,
+    `iM/log: line`; with `follow`, what is added to those, what later incarnations write and what their pods said, until the job has
+    ended."""
+    if not executor.notes.of(name):
         raise Permanent(f"there is no job {name} on this cluster; without a name, the newest is shown")
-    for pod in executor.cluster.list(POD, space, {**RATCHET, GANG: notes[-1].name}).items:
-        called = pod["metadata"]["name"]
-        try:
-            words = executor.cluster.log(called, space, lines, SIZE).splitlines()
-        except RatchetError as error:
-            words = [f"no log: {error}"]
-        yield from (f"{called}: {line}" for line in words)
-
-
-def trainer_words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sleep: Callable[[float], None]) -> Iterator[str]:
-    """The end of the newest incarnation's logs on the volume, `iM/log: line` by line; with `follow`, what is added and what later
-    incarnations write, until the job has ended."""
+    told: set[str] = set()
     read: dict[Path, int] = {}
     while True:
         ended = not follow or _ended(executor, name)
+        yield from _pods(executor, name, lines, told, ended)
         with disk(f"read the logs of {name}"):
             for path in _logs(executor, name):
                 text = path.read_bytes()
@@ -57,6 +48,27 @@ def trainer_words(executor: KubernetesExecutor, name: str, lines: int, follow: b
         if ended:
             return
         sleep(1)
+
+
+def _pods(executor: KubernetesExecutor, name: str, lines: int, told: set[str], ended: bool) -> Iterator[str]:
+    """What pods said that have not been `told`. One without a log may be starting: it is asked again, until the job has `ended`."""
+    space = executor.settings.namespace
+    try:
+        pods = executor.cluster.list(POD, space, {**RATCHET, GANG: executor.notes.of(name)[-1].name}).items
+    except Retryable:
+        if ended:
+            raise
+        pods = []  # the server is away: asked again
+    for pod in pods:
+        called, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        if uid in told:
+            continue
+        try:
+            said = executor.cluster.log(called, space, lines, SIZE).splitlines()
+        except RatchetError as error:
+            said = [f"no log: {error}"] if ended else []
+        told |= {uid} if said else set()
+        yield from (f"{called}: {line}" for line in said)
 
 
 def _logs(executor: KubernetesExecutor, name: str) -> list[Path]:

@@ -268,15 +268,14 @@ def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bo
 
 def job_words(loop: Loop, folder: Path, home: Home, job: str | None, lines: int, follow: bool) -> Iterator[str]:
     """What the pods and trainers of a job on the cluster wrote last: of the newest one where none is named."""
-    from k8s.logs import newest_job, pod_words, trainer_words
+    from k8s.logs import newest_job, words
 
     if loop.cluster is None:
         raise ConfigError(f"line {loop.line.name} trains on this machine: its jobs' logs lie below {home.jobs(loop.line.name)}")
     executor = open_cluster(loop, loop.cluster, folder, home)
     name = job or newest_job(executor)
     yield f"{name}:"
-    yield from pod_words(executor, name, lines)
-    yield from trainer_words(executor, name, lines, follow, SystemClock().sleep)
+    yield from words(executor, name, lines, follow, SystemClock().sleep)
 
 
 def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, str, str]]:
