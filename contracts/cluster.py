@@ -16,8 +16,33 @@ Seconds = Annotated[float, Field(gt=0)]
 Money = Annotated[float, Field(gt=0)]
 
 
+class BucketSettings(Frozen):
+    """An S3 bucket as the place where run folders and checkpoints lie. Credentials are found as the AWS SDK finds them: here, in the
+    service's environment; in pods, from `cluster.secrets` or a role of the service account `ratchet-job`."""
+
+    url: Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*$")]
+    """s3://bucket/prefix. A prefix belongs to one installation."""
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")] | None = None
+    """URL of an S3 service that is not Amazon's."""
+    region: str | None = None
+    """Of the bucket; none: as the SDK finds it, which in a pod is nowhere."""
+    cidrs: tuple[str, ...] = ("0.0.0.0/0",)
+    """Addresses that pods may reach on the endpoint's port: the bucket's, and those of whoever gives them rights to it. All but link-local
+    ones, where nothing is said: name a VPC endpoint's, for example."""
+
+    disk: Annotated[str, Field(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$")] | None = None
+    """Of each pod: what it asks of its node's own disks for the start model, data, the steps that are kept and the trained model. None:
+    nothing is asked for, and a pod that fills its node is evicted."""
+
+    @property
+    def port(self) -> int:
+        """On which the bucket answers."""
+        scheme, _, place = (self.endpoint or "https://s3").partition("://")
+        return int(place.rpartition(":")[2]) if ":" in place else {"http": 80, "https": 443}[scheme]
+
+
 class VolumeSettings(Frozen):
-    """The file system that the service and its jobs both see, at the same path: run folders and checkpoints lie on it."""
+    """What the service and its jobs both see: run folders and checkpoints lie on it."""
 
     mount: str
     """Absolute path, here and in the pods; RATCHET_HOME lies on it. Of RATCHET_HOME, a job sees its own plan's folder and the artifacts."""
@@ -25,11 +50,13 @@ class VolumeSettings(Frozen):
     """A PersistentVolumeClaim that many nodes may write (FSx for Lustre, Managed Lustre, Filestore, NFS)."""
     host_path: bool = False
     """The nodes have the path themselves: one machine with a cluster on it, or a file system that every node mounts."""
+    bucket: BucketSettings | None = None
+    """No shared file system: `mount` is a disk of each pod's own, and what lies on it travels through a bucket."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> VolumeSettings:
-        if (self.claim is None) == (not self.host_path):
-            raise ValueError("name either a claim or host_path = true")
+        if [self.claim is not None, self.host_path, self.bucket is not None].count(True) != 1:
+            raise ValueError("name one of: a claim, host_path = true, a bucket")
         if not self.mount.startswith("/"):
             raise ValueError(f"mount {self.mount!r} is not an absolute path")
         return self

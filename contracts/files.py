@@ -68,20 +68,21 @@ class FolderArtifacts:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def _path(self, key: Digest) -> Path:
+    def path(self, key: Digest) -> Path:
+        """Where content lies, or would."""
         return self.root / "sha256" / key[:2] / key
 
     def put(self, data: bytes) -> Digest:
         key = digest(data)
-        if not self._path(key).exists():
-            write_atomic(self._path(key), data)
+        if not self.path(key).exists():
+            write_atomic(self.path(key), data)
         return key
 
     def put_file(self, path: Path) -> Digest:
         try:
             key = digest_file(path)
-            if not self._path(key).exists():
-                copy_atomic(path, self._path(key), key)
+            if not self.path(key).exists():
+                copy_atomic(path, self.path(key), key)
         except FileNotFoundError as error:
             raise Permanent(f"{error.filename} is absent; it cannot be stored") from error
         except OSError as error:
@@ -95,7 +96,7 @@ class FolderArtifacts:
         return self.put(canonical({"files": {file.relative_to(path).as_posix(): self.put_file(file) for file in files}}))
 
     def get(self, digest: Digest) -> bytes:
-        path = self._path(digest)
+        path = self.path(digest)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -108,7 +109,7 @@ class FolderArtifacts:
             raise Permanent(f"artifact {key[:12]} in {self.root} is corrupt: its bytes have another digest; restore it from a backup")
 
     def fetch(self, digest: Digest, into: Path) -> Path:
-        manifest = self._manifest(digest)
+        manifest = self.files(digest)
         if manifest is None:
             self._lay(digest, into)
             return into
@@ -119,8 +120,9 @@ class FolderArtifacts:
             self._lay(key, target)
         return into
 
-    def _manifest(self, key: Digest) -> dict[str, Digest] | None:
-        path = self._path(key)
+    def files(self, key: Digest) -> dict[str, Digest] | None:
+        """Relative name -> content of a folder; None: it is a file."""
+        path = self.path(key)
         if not path.exists() or path.stat().st_size > 16 << 20:
             return None
         with path.open("rb") as file:
@@ -137,7 +139,7 @@ class FolderArtifacts:
             if digest_file(into) != key:
                 raise Permanent(f"{into} is in the way and has other content than artifact {key[:12]}; remove it")
             return
-        source = self._path(key)
+        source = self.path(key)
         if not source.exists():
             raise Permanent(f"artifact {key[:12]} is not in {self.root}; restore the folder from a backup")
         self._verify(key, source)
@@ -147,7 +149,7 @@ class FolderArtifacts:
             raise Retryable(f"cannot write {into}: {error.strerror}; free space, then try again") from error
 
     def bind(self, name: str, digest: Digest) -> Digest:
-        path = self._name(name)
+        path = self.place(name)
         part = path.parent / f".part-{secrets.token_hex(8)}"
         write_atomic(part, canonical({"name": name, "digest": digest}))
         try:
@@ -164,11 +166,12 @@ class FolderArtifacts:
             raise Retryable(f"the name {name!r} was removed while it was bound; try again")
         return bound
 
-    def _name(self, name: str) -> Path:
+    def place(self, name: str) -> Path:
+        """Where a name is bound, or would be."""
         return self.root / "names" / digest(name.encode())
 
     def resolve(self, name: str) -> Digest | None:
         try:
-            return str(json.loads(self._name(name).read_bytes())["digest"])
+            return str(json.loads(self.place(name).read_bytes())["digest"])
         except FileNotFoundError:
             return None

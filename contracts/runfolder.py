@@ -43,7 +43,7 @@ class RunFolders:
     def claim(self, spec: JobSpec) -> Path:
         """The run folder, which belongs to one job for ever."""
         run = self.run(spec)
-        for path, content in ((run / "job.json", canonical({"name": spec.name})), (self._record(spec.name), canonical(spec))):
+        for path, content in ((run / "job.json", canonical({"name": spec.name})), (self.record(spec.name), canonical(spec))):
             if path.exists() and path.read_bytes() != content:
                 raise Permanent(f"{path} belongs to another job than {spec.name}; a changed spec needs a new attempt")
             if not path.exists():
@@ -53,9 +53,7 @@ class RunFolders:
     def lay_out(self, spec: JobSpec, artifacts: Artifacts) -> Path:
         """The run folder with the job's plan and inputs in it."""
         run = self.claim(spec)
-        for name, key in spec.inputs.items():
-            artifacts.fetch(key, inside(run, name))
-        write_atomic(run / PLAN, spec.plan_json.encode())
+        lay_inputs(spec, run, artifacts)
         return run
 
     def plan_folder(self, spec: JobSpec) -> Path:
@@ -81,7 +79,7 @@ class RunFolders:
     def spec(self, name: str) -> JobSpec | None:
         """The job of that name, if it was ever claimed."""
         try:
-            return JobSpec.model_validate_json(self._record(name).read_bytes())
+            return JobSpec.model_validate_json(self.record(name).read_bytes())
         except FileNotFoundError:
             return None
 
@@ -94,8 +92,16 @@ class RunFolders:
         spec = self.spec(name)
         return [event for _, folder in incarnations(self.run(spec)) for event in read_events(folder)] if spec else []
 
-    def _record(self, name: str) -> Path:
+    def record(self, name: str) -> Path:
+        """Where the job of that name is written down."""
         return self.root / "jobs" / f"{name}.json"
+
+
+def lay_inputs(spec: JobSpec, run: Path, artifacts: Artifacts) -> None:
+    """A job's inputs and its plan into its run folder."""
+    for name, key in spec.inputs.items():
+        artifacts.fetch(key, inside(run, name))
+    write_atomic(run / PLAN, spec.plan_json.encode())
 
 
 @contextmanager

@@ -72,7 +72,12 @@ class Selector(Shape):
 
 
 class IpBlock(Shape):
+    """`except` is a keyword, hence the name here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
     cidr: str
+    excluded: tuple[str, ...] | None = Field(default=None, alias="except")
 
 
 class Peer(Shape):

@@ -132,6 +132,9 @@ def reminders(settings: ClusterSettings, profile: Profile, extras: Extras, nemo:
         found.append("a storage class whose volumes many nodes may write: --storage-class; the cluster's default seldom is one")
     if settings.volume.host_path:
         found.append(f"{settings.volume.mount} on every node, the same files everywhere")
+    if bucket := settings.volume.bucket:
+        found.append(f"{bucket.url}, with a rule that ends unfinished uploads in parts, and rights to list, read, write and delete there")
+        found.append("those rights for jobs, too: keys in cluster.secrets, or a role for the service account ratchet-job")
     if any(isinstance(one.shape, Ec2NodeClass) and REPLACE in one.shape.model_dump_json() for one in rendered):
         found.append(f"the words for {REPLACE} in the EC2NodeClass: --eks NAME --ami FAMILY@VERSION")
     if settings.pool.kind != "none":

@@ -22,6 +22,7 @@ from contracts.files import FolderArtifacts
 from contracts.jsonfile import read_json
 from contracts.runfolder import BEAT, ENDED, RunFolders, disk, ended_status, incarnations, newest_sign, status
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
+from k8s.bucket import Bucket
 from k8s.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, Cluster, Object, Taken
 from k8s.gang import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET, Ground, render
 from k8s.gangs import ENDED_PHASES, LINES, Gang, State, gang_of, last_lines, phase_of
@@ -32,6 +33,7 @@ from k8s.notes import Note, Notes
 from k8s.objects import manifest
 from k8s.pools import static_pool
 from k8s.profile import Profile
+from k8s.remote import Remote
 
 LOOK_SECONDS = 1.0
 """Least time between two looks at the cluster: several questions in a row have one answer."""
@@ -58,6 +60,8 @@ class KubernetesExecutor:
         self.artifacts = FolderArtifacts(artifacts_root.resolve())
         self.max_restarts, self.said = max_restarts, said
         self.notes = Notes(self.folders.root / "cluster")
+        bucket = settings.volume.bucket
+        self.remote = Remote(Bucket(bucket), Path(settings.volume.mount), self.folders, self.artifacts) if bucket else None
         self.guardian = Guardian(cluster, settings, self._beats)
         self._lock = threading.Lock()
         self._looked = -LOOK_SECONDS
@@ -72,7 +76,10 @@ class KubernetesExecutor:
             if note is None:
                 self._afford(spec)
                 self._wait_for_room(spec)
-                self.folders.lay_out(spec, self.artifacts)
+                if self.remote:
+                    self.remote.lay_out(spec)
+                else:
+                    self.folders.lay_out(spec, self.artifacts)
                 job = render(spec, self._ground(spec), incarnation)
                 asked = Note(name=str(job.metadata.name), incarnation=incarnation, job=manifest(job), at=time.time())
                 note = self.notes.add(spec.name, asked)
@@ -142,7 +149,8 @@ class KubernetesExecutor:
                 self._wait_for_old_pool(note.name)
                 pool = static_pool(note.name, job["spec"]["minAvailable"], self.settings, self.profile)
                 self.cluster.apply(NODE_POOL, self._ours(manifest(pool)))
-            self.cluster.apply(NETWORK_POLICY, self._ours(manifest(opening(note.name, self.settings.namespace))))
+            hole = opening(note.name, self.settings.namespace, self.settings.volume.bucket)
+            self.cluster.apply(NETWORK_POLICY, self._ours(manifest(hole)))
             with contextlib.suppress(Taken):  # by another of us, or ourselves before a crash
                 self.cluster.create(JOB, job)
         except Permanent:
@@ -186,6 +194,8 @@ class KubernetesExecutor:
             return bool(self.guardian.lingering(note.name))
 
     def _alive(self, name: str, run: Path, note: Note, look: Look) -> JobStatus:
+        with contextlib.suppress(Retryable):  # its caps and limits hold though nobody can tell its step
+            self.pull(run)
         number = max(self._newest(name, run)[0], note.incarnation + (look.gang.version or 0))
         waits = None if look.state in (State.WHOLE, State.HALF_ALIVE) else note.waits or time.time()
         if (number, waits) != (note.seen, note.waits):
@@ -215,6 +225,8 @@ class KubernetesExecutor:
 
     def _ended(self, name: str, run: Path, note: Note, look: Look | None) -> JobStatus:
         """By the words of its newest incarnation, if it left any. The Job may be gone: nothing is left of one that has ended."""
+        if not note.ended:
+            self._pull_last(name, run, note, look)
         number, folder = self._newest(name, run)
         ended = read_json(folder / ENDED) if number >= note.incarnation else None
         if note.stop and (ended is None or ended["outcome"] != Outcome.DONE.value):
@@ -226,9 +238,36 @@ class KubernetesExecutor:
         if not note.ended:
             self._settle(name, note, folder, look)  # before its pool goes: a repeat after a crash counts from there
             self._delete(note.name)
+            if self.remote and ended["outcome"] == Outcome.DONE.value:
+                self._publish(name, number)
             self.notes.change(name, note.name, ended=True)
         last = ended_status(folder, number, ended)
         return last.model_copy(update={"usage": self.notes.meter(name).usage})
+
+    def _pull_last(self, name: str, run: Path, note: Note, look: Look | None) -> None:
+        """What it left in the bucket, all of it. While the bucket is away nothing more can be said, and its machines need not wait."""
+        try:
+            self.pull(run, fresh=True)
+        except Retryable:
+            self.notes.change(name, note.name, lost=note.lost or self._lost(note, look))
+            self._settle(name, note, self._newest(name, run)[1], look)
+            self._delete(note.name)
+            raise
+
+    def _publish(self, name: str, number: int) -> None:
+        """What it published, into our artifacts. Where that is not what it was sent as, nobody finds it, and who looks for it says so."""
+        spec = self.folders.spec(name)
+        assert spec is not None
+        assert self.remote is not None
+        try:
+            self.remote.publish(spec, number)
+        except Permanent as error:
+            self.said(f"{name}: {error}")
+
+    def pull(self, run: Path, fresh: bool = False) -> None:
+        """Lays down what pods left in a bucket of a run folder; nothing where they share the folder itself."""
+        if self.remote:
+            self.remote.pull(run, fresh)
 
     def _lost(self, note: Note, look: Look | None) -> str:
         """Of a gang that left no word on the volume: how it ended, how its first pod died, and the end of that one's log."""
@@ -306,7 +345,8 @@ class KubernetesExecutor:
             return {}
         first = next((note.incarnation for note in self.notes.of(gang.job) if note.name == gang.name), 1)
         folder = self.folders.run(spec) / f"i{first + (gang.version or 0)}"
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, Retryable):
+            self.pull(folder.parent)
             return {f"{folder.name}/{path.name}": path.read_text() for path in folder.glob(f"{BEAT}*")}
         return {}
 
@@ -316,7 +356,7 @@ class KubernetesExecutor:
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
         with disk(f"pin step {resume.step} of {spec.name}"):
-            self.folders.pin(spec, resume)
+            (self.remote or self.folders).pin(spec, resume)
 
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
         with disk(f"read the resume point of {spec.name}"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.cluster import ClusterSettings
+from contracts.cluster import BucketSettings, ClusterSettings, VolumeSettings
 from contracts.errors import ConfigError
 from contracts.exits import FAILURE, PERMANENT
 from contracts.ids import canonical, digest
@@ -131,6 +131,8 @@ def _fits(spec: JobSpec, ground: Ground) -> None:
         raise ConfigError(f"training.gpus = {spec.gpus}, but a node of profile {settings.profile!r} has {profile.gpus}; choose another one")
     if _nemo(spec) and settings.nemo_image is None:
         raise ConfigError("training.grpo_on = nemo-rl needs cluster.nemo_image: NeMo RL's image with this version of Ratchet in it")
+    if _nemo(spec) and settings.volume.bucket:
+        raise ConfigError("cluster.volume.bucket: NeMo RL's nodes write one checkpoint together; give it a file system that all mount")
     for path in (ground.plan_folder, ground.artifacts):
         if not path.is_relative_to(settings.volume.mount):
             raise ConfigError(f"{path} is not on the volume at {settings.volume.mount}; put RATCHET_HOME on it, or mount it elsewhere")
@@ -181,11 +183,11 @@ def _pod(
         name="job",  # the only one: Volcano reads the exit code of the first container's status
         image=settings.nemo_image if _nemo(spec) and settings.nemo_image else settings.image,
         image_pull_policy=profile.image_pull,
-        command=(settings.python, "-m", "trainers.inside.pod"),
+        command=(settings.python, "-m", "k8s.staging" if settings.volume.bucket else "trainers.inside.pod"),
         working_dir=str(_run(spec, ground)),
         env=_environment(spec, ground, name, incarnation, task),
         ports=ports,
-        resources=_resources(spec, profile),
+        resources=_resources(spec, ground),
         volume_mounts=mounts,
         security_context=ContainerSecurity(
             allow_privilege_escalation=bool(profile.privileged),
@@ -196,7 +198,7 @@ def _pod(
     )
     pod = PodSpec(
         service_account_name="ratchet-job",
-        termination_grace_period_seconds=max(profile.grace, spec.grace_seconds),
+        termination_grace_period_seconds=_grace(spec, profile),
         node_selector=dict(profile.labels),
         tolerations=_tolerations(profile),
         affinity=_apart(name) if profile.one_per_node and spec.nodes > 1 else None,
@@ -212,14 +214,21 @@ def _run(spec: JobSpec, ground: Ground) -> Path:
     return ground.plan_folder / f"a{spec.attempt}"
 
 
+def _grace(spec: JobSpec, profile: Profile) -> int:
+    return max(profile.grace, spec.grace_seconds)
+
+
 def _user(profile: Profile) -> PodSecurity:
     if profile.root:
         return PodSecurity(run_as_user=0)
     return PodSecurity(run_as_non_root=True, run_as_user=profile.user, run_as_group=profile.user, fs_group=profile.user)
 
 
-def _resources(spec: JobSpec, profile: Profile) -> Resources:
+def _resources(spec: JobSpec, ground: Ground) -> Resources:
+    profile, bucket = ground.profile, ground.settings.volume.bucket
     asked = {"cpu": profile.cpu, "memory": profile.memory, **profile.resources}
+    if bucket and bucket.disk:
+        asked["ephemeral-storage"] = bucket.disk
     if spec.gpus:
         asked[profile.gpu_resource] = str(spec.gpus)
     return Resources(requests=asked, limits=asked)
@@ -254,6 +263,7 @@ def _environment(spec: JobSpec, ground: Ground, name: str, incarnation: int, tas
         "RATCHET_FIRST_INCARNATION": str(incarnation),
         "MASTER_ADDR": f"{name}-{'head' if _nemo(spec) else 'worker'}-0.{name}",
         "MASTER_PORT": str(RAY_PORT if _nemo(spec) else MEETING_PORT),
+        **(_staged(spec, ground, bucket) if (bucket := ground.settings.volume.bucket) else {}),
     }
     plain = {**ground.profile.environment, **spec.environment, **places}
     references = [
@@ -264,19 +274,36 @@ def _environment(spec: JobSpec, ground: Ground, name: str, incarnation: int, tas
     return (*references, *(Env(name=key, value=value) for key, value in sorted(plain.items())), version)
 
 
+def _staged(spec: JobSpec, ground: Ground, bucket: BucketSettings) -> dict[str, str]:
+    """What staging goes by. The job's record lies where its pods could write it: they know it by its digest."""
+    return {
+        "RATCHET_BUCKET": bucket.model_dump_json(exclude_none=True),
+        "RATCHET_MOUNT": ground.settings.volume.mount,
+        "RATCHET_JOB": spec.name,
+        "RATCHET_SPEC": digest(canonical(spec)),
+        "RATCHET_POD_GRACE": str(_grace(spec, ground.profile)),
+    }
+
+
+def _shared(volume: VolumeSettings) -> Volume:
+    if volume.bucket:
+        return Volume(name="shared", empty_dir=EmptyDir(size_limit=volume.bucket.disk))
+    if volume.claim:
+        return Volume(name="shared", persistent_volume_claim=Claim(claim_name=volume.claim))
+    return Volume(name="shared", host_path=HostPath(path=volume.mount, type="Directory"))
+
+
 def _places(spec: JobSpec, ground: Ground) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
     """Of the shared volume, a pod sees its plan's folder, of which it may write its own attempt's, and the artifacts: not the ledger, not
-    the lake, no other plan, and nothing that its executor goes by."""
-    settings, profile = ground.settings, ground.profile
-    shared = Volume(name="shared", persistent_volume_claim=Claim(claim_name=settings.volume.claim)) if settings.volume.claim else None
-    shared = shared or Volume(name="shared", host_path=HostPath(path=settings.volume.mount, type="Directory"))
+    the lake, no other plan, and nothing that its executor goes by. With a bucket, it has places of those names on a disk of its own."""
+    settings, profile, bucket = ground.settings, ground.profile, ground.settings.volume.bucket
     volumes = [
-        shared,
+        _shared(settings.volume),
         Volume(name="shm", empty_dir=EmptyDir(medium="Memory", size_limit=profile.shm)),
         Volume(name="tmp", empty_dir=EmptyDir()),
     ]
     root = Path(settings.volume.mount)
-    seen = ((ground.plan_folder, True), (_run(spec, ground), None), (ground.artifacts, None))
+    seen = ((ground.plan_folder, None if bucket else True), (_run(spec, ground), None), (ground.artifacts, None))
     mounts = [Mount(name="shared", mount_path=str(path), sub_path=str(path.relative_to(root)), read_only=only) for path, only in seen]
     mounts += [Mount(name="shm", mount_path="/dev/shm"), Mount(name="tmp", mount_path="/tmp")]  # noqa: S108 -- inside the pod
     if _nemo(spec):

@@ -156,6 +156,10 @@ def _scheduler(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
 
 
 def _volume(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+    if isinstance(facts.bucket, Unread):
+        yield _stop("volume", str(facts.bucket), "make the bucket, or give whoever runs the service rights to it")
+    elif settings.volume.bucket and settings.volume.bucket.disk is None:
+        yield _note("volume", "jobs ask for no disk, and one that fills its node is evicted", "set cluster.volume.bucket.disk")
     name, claim = settings.volume.claim, facts.claim
     if name is None or facts.namespace is False:
         return

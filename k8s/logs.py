@@ -1,5 +1,5 @@
 """What a job's newest incarnation has written, for a person to read: its trainers' logs on the volume, and what its pods said before or
-beside them. It reads; it changes nothing.
+beside them. It reads; where they come through a bucket, it lays them down as the executor does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sle
         ended = not follow or _ended(executor, name)
         yield from _pods(executor, name, lines, told, ended)
         with disk(f"read the logs of {name}"):
-            for path in _logs(executor, name):
+            for path in _logs(executor, name, ended):
                 text = path.read_bytes()
                 whole = len(text) if ended else text.rfind(b"\n") + 1
                 added = text[read[path] : whole].splitlines() if path in read else text[:whole].splitlines()[-lines:]
@@ -71,8 +71,11 @@ def _pods(executor: KubernetesExecutor, name: str, lines: int, told: set[str], e
         yield from (f"{called}: {line}" for line in said)
 
 
-def _logs(executor: KubernetesExecutor, name: str) -> list[Path]:
+def _logs(executor: KubernetesExecutor, name: str, ended: bool) -> list[Path]:
     spec = executor.folders.spec(name)
+    if spec:
+        with contextlib.suppress(*() if ended else (Retryable,)):  # asked again
+            executor.pull(executor.folders.run(spec), fresh=ended)
     folders = incarnations(executor.folders.run(spec)) if spec else []
     return sorted(folders[-1][1].glob("*.log")) if folders else []
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from contracts.cluster import ClusterSettings
+from contracts.cluster import BucketSettings, ClusterSettings
 from contracts.errors import Permanent, Retryable
+from k8s.bucket import Bucket
 from k8s.client import NODE, NODE_POOL, POD, QUEUE, SECRET, Cluster, Kind, Object
 from k8s.cluster_objects import Rule
 from k8s.gang import GANG
@@ -55,6 +56,8 @@ class Facts:
     node_class: bool | Unread = True
     """The EC2 node class that a static pool will point at."""
     claim: Object | Unread | None = None
+    bucket: bool | Unread = True
+    """The bucket answers to us."""
     secrets: dict[str, frozenset[str] | Unread | None] | None = None
     """Secret -> its keys; values are never kept. None: none was asked for."""
     refused: tuple[str, ...] = ()
@@ -86,6 +89,7 @@ def look(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob
         pools=_read(lambda: tuple(cluster.list(NODE_POOL).items)) if karpenter else (),
         node_class=_read(lambda: cluster.get(EC2_NODE_CLASS, node_class) is not None) if node_class else True,
         claim=_claim(cluster, settings) if not absent else None,
+        bucket=_read(partial(_answers, settings.volume.bucket)) if settings.volume.bucket else True,
         secrets=None if absent else _found(cluster, _secrets(settings, gangs), space),
         refused=() if absent or "create pods" in denied else tuple(_refusals(cluster, gangs)),
     )
@@ -96,6 +100,11 @@ def _read(ask: Callable[[], Found]) -> Found | Unread:
         return ask()
     except (Permanent, Retryable) as error:
         return Unread(error)
+
+
+def _answers(bucket: BucketSettings) -> bool:
+    Bucket(bucket).get("of-no-importance")
+    return True
 
 
 def _several(ask: Callable[[], list[Object]]) -> tuple[Object, ...]:

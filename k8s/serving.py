@@ -140,6 +140,8 @@ def _serve(
 
 
 def _fits(folder: Path, settings: ClusterSettings, profile: Profile, server: Server) -> None:
+    if settings.volume.bucket:
+        raise ConfigError("cluster.volume.bucket: servers on the cluster read the model from a file system that their nodes mount")
     if not folder.is_relative_to(settings.volume.mount) or folder == Path(settings.volume.mount):
         raise ConfigError(f"the model {folder} is not below the volume at {settings.volume.mount}: servers read it from there")
     if server.gpus > profile.gpus:

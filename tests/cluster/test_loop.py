@@ -34,7 +34,7 @@ volume = {{ mount = "{home}", host_path = true }}
 """
 MACHINE = """
 provider = "any"
-cpu = "250m"
+cpu = "1"
 memory = "2Gi"
 shm = "256Mi"
 labels = {{ "rig.ratchet/node" = "real" }}

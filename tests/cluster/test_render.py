@@ -43,7 +43,10 @@ def test_every_rendered_object_is_what_the_server_takes(corner: Corner, name: st
     corner.apply(render_environment(settings, profile)[0].shape)  # the rest is checked within a namespace of this security level
     tried = [rendered.shape for rendered in render_environment(settings, profile, Extras(account, storage_class="fsx"))]
     gangs = [ground.gang(profile, ground.job(gpus=profile.gpus, nemo=nemo), namespace=corner.name) for nemo in (False, True)]
-    tried += [*gangs, opening("a-gang", corner.name), *([static_pool("a-gang", 2, settings, profile)] if kind == "static" else [])]
+    gangs.append(ground.gang(profile, ground.job(gpus=profile.gpus), namespace=corner.name, volume=ground.BUCKET))
+    bucket = ground.settings(volume=ground.BUCKET).volume.bucket
+    tried += [*gangs, opening("a-gang", corner.name), opening("b-gang", corner.name, bucket)]
+    tried += [static_pool("a-gang", 2, settings, profile)] if kind == "static" else []
     for shape in tried:
         corner.apply(shape, dry_run=True)
     for gang in gangs:

@@ -98,12 +98,20 @@ class Job:
 
     def result(self) -> Result | None:
         """What the trainer said, if it did."""
-        path = self.folder / "result.json"
-        if not path.exists():
-            return None
-        value: dict[str, Any] = json.loads(path.read_bytes())
-        proposal = Proposal.model_validate(value["proposal"]) if "proposal" in value else None
-        return Result(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"], proposal)
+        return _result(self.folder / "result.json")
+
+    def results_elsewhere(self) -> list[Result]:
+        """What trainers of other nodes said, where the nodes share no file system."""
+        found = (_result(path) for path in sorted(self.folder.glob("result-*.json")))
+        return [result for result in found if result is not None]
+
+
+def _result(path: Path) -> Result | None:
+    if not path.exists():
+        return None
+    value: dict[str, Any] = json.loads(path.read_bytes())
+    proposal = Proposal.model_validate(value["proposal"]) if "proposal" in value else None
+    return Result(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"], proposal)
 
 
 def here() -> Job:

@@ -2,7 +2,8 @@
 
 One process per GPU, started by torchrun on each node. One node finds its own meeting point; several take it from the
 environment that the executor sets: RATCHET_NODES, RATCHET_NODE (this node's number, from 0), MASTER_ADDR, MASTER_PORT. All
-nodes see one run folder. Rank 0 alone writes events, checkpoints' manifests and the result. On GPUs a model is sharded by
+nodes see one run folder, or, with RATCHET_APART, each has one of its own and something else carries between them what is written here.
+Rank 0 alone writes events, checkpoints' manifests and the result. On GPUs a model is sharded by
 FSDP2; on CPUs every process holds all of it (DDP). No GPU was there: FSDP2 was run on CPUs only, by a test that makes the library do so.
 """
 
@@ -36,26 +37,49 @@ def node() -> int:
     return int(os.environ.get("RATCHET_NODE", "0"))
 
 
+def nodes() -> int:
+    """How many machines the job has."""
+    return int(os.environ.get("RATCHET_NODES", "1"))
+
+
+def apart() -> bool:
+    """Whether the nodes share no file system."""
+    return os.environ.get("RATCHET_APART") == "1"
+
+
+def bring_together(folder: Path) -> None:
+    """What ranks of other nodes wrote of a checkpoint, their random numbers, onto rank 0's disk where the nodes share none. All ranks
+    take part."""
+    if not apart() or alone():
+        return
+    from accelerate.utils import gather_object
+
+    own = folder.glob(f"rng_state_{rank()}.pth") if node() > 0 else ()
+    for name, data in gather_object([(path.name, path.read_bytes()) for path in own]):
+        if rank() == 0:
+            (folder / name).write_bytes(data)
+
+
 def command(module: str, grace: float) -> list[str]:
     """argv that trains with `module`: the module itself for one process, else the launcher with torchrun's options.
 
     `grace`: seconds that ranks have after SIGTERM. Permanent where several nodes are asked for and no meeting point is given.
     """
-    nodes, here = int(os.environ.get("RATCHET_NODES", "1")), int(os.environ.get("RATCHET_PROCESSES", "0"))
-    if nodes * here <= 1:  # none said: what trains sees to its own processes, as a Ray cluster does
+    machines, here = nodes(), int(os.environ.get("RATCHET_PROCESSES", "0"))
+    if machines * here <= 1:  # none said: what trains sees to its own processes, as a Ray cluster does
         return [sys.executable, "-m", module]
     options = ["--nproc-per-node", str(here), "--max-restarts", "0", "--shutdown-timeout", str(max(1, int(grace)))]
-    return [sys.executable, "-m", "trainers.inside.parallel", *options, *_meeting(nodes), "-m", module]
+    return [sys.executable, "-m", "trainers.inside.parallel", *options, *_meeting(machines), "-m", module]
 
 
-def _meeting(nodes: int) -> list[str]:
-    if nodes == 1:
+def _meeting(machines: int) -> list[str]:
+    if machines == 1:
         return ["--standalone", "--nnodes", "1"]
     missing = [name for name in ("RATCHET_NODE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
-        raise Permanent(f"{nodes} nodes, but {', '.join(missing)} is not set; the executor sets it on every node of the job")
+        raise Permanent(f"{machines} nodes, but {', '.join(missing)} is not set; the executor sets it on every node of the job")
     place = ["--master-addr", os.environ["MASTER_ADDR"], "--master-port", os.environ["MASTER_PORT"]]
-    return ["--nnodes", str(nodes), "--node-rank", os.environ["RATCHET_NODE"], *place]
+    return ["--nnodes", str(machines), "--node-rank", os.environ["RATCHET_NODE"], *place]
 
 
 def die_with_parent() -> None:

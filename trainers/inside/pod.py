@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contracts.exits import FAILURE, PREEMPTED
+from contracts.pod import identity
 from contracts.runfolder import BEAT, BEAT_SECONDS
 
 PEER_SECONDS, SILENT_SECONDS = 45.0, 4 * BEAT_SECONDS
@@ -29,24 +30,14 @@ JOIN_SECONDS = 900.0
 """How long Ray's head waits for the other nodes."""
 
 
-def identity(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the wrapper reads, from what the cluster tells a pod. KeyError or ValueError where it does not."""
-    incarnation = int(environment["RATCHET_FIRST_INCARNATION"]) + int(environment.get("RATCHET_RESTARTS") or 0)
-    if environment["RATCHET_TASK"] == "head":
-        node = 0
-    else:
-        node = int(environment["VC_TASK_INDEX"]) + int(environment.get("RATCHET_BACKEND") == "nemo-rl")
-    return {"RATCHET_INCARNATION": str(incarnation), "RATCHET_NODE": str(node)}
-
-
 class Pod:
     """One pod's life."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.environment = {**environment, **identity(environment)}
-        self.node = int(self.environment["RATCHET_NODE"])
+        incarnation, self.node = identity(environment)
+        self.environment = {**environment, "RATCHET_INCARNATION": str(incarnation), "RATCHET_NODE": str(self.node)}
         self.nodes = int(self.environment.get("RATCHET_NODES", "1"))
-        self.folder = Path.cwd() / f"i{self.environment['RATCHET_INCARNATION']}"
+        self.folder = Path.cwd() / f"i{incarnation}"
         self.child: subprocess.Popen[bytes] | None = None
         self.stopped = False
         self._beats = 0

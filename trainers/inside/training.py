@@ -331,6 +331,7 @@ class _Watcher:
 
             def on_save(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
                 trainer.accelerator.wait_for_everyone()  # each rank has written its own random numbers
+                parallel.bring_together(watcher.job.folder / "work" / f"checkpoint-{state.global_step}")
                 if parallel.rank() == 0:
                     watcher.saved(state.global_step)
                 trainer.accelerator.wait_for_everyone()

@@ -22,6 +22,7 @@ from contracts.exits import DONE, FAILURE, PERMANENT, PREEMPTED, Outcome
 from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical, checkpoint_name
 from contracts.model import model_ref
+from contracts.runfolder import BEAT
 from contracts.training import Checkpoint, Method
 from trainers import health as health_rules
 from trainers.code import code_digest
@@ -34,6 +35,11 @@ POLL = 0.1
 """Seconds between two looks at the trainer."""
 RESERVE = 2.0
 """Seconds of the grace that we keep for ourselves."""
+LINGER_SECONDS = 5.0
+"""How long a trainer that was asked to stop may live on after its last word."""
+WORD_SECONDS, ECHO_SECONDS = 600.0, 8.0
+"""Where the nodes share no file system: how long the others wait for the first one's word after its last heartbeat, and how long a failure
+of the first waits for a peer's word, whose echo it may be."""
 
 
 class Wrapper:
@@ -67,15 +73,20 @@ class Wrapper:
 
     def _published_before(self) -> bool:
         """Whether an earlier incarnation published before this one began: then this one, which counts now, vouches for it."""
-        for number in range(self.job.incarnation, 0, -1):
-            bound = self.artifacts.resolve(checkpoint_name(self.job.plan.id, self.job.attempt, number))
-            if bound:
-                self.artifacts.bind(_name(self.job), bound)
-                return True
-        return False
+        if bound := self._published():
+            self.artifacts.bind(_name(self.job), bound)
+        return bound is not None
+
+    def _published(self) -> str | None:
+        """What the newest incarnation bound that published."""
+        numbers = range(self.job.incarnation, 0, -1)
+        names = (checkpoint_name(self.job.plan.id, self.job.attempt, number) for number in numbers)
+        return next(filter(None, map(self.artifacts.resolve, names)), None)
 
     def follow(self) -> Result:
         """On another node than the first: trains along, and says what the first one's result is. It writes and judges nothing."""
+        if self._published():
+            return Result(Outcome.DONE, "an earlier incarnation had published the checkpoint", self.recipe.steps, {})
         self._check()
         trainer, forwarded = self._spawn(), False
         try:
@@ -85,7 +96,19 @@ class Wrapper:
                     trainer.terminate()
         finally:
             _end(trainer)
-        return self.job.result() or Result(Outcome.FAILED, "the ranks of this node ended before the first node's said how", 0, {})
+        return self._said() or Result(Outcome.FAILED, "the ranks of this node ended before the first node's said how", 0, {})
+
+    def _said(self) -> Result | None:
+        """The first node's result, or our own failure. Where the nodes share no file system it may come a while after our end."""
+        beat, heard = b"", time.monotonic()
+        while (result := self.job.result()) is None and parallel.apart() and self.asked_at is None:
+            if time.monotonic() - heard > WORD_SECONDS:
+                break
+            time.sleep(POLL)
+            with suppress(OSError):
+                if (now := (self.job.folder / f"{BEAT}0").read_bytes()) != beat:
+                    beat, heard = now, time.monotonic()
+        return result
 
     def _check(self) -> None:
         plan = self.job.plan
@@ -125,7 +148,15 @@ class Wrapper:
                 trainer.terminate()
             if self.asked_at is not None and time.monotonic() - self.asked_at > max(_grace() - RESERVE, 1.0):
                 _kill(trainer)
+            if self.asked_at is not None and self._lingers():
+                _kill(trainer)
         return code, why
+
+    def _lingers(self) -> bool:
+        """Whether the trainer said its last word a while ago: torchrun then waits, for minutes, for launchers of nodes that are gone."""
+        with suppress(FileNotFoundError):
+            return time.time() - (self.job.folder / "result.json").stat().st_mtime > LINGER_SECONDS
+        return False
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         lock = os.environ.get("RATCHET_LOCK_FD")
@@ -166,6 +197,8 @@ class Wrapper:
         result = self.job.result()
         if result is not None and result.outcome == Outcome.DONE:
             return result
+        if parallel.apart() and parallel.nodes() > 1 and why is None and self.asked_at is None:
+            result = self._not_an_echo(result)
         if why is not None:
             step, health = self._step(), self.recipe.health
             proposal = health_rules.proposed("stall", health.stall, self.job.adjustment.rules, step) if self.stalled else None
@@ -195,6 +228,18 @@ class Wrapper:
         self.job.events.write("published", result.step, checkpoint=bound, files=files)
         for done_with in (folder, self.job.folder / "work"):
             shutil.rmtree(done_with, ignore_errors=True)
+
+    def _not_an_echo(self, own: Result | None) -> Result | None:
+        """Where a peer's trainer failed for what the next attempt can mend, or what none can, that is the reason, and what we felt of it is
+        not."""
+        until = time.monotonic() + ECHO_SECONDS
+        while own is None or (own.outcome is Outcome.FAILED and own.proposal is None):
+            peers = self.job.results_elsewhere()
+            if peers or time.monotonic() > until:
+                weighty = (peer for peer in peers if peer.proposal or peer.outcome is Outcome.PERMANENT)
+                return next(weighty, own or next(iter(peers), None))
+            time.sleep(POLL)
+        return own
 
 
 def _module(method: Method) -> str:

@@ -15,7 +15,8 @@ INTERFACES = Path("/sys/class/net")
 def raise_bridge(site: Site) -> None:
     """Before the first pod: cluster DNS listens on its address."""
     if not (INTERFACES / site.name).exists():
-        _ip("link", "add", site.name, "type", "bridge")
+        # With an address of its own: one that it takes from its ports changes when a pod goes, and the others lose it for half a minute.
+        _ip("link", "add", site.name, "address", _hardware(site.gateway), "type", "bridge")
         _ip("address", "add", f"{site.gateway}/{site.subnet.rpartition('/')[2]}", "dev", site.name)
         _ip("link", "set", site.name, "up")
     folder = site.root / "cni"
@@ -33,6 +34,10 @@ def drop_bridge(name: str) -> None:
         subprocess.run(["ip", "link", "delete", port.name], capture_output=True, check=False)
     _ip("link", "delete", name)
     until(lambda: not (INTERFACES / name).exists(), 5, f"the end of bridge {name}")
+
+
+def _hardware(address: str) -> str:
+    return "0a:58:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
 def _ip(*words: str) -> None:

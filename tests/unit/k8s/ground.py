@@ -12,6 +12,8 @@ from k8s.objects import VolcanoJob
 from k8s.profile import Profile, load_profile
 
 PLAN = "ab" * 32
+BUCKET = {"mount": "/ratchet", "bucket": {"url": "s3://models/ratchet", "region": "eu-west-1", "disk": "800Gi"}}
+"""A volume that is none."""
 
 
 def settings(**changes: Any) -> ClusterSettings:

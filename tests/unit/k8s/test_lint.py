@@ -17,13 +17,13 @@ from k8s.objects import VolcanoJob, manifest
 from k8s.pools import SCHEDULER, dynamic_pool
 from k8s.profile import load_profile
 from k8s.sheet import Site
-from tests.unit.k8s.ground import gang, job, settings
+from tests.unit.k8s.ground import BUCKET, gang, job, settings
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 
 
 def node(name: str = "n", gpus: int = 8, taints: tuple[dict[str, str], ...] = (TAINT,), ready: str = "True", **spec: Any) -> dict[str, Any]:
-    room = {"cpu": "192", "memory": "1900Gi", "nvidia.com/gpu": str(gpus)}
+    room = {"cpu": "192", "memory": "1900Gi", "nvidia.com/gpu": str(gpus), "ephemeral-storage": "2Ti"}
     return {
         "metadata": {"name": name, "labels": {"zone": "a"}},
         "spec": {"taints": list(taints), **spec},
@@ -139,6 +139,14 @@ def test_one_fault_is_one_line(name: str) -> None:
 )
 def test_what_stops_nothing_is_not_said(harmless: dict[str, Any]) -> None:
     assert said(replace(SOUND, **harmless)) == []
+
+
+def test_a_bucket_is_asked_and_not_a_claim() -> None:
+    assert said(replace(SOUND, claim=None), volume=BUCKET) == []
+    (line,) = said(replace(SOUND, claim=None, bucket=Unread("cannot read s3://models/x: AccessDenied")), volume=BUCKET)
+    assert re.search(r"^stop volume: cannot read s3://models/x: AccessDenied; .*rights to it", line)
+    (line,) = said(SOUND, volume={"mount": "/ratchet", "bucket": {"url": "s3://models"}})
+    assert re.search(r"^note volume: .*set cluster\.volume\.bucket\.disk", line)
 
 
 def test_enqueue_stops_where_the_pool_can_be_empty() -> None:

@@ -27,7 +27,7 @@ from k8s.profile import Profile, known, load_profile
 from k8s.serving import Server, judge_fleet, version_server
 from k8s.sheet import as_yaml
 from tests.unit.k8s.golden import agrees
-from tests.unit.k8s.ground import gang, job, settings
+from tests.unit.k8s.ground import BUCKET, gang, job, settings
 
 REPO = Path(__file__).resolve().parents[3]
 PROFILES = ["aws-p4d-efa", "aws-p5en-efa", "cpu", "generic-gpu", "gke-a3", "gke-a4-rdma"]
@@ -55,6 +55,10 @@ def everything(name: str) -> Iterator[Shape]:
             yield static_pool("a-gang", 2, chosen, profile)
     yield from version_server(version(), Path("/fsx/m"), settings(profile=name), load_profile(name), Server("vllm:1", gpus=0))
     yield opening("a-gang", "ratchet")
+    if not load_profile(name).root:
+        shared = settings(volume=BUCKET)
+        yield opening("a-gang", "ratchet", shared.volume.bucket)
+        yield gang(name, job(gpus=load_profile(name).gpus), volume=BUCKET)
     yield from (gang(name, job(gpus=load_profile(name).gpus, nemo=nemo)) for nemo in (False, True))
 
 
@@ -67,6 +71,18 @@ def test_the_profiles_are_these() -> None:
 @pytest.mark.parametrize("nemo", [False, True], ids=["torchrun", "ray"])
 def test_gangs_are_as_kept(name: str, nemo: bool) -> None:
     agrees(f"{name}.{'ray' if nemo else 'torchrun'}.yaml", as_yaml(gang(name, job(gpus=load_profile(name).gpus, nemo=nemo))))
+
+
+def test_a_gang_over_a_bucket_is_as_kept() -> None:
+    shared = settings(volume=BUCKET).volume.bucket
+    made = gang("generic-gpu", volume=BUCKET), opening("a-gang", "ratchet", shared)
+    agrees("bucket.yaml", "---\n".join(as_yaml(one) for one in made))
+
+
+def test_a_volume_leaves_no_trace_of_buckets() -> None:
+    """The gang's name is a digest of all that is rendered: an upgrade must not give running gangs other names."""
+    assert "RATCHET_BUCKET" not in as_yaml(gang("generic-gpu"))
+    assert "RATCHET_SPEC" not in as_yaml(gang("generic-gpu"))
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -137,6 +153,7 @@ def test_capabilities_go_with_root_because_others_cannot_use_them(name: str) -> 
     ("changes", "volume", "level"),
     [
         ({}, {"claim": "shared"}, "restricted"),
+        ({}, {"bucket": {"url": "s3://models"}}, "restricted"),
         ({"root": "why"}, {"claim": "shared"}, "baseline"),
         ({}, {"host_path": True}, "privileged"),
         ({"capabilities": ("IPC_LOCK",)}, {"claim": "shared"}, "privileged"),
@@ -192,6 +209,10 @@ def test_what_does_not_fit_is_refused_with_the_remedy() -> None:
         static_pool("g", 9, settings(profile="aws-p5en-efa"), load_profile("aws-p5en-efa"))
     with pytest.raises(ConfigError, match="below the volume"):
         judge_fleet(Path("/models/judge"), settings(), load_profile("generic-gpu"), Server("vllm:1"))
+    with pytest.raises(ConfigError, match=r"cluster\.volume\.bucket: servers on the cluster"):
+        judge_fleet(Path("/ratchet/judge"), settings(volume=BUCKET), load_profile("generic-gpu"), Server("vllm:1"))
+    with pytest.raises(ConfigError, match=r"cluster\.volume\.bucket: NeMo RL's nodes write one checkpoint together"):
+        gang("generic-gpu", job(nemo=True), volume=BUCKET)
     with pytest.raises(ConfigError, match="16 GPUs does not fit"):
         judge_fleet(Path("/fsx/judge"), settings(), load_profile("generic-gpu"), Server("vllm:1", gpus=16))
     with pytest.raises(ConfigError, match="needs a metric"):
@@ -210,6 +231,9 @@ def test_what_cannot_be_rendered_is_said() -> None:
     said = "\n".join(reminders(chosen, profile, Extras(), nemo=True))
     for words in ("Secret reward-api with the key key", "Secret ratchet-ray", "--storage-class", "--eks NAME --ami", "StaticCapacity"):
         assert words in said
+    over_a_bucket = "\n".join(reminders(settings(volume=BUCKET), load_profile("generic-gpu"), Extras(), nemo=False))
+    assert "s3://models/ratchet, with a rule that ends unfinished uploads" in over_a_bucket
+    assert "--storage-class" not in over_a_bucket
     assert "--eks" not in "\n".join(reminders(chosen, profile, Extras(ACCOUNT), nemo=False))
 
 

@@ -20,14 +20,14 @@ TOLD = {"RATCHET_FIRST_INCARNATION": "3", "RATCHET_RESTARTS": "2", "RATCHET_TASK
 @pytest.mark.parametrize(
     ("changes", "incarnation", "node"),
     [
-        ({}, "5", "1"),
-        ({"RATCHET_RESTARTS": ""}, "3", "1"),
-        ({"RATCHET_TASK": "head"}, "5", "0"),
-        ({"RATCHET_BACKEND": "nemo-rl", "VC_TASK_INDEX": "0"}, "5", "1"),
+        ({}, 5, 1),
+        ({"RATCHET_RESTARTS": ""}, 3, 1),
+        ({"RATCHET_TASK": "head"}, 5, 0),
+        ({"RATCHET_BACKEND": "nemo-rl", "VC_TASK_INDEX": "0"}, 5, 1),
     ],
 )
-def test_a_pod_knows_its_incarnation_and_its_node(changes: dict[str, str], incarnation: str, node: str) -> None:
-    assert pod.identity({**TOLD, **changes}) == {"RATCHET_INCARNATION": incarnation, "RATCHET_NODE": node}
+def test_a_pod_knows_its_incarnation_and_its_node(changes: dict[str, str], incarnation: int, node: int) -> None:
+    assert pod.identity({**TOLD, **changes}) == (incarnation, node)
 
 
 @pytest.fixture

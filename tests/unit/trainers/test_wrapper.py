@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any
 import psutil
 import pytest
 
-from contracts.exits import FAILURE
+from contracts.exits import FAILURE, Outcome
 from contracts.files import FolderArtifacts
-from contracts.training import JobEvent, Method
+from contracts.ids import checkpoint_name
+from contracts.training import Adjustment, JobEvent, Method, Proposal
 from trainers.inside import events, parallel, training, wrapper
 from trainers.inside.events import Events
-from trainers.inside.job import Job, here
+from trainers.inside.job import Job, Result, here
 from trainers.recipes import SFTRecipe
 
 TORN = b'{"at": 12.5, "incar'
@@ -154,3 +156,80 @@ def test_a_remedy_that_would_change_nothing_is_not_proposed(
     result = training._failure(here(), "OutOfMemoryError: CUDA out of memory.", SFTRecipe)
     assert (result.proposal is not None) is proposes
     assert result.reason.startswith("out of memory")
+
+
+def test_a_launcher_that_waits_for_nodes_that_are_gone_is_ended(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the trainer's last word; torchrun would wait for minutes, and the machine is paid."""
+    monkeypatch.setattr(wrapper, "LINGER_SECONDS", 0.5)
+    monkeypatch.setenv("RATCHET_GRACE", "60")
+    program = """
+import json, os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(1)
+with open("i1/result.json", "w") as file:
+    json.dump({"outcome": "preempted", "reason": "asked", "step": 1, "metrics": {}}, file)
+time.sleep(600)
+"""
+    monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", program])
+    one = wrapper.Wrapper(here(), FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
+    one.asked_at = time.monotonic()
+    began = time.monotonic()
+    assert one.run().outcome is Outcome.PREEMPTED
+    assert time.monotonic() - began < 20
+    assert children() == []
+
+
+SHORT = Proposal(rule="memory", adjustment=Adjustment(), good=3)
+
+
+@pytest.mark.parametrize(
+    ("own", "peers", "told"),
+    [
+        (("failed", None), {1: ("failed", SHORT)}, "peer 1"),
+        (("failed", None), {1: ("failed", None), 2: ("permanent", None)}, "peer 2"),
+        (("failed", None), {1: ("failed", None)}, "own"),
+        (("failed", SHORT), {1: ("failed", SHORT)}, "own"),
+        (("failed", None), {}, "own"),
+        (("preempted", None), {1: ("failed", SHORT)}, "own"),
+        (None, {1: ("failed", None)}, "peer 1"),
+    ],
+)
+def test_what_the_first_node_felt_of_a_peer_s_failure_is_not_the_reason(
+    run: Path, monkeypatch: pytest.MonkeyPatch, own: Any, peers: dict[int, Any], told: str
+) -> None:
+    """Where nodes share no file system each has a result of its own, and the first one speaks for all."""
+    monkeypatch.setattr(wrapper, "ECHO_SECONDS", 0.5)
+    monkeypatch.setenv("RATCHET_APART", "1")
+    monkeypatch.setenv("RATCHET_NODES", "3")
+    job = here()
+    for node, (outcome, proposal) in peers.items():
+        job.finish(Result(Outcome(outcome), f"peer {node}", 1, {}, proposal))
+        (job.folder / "result.json").rename(job.folder / f"result-{node}.json")
+    if own:
+        job.finish(Result(Outcome(own[0]), "own", 1, {}, own[1]))
+    one = wrapper.Wrapper(job, FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
+    assert one._derive(1, None).reason == told
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_node_that_follows_hears_of_the_end_later_where_nothing_is_shared(
+    run: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", ""])
+    monkeypatch.setattr(wrapper, "WORD_SECONDS", 2.0)
+    if apart:
+        monkeypatch.setenv("RATCHET_APART", "1")
+    one = wrapper.Wrapper(here(), FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
+    late = threading.Timer(1.5, lambda: one.job.finish(Result(Outcome.DONE, "all steps", 3, {})))
+    late.start()
+    assert one.follow().outcome is (Outcome.DONE if apart else Outcome.FAILED)
+    late.join()
+
+
+def test_a_node_that_follows_has_nothing_to_do_where_the_model_was_published(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_INCARNATION", "3")
+    artifacts = FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"]))
+    one = wrapper.Wrapper(here(), artifacts)
+    artifacts.bind(checkpoint_name(one.job.plan.id, 1, 2), artifacts.put(b"a checkpoint"))
+    assert one.follow().outcome is Outcome.DONE
+    assert artifacts.resolve(checkpoint_name(one.job.plan.id, 1, 3)) is None, "the first node vouches for it"

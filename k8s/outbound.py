@@ -1,0 +1,201 @@
+"""What a job leaves, from its pod's disk into the bucket, each thing when it is whole:
+
+- heartbeat, diary, result and the ends of logs, every two seconds. The newest checkpoint of which the diary tells there is one that is in
+  the bucket: nobody accepts what is not there;
+- sealed steps, the newest first, the manifest last. A step that the trainer dropped goes when a newer one is there and a while later, its
+  manifest first, and never the pinned one;
+- new artifacts, content before names; a name that is taken stays;
+- the last word when everything else is there.
+
+Several pods: the first one reads how the others' trainers ended, the others its result, and all each other's heartbeats.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from contracts.errors import Permanent
+from contracts.exits import Outcome
+from contracts.jsonfile import read_json
+from contracts.manifest import MANIFEST
+from contracts.runfolder import BEAT, ENDED, EVENTS, RESUME, inside
+from contracts.training import JobEvent, ResumePoint
+from k8s.place import NAMES, RESULT, Place
+
+LOG_SECONDS, LOG_BYTES = 10.0, 1 << 20
+"""Between two sendings of a log, and how much of its end is sent."""
+KEPT_SECONDS = 60.0
+"""How long a step stays in the bucket after the trainer dropped it: it may be being accepted."""
+PEERS = re.compile(rf"{BEAT}(\d{{1,6}})|{re.escape(RESULT)}|result-(\d{{1,6}})\.json")
+"""What a pod reads of the others."""
+
+
+class Outbound:
+    """`words` and `bulk` may run at the same time, each in one thread."""
+
+    def __init__(self, place: Place, say: Callable[[str], None]) -> None:
+        self.place, self.say = place, say
+        self._sent: dict[str, tuple[tuple[int, int], float]] = {}
+        """Small file -> how it was when it was sent, and when that was."""
+        self._diary = -1
+        """Bytes of the diary that were sent."""
+        self._theirs: set[str] = set()
+        """Files of other pods."""
+        self._steps: dict[str, float | None] = {}
+        """Step that is whole in the bucket -> since when the trainer has dropped it, in our own clock."""
+        self._torn: set[str] = set()
+        """Steps that cannot be sent: dropped meanwhile, or not what their manifest says."""
+        self._content: set[str] = set()
+        self._names: set[str] = set()
+
+    def words(self, last: bool = False) -> None:
+        """Small files; `last`: also logs that were sent a moment ago, and without a look at the peers."""
+        place = self.place
+        with suppress(FileNotFoundError):
+            self._file(place.folder / f"{BEAT}{place.node}")
+        if place.node == 0:
+            with suppress(FileNotFoundError):
+                told = b"".join(self._told((place.folder / EVENTS).read_bytes()))  # it only grows
+                if len(told) != self._diary:
+                    place.bucket.put(place.key(place.folder / EVENTS), told)
+                self._diary = len(told)
+        if RESULT not in self._theirs:
+            with suppress(FileNotFoundError):
+                self._file(place.folder / RESULT, RESULT if place.node == 0 else f"result-{place.node}.json")
+        if not last and place.nodes > 1:
+            self._hear_peers()
+        for log in sorted(place.folder.glob("*.log")):
+            with suppress(FileNotFoundError):
+                self._file(log, seconds=0.0 if last else LOG_SECONDS, most=LOG_BYTES)
+
+    def _file(self, path: Path, name: str = "", seconds: float = 0.0, most: int | None = None) -> None:
+        there, name, now = path.stat(), name or path.name, time.monotonic()
+        mark, (before, at) = (there.st_mtime_ns, there.st_size), self._sent.get(name, ((0, -1), -math.inf))
+        if mark == before or now - at < seconds:
+            return
+        with path.open("rb") as file:
+            file.seek(max(0, there.st_size - most) if most else 0)
+            self.place.bucket.put(self.place.key(self.place.folder / name), file.read())
+        self._sent[name] = (mark, now)
+
+    def _hear_peers(self) -> None:
+        place = self.place
+        for name in place.bucket.list(f"{place.key(place.folder)}/"):
+            theirs, path = PEERS.fullmatch(name), place.folder / name
+            if theirs is None or str(place.node) in theirs.groups() or (name == RESULT and (place.node == 0 or path.exists())):
+                continue
+            place.bucket.fetch(place.key(path), path)
+            self._theirs.add(name)
+
+    def _told(self, diary: bytes) -> Iterator[bytes]:
+        """Its whole lines, up to the first that tells of a step which is not in the bucket, and after which none is."""
+        lines = [line for line in diary.splitlines(keepends=True) if line.endswith(b"\n")]
+        saved = [(number, step) for number, line in enumerate(lines) if (step := _saved(line))]
+        newest = max((number for number, step in saved if step in self._steps), default=-1)
+        yield from lines[: next((number for number, _ in saved if number > newest), len(lines))]
+
+    def bulk(self) -> bool:
+        """The newest step that is not there, then artifacts, then what goes. Whether there may be more to send."""
+        if new := self._unsent():
+            name = max(new, key=_number)
+            try:
+                self._step(name)
+                self._steps[name] = None
+            except (FileNotFoundError, Permanent) as error:  # dropped in that moment, or not what its manifest says
+                self._torn.add(name)
+                self.say(f"{name} is not sent: {error}")
+                self._delete(name)
+        self._artifacts()
+        there, newest = self._sealed(), max(self._steps, key=_number, default="")
+        for name in sorted(self._steps.keys() - there - {newest}):
+            since = self._steps[name] = self._steps[name] or time.monotonic()
+            if time.monotonic() - since > KEPT_SECONDS and not self._needed(name):
+                self._delete(name)
+                del self._steps[name]
+        return bool(self._unsent())
+
+    def _sealed(self) -> set[str]:
+        place = self.place
+        return {path.parent.name for path in place.folder.glob(f"step_*/{MANIFEST}")} if place.node == 0 else set()
+
+    def _unsent(self) -> set[str]:
+        """Of a run that is done nobody resumes; the diary tells of its newest step."""
+        new = self._sealed() - self._steps.keys() - self._torn
+        if self.outcome() is Outcome.DONE:
+            newest = max(self._steps, key=_number, default="step_-1")
+            return {name for name in new if _number(name) > _number(newest)}
+        return new
+
+    def _step(self, name: str) -> None:
+        """From links of our own: the trainer drops steps as it likes."""
+        place, step = self.place, self.place.folder / name
+        spool = place.folder / ".sent" / name
+        if not (spool / MANIFEST).exists():
+            shutil.rmtree(spool.parent, ignore_errors=True)
+            shutil.copytree(step, spool, copy_function=os.link)
+        manifest = (spool / MANIFEST).read_bytes()
+        for file, expected in json.loads(manifest)["files"].items():
+            place.send(step / file, expected, inside(spool, file))
+        place.bucket.put(place.key(step / MANIFEST), manifest)
+        shutil.rmtree(spool.parent)
+
+    def _needed(self, name: str) -> bool:
+        """Whether the step is pinned, or we are not the newest incarnation: then it is not ours to say."""
+        place = self.place
+        pinned = place.bucket.get(place.key(place.run / RESUME))
+        if pinned is not None and ResumePoint.model_validate_json(pinned).path == f"{place.run.name}/{place.folder.name}/{name}":
+            return True
+        begun = {key.partition("/")[0] for key in place.bucket.list(f"{place.key(place.run)}/i")}
+        return any(number.isdigit() and int(number) > place.incarnation for number in begun)
+
+    def _delete(self, name: str) -> None:
+        bucket, step = self.place.bucket, self.place.key(self.place.folder / name)
+        bucket.delete(f"{step}/{MANIFEST}")
+        for rest in bucket.list(f"{step}/"):
+            bucket.delete(f"{step}/{rest}")
+
+    def _artifacts(self) -> None:
+        place, root = self.place, self.place.artifacts.root
+        names = {path.name for path in (root / "names").glob("[!.]*")} - self._names  # first: their content is there then
+        for path in sorted((root / "sha256").glob("*/[!.]*")):
+            if path.name not in self._content:
+                place.send(path, path.name)
+                self._content.add(path.name)
+        for name in sorted(names):
+            path = root / "names" / name
+            place.bucket.put_new(place.key(path), path.read_bytes())
+            place.bucket.put(place.key(place.run.parent / NAMES / name), b"")
+            self._names.add(name)
+
+    def outcome(self) -> Outcome | None:
+        """How the job says that it ended."""
+        said = read_json(self.place.folder / ENDED)
+        return Outcome(said["outcome"]) if said else None
+
+    def last_word(self) -> None:
+        """How it ended: nothing comes after it."""
+        ended = self.place.folder / ENDED
+        if self.place.node == 0 and ended.exists():
+            self.place.bucket.put(self.place.key(ended), ended.read_bytes())
+
+
+def _saved(line: bytes) -> str:
+    """The step's folder of which a line of a diary tells that it was saved; empty: of none."""
+    with suppress(ValidationError):
+        if b'"checkpoint"' in line and (event := JobEvent.model_validate_json(line)).kind == "checkpoint":
+            return f"step_{event.step}"
+    return ""
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("step_"))

@@ -1,0 +1,132 @@
+"""The service's side of a bucket that stands in for a shared volume: sends what a gang's pods read, and lays down what they leave where the
+executor looks for it. The pods' side is staging.py, which says what is whole when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+from contracts.errors import Permanent
+from contracts.files import FolderArtifacts, write_atomic
+from contracts.ids import canonical, checkpoint_name, digest
+from contracts.manifest import MANIFEST
+from contracts.runfolder import RESUME, RunFolders, inside
+from contracts.training import JobSpec, ResumePoint
+from k8s.bucket import Bucket, Found
+
+SMALL = re.compile(r"i\d{1,9}/(?:events\.jsonl|ended\.json|beat-\d{1,6}|[a-z][a-z0-9_-]{0,60}\.log)")
+"""What is laid down here of what pods leave in a run folder. Nothing else is: they choose the keys."""
+LOG_BYTES = 4 << 20
+"""Most of a log that is laid down."""
+LOOK_SECONDS = 2.0
+"""Between two looks at a run folder."""
+
+
+class Remote:
+    """Run folders below the mount, and the bucket."""
+
+    def __init__(self, bucket: Bucket, mount: Path, folders: RunFolders, artifacts: FolderArtifacts) -> None:
+        self.bucket, self.mount, self.folders, self.artifacts = bucket, mount.resolve(), folders, artifacts
+        self._looked: dict[Path, float] = {}
+        self._tags: dict[str, str] = {}
+
+    def key(self, path: Path) -> str:
+        """As the file is called below the mount."""
+        return path.relative_to(self.mount).as_posix()
+
+    def lay_out(self, spec: JobSpec) -> None:
+        """What its pods read: inputs first, then the job. What is there is not sent again."""
+        for source in spec.inputs.values():
+            for part in (self.artifacts.files(source) or {}).values():
+                self._send(part)
+            self._send(source)
+        self.bucket.put(self.key(self.folders.record(spec.name)), canonical(spec))
+
+    def _send(self, content: str) -> None:
+        path = self.artifacts.path(content)
+        if self.bucket.digest(self.key(path)) == content:
+            return
+        try:
+            self.bucket.send(path, self.key(path), content)
+        except FileNotFoundError:
+            raise Permanent(f"artifact {content[:12]} is not in {self.artifacts.root}; restore the folder from a backup") from None
+
+    def pull(self, run: Path, fresh: bool = False) -> None:
+        """The small files of its incarnations, with the times at which they came; `fresh`: whenever the last look was."""
+        if not fresh and time.monotonic() - self._looked.get(run, -LOOK_SECONDS) < LOOK_SECONDS:
+            return
+        base = self.key(run)
+        for name, found in self.bucket.list(f"{base}/i").items():
+            key, path = f"{base}/i{name}", run / f"i{name}"
+            if not SMALL.fullmatch(f"i{name}") or (self._tags.get(key) == found.tag and _is(path, found)):
+                continue
+            if path.suffix == ".log" and found.size > LOG_BYTES:
+                continue  # pods send no such
+            data = self.bucket.get(key)
+            if data is not None:
+                write_atomic(path, data)
+                os.utime(path, (found.modified.timestamp(),) * 2)  # when it came: what executors go by
+                self._tags[key] = found.tag
+        self._looked[run] = time.monotonic()
+
+    def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
+        """Where the next incarnation resumes. Permanent if the step is not what was accepted. Whoever loads it looks at its bytes; here it
+        counts that all files are there as they were sent."""
+        run = self.folders.claim(spec)
+        self._verify(inside(run.parent, resume.path), resume)
+        data = canonical(resume)
+        self.bucket.put(self.key(run / RESUME), data)
+        self._verify(inside(run.parent, resume.path), resume)  # a pod deletes no step that is pinned
+        write_atomic(run / RESUME, data)
+
+    def _verify(self, step: Path, resume: ResumePoint) -> None:
+        base = self.key(step)
+        data = self.bucket.get(f"{base}/{MANIFEST}")
+        if data is None or digest(data) != resume.manifest:
+            raise Permanent(f"{base}/{MANIFEST} is {'absent' if data is None else 'not what was recorded'}; use an earlier checkpoint")
+        try:
+            files = dict(json.loads(data)["files"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Permanent(f"{base}/{MANIFEST} is no manifest ({type(error).__name__}); use an earlier checkpoint") from error
+        there = {name for name in self.bucket.list(f"{base}/") if name} - {MANIFEST}
+        names = sorted(files.keys() | there)
+        wrong = [name for name in names if name not in files or self.bucket.digest(f"{base}/{name}") != files[name]]
+        if wrong:
+            raise Permanent(f"{base}/{wrong[0]} differs from its manifest (missing, added or changed); use an earlier checkpoint")
+
+    def publish(self, spec: JobSpec, incarnation: int) -> None:
+        """What an incarnation published, into the artifacts here: of that incarnation alone, content before its name."""
+        name = checkpoint_name(spec.plan, spec.attempt, incarnation)
+        if self.artifacts.resolve(name) is not None:
+            return
+        bound = self.bucket.get(self.key(self.artifacts.place(name)))
+        if bound is None:
+            return  # whoever accepts it says so
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            checkpoint = str(json.loads(bound)["digest"])
+            self._fetch(checkpoint)
+            files = str(json.loads(self.artifacts.get(checkpoint))["files"])
+            self._fetch(files)
+            for part in (self.artifacts.files(files) or {}).values():
+                self._fetch(part)
+            self.artifacts.bind(name, checkpoint)
+
+    def _fetch(self, content: str) -> None:
+        path = self.artifacts.path(content)
+        if not re.fullmatch(r"[0-9a-f]{64}", content):
+            raise ValueError(content)
+        if not path.exists() and not self.bucket.fetch(self.key(path), path, content):
+            raise Permanent(f"artifact {content[:12]} was published and is not in the bucket; look at the bucket's lifecycle rules")
+
+
+def _is(path: Path, found: Found) -> bool:
+    """Whether the file is that object: another process of ours may have laid down an older one."""
+    with contextlib.suppress(FileNotFoundError):
+        there = path.stat()
+        return there.st_size == found.size and there.st_mtime == found.modified.timestamp()
+    return False

@@ -1,0 +1,87 @@
+"""A gang whose pods and service share a bucket and no file system: our DPO over two real nodes, stopped, killed, resumed, and equal to an
+undisturbed run. Every pod has a disk of its own; the S3 server is a real one on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts.exits import Outcome
+from contracts.training import JobState
+from tests.cluster.bench import Bench
+from tests.cluster.rig.cluster import Rig
+from tests.cluster.rig.images import HOST
+from tests.cluster.test_training import REAL, STEPS, accept_and_pin, finished, spec_of, story, undisturbed, weights
+from tests.s3 import KEYS, S3, served
+from tests.unit.trainers.conftest import Workshop, write_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def s3(real_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    with served(monkeypatch, real_rig.gateway) as server:
+        yield server
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path, write_model(tmp_path / "start"))
+
+
+def pod_of(bench: Bench, end: str) -> str:
+    return next(str(name) for pod in bench.rig.pods(bench.namespace) if (name := pod["metadata"]["name"]).endswith(end))
+
+
+def test_a_gang_over_a_bucket_is_stopped_and_killed_and_ends_where_an_undisturbed_run_ends(
+    real_rig: Rig, real_namespace: str, s3: S3, workshop: Workshop
+) -> None:
+    secret = {"metadata": {"name": "bucket"}, "stringData": KEYS}
+    real_rig.api.call("POST", f"/api/v1/namespaces/{real_namespace}/secrets", secret)
+    volume = {"mount": str(workshop.folder), "bucket": s3.settings.model_dump(exclude_none=True)}
+    given = {"image": HOST, "python": sys.executable, "volume": volume, "secrets": {key: f"bucket/{key}" for key in KEYS}}
+    bench = Bench(real_rig, real_namespace, workshop.folder, REAL, **given)
+    spec = spec_of(workshop)
+    bench.executor.submit(spec, 1)
+    run = bench.executor.folders.run(spec)
+    assert not (run / "model").exists(), "its inputs go to the bucket"
+
+    def further(incarnation: int, steps: int) -> int:
+        """Waits until an incarnation has come so many steps, or more, and accepts what it saved; the step that was accepted."""
+        try:
+            bench.until(spec, lambda status: status.incarnation == incarnation and status.step >= steps, 180)
+            bench.until(
+                spec, lambda _: any(e.kind == "checkpoint" and e.incarnation == incarnation for e in bench.executor.events(spec.name))
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{story(bench, spec)}") from None
+        return accept_and_pin(bench, spec, incarnation).step
+
+    further(1, 20)
+    worker = pod_of(bench, "worker-1")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": worker}}
+    bench.rig.api.call("POST", f"/api/v1/namespaces/{bench.namespace}/pods/{worker}/eviction", eviction)
+    limit, first = time.monotonic() + 60, 0
+    while bench.executor.observe(spec.name).incarnation < 2 and time.monotonic() < limit:
+        first = accept_and_pin(bench, spec, 1).step
+        time.sleep(0.2)
+    second = further(2, first + 30)
+    assert second > first
+    bench.rig.kubectl("delete", "pod", "-n", bench.namespace, pod_of(bench, "worker-0"), "--grace-period=0", "--force")
+    status = finished(bench, spec)
+    assert status.outcome is Outcome.DONE, story(bench, spec)
+    assert status.incarnation == 3
+    events = bench.executor.events(spec.name)
+    steps = {number: [e.step for e in events if e.kind == "progress" and e.incarnation == number] for number in (2, 3)}
+    assert steps[2][0] > first, "it went on from what was accepted"
+    assert steps[3][0] > second
+    assert steps[3][-1] == STEPS
+    assert not list(run.glob("i*/step_*")), "no tensors came here"
+    assert json.loads((run / "i3" / "ended.json").read_text())["outcome"] == "done"
+    assert weights(workshop, spec, 3) == undisturbed(workshop), "bit by bit"
+    assert bench.executor.observe(spec.name).state is JobState.ENDED

@@ -1,0 +1,55 @@
+"""A real S3 server on this machine (moto), with a bucket of a test's own."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from contracts.cluster import BucketSettings
+
+KEYS = {"AWS_ACCESS_KEY_ID": "a-key-of-this-test", "AWS_SECRET_ACCESS_KEY": "a-secret-of-this-test"}
+
+
+class S3:
+    """A server that can go away and come back at its address, with what it held."""
+
+    def __init__(self, address: str) -> None:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self.address, self.port = address, 0
+        self.server: Any = None
+        self.start()
+        self.bucket = f"b-{secrets.token_hex(4)}"
+
+    def start(self) -> None:
+        self.server = ThreadedMotoServer(ip_address=self.address, port=self.port, verbose=False)
+        self.server.start()
+        self.port = self.server.get_host_and_port()[1]
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    @property
+    def settings(self) -> BucketSettings:
+        return BucketSettings(url=f"s3://{self.bucket}/some/where", endpoint=f"http://{self.address}:{self.port}", region="us-east-1")
+
+
+@contextmanager
+def served(monkeypatch: pytest.MonkeyPatch, address: str = "127.0.0.1") -> Iterator[S3]:
+    """The keys are in the environment."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server = S3(address)
+    try:
+        from boto3.session import Session
+
+        Session().client("s3", endpoint_url=server.settings.endpoint, region_name="us-east-1").create_bucket(Bucket=server.bucket)
+        yield server
+    finally:
+        server.stop()

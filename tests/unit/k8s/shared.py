@@ -1,0 +1,150 @@
+"""A service and pods that share nothing but a bucket: each has a disk of its own below `folder`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from contracts.files import FolderArtifacts
+from contracts.ids import canonical, digest
+from contracts.manifest import write_manifest
+from contracts.runfolder import RunFolders
+from contracts.training import JobEvent, JobSpec, ResumePoint
+from k8s.bucket import Bucket
+from k8s.outbound import Outbound
+from k8s.place import Place
+from k8s.remote import Remote
+from tests.s3 import S3
+
+REPO = Path(__file__).resolve().parents[3]
+PLAN = "ab" * 32
+PROCESS_1 = """
+import os, sys, time
+from pathlib import Path
+from contracts.cluster import BucketSettings
+from k8s import inbound, staging
+from k8s.bucket import Bucket
+staging.LOOK_SECONDS, staging.PATIENCE, inbound.LOOK_SECONDS = 0.2, float(os.environ.get("PATIENCE", "20")), 0.2
+send = Bucket.send
+def slowly(self, path, key, expected):
+    time.sleep(30)
+    send(self, path, key, expected)
+if "SLOW" in os.environ:
+    Bucket.send = slowly
+pod = staging.Staging(os.environ, Bucket(BucketSettings.model_validate_json(os.environ["RATCHET_BUCKET"])), Path.cwd())
+sys.exit(pod.live([sys.executable, "-c", sys.argv[1]]))
+"""
+"""As k8s.staging itself, but with a job that a test gives, in less time, and, with SLOW, over a bucket that takes its time for a file."""
+
+
+class Shared:
+    """The service's side, and pods as processes or, for a closer look, as objects."""
+
+    def __init__(self, s3: S3, folder: Path) -> None:
+        self.s3, self.folder = s3, folder
+        self.bucket = Bucket(s3.settings)
+        mount = folder / "service"
+        self.artifacts = FolderArtifacts(mount / "artifacts")
+        self.remote = Remote(self.bucket, mount, RunFolders(mount / "jobs"), self.artifacts)
+        start = folder / "start"
+        start.mkdir()
+        (start / "config.json").write_text("{}")
+        (start / "model.safetensors").write_bytes(b"w" * 100_000)
+        data = folder / "pairs"
+        data.write_text("pairs")
+        self.spec = JobSpec(
+            name="rt-0123456789abcdef-a1",
+            plan=PLAN,
+            attempt=1,
+            command=(),
+            environment={},
+            inputs={"model": self.artifacts.put_folder(start), "pairs.parquet": self.artifacts.put_file(data)},
+            plan_json='{"a": "plan"}',
+            grace_seconds=10,
+        )
+        self.run = self.remote.folders.claim(self.spec)
+
+    def place(self, incarnation: int = 1, node: int = 0) -> Path:
+        """The run folder on a pod's disk."""
+        return self.folder / f"pod-{incarnation}-{node}" / "jobs" / PLAN[:16] / "a1"
+
+    def environment(self, incarnation: int = 1, node: int = 0, nodes: int = 1) -> dict[str, str]:
+        mount = self.place(incarnation, node).parents[2]
+        return {
+            "RATCHET_FIRST_INCARNATION": str(incarnation),
+            "RATCHET_TASK": "worker",
+            "VC_TASK_INDEX": str(node),
+            "RATCHET_NODES": str(nodes),
+            "RATCHET_MOUNT": str(mount),
+            "RATCHET_ARTIFACTS": str(mount / "artifacts"),
+            "RATCHET_BUCKET": self.s3.settings.model_dump_json(),
+            "RATCHET_JOB": self.spec.name,
+            "RATCHET_SPEC": digest(canonical(self.spec)),
+            "RATCHET_POD_GRACE": "20",
+        }
+
+    def leaving(self, incarnation: int = 1, node: int = 0, nodes: int = 1) -> Outbound:
+        """What a pod has to send, on a disk that is empty yet."""
+        run = self.place(incarnation, node)
+        (run / f"i{incarnation}").mkdir(parents=True)
+        return Outbound(Place(self.environment(incarnation, node, nodes), self.bucket, run), print)
+
+    def pod(self, job: str, incarnation: int = 1, node: int = 0, nodes: int = 1, **environment: str) -> subprocess.Popen[str]:
+        """Process 1 of a pod, whose job is a program in Python."""
+        run = self.place(incarnation, node)
+        run.mkdir(parents=True)
+        given = {**os.environ, "PYTHONPATH": str(REPO), **self.environment(incarnation, node, nodes), **environment}
+        command = [sys.executable, "-c", PROCESS_1, job]
+        return subprocess.Popen(
+            command, cwd=run, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    def key(self, name: str) -> str:
+        """Of a file in the run folder."""
+        return self.remote.key(self.run / name)
+
+    def below(self, name: str) -> set[str]:
+        """What is in the bucket of a folder in the run folder."""
+        return set(self.bucket.list(f"{self.key(name)}/"))
+
+    def there(self, name: str) -> bool:
+        return self.bucket.get(self.key(name)) is not None
+
+    def point(self, step: int, manifest: str, incarnation: int = 1) -> ResumePoint:
+        return ResumePoint(attempt=1, incarnation=incarnation, step=step, path=f"a1/i{incarnation}/step_{step}", manifest=manifest)
+
+
+def kill(pod: subprocess.Popen[str]) -> None:
+    """All its processes at once, as a container's end does."""
+    os.killpg(pod.pid, signal.SIGKILL)
+    pod.communicate(timeout=60)
+
+
+def save(run: Path, step: int, incarnation: int = 1, **files: bytes) -> str:
+    """A sealed step and its line in the diary, as a trainer makes them; its manifest's digest."""
+    folder = run / f"i{incarnation}" / f"step_{step}"
+    folder.mkdir(parents=True)
+    for name, content in (files or {"weights": f"weights {step}".encode()}).items():
+        (folder / name).write_bytes(content)
+    manifest = write_manifest(folder)
+    tell(run, "checkpoint", step, incarnation, path=f"a1/i{incarnation}/step_{step}", manifest=manifest)
+    return manifest
+
+
+def tell(run: Path, kind: str, step: int, incarnation: int = 1, **data: Any) -> None:
+    event = JobEvent(at=time.time(), incarnation=incarnation, kind=kind, step=step, total=100, data=data)
+    with (run / f"i{incarnation}" / "events.jsonl").open("ab") as file:
+        file.write(canonical(event) + b"\n")
+
+
+def until(holds: Callable[[], Any], seconds: float = 20.0) -> None:
+    limit = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < limit, "it never holds"
+        time.sleep(0.05)

@@ -1,0 +1,102 @@
+"""A bucket, over a real S3 server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contracts.cluster import BucketSettings
+from contracts.errors import Permanent, Retryable
+from contracts.ids import digest, digest_file
+from k8s.bucket import Bucket
+from tests.s3 import S3
+
+
+@pytest.fixture
+def bucket(s3: S3) -> Bucket:
+    return Bucket(s3.settings)
+
+
+def test_an_object_is_there_or_it_is_not(bucket: Bucket) -> None:
+    assert bucket.get("a") is None
+    bucket.put("a", b"1")
+    assert bucket.get("a") == b"1"
+    bucket.put("a", b"2")
+    assert bucket.get("a") == b"2"
+    bucket.delete("a")
+    bucket.delete("a")
+    assert bucket.get("a") is None
+
+
+def test_the_first_to_take_a_key_keeps_it(bucket: Bucket) -> None:
+    bucket.put_new("name", b"first")
+    bucket.put_new("name", b"second")
+    assert bucket.get("name") == b"first"
+
+
+def test_a_listing_has_all_below_and_nothing_beside(bucket: Bucket) -> None:
+    for number in range(1100):  # more than one page
+        bucket.put(f"run/i1/{number:04}", b"")
+    bucket.put("run2/i1/0", b"")
+    found = bucket.list("run/i1/")
+    assert sorted(found) == [f"{number:04}" for number in range(1100)]
+    bucket.put("run/i1/0000", b"other")
+    assert (again := bucket.list("run/i1/")["0000"]).tag != found["0000"].tag
+    assert again.size == 5
+
+
+def test_a_file_travels_whole_and_is_known_by_its_digest(bucket: Bucket, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789" * 2_000_000)  # sent in parts
+    bucket.send(path, "file", digest_file(path))
+    assert bucket.digest("file") == digest_file(path)
+    assert bucket.fetch("file", tmp_path / "there" / "file", digest_file(path))
+    assert (tmp_path / "there" / "file").read_bytes() == path.read_bytes()
+    assert bucket.digest("other") is None
+    assert not bucket.fetch("other", tmp_path / "there" / "other")
+    assert [one.name for one in (tmp_path / "there").iterdir()] == ["file"], "nothing half there"
+
+
+def test_what_is_not_as_recorded_is_neither_sent_nor_taken(bucket: Bucket, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("content")
+    with pytest.raises(Permanent, match="not what its manifest says"):
+        bucket.send(path, "file", digest(b"other"))
+    assert bucket.get("file") is None
+    bucket.put("file", b"changed")
+    with pytest.raises(Permanent, match="another digest"):
+        bucket.fetch("file", tmp_path / "there", digest(b"content"))
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_server_that_is_away_is_asked_later(s3: S3, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put("a", b"1")
+    s3.stop()
+    path = tmp_path / "file"
+    path.write_text("content")
+    for ask in (
+        lambda: bucket.get("a"),
+        lambda: bucket.put("a", b"2"),
+        lambda: bucket.put_new("b", b"2"),
+        lambda: bucket.list(""),
+        lambda: bucket.digest("a"),
+        lambda: bucket.send(path, "c", digest_file(path)),
+        lambda: bucket.fetch("a", tmp_path / "there"),
+        lambda: bucket.delete("a"),
+    ):
+        with pytest.raises(Retryable, match=rf"cannot \w+( at)? s3://{s3.bucket}/some/where/"):
+            ask()
+    s3.start()
+    assert bucket.get("a") == b"1"
+
+
+def test_a_bucket_that_does_not_exist_is_named(s3: S3) -> None:
+    absent = Bucket(s3.settings.model_copy(update={"url": "s3://no-such-bucket"}))
+    with pytest.raises(Retryable, match=r"cannot list s3://no-such-bucket/.*NoSuchBucket"):
+        absent.list("")
+
+
+@pytest.mark.parametrize(("endpoint", "port"), [(None, 443), ("http://minio", 80), ("https://minio", 443), ("http://10.0.0.1:9000", 9000)])
+def test_the_port_that_pods_must_reach(endpoint: str | None, port: int) -> None:
+    assert BucketSettings(url="s3://abc", endpoint=endpoint).port == port

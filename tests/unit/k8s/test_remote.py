@@ -1,0 +1,174 @@
+"""The service's side of a bucket: what it believes of what pods leave there, and what it accepts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import Permanent, Retryable
+from contracts.ids import canonical, checkpoint_name, digest
+from contracts.runfolder import newest_sign
+from k8s import remote
+from tests.s3 import S3
+from tests.unit.k8s.shared import PLAN, Shared, save
+
+
+@pytest.fixture
+def shared(s3: S3, tmp_path: Path) -> Shared:
+    return Shared(s3, tmp_path)
+
+
+def sent(shared: Shared, step: int = 10) -> str:
+    """A step that a pod saved and sent; its manifest's digest."""
+    pod = shared.leaving()
+    manifest = save(pod.place.run, step, weights=b"w", optimizer=b"o")
+    pod.bulk()
+    pod.words()
+    return manifest
+
+
+def test_what_is_there_is_not_sent_again(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared.remote.lay_out(shared.spec)
+    monkeypatch.setattr(shared.bucket, "send", lambda *_: pytest.fail("it is there"))
+    shared.remote.lay_out(shared.spec)
+
+
+def test_an_input_that_is_gone_is_named(shared: Shared) -> None:
+    shared.artifacts.path(shared.spec.inputs["pairs.parquet"]).unlink()
+    with pytest.raises(Permanent, match=r"is not in .*artifacts; restore"):
+        shared.remote.lay_out(shared.spec)
+
+
+def test_small_files_come_with_their_times_and_again_when_they_change(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = shared.key("i1/beat-0")
+    shared.bucket.put(key, b"1")
+    shared.remote.pull(shared.run)
+    path = shared.run / "i1" / "beat-0"
+    assert path.read_bytes() == b"1"
+    assert newest_sign(path.parent) == shared.bucket.list(key)[""].modified.timestamp()
+    shared.bucket.put(key, b"2")
+    shared.remote.pull(shared.run)
+    assert path.read_bytes() == b"1", "it looks every two seconds at most"
+    shared.remote.pull(shared.run, fresh=True)
+    assert path.read_bytes() == b"2"
+    monkeypatch.setattr(remote, "LOOK_SECONDS", 0.0)
+    asked: list[str] = []
+    get = shared.bucket.get
+    monkeypatch.setattr(shared.bucket, "get", lambda key: (asked.append(key), get(key))[1])
+    shared.remote.pull(shared.run)
+    assert asked == [], "what has not changed is not read again"
+    path.write_bytes(b"an older one")  # laid down by another process of ours
+    shared.remote.pull(shared.run)
+    assert path.read_bytes() == b"2"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "i1/../../../evil.log",
+        "i1/step_1/weights",
+        "i1/sub/x.log",
+        "i1/.hidden.log",
+        "i1/process.json",
+        "ix/events.jsonl",
+        "i1/events.jsonl/x",
+    ],
+)
+def test_nothing_else_is_laid_down(shared: Shared, name: str) -> None:
+    shared.bucket.client.put_object(Bucket=shared.s3.bucket, Key=f"some/where/{shared.key('i1')[:-2]}{name}", Body=b"evil")
+    before = {path for path in shared.folder.rglob("*") if path.is_file()}
+    shared.remote.pull(shared.run, fresh=True)
+    assert {path for path in shared.folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_step_is_pinned_here_and_there(shared: Shared) -> None:
+    point = shared.point(10, sent(shared))
+    shared.remote.pin(shared.spec, point)
+    assert shared.remote.folders.pinned(shared.spec) == point
+    assert shared.bucket.get(shared.key("resume.json")) == canonical(point)
+
+
+@pytest.mark.parametrize(
+    "fault", ["no manifest", "another manifest", "no manifest at all", "a file is gone", "a file was changed", "a file is new"]
+)
+def test_a_step_that_is_not_as_it_was_accepted_is_not_pinned(shared: Shared, fault: str) -> None:
+    point, step = shared.point(10, sent(shared)), shared.key("i1/step_10")
+    match fault:
+        case "no manifest":
+            shared.bucket.delete(f"{step}/manifest.json")
+        case "another manifest":
+            shared.bucket.put(f"{step}/manifest.json", canonical({"files": {"weights": digest(b"w")}}))
+        case "no manifest at all":
+            shared.bucket.put(f"{step}/manifest.json", b"[]")
+            point = point.model_copy(update={"manifest": digest(b"[]")})
+        case "a file is gone":
+            shared.bucket.delete(f"{step}/optimizer")
+        case "a file was changed":
+            shared.bucket.put(f"{step}/weights", b"other")
+        case _:
+            shared.bucket.put(f"{step}/more", b"more")
+    with pytest.raises(Permanent, match="use an earlier checkpoint"):
+        shared.remote.pin(shared.spec, point)
+    assert shared.remote.folders.pinned(shared.spec) is None
+    assert not shared.there("resume.json")
+
+
+def test_while_the_bucket_is_away_nothing_is_refused(s3: S3, shared: Shared) -> None:
+    point = shared.point(10, sent(shared))
+    s3.stop()
+    for ask in (
+        lambda: shared.remote.pin(shared.spec, point),
+        lambda: shared.remote.pull(shared.run, fresh=True),
+        lambda: shared.remote.lay_out(shared.spec),
+        lambda: shared.remote.publish(shared.spec, 1),
+    ):
+        with pytest.raises(Retryable):
+            ask()
+    s3.start()
+    shared.remote.pin(shared.spec, point)
+
+
+def published(shared: Shared, incarnation: int = 1) -> str:
+    """A checkpoint as a pod publishes it; the digest of its one file."""
+    pod = shared.leaving(incarnation)
+    made = pod.place.run / "made"
+    made.mkdir()
+    (made / "model.safetensors").write_bytes(b"trained")
+    files = pod.place.artifacts.put_folder(made)
+    pod.place.artifacts.bind(checkpoint_name(PLAN, 1, incarnation), pod.place.artifacts.put(canonical({"files": files})))
+    pod.bulk()
+    return digest(b"trained")
+
+
+def test_what_was_published_comes_once(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = published(shared)
+    shared.remote.publish(shared.spec, 1)
+    assert shared.artifacts.get(part) == b"trained"
+    monkeypatch.setattr(shared.bucket, "get", lambda _: pytest.fail("it is here"))
+    shared.remote.publish(shared.spec, 1)
+
+
+def test_published_bytes_that_were_changed_are_refused(shared: Shared) -> None:
+    part = published(shared)
+    shared.bucket.put(shared.remote.key(shared.artifacts.path(part)), b"changed")
+    with pytest.raises(Permanent, match="another digest"):
+        shared.remote.publish(shared.spec, 1)
+    assert shared.artifacts.resolve(checkpoint_name(PLAN, 1, 1)) is None
+
+
+@pytest.mark.parametrize(
+    "word", [b"", b"{}", b'{"digest": 1}', b'{"digest": "../../../etc/passwd"}', json.dumps({"digest": "a" * 63}).encode()]
+)
+def test_a_name_that_leads_nowhere_binds_nothing(shared: Shared, word: bytes) -> None:
+    shared.bucket.put(shared.remote.key(shared.artifacts.place(checkpoint_name(PLAN, 1, 1))), word)
+    shared.remote.publish(shared.spec, 1)
+    assert shared.artifacts.resolve(checkpoint_name(PLAN, 1, 1)) is None
+
+
+def test_times_are_those_of_the_bucket(shared: Shared) -> None:
+    shared.bucket.put(shared.key("i1/events.jsonl"), b"")
+    shared.remote.pull(shared.run, fresh=True)
+    assert abs(os.stat(shared.run / "i1" / "events.jsonl").st_mtime - shared.folder.stat().st_mtime) < 3600  # noqa: PTH116

@@ -1,0 +1,357 @@
+"""Pods that share a bucket with the service and nothing else: what travels, in what order, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from contracts.exits import FAILURE, PERMANENT
+from contracts.ids import canonical, checkpoint_name
+from contracts.runfolder import read_events
+from k8s import outbound
+from k8s.outbound import KEPT_SECONDS
+from k8s.staging import AWAY, STOPPED
+from tests.s3 import S3
+from tests.unit.k8s.shared import PLAN, Shared, kill, save, tell, until
+
+pytestmark = pytest.mark.slow
+JOB = f"""
+import os, signal, sys, time
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r})
+from contracts.files import FolderArtifacts, write_atomic
+from contracts.ids import canonical, checkpoint_name
+from tests.unit.k8s.shared import PLAN, save, tell
+run = Path.cwd()
+number = int(os.environ["RATCHET_FIRST_INCARNATION"])
+folder = run / f"i{{number}}"
+folder.mkdir(exist_ok=True)
+artifacts = FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"]))
+def publish():
+    (run / "made").mkdir()
+    (run / "made" / "model.safetensors").write_bytes(b"trained")
+    files = artifacts.put_folder(run / "made")
+    artifacts.bind(checkpoint_name(PLAN, 1, number), artifacts.put(canonical({{"files": files}})))
+def end(outcome):
+    write_atomic(folder / "ended.json", canonical({{"outcome": outcome, "reason": "it is over"}}))
+"""
+
+
+@pytest.fixture
+def shared(s3: S3, tmp_path: Path) -> Shared:
+    found = Shared(s3, tmp_path)
+    found.remote.lay_out(found.spec)
+    return found
+
+
+def ended(pod: subprocess.Popen[str], seconds: float = 60) -> int:
+    """Its exit code; what it said stands in the test's output."""
+    said, _ = pod.communicate(timeout=seconds)
+    print(said)
+    return pod.returncode
+
+
+def steps_there(shared: Shared, incarnation: int = 1) -> set[str]:
+    """Steps that are whole in the bucket."""
+    return {name.partition("/")[0] for name in shared.below(f"i{incarnation}") if name.endswith("/manifest.json")}
+
+
+def told(shared: Shared, incarnation: int = 1) -> list[tuple[str, int]]:
+    shared.remote.pull(shared.run, fresh=True)
+    return [(event.kind, event.step) for event in read_events(shared.run / f"i{incarnation}")]
+
+
+def test_a_job_finds_its_inputs_and_the_service_finds_what_it_made(shared: Shared) -> None:
+    job = """
+assert (run / "plan.json").read_text() == '{"a": "plan"}'
+assert (run / "model" / "model.safetensors").read_bytes() == b"w" * 100_000
+assert (run / "pairs.parquet").read_text() == "pairs"
+assert not list(artifacts.root.glob("sha256/*/*")), "one copy of the model is enough"
+assert os.environ["RATCHET_APART"] == "1" and float(os.environ["RATCHET_GRACE"]) == 12
+(folder / "trainer.log").write_text("a log")
+(folder / "beat-0").write_text("1")
+tell(run, "progress", 10)
+save(run, 10)
+publish()
+end("done")
+sys.exit(7)
+"""
+    assert ended(shared.pod(JOB + job)) == 7, "its exit code is the job's"
+    assert told(shared) == [("progress", 10), ("checkpoint", 10)]
+    assert json.loads((shared.run / "i1" / "ended.json").read_text())["outcome"] == "done"
+    assert (shared.run / "i1" / "trainer.log").read_text() == "a log"
+    assert not list(shared.run.glob("i1/step_*")), "the service needs no tensors"
+    shared.remote.publish(shared.spec, 1)
+    bound = shared.artifacts.resolve(checkpoint_name(PLAN, 1, 1))
+    assert bound
+    model = shared.artifacts.fetch(json.loads(shared.artifacts.get(bound))["files"], shared.folder / "model")
+    assert (model / "model.safetensors").read_bytes() == b"trained"
+
+
+def test_the_next_incarnation_finds_what_was_pinned_and_what_was_before(shared: Shared) -> None:
+    first = """
+(run / "reference").write_bytes(b"what was computed once")
+artifacts.bind("reference/x", artifacts.put_file(run / "reference"))
+save(run, 10)
+save(run, 20)
+sys.exit(143)
+"""
+    assert ended(shared.pod(JOB + first)) == STOPPED
+    shared.remote.pull(shared.run, fresh=True)
+    point = next(e for e in read_events(shared.run / "i1") if e.kind == "checkpoint")
+    shared.remote.pin(shared.spec, shared.point(10, str(point.data["manifest"])))
+    second = """
+import json
+assert json.loads((run / "resume.json").read_text())["step"] == 10
+assert (run / "i1" / "step_10" / "weights").read_text() == "weights 10"
+assert not (run / "i1" / "step_20").exists()
+assert len((run / "i1" / "events.jsonl").read_text().splitlines()) == 2
+assert artifacts.get(artifacts.resolve("reference/x")) == b"what was computed once"
+publish()
+end("done")
+"""
+    assert ended(shared.pod(JOB + second, 2)) == 0
+    third = """
+assert artifacts.resolve(checkpoint_name(PLAN, 1, 2)), "an earlier incarnation published"
+"""
+    assert ended(shared.pod(JOB + third, 3)) == 0
+    shared.remote.publish(shared.spec, 1)
+    shared.remote.publish(shared.spec, 3)
+    assert shared.artifacts.resolve(checkpoint_name(PLAN, 1, 1)) is None
+    shared.remote.publish(shared.spec, 2)
+    assert shared.artifacts.resolve(checkpoint_name(PLAN, 1, 2)) is not None
+
+
+def test_nobody_is_told_of_a_step_that_is_not_there(shared: Shared) -> None:
+    pod = shared.leaving()
+    tell(pod.place.run, "progress", 10)
+    save(pod.place.run, 10)
+    tell(pod.place.run, "progress", 11)
+    pod.words()
+    assert told(shared) == [("progress", 10)]
+    pod.bulk()
+    pod.words()
+    assert told(shared) == [("progress", 10), ("checkpoint", 10), ("progress", 11)]
+    with (pod.place.folder / "events.jsonl").open("ab") as file:
+        file.write(b'{"torn')
+    pod.words()
+    assert len(told(shared)) == 3
+
+
+def test_a_trainer_that_saves_faster_than_we_send(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest goes first; one that was dropped before its turn stops nobody, and one that is dropped on its way arrives."""
+    pod = shared.leaving()
+    for step in (10, 20, 30):
+        save(pod.place.run, step)
+    sent, send = [], shared.bucket.send
+
+    def slow(path: Path, key: str, expected: str) -> None:
+        sent.append(key.split("/")[-2])
+        for name in ("step_10", "step_20", "step_30"):  # the trainer goes on
+            for file in (pod.place.folder / name).glob("*"):
+                file.unlink()
+        send(path, key, expected)
+
+    monkeypatch.setattr(shared.bucket, "send", slow)
+    pod.bulk()
+    assert sent == ["step_30"]
+    assert steps_there(shared) == {"step_30"}
+    pod.words()
+    assert told(shared)[-1] == ("checkpoint", 30)
+    save(pod.place.run, 40)
+    pod.words()
+    assert told(shared)[-1] == ("checkpoint", 30)
+
+
+def test_a_dropped_step_goes_later_and_never_one_that_is_needed(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod, now = shared.leaving(), [1000.0]
+    monkeypatch.setattr(outbound.time, "monotonic", lambda: now[0])
+    manifests = {step: save(pod.place.run, step) for step in (10, 20, 30)}
+    while pod.bulk():
+        pass
+    shared.remote.pin(shared.spec, shared.point(10, manifests[10]))
+    for step in (10, 20, 30):
+        for file in (pod.place.folder / f"step_{step}").glob("*"):
+            file.unlink()
+    pod.bulk()
+    now[0] += KEPT_SECONDS - 1
+    pod.bulk()
+    assert steps_there(shared) == {"step_10", "step_20", "step_30"}, "it may be being accepted"
+    now[0] += 2
+    pod.bulk()
+    assert steps_there(shared) == {"step_10", "step_30"}, "one is pinned, one is the newest"
+    assert not shared.below("i1/step_20")
+    save(pod.place.run, 40)
+    pod.bulk()
+    now[0] += KEPT_SECONDS + 1
+    shared.bucket.put(shared.key("i2/beat-0"), b"1")
+    pod.bulk()
+    assert "step_30" in steps_there(shared), "a newer incarnation decides"
+
+
+@pytest.mark.parametrize("files", [1, 2, 5, 12, 29])
+def test_a_pod_that_is_killed_leaves_whole_steps_or_none(shared: Shared, files: int) -> None:
+    job = """
+save(run, 10)
+save(run, 20, **{f"part-{number:02}": os.urandom(400_000) for number in range(30)})
+(folder / "trainer.log").write_text("saved")
+time.sleep(60)
+"""
+    pod = shared.pod(JOB + job)
+    until(lambda: len(shared.below("i1/step_20")) >= files)
+    kill(pod)
+    there = shared.below("i1/step_20")
+    assert ("manifest.json" in there) == (len(there) == 31)
+    shared.remote.pull(shared.run, fresh=True)
+    for event in read_events(shared.run / "i1"):
+        shared.remote.pin(shared.spec, shared.point(event.step, str(event.data["manifest"])))
+
+
+def test_a_pod_that_is_told_to_stop_saves_sends_and_says_so(shared: Shared) -> None:
+    job = """
+def stop(*_):
+    save(run, 15)
+    end("preempted")
+    os._exit(143)
+signal.signal(signal.SIGTERM, stop)
+tell(run, "progress", 14)
+while True:
+    time.sleep(0.1)
+"""
+    pod = shared.pod(JOB + job)
+    until(lambda: shared.there("i1/events.jsonl"))
+    pod.terminate()
+    assert ended(pod) == STOPPED
+    assert told(shared)[-1] == ("checkpoint", 15)
+    assert steps_there(shared) == {"step_15"}
+    assert json.loads((shared.run / "i1" / "ended.json").read_text())["outcome"] == "preempted"
+
+
+@pytest.mark.parametrize("outcome", ["preempted", "done"])
+def test_where_the_grace_ends_first_no_word_comes_of_what_is_not_there(shared: Shared, outcome: str) -> None:
+    """A checkpoint that did not arrive is lost, and the job says how it ended; a model that did not arrive was never made."""
+    job = """
+tell(run, "progress", 14)
+def stop(*_):
+    save(run, 15, weights=b"w" * 1000) if OUTCOME == "preempted" else publish()
+    end(OUTCOME)
+    os._exit(0 if OUTCOME == "done" else 143)
+signal.signal(signal.SIGTERM, stop)
+(folder / "ready").touch()
+while True:
+    time.sleep(0.1)
+""".replace("OUTCOME", repr(outcome))
+    pod = shared.pod(JOB + job, RATCHET_POD_GRACE="6", SLOW="1")
+    until(lambda: (shared.place() / "i1" / "ready").exists())
+    pod.terminate()
+    began = time.monotonic()
+    assert ended(pod) == STOPPED
+    assert time.monotonic() - began < 6
+    assert told(shared) == [("progress", 14)]
+    assert (shared.run / "i1" / "ended.json").exists() == (outcome == "preempted")
+    shared.remote.publish(shared.spec, 1)
+    assert shared.artifacts.resolve(checkpoint_name(PLAN, 1, 1)) is None
+
+
+def test_a_pod_that_is_stopped_while_it_sends_keeps_to_its_grace(shared: Shared) -> None:
+    pod = shared.pod(JOB + 'publish()\nend("failed")\nsys.exit(1)\n', RATCHET_POD_GRACE="6", SLOW="1")
+    until(lambda: (shared.place() / "i1" / "ended.json").exists())
+    time.sleep(1)
+    pod.terminate()
+    began = time.monotonic()
+    assert ended(pod) == 1
+    assert time.monotonic() - began < 6
+    assert told(shared) == []
+    assert json.loads((shared.run / "i1" / "ended.json").read_text())["outcome"] == "failed"
+
+
+def test_a_bucket_that_is_away_is_waited_for_at_both_ends(s3: S3, shared: Shared) -> None:
+    s3.stop()
+    pod = shared.pod(JOB + '(folder / "begun").touch()\nwhile not (run / "go").exists(): time.sleep(0.1)\nsave(run, 10)\nend("done")\n')
+    time.sleep(3)
+    assert pod.poll() is None
+    s3.start()
+    until(lambda: (shared.place() / "i1" / "begun").exists())
+    s3.stop()
+    (shared.place() / "go").touch()
+    time.sleep(2)
+    assert pod.poll() is None
+    s3.start()
+    assert ended(pod) == 0
+    assert told(shared) == [("checkpoint", 10)]
+    assert (shared.run / "i1" / "ended.json").exists()
+
+
+def test_a_pod_that_is_stopped_before_its_job_began_has_not_failed(s3: S3, shared: Shared) -> None:
+    s3.stop()
+    pod = shared.pod(JOB)
+    time.sleep(2.5)
+    pod.send_signal(signal.SIGTERM)
+    assert ended(pod) == STOPPED
+    s3.start()
+
+
+def test_a_bucket_that_stays_away_is_no_failure_of_the_training(s3: S3, shared: Shared) -> None:
+    s3.stop()
+    assert ended(shared.pod(JOB, PATIENCE="1")) == AWAY
+    assert AWAY not in (0, FAILURE, PERMANENT), "Volcano starts the gang anew"
+    s3.start()
+
+
+def test_another_job_under_the_same_name_is_refused(shared: Shared) -> None:
+    other = shared.spec.model_copy(update={"plan_json": '{"another": "plan"}'})
+    shared.bucket.put(shared.remote.key(shared.remote.folders.record(shared.spec.name)), canonical(other))
+    assert ended(shared.pod(JOB)) == PERMANENT
+
+
+def test_an_input_that_was_changed_is_refused(shared: Shared) -> None:
+    shared.bucket.put(shared.remote.key(shared.artifacts.path(shared.spec.inputs["pairs.parquet"])), b"other pairs")
+    assert ended(shared.pod(JOB)) == PERMANENT
+
+
+def test_pods_of_a_gang_begin_at_one_step_and_hear_each_other(shared: Shared) -> None:
+    source = shared.leaving()
+    manifests = {step: save(source.place.run, step) for step in (10, 20)}
+    while source.bulk():
+        pass
+    source.words()
+    shared.remote.pin(shared.spec, shared.point(10, manifests[10]))
+    job = """
+import json
+node = int(os.environ["VC_TASK_INDEX"])
+(folder / f"beat-{node}").write_text("1")
+step = json.loads((run / "resume.json").read_text())["step"]
+(folder / f"trainer{node or ''}.log").write_text(f"from {step}")
+until = time.monotonic() + 20
+while not (folder / f"beat-{1 - node}").exists() and time.monotonic() < until: time.sleep(0.1)
+assert (folder / f"beat-{1 - node}").exists()
+if node == 1:
+    (folder / "result.json").write_text("my memory is short")
+    time.sleep(2)
+else:
+    while not (folder / "result-1.json").exists() and time.monotonic() < until: time.sleep(0.1)
+    assert (folder / "result-1.json").read_text() == "my memory is short"
+    (folder / "result.json").write_text("a peer is gone")
+"""
+    first = shared.pod(JOB + job, 2, 0, 2)
+    until(lambda: shared.there("i2/start.json"))
+    shared.remote.pin(shared.spec, shared.point(20, manifests[20]))  # late: the gang has begun
+    second = shared.pod(JOB + job, 2, 1, 2)
+    assert (ended(first), ended(second)) == (0, 0)
+    assert shared.bucket.get(shared.key("i2/trainer.log")) == b"from 10"
+    assert shared.bucket.get(shared.key("i2/trainer1.log")) == b"from 10"
+    assert shared.bucket.get(shared.key("i2/result.json")) == b"a peer is gone"
+
+
+def test_a_pod_beats_while_its_files_are_on_their_way(shared: Shared) -> None:
+    pod = shared.pod(JOB, 1, 1, 2)  # it waits for the first pod to say where they begin
+    until(lambda: shared.there("i1/beat-1"))
+    one = shared.bucket.get(shared.key("i1/beat-1"))
+    time.sleep(6)
+    assert shared.bucket.get(shared.key("i1/beat-1")) != one
+    kill(pod)
