@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from boto3.session import Session
 from moto.server import ThreadedMotoServer
 
 from contracts.cluster import BucketSettings
@@ -21,35 +22,39 @@ class S3:
 
     def __init__(self, address: str) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self.address, self.port = address, 0
-        self.server: Any = None
+        self.address, self.port, self.bucket = address, 0, ""
         self.start()
-        self.bucket = f"b-{secrets.token_hex(4)}"
 
     def start(self) -> None:
-        self.server = ThreadedMotoServer(ip_address=self.address, port=self.port, verbose=False)
+        self.server: Any = ThreadedMotoServer(ip_address=self.address, port=self.port, verbose=False)
         self.server.start()
+        self.runs = True
         self.port = self.server.get_host_and_port()[1]
 
     def stop(self) -> None:
         self.server.stop()
+        self.runs = False
 
     @property
     def settings(self) -> BucketSettings:
         return BucketSettings(url=f"s3://{self.bucket}/some/where", endpoint=f"http://{self.address}:{self.port}", region="us-east-1")
 
 
+SERVERS: dict[str, S3] = {}
+"""By address."""
+
+
 @contextmanager
 def served(monkeypatch: pytest.MonkeyPatch, address: str = "127.0.0.1") -> Iterator[S3]:
-    """The keys are in the environment."""
+    """With a bucket that nobody has used; the keys are in the environment. Ending a server takes half a second: each address keeps one."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    server = S3(address)
+    server = SERVERS.get(address) or SERVERS.setdefault(address, S3(address))
+    server.bucket = f"b-{secrets.token_hex(4)}"
+    Session().client("s3", endpoint_url=server.settings.endpoint, region_name="us-east-1").create_bucket(Bucket=server.bucket)
     try:
-        from boto3.session import Session
-
-        Session().client("s3", endpoint_url=server.settings.endpoint, region_name="us-east-1").create_bucket(Bucket=server.bucket)
         yield server
     finally:
-        server.stop()
+        if not server.runs:
+            server.start()

@@ -7,13 +7,18 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from contracts.errors import Retryable
 from contracts.exits import Outcome
+from contracts.files import FolderArtifacts
+from contracts.ids import canonical, checkpoint_name
 from contracts.training import JobState
 from tests.cluster.bench import Bench
+from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.rig.images import HOST
 from tests.cluster.test_training import REAL, STEPS, accept_and_pin, finished, spec_of, story, undisturbed, weights
@@ -85,3 +90,62 @@ def test_a_gang_over_a_bucket_is_stopped_and_killed_and_ends_where_an_undisturbe
     assert json.loads((run / "i3" / "ended.json").read_text())["outcome"] == "done"
     assert weights(workshop, spec, 3) == undisturbed(workshop), "bit by bit"
     assert bench.executor.observe(spec.name).state is JobState.ENDED
+
+
+def test_while_the_bucket_is_away_a_gang_runs_on_and_its_end_is_told_later(
+    rig: Rig, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machines do not wait for that, and nothing is lost."""
+    with served(monkeypatch) as s3:
+        volume = {"mount": str(tmp_path), "bucket": s3.settings.model_dump(exclude_none=True)}
+        bench = Bench(rig, namespace, tmp_path, volume=volume, half_alive=5.0)
+        rig.fake_nodes(2)
+        spec = bench.spec(nodes=2)
+        bench.executor.submit(spec, 1)
+        bench.until(spec, lambda status: status.state is JobState.RUNNING)
+        run, remote = bench.executor.folders.run(spec), bench.executor.remote
+        assert remote
+        event = {"at": time.time(), "incarnation": 1, "kind": "progress", "step": 3, "total": 9, "data": {}}
+        remote.bucket.put(remote.key(run / "i1" / "events.jsonl"), json.dumps(event).encode() + b"\n")
+        for node in range(2):
+            remote.bucket.put(remote.key(run / "i1" / f"beat-{node}"), b"1")
+        bench.until(spec, lambda status: status.step == 3)
+        s3.stop()
+        uids = {pod["metadata"]["uid"] for pod in rig.pods(namespace)}
+        limit = time.monotonic() + 30  # longer than it takes a silent process to be missed: 20 s and half_alive
+        while time.monotonic() < limit:
+            status = bench.executor.observe(spec.name)
+            assert (status.state, status.step) == (JobState.RUNNING, 3)
+            time.sleep(1)
+        assert {pod["metadata"]["uid"] for pod in rig.pods(namespace)} == uids, "nobody is taken for silent"
+        s3.start()
+        artifacts = FolderArtifacts(tmp_path / "a-pods-disk")
+        files = artifacts.put(b"model")
+        folder = artifacts.put(canonical({"files": {"model.safetensors": files}}))
+        checkpoint = artifacts.put(canonical({"files": folder}))
+        for key in (files, folder, checkpoint):
+            remote.bucket.put(remote.key(bench.artifacts.path(key)), artifacts.get(key))
+        name = checkpoint_name(spec.plan, 1, 1)
+        remote.bucket.put(remote.key(bench.artifacts.place(name)), canonical({"name": name, "digest": checkpoint}))
+        remote.bucket.put(remote.key(run / "i1" / "ended.json"), b'{"outcome": "done", "reason": "all steps"}')
+        s3.stop()
+        bench.executor = bench.restarted()
+        for pod in rig.pods(namespace):
+            rig.end_pod(namespace, pod["metadata"]["name"], 0)
+        until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the gang's end")
+        said: list[str] = []
+
+        def gone() -> bool:
+            with suppress(Retryable):
+                said.append(bench.executor.observe(spec.name).state)
+            return not rig.api.items(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs")
+
+        until(gone, 30, "the end of what costs")
+        assert JobState.ENDED not in said
+        with pytest.raises(Retryable):
+            bench.executor.observe(spec.name)
+        s3.start()
+        end = bench.until(spec, lambda status: status.state is JobState.ENDED)
+        assert (end.outcome, end.step) == (Outcome.DONE, 3)
+        assert bench.artifacts.resolve(name) == checkpoint
+        assert bench.artifacts.get(files) == b"model"

@@ -35,6 +35,7 @@ def test_the_first_to_take_a_key_keeps_it(bucket: Bucket) -> None:
     assert bucket.get("name") == b"first"
 
 
+@pytest.mark.slow
 def test_a_listing_has_all_below_and_nothing_beside(bucket: Bucket) -> None:
     for number in range(1100):  # more than one page
         bucket.put(f"run/i1/{number:04}", b"")

@@ -198,7 +198,7 @@ def test_what_the_first_node_felt_of_a_peer_s_failure_is_not_the_reason(
     run: Path, monkeypatch: pytest.MonkeyPatch, own: Any, peers: dict[int, Any], told: str
 ) -> None:
     """Where nodes share no file system each has a result of its own, and the first one speaks for all."""
-    monkeypatch.setattr(wrapper, "ECHO_SECONDS", 0.5)
+    monkeypatch.setattr(wrapper, "ECHO_SECONDS", 0.1)
     monkeypatch.setenv("RATCHET_APART", "1")
     monkeypatch.setenv("RATCHET_NODES", "3")
     job = here()
@@ -216,11 +216,11 @@ def test_a_node_that_follows_hears_of_the_end_later_where_nothing_is_shared(
     run: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
 ) -> None:
     monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", ""])
-    monkeypatch.setattr(wrapper, "WORD_SECONDS", 2.0)
+    monkeypatch.setattr(wrapper, "WORD_SECONDS", 10.0)
     if apart:
         monkeypatch.setenv("RATCHET_APART", "1")
     one = wrapper.Wrapper(here(), FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
-    late = threading.Timer(1.5, lambda: one.job.finish(Result(Outcome.DONE, "all steps", 3, {})))
+    late = threading.Timer(0.7, lambda: one.job.finish(Result(Outcome.DONE, "all steps", 3, {})))
     late.start()
     assert one.follow().outcome is (Outcome.DONE if apart else Outcome.FAILED)
     late.join()
