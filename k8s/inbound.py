@@ -47,7 +47,11 @@ def bring_past(place: Place) -> None:
     for name in place.bucket.list(f"{place.key(place.run.parent)}/{NAMES}/"):
         bound = place.artifacts.root / "names" / name
         if name and "/" not in name and (bound.exists() or place.fetch(bound)):
-            _artifact(place, str(json.loads(bound.read_bytes())["digest"]), whole=False)
+            try:
+                _artifact(place, str(json.loads(bound.read_bytes())["digest"]), whole=False)
+            except Permanent as error:  # what it names is made anew
+                sys.stderr.write(f"{error}\n")
+                bound.unlink()
 
 
 def _spec(place: Place) -> JobSpec:
@@ -66,6 +70,7 @@ def _start(place: Place) -> ResumePoint | None:
     if place.node == 0:
         place.bucket.put_new(key, place.bucket.get(place.key(place.run / RESUME)) or b"null")
     while (said := place.bucket.get(key)) is None:
+        place.moved += 1  # the bucket answers
         time.sleep(LOOK_SECONDS)
     return None if said == b"null" else ResumePoint.model_validate_json(said)
 

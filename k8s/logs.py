@@ -17,6 +17,8 @@ from k8s.gangs import ENDED_PHASES, phase_of
 
 SIZE = 65_536
 """Most bytes of one pod's log."""
+MARK = 4096
+"""Bytes at the end of what was told of a log, by which its place is found again."""
 
 
 def newest_job(executor: KubernetesExecutor) -> str:
@@ -34,7 +36,7 @@ def words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sle
     if not executor.notes.of(name):
         raise Permanent(f"there is no job {name} on this cluster; without a name, the newest is shown")
     told: set[str] = set()
-    read: dict[Path, int] = {}
+    read: dict[Path, tuple[int, bytes]] = {}
     while True:
         ended = not follow or _ended(executor, name)
         yield from _pods(executor, name, lines, told, ended)
@@ -42,8 +44,9 @@ def words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sle
             for path in _logs(executor, name, ended):
                 text = path.read_bytes()
                 whole = len(text) if ended else text.rfind(b"\n") + 1
-                added = text[read[path] : whole].splitlines() if path in read else text[:whole].splitlines()[-lines:]
-                read[path] = max(whole, read.get(path, 0))
+                added = text[_after(text, *read[path]) : whole].splitlines() if path in read else text[:whole].splitlines()[-lines:]
+                if added:
+                    read[path] = (whole, text[:whole][-MARK:])
                 yield from (f"{path.parent.name}/{path.name}: {line.decode(errors='replace')}" for line in added)
         if ended:
             return
@@ -69,6 +72,15 @@ def _pods(executor: KubernetesExecutor, name: str, lines: int, told: set[str], e
             said = [f"no log: {error}"] if ended else []
         told |= {uid} if said else set()
         yield from (f"{called}: {line}" for line in said)
+
+
+def _after(text: bytes, at: int, told: bytes) -> int:
+    """Where what was not told begins: `at`, if `told` ends there. Of a long log that came through a bucket only the end is there, and that
+    moves on."""
+    if text[:at].endswith(told):
+        return at
+    found = text.rfind(told)
+    return found + len(told) if found >= 0 else 0
 
 
 def _logs(executor: KubernetesExecutor, name: str, ended: bool) -> list[Path]:

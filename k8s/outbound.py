@@ -24,7 +24,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from contracts.errors import Permanent
+from contracts.errors import Permanent, Retryable
 from contracts.exits import Outcome
 from contracts.jsonfile import read_json
 from contracts.manifest import MANIFEST
@@ -55,6 +55,8 @@ class Outbound:
         """Step that is whole in the bucket -> since when the trainer has dropped it, in our own clock."""
         self._torn: set[str] = set()
         """Steps that cannot be sent: dropped meanwhile, or not what their manifest says."""
+        self._tidied: set[str] = set()
+        """Of these, the ones of which nothing is left in the bucket."""
         self._content: set[str] = set()
         self._names: set[str] = set()
 
@@ -114,15 +116,24 @@ class Outbound:
             except (FileNotFoundError, Permanent) as error:  # dropped in that moment, or not what its manifest says
                 self._torn.add(name)
                 self.say(f"{name} is not sent: {error}")
-                self._delete(name)
         self._artifacts()
+        try:
+            self._tidy()
+        except Retryable as error:  # what is left over stops nobody
+            self.say(str(error))
+        return bool(self._unsent())
+
+    def _tidy(self) -> None:
+        """Deletes what nobody needs."""
         there, newest = self._sealed(), max(self._steps, key=_number, default="")
         for name in sorted(self._steps.keys() - there - {newest}):
             since = self._steps[name] = self._steps[name] or time.monotonic()
             if time.monotonic() - since > KEPT_SECONDS and not self._needed(name):
                 self._delete(name)
                 del self._steps[name]
-        return bool(self._unsent())
+        for name in self._torn - self._tidied:
+            self._delete(name)
+            self._tidied.add(name)
 
     def _sealed(self) -> set[str]:
         place = self.place

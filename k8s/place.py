@@ -30,7 +30,7 @@ class Place:
         self.grace = float(environment["RATCHET_POD_GRACE"])
         """Seconds that a stopped pod has."""
         self.moved = 0
-        """Files that have travelled."""
+        """Files that have arrived where they were not: its change says that things go on."""
 
     def key(self, path: Path) -> str:
         """As the file is called below the volume's mount."""
@@ -38,12 +38,13 @@ class Place:
 
     def fetch(self, path: Path, expected: Digest | None = None) -> bool:
         """From the bucket to its place on the disk; False: there is none."""
+        new = not path.exists()
         found = self.bucket.fetch(self.key(path), path, expected)
-        self.moved += 1
+        self.moved += found and new
         return found
 
     def send(self, path: Path, expected: Digest, source: Path | None = None) -> None:
         """From its place on the disk, or from `source`, to the bucket, unless it is there."""
         if self.bucket.digest(self.key(path)) != expected:
             self.bucket.send(source or path, self.key(path), expected)
-        self.moved += 1
+            self.moved += 1

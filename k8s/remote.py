@@ -11,7 +11,7 @@ import re
 import time
 from pathlib import Path
 
-from contracts.errors import Permanent
+from contracts.errors import Permanent, Retryable
 from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical, checkpoint_name, digest
 from contracts.manifest import MANIFEST
@@ -23,8 +23,8 @@ SMALL = re.compile(r"i\d{1,9}/(?:events\.jsonl|ended\.json|beat-\d{1,6}|[a-z][a-
 """What is laid down here of what pods leave in a run folder. Nothing else is: they choose the keys."""
 LOG_BYTES = 4 << 20
 """Most of a log that is laid down."""
-LOOK_SECONDS = 2.0
-"""Between two looks at a run folder."""
+LOOK_SECONDS, AWAY_SECONDS = 2.0, 15.0
+"""Between two looks at a run folder; and after one that failed: it may have taken many seconds, in which nobody else was looked after."""
 
 
 class Remote:
@@ -32,7 +32,8 @@ class Remote:
 
     def __init__(self, bucket: Bucket, mount: Path, folders: RunFolders, artifacts: FolderArtifacts) -> None:
         self.bucket, self.mount, self.folders, self.artifacts = bucket, mount.resolve(), folders, artifacts
-        self._looked: dict[Path, float] = {}
+        self._looked: dict[Path, tuple[float, str]] = {}
+        """Run folder -> when it was looked at, and why that failed, if it did."""
         self._tags: dict[str, str] = {}
 
     def key(self, path: Path) -> str:
@@ -58,8 +59,19 @@ class Remote:
 
     def pull(self, run: Path, fresh: bool = False) -> None:
         """The small files of its incarnations, with the times at which they came; `fresh`: whenever the last look was."""
-        if not fresh and time.monotonic() - self._looked.get(run, -LOOK_SECONDS) < LOOK_SECONDS:
+        at, problem = self._looked.get(run, (-AWAY_SECONDS, ""))
+        if not fresh and time.monotonic() - at < (AWAY_SECONDS if problem else LOOK_SECONDS):
+            if problem:
+                raise Retryable(problem)
             return
+        try:
+            self._pull(run)
+        except Retryable as error:
+            self._looked[run] = (time.monotonic(), str(error))
+            raise
+        self._looked[run] = (time.monotonic(), "")
+
+    def _pull(self, run: Path) -> None:
         base = self.key(run)
         for name, found in self.bucket.list(f"{base}/i").items():
             key, path = f"{base}/i{name}", run / f"i{name}"
@@ -72,7 +84,6 @@ class Remote:
                 write_atomic(path, data)
                 os.utime(path, (found.modified.timestamp(),) * 2)  # when it came: what executors go by
                 self._tags[key] = found.tag
-        self._looked[run] = time.monotonic()
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
         """Where the next incarnation resumes. Permanent if the step is not what was accepted. Whoever loads it looks at its bytes; here it

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from contracts.cluster import BucketSettings
 from contracts.errors import Permanent, Retryable
@@ -30,12 +31,27 @@ from k8s.place import Place
 LOOK_SECONDS = 2.0
 """Between two looks at what is to be sent."""
 PATIENCE = 600.0
-"""Seconds for which a bucket that is away at the start, or at the end, is asked again while nothing moves."""
+"""Seconds after its first failure for which a bucket is asked again, at the start and at the end, while nothing arrives."""
 SHARE, RESERVE = 0.6, 4.0
 """Of a stopped pod's grace, how much the job has for its checkpoint; and the seconds that are kept for the last word."""
 AWAY, STOPPED = 75, 143
 """Exit codes where the bucket stayed away (EX_TEMPFAIL), and where the pod was stopped before its job began, or before its model had been
 sent: none is a failure of the training, and the gang starts anew."""
+
+
+class Patience:
+    """With a bucket that fails: it counts from the first failure after something arrived."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.moved = place, place.moved
+        self.failing: float | None = None
+
+    def ends(self) -> bool:
+        """Asked at each failure."""
+        if self.place.moved != self.moved:
+            self.moved, self.failing = self.place.moved, None
+        self.failing = self.failing or time.monotonic()
+        return time.monotonic() - self.failing > PATIENCE
 
 
 class Staging:
@@ -56,6 +72,8 @@ class Staging:
         self.deadline = math.inf
         """When sending ends, in our own clock, once the pod was told to stop."""
         self.problem = ""
+        self.lost: Retryable | None = None
+        """Why sending was given up."""
 
     def live(self, command: list[str]) -> int:
         """The pod's exit code."""
@@ -99,14 +117,17 @@ class Staging:
 
     def _send(self) -> None:
         """What is large, as it comes; to the last when the job has ended."""
+        patience = Patience(self.place)
         while not self.sent.is_set():
-            last = self.done.is_set()
+            last, more = self.done.is_set(), True
             try:
                 more = self.outbound.bulk()
-                self.problem = ""
+                patience.failing = None
             except Exception as error:
                 self._say(str(error) or type(error).__name__)
-                more = True
+                if patience.ends() and last:
+                    self.lost = Retryable(self.problem)
+                    return
                 time.sleep(LOOK_SECONDS)
             if last and not more:
                 self.sent.set()
@@ -114,13 +135,10 @@ class Staging:
 
     def _finish(self) -> bool:
         """What is left, the last word last. Where the pod was stopped and its grace ends, what is still on its way is given up; False: that
-        was the trained model, and the job's word that it is done is kept back. Retryable where nothing moves for too long."""
-        moved, since = self.place.moved, time.monotonic()
+        was the trained model, and the job's word that it is done is kept back. Retryable where nothing arrives for too long."""
         while not self.sent.wait(0.2) and time.monotonic() < self.deadline:
-            if self.place.moved != moved or not self.problem:
-                moved, since = self.place.moved, time.monotonic()
-            if time.monotonic() - since > PATIENCE:
-                raise Retryable(self.problem)
+            if self.lost:
+                raise self.lost
         self._until(lambda: self.outbound.words(last=True))
         if not self.sent.is_set() and self.outbound.outcome() is Outcome.DONE:
             return False
@@ -149,18 +167,16 @@ class Staging:
         return thread
 
     def _until(self, work: Callable[[], object]) -> None:
-        """Does it, and where the bucket is away, again; Retryable where nothing has moved for too long."""
-        moved, since = self.place.moved, time.monotonic()
+        """Does it, and where the bucket is away, again; Retryable where nothing arrives for too long."""
+        patience = Patience(self.place)
         while True:
             try:
                 work()
                 return
             except Retryable as error:
-                if self.place.moved != moved:
-                    moved, since = self.place.moved, time.monotonic()
-                if time.monotonic() - since > PATIENCE:
-                    raise
                 self._say(str(error))
+                if patience.ends():
+                    raise
                 time.sleep(LOOK_SECONDS)
 
     def _say(self, problem: str) -> None:
@@ -179,5 +195,12 @@ def main() -> int:
     return Staging(os.environ, bucket, Path.cwd()).live([sys.executable, "-m", "trainers.inside.pod"])
 
 
+def leave(code: int) -> NoReturn:
+    """At once: what was given up may still be on its way in threads of the SDK, which an ordinary end waits for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -235,9 +235,9 @@ class Wrapper:
         until = time.monotonic() + ECHO_SECONDS
         while own is None or (own.outcome is Outcome.FAILED and own.proposal is None):
             peers = self.job.results_elsewhere()
-            if peers or time.monotonic() > until:
-                weighty = (peer for peer in peers if peer.proposal or peer.outcome is Outcome.PERMANENT)
-                return next(weighty, own or next(iter(peers), None))
+            weighty = [peer for peer in peers if peer.proposal or peer.outcome is Outcome.PERMANENT]
+            if weighty or len(peers) >= parallel.nodes() - 1 or time.monotonic() > until:
+                return next(iter([*weighty, *filter(None, [own]), *peers]), None)
             time.sleep(POLL)
         return own
 

@@ -28,6 +28,7 @@ PROCESS_1 = """
 import os, sys, time
 from pathlib import Path
 from contracts.cluster import BucketSettings
+from contracts.errors import Retryable
 from k8s import inbound, staging
 from k8s.bucket import Bucket
 staging.LOOK_SECONDS, staging.PATIENCE, inbound.LOOK_SECONDS = 0.2, float(os.environ.get("PATIENCE", "20")), 0.2
@@ -37,10 +38,18 @@ def slowly(self, path, key, expected):
     send(self, path, key, expected)
 if "SLOW" in os.environ:
     Bucket.send = slowly
+fetch = Bucket.fetch
+def broken(self, key, path, expected=None):
+    if path.name == os.environ["BROKEN"]:
+        raise Retryable("it is in an archive")
+    return fetch(self, key, path, expected)
+if "BROKEN" in os.environ:
+    Bucket.fetch = broken
 pod = staging.Staging(os.environ, Bucket(BucketSettings.model_validate_json(os.environ["RATCHET_BUCKET"])), Path.cwd())
-sys.exit(pod.live([sys.executable, "-c", sys.argv[1]]))
+staging.leave(pod.live([sys.executable, "-c", sys.argv[1]]))
 """
-"""As k8s.staging itself, but with a job that a test gives, in less time, and, with SLOW, over a bucket that takes its time for a file."""
+"""As k8s.staging itself, but with a job that a test gives, in less time, with SLOW over a bucket that takes its time, with BROKEN
+one in which files of that name cannot be read."""
 
 
 class Shared:

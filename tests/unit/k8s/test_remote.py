@@ -131,6 +131,22 @@ def test_while_the_bucket_is_away_nothing_is_refused(s3: S3, shared: Shared) -> 
     shared.remote.pin(shared.spec, point)
 
 
+def test_a_bucket_that_is_away_is_not_asked_at_each_look(s3: S3, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look may take many seconds then, in which nobody looks after other gangs."""
+    s3.stop()
+    asked: list[str] = []
+    ask = shared.bucket.list
+    monkeypatch.setattr(shared.bucket, "list", lambda under: (asked.append(under), ask(under))[1])
+    for _ in range(5):
+        with pytest.raises(Retryable, match="cannot list"):
+            shared.remote.pull(shared.run)
+    assert len(asked) == 1
+    s3.start()
+    monkeypatch.setattr(remote, "AWAY_SECONDS", 0.0)
+    shared.remote.pull(shared.run)
+    assert len(asked) == 2
+
+
 def published(shared: Shared, incarnation: int = 1) -> str:
     """A checkpoint as a pod publishes it; the digest of its one file."""
     pod = shared.leaving(incarnation)

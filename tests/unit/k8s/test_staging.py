@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from contracts.errors import Retryable
 from contracts.exits import FAILURE, PERMANENT
-from contracts.ids import canonical, checkpoint_name
+from contracts.ids import canonical, checkpoint_name, digest
 from contracts.runfolder import read_events
 from k8s import outbound
 from k8s.outbound import KEPT_SECONDS
@@ -25,7 +26,7 @@ import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r})
 from contracts.files import FolderArtifacts, write_atomic
-from contracts.ids import canonical, checkpoint_name
+from contracts.ids import canonical, checkpoint_name, digest
 from tests.unit.k8s.shared import PLAN, save, tell
 run = Path.cwd()
 number = int(os.environ["RATCHET_FIRST_INCARNATION"])
@@ -301,6 +302,42 @@ def test_a_bucket_that_stays_away_is_no_failure_of_the_training(s3: S3, shared: 
     assert ended(shared.pod(JOB, PATIENCE="1")) == AWAY
     assert AWAY not in (0, FAILURE, PERMANENT), "Volcano starts the gang anew"
     s3.start()
+
+
+def test_one_object_that_never_arrives_is_given_up(shared: Shared) -> None:
+    """Though the bucket answers, and what came before arrives again at each try."""
+    source = shared.leaving()
+    manifest = save(source.place.run, 10)
+    source.bulk()
+    shared.remote.pin(shared.spec, shared.point(10, manifest))
+    assert ended(shared.pod(JOB, 2, PATIENCE="2", BROKEN="weights")) == AWAY
+
+
+def test_what_cannot_be_deleted_keeps_no_word_back(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod, now = shared.leaving(), [1000.0]
+    monkeypatch.setattr(outbound.time, "monotonic", lambda: now[0])
+    for step in (10, 20):
+        save(pod.place.run, step)
+    while pod.bulk():
+        pass
+    for file in (pod.place.folder / "step_10").glob("*"):
+        file.unlink()
+    pod.bulk()
+    now[0] += KEPT_SECONDS + 1
+
+    def refused(key: str) -> None:
+        raise Retryable(f"cannot delete {key}: AccessDenied")
+
+    monkeypatch.setattr(shared.bucket, "delete", refused)
+    assert not pod.bulk(), "there is nothing to send"
+    assert steps_there(shared) == {"step_10", "step_20"}
+
+
+def test_a_name_that_leads_nowhere_is_forgotten(shared: Shared) -> None:
+    first = JOB + 'artifacts.bind("reference/x", artifacts.put(b"what was computed once"))\n'
+    assert ended(shared.pod(first)) == 0
+    shared.bucket.delete(shared.remote.key(shared.artifacts.path(digest(b"what was computed once"))))
+    assert ended(shared.pod(JOB + 'sys.exit(5 if artifacts.resolve("reference/x") is None else 6)\n', 2)) == 5
 
 
 def test_another_job_under_the_same_name_is_refused(shared: Shared) -> None:

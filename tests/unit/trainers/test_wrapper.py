@@ -187,6 +187,7 @@ SHORT = Proposal(rule="memory", adjustment=Adjustment(), good=3)
     [
         (("failed", None), {1: ("failed", SHORT)}, "peer 1"),
         (("failed", None), {1: ("failed", None), 2: ("permanent", None)}, "peer 2"),
+        (("failed", None), {1: ("failed", None), 2: ("failed", SHORT)}, "peer 2"),
         (("failed", None), {1: ("failed", None)}, "own"),
         (("failed", SHORT), {1: ("failed", SHORT)}, "own"),
         (("failed", None), {}, "own"),
