@@ -29,7 +29,6 @@ class BucketSettings(Frozen):
     cidrs: tuple[str, ...] = ("0.0.0.0/0",)
     """Addresses that pods may reach on the endpoint's port: the bucket's, and those of whoever gives them rights to it. All but link-local
     ones, where nothing is said: name a VPC endpoint's, for example."""
-
     disk: Annotated[str, Field(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$")] | None = None
     """Of each pod: what it asks of its node's own disks for the start model, data, the steps that are kept and the trained model. None:
     nothing is asked for, and a pod that fills its node is evicted."""

@@ -73,7 +73,8 @@ def _of_gang(site: Site, method: str, gang: VolcanoJob) -> list[Rendered]:
         pool = static_pool(name, gang.spec.min_available, site.settings, site.profile)
         found.append(Rendered(pool, f"the gang's own nodes, as many as it has, all at once (a sample for {method})", PER_GANG))
     hole = opening(name, site.settings.namespace, site.settings.volume.bucket)
-    whom = "each other and the bucket" if site.settings.volume.bucket else "each other"
+    bucket = site.settings.volume.bucket
+    whom = f"each other, to {', '.join(bucket.cidrs)} on the bucket's port" if bucket else "each other"
     found.append(Rendered(hole, f"the gang's pods speak to {whom} and to nobody else (a sample for {method})", PER_GANG))
     found.append(Rendered(gang, f"one attempt of training, all of its pods or none (a sample for {method})", PER_GANG))
     return found
