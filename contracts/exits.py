@@ -10,6 +10,8 @@ DONE: Final = 0
 FAILURE: Final = 1
 PREEMPTED: Final = 75
 PERMANENT: Final = 78
+STOPPED: Final = 143
+"""Of a pod that was told to stop and has no word of its own: 128 + SIGTERM."""
 
 
 class Outcome(StrEnum):
@@ -27,6 +29,6 @@ class Outcome(StrEnum):
 
 def outcome_of(code: int) -> Outcome:
     """The outcome that an exit code stands for; death by a signal is `LOST`."""
-    if code < 0 or code in (137, 143):
+    if code < 0 or code in (137, STOPPED):
         return Outcome.LOST
     return {DONE: Outcome.DONE, PREEMPTED: Outcome.PREEMPTED, PERMANENT: Outcome.PERMANENT}.get(code, Outcome.FAILED)

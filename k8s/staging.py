@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from contracts.cluster import BucketSettings
 from contracts.errors import Permanent, Retryable
-from contracts.exits import PERMANENT, Outcome
+from contracts.exits import PERMANENT, PREEMPTED, STOPPED, Outcome
 from contracts.runfolder import BEAT, BEAT_SECONDS
 from k8s import inbound
 from k8s.bucket import Bucket
@@ -34,9 +34,6 @@ PATIENCE = 600.0
 """Seconds after its first failure for which a bucket is asked again, at the start and at the end, while nothing arrives."""
 SHARE, RESERVE = 0.6, 4.0
 """Of a stopped pod's grace, how much the job has for its checkpoint; and the seconds that are kept for the last word."""
-AWAY, STOPPED = 75, 143
-"""Exit codes where the bucket stayed away (EX_TEMPFAIL), and where the pod was stopped before its job began, or before its model had been
-sent: none is a failure of the training, and the gang starts anew."""
 
 
 class Patience:
@@ -88,9 +85,9 @@ class Staging:
                 return PERMANENT
             code = self._attend(command)
             return code if self._finish() else STOPPED
-        except Exception:  # whatever it is, the training did not fail
+        except Exception:  # whatever it is, the training did not fail, and the gang starts anew
             traceback.print_exc()
-            return AWAY
+            return PREEMPTED
         finally:
             self.over.set()
 

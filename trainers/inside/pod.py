@@ -17,15 +17,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from contracts.exits import FAILURE, PREEMPTED
+from contracts.exits import FAILURE, PREEMPTED, STOPPED
 from contracts.pod import identity
 from contracts.runfolder import BEAT, BEAT_SECONDS
 
 PEER_SECONDS, SILENT_SECONDS = 45.0, 4 * BEAT_SECONDS
 """How long a failure in a gang of several nodes may turn out to be the echo of a peer's death, and after how long without a heartbeat a
 peer counts as dead. The cluster itself takes a minute to notice a machine that is gone."""
-STOPPED = 143
-"""Exit code of a pod that offered its machine and was told to stop: 128 + SIGTERM."""
 JOIN_SECONDS = 900.0
 """How long Ray's head waits for the other nodes."""
 

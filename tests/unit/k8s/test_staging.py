@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exits import FAILURE, PERMANENT
+from contracts.exits import FAILURE, PERMANENT, PREEMPTED, STOPPED
 from contracts.ids import canonical, checkpoint_name, digest
 from contracts.runfolder import read_events
 from k8s import outbound
 from k8s.outbound import KEPT_SECONDS
-from k8s.staging import AWAY, STOPPED
 from tests.s3 import S3
 from tests.unit.k8s.shared import PLAN, Shared, kill, save, tell, until
 
@@ -299,8 +298,8 @@ def test_a_pod_that_is_stopped_before_its_job_began_has_not_failed(s3: S3, share
 
 def test_a_bucket_that_stays_away_is_no_failure_of_the_training(s3: S3, shared: Shared) -> None:
     s3.stop()
-    assert ended(shared.pod(JOB, PATIENCE="1")) == AWAY
-    assert AWAY not in (0, FAILURE, PERMANENT), "Volcano starts the gang anew"
+    assert ended(shared.pod(JOB, PATIENCE="1")) == PREEMPTED
+    assert PREEMPTED not in (0, FAILURE, PERMANENT), "Volcano starts the gang anew"
     s3.start()
 
 
@@ -310,7 +309,7 @@ def test_one_object_that_never_arrives_is_given_up(shared: Shared) -> None:
     manifest = save(source.place.run, 10)
     source.bulk()
     shared.remote.pin(shared.spec, shared.point(10, manifest))
-    assert ended(shared.pod(JOB, 2, PATIENCE="2", BROKEN="weights")) == AWAY
+    assert ended(shared.pod(JOB, 2, PATIENCE="2", BROKEN="weights")) == PREEMPTED
 
 
 def test_what_cannot_be_deleted_keeps_no_word_back(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.exits import FAILURE, PREEMPTED
+from contracts.exits import FAILURE, PREEMPTED, STOPPED
 from contracts.runfolder import BEAT
 from trainers.inside import pod
 
@@ -56,7 +56,7 @@ def test_a_failure_beside_living_peers_is_one(one: pod.Pod) -> None:
 
 def test_a_failure_of_one_who_is_told_to_stop_meanwhile_is_none(one: pod.Pod) -> None:
     one.stopped = True
-    assert one._believed(FAILURE) == pod.STOPPED
+    assert one._believed(FAILURE) == STOPPED
     assert one._believed(0) == 0
 
 
