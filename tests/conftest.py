@@ -4,10 +4,13 @@ short ones fill the end."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.needs import REMEDIES, Need, need_of
 
 CLUSTER = "tests/cluster/"
 
@@ -28,3 +31,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)
+
+
+def _skips(config: pytest.Config) -> list[str]:
+    """The reasons of the tests that were skipped, one entry per test."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    reports = reporter.stats.get("skipped", []) if reporter else []
+    reasons = [report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr for report in reports]
+    return [str(reason).removeprefix("Skipped: ") for reason in reasons]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the run when a test skipped for a reason that `tests/needs.py` does not list."""
+    if session.exitstatus == pytest.ExitCode.OK and any(need_of(reason) is None for reason in _skips(session.config)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Prints how many tests passed, failed and were skipped, why they were skipped, and how to run the skipped ones."""
+    counts = {kind: len(terminalreporter.stats.get(kind, [])) for kind in ("passed", "failed", "error", "skipped")}
+    needs = Counter(need_of(reason) or f"reason not listed in tests/needs.py: {reason}" for reason in _skips(config))
+    why = f" ({', '.join(f'{need}: {count}' for need, count in needs.most_common())})" if needs else ""
+    terminalreporter.section("summary")
+    for need in needs:
+        terminalreporter.write_line(f"{need}: {REMEDIES[need]}" if isinstance(need, Need) else f"ERROR: {need}")
+    passed, failed, errors, skipped = counts.values()
+    terminalreporter.write_line(f"{passed} passed, {failed} failed, {errors} errors, {skipped} skipped{why}")

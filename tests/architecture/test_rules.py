@@ -19,8 +19,10 @@ SOURCES = sorted(path for package in PACKAGES for path in (REPO / package).rglob
 
 
 def _tracked() -> list[Path]:
+    """The files of the project; without git, all files but those of hidden folders and caches."""
     if not (REPO / ".git").exists():
-        pytest.skip("not a git checkout: which files belong to the project is not known")
+        found = (path for path in REPO.rglob("*") if path.is_file())
+        return [path for path in found if not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(REPO).parts)]
     names = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, check=True).stdout.decode().split("\0")
     return [REPO / name for name in names if name and (REPO / name).is_file()]
 
@@ -175,7 +177,6 @@ def test_lock_files_pin_by_hash_and_name_no_index() -> None:
 
 
 def test_the_wheel_holds_the_import_packages_and_nothing_else(tmp_path: Path) -> None:
-    uv = Path(sys.executable).with_name("uv")
     copy = tmp_path / "source"
     copy.mkdir()
     for path in _tracked():
@@ -184,12 +185,6 @@ def test_the_wheel_holds_the_import_packages_and_nothing_else(tmp_path: Path) ->
         (copy / relative).write_bytes(path.read_bytes())
     build = "from setuptools.build_meta import build_wheel; import sys; build_wheel(sys.argv[1])"
     ran = subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=copy, capture_output=True, text=True, check=False)
-    if "No module named 'setuptools'" in ran.stderr:
-        if not uv.exists():
-            pytest.skip("neither setuptools nor uv is installed here: no wheel can be built")
-        ran = subprocess.run([uv, "build", "--wheel", "-q", "-o", tmp_path, copy], capture_output=True, text=True, check=False)
-        if ran.returncode != 0 and re.search(r"(?i)network|connect|dns|resolve|fetch", ran.stderr):
-            pytest.skip("setuptools is not installed and cannot be fetched: no wheel can be built")
     assert ran.returncode == 0, ran.stderr[-2000:]
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

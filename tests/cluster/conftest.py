@@ -5,6 +5,7 @@ skipped; in CI they fail."""
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.cluster.corner import Corner
 from tests.cluster.rig import build, real
 from tests.cluster.rig.build import CRDS, KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError
 from tests.cluster.rig.cluster import Rig
+from tests.needs import Need, lacks
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "rig": PLANE + VOLCANO,
@@ -48,19 +50,18 @@ REASON = pytest.StashKey[str]()
 
 
 def _require(request: pytest.FixtureRequest) -> None:
-    """Skips, or fails in CI, where the rig of the requested fixture cannot be."""
+    """Skips where this machine cannot run the rig of the requested fixture. Fails where a part of the rig does not build."""
     fixture = request.fixturename or ""
-    reasons = [f"not built: {part.name}" for part in build.missing(NEEDS[fixture])]
-    if reasons:
-        reasons = [request.config.stash.get(REASON, "; ".join(reasons))]
+    absent = ", ".join(part.name for part in build.missing(NEEDS[fixture]))
+    if absent and shutil.which("go") is None:
+        lacks(Need.GO, "the test cluster is not built")
+    if absent:
+        pytest.fail(request.config.stash.get(REASON, f"parts of the test cluster are not built: {absent}"))
     if "kubelet" in NEEDS[fixture]:
-        reasons += real.obstacles()
-    if not reasons:
-        return
-    why = f"no cluster for tests here: {'; '.join(reasons)}"
-    if os.environ.get("CI") == "true":
-        pytest.fail(why)
-    pytest.skip(why)
+        if os.geteuid() != 0:
+            lacks(Need.ROOT, "real nodes need it")
+        if obstacles := real.obstacles():
+            lacks(Need.CONTAINERD, "; ".join(obstacles))
 
 
 def _folder(factory: pytest.TempPathFactory) -> Path:

@@ -26,6 +26,7 @@ from contracts.errors import Conflict, Fenced, Permanent, Retryable
 from contracts.fakes import MemoryLedger
 from contracts.ports import Ledger
 from flows.ledger.sql import SqlLedger
+from tests.needs import Need, lacks
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 Open = Callable[[], Ledger]
@@ -51,7 +52,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an own server on a unix socket; skipped where Postgres is not installed."""
     binaries = _postgres_binaries()
     if binaries is None:
-        pytest.skip("Postgres is not installed here; the ledger's contract runs over it where it is (apt-get install postgresql)")
+        lacks(Need.POSTGRES, "the ledger's contract runs over SQLite only")
     folder = Path(subprocess.run(["mktemp", "-d", "/tmp/rt-pg-XXXXXX"], capture_output=True, text=True, check=True).stdout.strip())
     account = _unprivileged()
     if account:

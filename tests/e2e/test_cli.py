@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import shared_data
+
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = Path(os.environ.get("RATCHET_SHARED", ROOT / ".." / "shared")).resolve()
-GSM8K = SHARED / "data" / "gsm8k_traces"
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +35,7 @@ def ratchet(tmp_path: Path):
 
 @pytest.fixture
 def gsm8k() -> Path:
-    if not GSM8K.exists():
-        assert not os.environ.get("CI"), f"{GSM8K} must be there in CI"
-        pytest.skip(f"the GSM8K traces are not at {GSM8K}; set RATCHET_SHARED")
-    return GSM8K
+    return shared_data("gsm8k_traces")
 
 
 def loop_file(path: Path, source: str, **more: str) -> Path:

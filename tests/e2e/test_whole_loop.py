@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.test_cli import GSM8K, ROOT
+from tests.e2e.test_cli import ROOT
+from tests.needs import shared_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -71,15 +72,13 @@ def test_the_demo_promotes_the_better_model_and_stops_the_worse_one(tmp_path: Pa
 
 @pytest.mark.timeout(1200)  # minutes of training and answering, more on a busy machine
 def test_real_traces_of_a_subject_too_hard_are_held_by_the_gate(tmp_path: Path) -> None:
-    if not GSM8K.exists():
-        assert not os.environ.get("CI"), f"{GSM8K} must be there in CI"
-        pytest.skip(f"the GSM8K traces are not at {GSM8K}; set RATCHET_SHARED")
+    traces = shared_data("gsm8k_traces")
     home, loop = tmp_path / "home", tmp_path / "gsm8k.toml"
     text = (ROOT / "loops" / "gsm8k.toml").read_text()
-    loop.write_text(text.replace("../../shared/data/gsm8k_traces", str(GSM8K)))
+    loop.write_text(text.replace("../../shared/data/gsm8k_traces", str(traces)))
     try:
         subprocess.run(
-            [sys.executable, "-m", "flows.demo.gsm8k", str(GSM8K), str(home / "base")], check=True, cwd=ROOT, capture_output=True
+            [sys.executable, "-m", "flows.demo.gsm8k", str(traces), str(home / "base")], check=True, cwd=ROOT, capture_output=True
         )
         run(home, "adopt", str(loop), str(home / "base"), "--by", "ada")
         ended = json.loads(run(home, "run", str(loop), "--json").stdout)

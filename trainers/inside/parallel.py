@@ -20,6 +20,8 @@ from contracts.errors import Permanent
 
 PARENT = "RATCHET_PARENT"
 """Variable with the number of the process that started this one."""
+LOOPBACK = "127.0.0.1"
+"""Where the processes of a run on one machine meet. A number, because not every machine resolves a name."""
 
 
 def rank() -> int:
@@ -73,8 +75,8 @@ def command(module: str, grace: float) -> list[str]:
 
 
 def _meeting(machines: int) -> list[str]:
-    if machines == 1:
-        return ["--standalone", "--nnodes", "1"]
+    if machines == 1:  # torchrun's own --standalone needs a machine that resolves "localhost"; a bare container may not
+        return ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{LOOPBACK}:0", "--local-addr", LOOPBACK]
     missing = [name for name in ("RATCHET_NODE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise Permanent(f"{machines} nodes, but {', '.join(missing)} is not set; the executor sets it on every node of the job")

@@ -22,7 +22,7 @@ from tests.cluster.rig.certificates import Authority, write_kubeconfig
 from tests.cluster.rig.plane import CONTROLLERS, INSTANCES
 from tests.cluster.rig.processes import Processes
 from tests.cluster.rig.site import PORTS, Site, name_of
-from tests.half_dead import can_be_half_dead, half_dead
+from tests.half_dead import half_dead
 
 
 def test_two_folders_share_no_name_port_or_network(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -45,7 +45,6 @@ def test_name_follows_the_folder_alone(tmp_path: Path) -> None:
     assert name_of(tmp_path) == name_of(Path(str(tmp_path)))
 
 
-@can_be_half_dead
 def test_a_process_is_gone_only_when_its_last_thread_is(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

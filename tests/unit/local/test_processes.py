@@ -9,10 +9,9 @@ from pathlib import Path
 import psutil
 
 from local.processes import alive, own_record, recorded
-from tests.half_dead import can_be_half_dead, half_dead
+from tests.half_dead import half_dead
 
 
-@can_be_half_dead
 def test_a_process_runs_until_its_last_thread_has_ended() -> None:
     child = subprocess.Popen(half_dead(0))
     identity, limit = recorded(own_record(child.pid)), time.monotonic() + 30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from contracts.files import FolderArtifacts
 from contracts.loop import Loop
 from materializer.datasets import LakeDatasets
 from rewards.panel import build_panel
+from tests.needs import shared_data
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -50,9 +50,4 @@ def make_datasets(folder: Path, loop: Loop | None = None) -> LakeDatasets:
 @pytest.fixture(scope="session")
 def traces() -> Path:
     """The shared GSM8K traces."""
-    path = Path(os.environ.get("RATCHET_SHARED", "../shared")) / "data" / "gsm8k_traces"
-    if not path.exists():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{path} is absent")
-        pytest.skip(f"{path} is absent: set RATCHET_SHARED")
-    return path
+    return shared_data("gsm8k_traces")

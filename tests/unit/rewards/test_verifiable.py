@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,8 +11,7 @@ from hypothesis import strategies as st
 
 from contracts.errors import ConfigError
 from rewards.verifiable import ExactMatch, FinalNumber
-
-SHARED = Path(os.environ.get("RATCHET_SHARED", "../shared")) / "data" / "gsm8k_traces"
+from tests.needs import shared_data
 
 
 def _score(scorer: ExactMatch | FinalNumber, answer: str, reference: str | None) -> float | None:
@@ -35,11 +32,7 @@ def test_a_worked_correction_counts_by_its_own_result() -> None:
 
 @pytest.mark.shared
 def test_final_number_agrees_with_every_published_label() -> None:
-    path = SHARED / "golden.jsonl.gz"
-    if not path.exists():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{path} is absent")
-        pytest.skip(f"{path} is absent: set RATCHET_SHARED")
+    path = shared_data("gsm8k_traces", "golden.jsonl.gz")
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     samples = [{"answer": row["record"]["response"], "reference": row["record"]["reference"]} for row in rows]

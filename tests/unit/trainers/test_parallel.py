@@ -128,7 +128,8 @@ def test_one_node_finds_its_own_meeting_point(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RATCHET_PROCESSES", "4")
     argv = parallel.command("some.module", 118.0)
     assert argv[3:] == [
-        "--nproc-per-node", "4", "--max-restarts", "0", "--shutdown-timeout", "118", "--standalone", "--nnodes", "1", "-m", "some.module",
+        "--nproc-per-node", "4", "--max-restarts", "0", "--shutdown-timeout", "118",
+        "--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", "some.module",
     ]  # fmt: skip
 
 

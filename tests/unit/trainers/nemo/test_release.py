@@ -19,6 +19,7 @@ import yaml
 from contracts.loop import RewardSettings
 from contracts.training import Method, TrainingPlan
 from rewards.panel import build_panel
+from tests.needs import Need, lacks
 from tests.unit.trainers.nemo import variants
 from tests.unit.trainers.nemo.test_reward import CASES, padded
 from trainers.code import code_digest
@@ -31,16 +32,13 @@ from trainers.recipes import GRPORecipe, complete
 ROOTS = [Path(root) for root in os.environ.get("RATCHET_NEMO_RL", "").split(":") if root]
 PYTHON = os.environ.get("RATCHET_NEMO_PYTHON", "")
 HERE = Path(__file__).resolve()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (ROOTS and PYTHON), reason="set RATCHET_NEMO_RL and RATCHET_NEMO_PYTHON (docs/nemo_rl.md) to run the release's code"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=ROOTS or [Path()], ids=lambda root: root.name or "none")
 def root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    if not (ROOTS and PYTHON):
+        lacks(Need.NEMO_RL, "RATCHET_NEMO_RL and RATCHET_NEMO_PYTHON are not set")
     monkeypatch.setenv("RATCHET_NEMO_RL", str(request.param))
     return Path(request.param)
 

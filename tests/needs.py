@@ -1,0 +1,75 @@
+"""The external programs, rights and data that some tests need, and how a test skips when one of them is missing.
+
+A skip always starts with the text of one `Need`. `tests/conftest.py` counts the skips by need, prints the command that installs the
+missing part, and fails the run when a test skips for any other reason.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+
+class Need(StrEnum):
+    """Something a test needs that a bare machine lacks. The value is the first part of the reason for skipping."""
+
+    GO = "no Go"
+    ROOT = "no root"
+    CONTAINERD = "no containerd"
+    POSTGRES = "no Postgres"
+    CHROMIUM = "no Chromium"
+    GPU = "no GPU"
+    NEMO_RL = "no NeMo RL release"
+    SHARED = "no RATCHET_SHARED"
+
+
+REMEDIES = {
+    Need.GO: "apt-get install golang, or Go's own archive: the test cluster is built from Go modules",
+    Need.ROOT: "run as root: real nodes mount file systems and create network namespaces",
+    Need.CONTAINERD: "apt-get install containerd runc containernetworking-plugins iproute2",
+    Need.POSTGRES: "apt-get install postgresql",
+    Need.CHROMIUM: "apt-get install chromium",
+    Need.GPU: "run on a machine with an NVIDIA GPU",
+    Need.NEMO_RL: "docs/nemo_rl.md says how to provide a NeMo RL release",
+    Need.SHARED: "set RATCHET_SHARED to the folder that contains data/gsm8k_traces",
+}
+"""How to provide each need."""
+
+NOT_IN_CI = (Need.GPU, Need.NEMO_RL)
+"""Needs that CI may lack. A test that lacks any other need fails in CI."""
+
+
+def in_ci() -> bool:
+    """Whether the tests run in CI (`CI=true`)."""
+    return os.environ.get("CI") == "true"
+
+
+def lacks(need: Need, detail: str = "") -> NoReturn:
+    """Skips the running test because `need` is missing; fails it in CI where CI must provide the need.
+
+    Args:
+        need: The missing need.
+        detail: What exactly is missing, for the reason.
+    """
+    reason = f"{need}: {detail}" if detail else str(need)
+    if in_ci() and need not in NOT_IN_CI:
+        pytest.fail(f"CI must run this test: {reason}")
+    pytest.skip(reason)
+
+
+def need_of(reason: str) -> Need | None:
+    """Returns the need that a reason for skipping names, or None where it names none."""
+    return next((need for need in Need if reason == need or reason.startswith(f"{need}: ")), None)
+
+
+def shared_data(*parts: str) -> Path:
+    """Returns a path below the shared data folder (`RATCHET_SHARED`, default `../shared`); skips the test where it is absent."""
+    folder = Path(os.environ.get("RATCHET_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    path = folder.resolve().joinpath("data", *parts)
+    if not path.exists():
+        lacks(Need.SHARED, f"{'/'.join(parts)} is not in the shared data folder")
+    return path
