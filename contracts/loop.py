@@ -68,7 +68,7 @@ class GovernanceSettings(Frozen):
 
 
 class RewardSettings(Frozen):
-    """Settings of one scorer."""
+    """Settings of one reward scorer."""
 
     name: str
     """Entry point name of an installed reward (group `ratchet.rewards`)."""
