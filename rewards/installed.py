@@ -24,7 +24,7 @@ def load(name: str) -> tuple[type[Any], EntryPoint]:
     if not found:
         installed = sorted({entry.name for entry in entry_points(group=GROUP)})
         raise ConfigError(
-            f"no reward {name!r} is installed{nearest(name, installed)}; installed: {', '.join(installed) or 'none (is ratchet itself installed?)'}"
+            f"no reward {name!r} is installed{nearest(name, installed)}; installed: {', '.join(installed) or 'none; reinstall ratchet'}"
         )
     if len({entry.value for entry in found}) > 1:
         offers = ", ".join(f"{_distribution(entry)[0]} ({entry.value})" for entry in found)
@@ -46,7 +46,7 @@ def identify(kind: type[Any], entry: EntryPoint) -> tuple[str, str, Digest]:
     """
     source = inspect.getsourcefile(kind)
     if source is None:
-        raise ConfigError(f"reward {entry.name!r}: the source of {kind.__module__} is not available, so its version cannot be pinned; install it with its source")
+        raise ConfigError(f"reward {entry.name!r}: cannot pin its version without the source of {kind.__module__}; install the source")
     return *_distribution(entry), _code(Path(source).resolve())
 
 
