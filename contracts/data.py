@@ -197,11 +197,11 @@ class ProbeReport(Frozen):
     group_coverage: float | None
     """Share of probed prompts with mixed rewards. GRPO can learn only from these prompts."""
     best_of_k: float | None
-    """Mean of the best reward per prompt. It is the upper limit for GRPO gains from sharpening the policy."""
+    """Mean of the best reward per prompt. GRPO cannot exceed it by sharpening the policy alone."""
     usual_reward: float | None = None
     """Mean over prompts of the reward of the most frequent answer. It approximates the quality that users get without random sampling.
     It uses only prompts whose reference is independent of the model's answer (kinds `reference` and `logged`) if there are enough of
-    them. Otherwise it uses all prompts. Corrections select the hardest prompts, because users correct wrong answers."""
+    them, otherwise all prompts. Corrections are not independent: users correct wrong answers and thereby select the hardest prompts."""
     usual_error: float | None = None
     """Standard error of `usual_reward` over prompts. With few samples, the most frequent one may not be the model's usual answer."""
 

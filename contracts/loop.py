@@ -205,7 +205,7 @@ class RolloutSettings(Frozen):
     error_margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Maximum increase of the error share."""
     latency_ratio: Annotated[float, Field(gt=1)] = 1.5
-    """Maximum latency ratio, candidate to champion. The rollout stops if both the median and the 95th percentile exceed it."""
+    """Maximum latency ratio, candidate to champion. The candidate is rolled back if both the median and the 95th percentile exceed it."""
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Probability of a false rollback, over all metrics, evaluations and steps."""
     beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.05

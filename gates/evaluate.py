@@ -89,7 +89,7 @@ class PairedEvaluator:
         labels = [Label(None, None, {}, 0)] * len(answers)
         for i, label in zip(known, self._rewards.label_unseen(samples), strict=True):
             labels[i] = label
-        # Score an answer again if a scorer abstained: it may have been unavailable temporarily, and the prompt would be lost.
+        # Retry once if a scorer abstained: it may have been unavailable temporarily, and the prompt would not be comparable.
         again = [(i, sample) for i, sample in zip(known, samples, strict=True) if None in labels[i].parts.values()]
         for (i, _), label in zip(again, self._rewards.label_unseen([sample for _, sample in again]), strict=True):
             labels[i] = min(labels[i], label, key=lambda one: list(one.parts.values()).count(None))
