@@ -1,5 +1,4 @@
-"""The vocabulary of Ratchet: every type that crosses a boundary between rooms, and the ports.
+"""Shared types and ports of Ratchet: every type that crosses a package boundary is defined here.
 
-Imports pydantic and the standard library only, and no other room. A training job, the service and a test all
-read the same words here.
+This package imports only pydantic and the standard library. The service, the training jobs and the tests use the same types.
 """

@@ -1,5 +1,7 @@
-"""The hash chain of a ledger stream: each row's hash covers the row and the hash before it, so that no row can be
-changed, dropped or put in later without every later hash changing."""
+"""Hash chain of a ledger stream.
+
+The hash of each row covers the row and the previous hash. Changing, removing or inserting a row changes every later hash.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ def _hash(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: D
 
 
 def seal(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: Digest) -> Entry:
-    """A row with its place and its hash."""
+    """Return the ledger entry for `row` at position `seq`, with its hash.
+
+    `previous` is the hash of the preceding entry, or `GENESIS` for the first one. `epoch` is the lease epoch of the writer.
+    """
     return Entry(
         stream=stream,
         seq=seq,
@@ -34,10 +39,13 @@ def seal(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: Di
 
 
 def verify(entries: Sequence[Entry]) -> None:
-    """Permanent if the entries of one stream, from row 1, are not the unbroken chain that was written."""
+    """Check the hash chain of one stream. `entries` must start at row 1.
+
+    Raises `Permanent` at the first entry whose sequence number, previous hash or own hash does not match.
+    """
     previous = GENESIS
     for seq, entry in enumerate(entries, 1):
         row = Row(kind=entry.kind, key=entry.key, data=entry.data)
         if entry.seq != seq or entry.previous != previous or entry.hash != _hash(entry.stream, seq, row, entry.at, entry.epoch, previous):
-            raise Permanent(f"the ledger was changed: row {seq} of {entry.stream} does not follow from the rows before; restore a backup")
+            raise Permanent(f"the ledger was changed: row {seq} of {entry.stream} does not match the hash chain; restore a backup")
         previous = entry.hash

@@ -1,6 +1,6 @@
-"""The loop file's section on a Kubernetes cluster: where a line's training jobs run as gangs, and what they may cost.
+"""Settings of the loop file's `cluster` section: where training jobs run as gangs of pods, and their cost limits.
 
-Data only. What becomes of it is k8s/'s business; without the section, jobs run on this machine.
+This module defines data only; k8s/ implements the behaviour. Without this section, jobs run on the local machine.
 """
 
 from __future__ import annotations
@@ -17,98 +17,107 @@ Money = Annotated[float, Field(gt=0)]
 
 
 class BucketSettings(Frozen):
-    """An S3 bucket as the place where run folders and checkpoints lie. Credentials are found as the AWS SDK finds them: here, in the
-    service's environment; in pods, from `cluster.secrets` or a role of the service account `ratchet-job`."""
+    """An S3 bucket that stores run folders and checkpoints.
+
+    Credentials follow the AWS SDK's lookup order. The service reads them from its environment. Pods read them from `cluster.secrets`
+    or from a role of the service account `ratchet-job`.
+    """
 
     url: Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*$")]
-    """s3://bucket/prefix. A prefix belongs to one installation."""
+    """Bucket and prefix, as s3://bucket/prefix. Each prefix must be used by one installation only."""
     endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")] | None = None
-    """URL of an S3 service that is not Amazon's."""
+    """URL of an S3-compatible service. None selects Amazon S3."""
     region: str | None = None
-    """Of the bucket; none: as the SDK finds it, which in a pod is nowhere."""
+    """Region of the bucket. None leaves the lookup to the AWS SDK, which usually finds no region in a pod."""
     cidrs: tuple[str, ...] = ("0.0.0.0/0",)
-    """Addresses that pods may reach on the endpoint's port: the bucket's, and those of whoever gives them rights to it. All but link-local
-    ones, where nothing is said: name a VPC endpoint's, for example."""
+    """Address ranges (CIDR) that pods may reach on the endpoint's port. They must include the bucket and the service that issues
+    credentials for it. The default allows every address except link-local ones. Restrict it to a VPC endpoint, for example."""
     disk: Annotated[str, Field(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$")] | None = None
-    """Of each pod: what it asks of its node's own disks for the start model, data, the steps that are kept and the trained model. None:
-    nothing is asked for, and a pod that fills its node is evicted."""
+    """Local disk space that each pod requests, as a Kubernetes quantity. It must hold the start model, the data, the retained
+    checkpoints and the trained model. With None, a pod requests no disk space and is evicted if it fills the node's disk."""
 
     @property
     def port(self) -> int:
-        """On which the bucket answers."""
+        """TCP port of the S3 endpoint: the explicit port, otherwise 80 for http and 443 for https."""
         scheme, _, place = (self.endpoint or "https://s3").partition("://")
         return int(place.rpartition(":")[2]) if ":" in place else {"http": 80, "https": 443}[scheme]
 
 
 class VolumeSettings(Frozen):
-    """What the service and its jobs both see: run folders and checkpoints lie on it."""
+    """Storage for run folders and checkpoints, accessible to the service and to its jobs."""
 
     mount: str
-    """Absolute path, here and in the pods; RATCHET_HOME lies on it. Of RATCHET_HOME, a job sees its own plan's folder and the artifacts."""
+    """Absolute path of the mount, both in the service and in the pods. RATCHET_HOME must be on it. A job can access only its own
+    plan's folder and the artifacts below RATCHET_HOME."""
     claim: str | None = None
-    """A PersistentVolumeClaim that many nodes may write (FSx for Lustre, Managed Lustre, Filestore, NFS)."""
+    """Name of a ReadWriteMany PersistentVolumeClaim (FSx for Lustre, Managed Lustre, Filestore, NFS)."""
     host_path: bool = False
-    """The nodes have the path themselves: one machine with a cluster on it, or a file system that every node mounts."""
+    """Whether the nodes already provide the path: a single-machine cluster, or a file system that every node mounts."""
     bucket: BucketSettings | None = None
-    """No shared file system: `mount` is a disk of each pod's own, and what lies on it travels through a bucket."""
+    """Bucket for installations without a shared file system. `mount` is then a local disk of each pod, and files are transferred
+    through the bucket."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> VolumeSettings:
         if [self.claim is not None, self.host_path, self.bucket is not None].count(True) != 1:
-            raise ValueError("name one of: a claim, host_path = true, a bucket")
+            raise ValueError("set exactly one of: claim, host_path = true, bucket")
         if not self.mount.startswith("/"):
             raise ValueError(f"mount {self.mount!r} is not an absolute path")
         return self
 
 
 class PoolSettings(Frozen):
-    """Who brings the nodes."""
+    """How nodes are provisioned for a gang."""
 
     kind: Literal["none", "static", "dynamic"] = "none"
-    """none: nodes are there, or somebody else's business. static: a Karpenter pool per gang, sized by us (needs Karpenter's feature gate
-    StaticCapacity). dynamic: a Karpenter pool that grows with pods that do not fit."""
+    """none: nodes exist already or are provisioned by another system. static: one Karpenter pool per gang with a fixed size (requires
+    Karpenter's feature gate StaticCapacity). dynamic: a Karpenter pool that grows when pods do not fit."""
     capacity: Literal["spot", "on-demand"] = "spot"
-    """What is asked for, and what it is priced as."""
+    """Capacity type to request. It also selects the price for the cost meter."""
     zone: str | None = None
-    """All nodes of a gang in one zone: traffic between zones is slow and is billed."""
+    """Zone for all nodes of a gang. Traffic between zones is slow and is billed."""
     max_nodes: Annotated[int, Field(gt=0)] = 8
-    """The pool's limit."""
+    """Maximum number of nodes in the pool."""
 
 
 class ClusterSettings(Frozen):
-    """Training jobs as gangs of pods, all of them or none."""
+    """Settings for training jobs that run as gangs: all pods of a gang start together or none does."""
 
     context: str | None = None
-    """Context of the kubeconfig; none: the current one, or the service account of the pod that we run in."""
+    """Context of the kubeconfig. None selects the current context, or the pod's service account if the service runs in a pod."""
     namespace: Label = "ratchet"
+    """Namespace of the jobs."""
     queue: Label = "ratchet"
-    """Volcano queue."""
+    """Volcano queue of the jobs."""
     profile: str = "generic-gpu"
-    """Short name of a machine profile (k8s/profiles), or a path to one of your own, relative to the loop file."""
+    """Name of a machine profile in k8s/profiles, or the path of a custom profile relative to the loop file."""
     image: str
-    """Holds Python, this version of Ratchet and its `train` extra."""
+    """Container image with Python, this version of Ratchet and its `train` extra."""
     nemo_image: str | None = None
-    """NeMo RL's image with this version of Ratchet in it; needed where training.grpo_on is nemo-rl."""
+    """NeMo RL container image that also contains this version of Ratchet. Required if training.grpo_on is nemo-rl."""
     python: str = "python3"
-    """The interpreter in the image."""
+    """Python interpreter in the image."""
     volume: VolumeSettings
+    """Storage for run folders and checkpoints."""
     secrets: dict[str, str] = Field(default_factory=dict)
-    """Environment variable of the job -> `secret/key` in the namespace. Never a value."""
+    """Environment variable of the job -> `secret/key` of a Secret in the namespace. Secret values are not allowed here."""
     pool: PoolSettings = PoolSettings()
+    """How nodes are provisioned."""
     half_alive: Seconds = 60.0
-    """No gang is partly alive, and no paid node stands idle for a gang that cannot start, for longer than this."""
+    """Maximum seconds that a gang may be partly alive, or that nodes may stay idle for a gang that cannot start."""
     pending: Seconds = 3600.0
-    """A gang that has not started after so long, or is not whole again, is given up: its incarnation counts as lost."""
+    """Timeout in seconds for a gang to start, or to run completely again after a restart. After it, the incarnation counts as lost."""
     failure_margin: Annotated[int, Field(ge=0)] = 3
-    """Restarts beyond training.max_restarts that Volcano may make while our service is away."""
+    """Number of restarts beyond training.max_restarts that Volcano may make while the service is down."""
     cap_run: Money | None = None
-    """Most that one attempt may cost, in the price table's currency; it is stopped with a checkpoint when its meter reaches this."""
+    """Maximum cost of one attempt, in the price table's currency. The attempt saves a checkpoint and stops when its measured cost
+    reaches the limit. None: no limit."""
     cap_month: Money | None = None
-    """Most that the line's attempts may cost in a calendar month (UTC)."""
+    """Maximum cost of all attempts of the line per calendar month (UTC), in the price table's currency. None: no limit."""
 
     @model_validator(mode="after")
     def _references_only(self) -> ClusterSettings:
         for variable, reference in self.secrets.items():
             if reference.count("/") != 1 or not all(reference.split("/")):
-                raise ValueError(f"secrets.{variable} is not of the form secret/key; name a Secret of the namespace, never a value")
+                raise ValueError(f"secrets.{variable} is not of the form secret/key; reference a Secret in the namespace, never a value")
         return self

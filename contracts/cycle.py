@@ -1,4 +1,4 @@
-"""The states of a cycle, its steps, and the rows that a ledger keeps of it."""
+"""States and steps of a cycle, and the ledger rows that record them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contracts.model import Frozen
 
 
 class State(StrEnum):
-    """Where a cycle is. The last ten are ends."""
+    """State of a cycle. The last ten states are final."""
 
     OPENED = "opened"
     SNAPSHOT = "snapshot"
@@ -41,10 +41,11 @@ class State(StrEnum):
 
 
 ENDS = frozenset(list(State)[list(State).index(State.PROMOTED) :])
+"""Final states of a cycle."""
 
 
 class Step(StrEnum):
-    """What a cycle does, in order. Each is one `intended` row and one `done` row; training has a pair per incarnation."""
+    """Steps of a cycle, in order. Each step writes one `intended` row and one `done` row; training writes one pair per incarnation."""
 
     FREEZE = "freeze"
     PROBE = "probe"
@@ -59,53 +60,54 @@ class Step(StrEnum):
 
 
 class ApprovalKind(StrEnum):
-    """What a person is asked."""
+    """Subject of a request for approval."""
 
     TRAINING = "training"
     ROLLOUT = "rollout"
 
 
 class Identity(StrEnum):
-    """How sure we are of who answered."""
+    """How the identity of the approver was established."""
 
     CLAIMED = "claimed"
-    """Typed into a form."""
+    """The approver typed a name into a form; it was not verified."""
     AUTHENTICATED = "authenticated"
+    """The identity was verified."""
     AUTO = "auto"
-    """The loop file says that nobody is asked."""
+    """The loop file configures automatic approval."""
 
 
 class Answer(Frozen):
-    """One answer to a request for approval."""
+    """Answer to a request for approval."""
 
     approve: bool
     actor: str
     identity: Identity
     via: str
-    """cli | prefect | link | loop-file"""
+    """Channel of the answer: cli | prefect | link | loop-file."""
     note: str = ""
 
 
 class Entry(Frozen):
-    """One row of the ledger. `hash` covers stream, seq, kind, key, data, at, epoch and the previous hash."""
+    """A row of the ledger. `hash` covers stream, seq, kind, key, data, at, epoch and the previous hash."""
 
     stream: str
     seq: int
-    """1, 2, 3, … within the stream"""
+    """Position within the stream, starting at 1."""
     kind: str
     """opened | intended | done | noted | asked | answered | ended | adopted | champion | …"""
     key: str
-    """The step or effect that the row belongs to; empty where the kind says all."""
+    """Step or effect that the row belongs to. Empty if the kind is sufficient."""
     data: dict[str, Any]
     at: datetime
     epoch: int
-    """Lease epoch of the writer; 0 where the stream needs no lease."""
+    """Lease epoch of the writer. 0 if the stream needs no lease."""
     previous: Digest
     hash: Digest
 
 
 class Row(Frozen):
-    """A row to be appended."""
+    """A row to append to a stream."""
 
     kind: str
     key: str = ""
@@ -113,7 +115,10 @@ class Row(Frozen):
 
 
 class Append(Frozen):
-    """Rows for one stream, valid only if it still ends at `after`: compare-and-set."""
+    """Rows to append to one stream with compare-and-set.
+
+    The append is valid only if `after` is still the last sequence number of the stream.
+    """
 
     stream: str
     after: int
@@ -121,7 +126,7 @@ class Append(Frozen):
 
 
 class Lease(Frozen):
-    """The right to write a line's streams until `expires`. A later holder has a higher epoch."""
+    """Exclusive right to write the streams of a line until `expires`. Each later acquisition has a higher epoch."""
 
     name: str
     holder: str

@@ -1,6 +1,6 @@
-"""What the lake hands out: batches in, counts, snapshots, holdout editions, probes, training sets.
+"""Control objects of the data pipeline: batches, counts, snapshots, holdout editions, probe reports and training sets.
 
-Control objects only; the rows they stand for lie in Parquet artifacts whose schemas are in contracts/records.py.
+The rows themselves are stored in Parquet artifacts. Their schemas are in contracts/records.py.
 """
 
 from __future__ import annotations
@@ -19,51 +19,52 @@ from contracts.records import Tier
 
 @dataclass(frozen=True)
 class Label:
-    """What a panel says about one sample."""
+    """Reward that a scorer set assigns to one sample, with its origin."""
 
     reward: float | None
-    """In [0, 1]; None where every scorer abstained."""
+    """Reward in [0, 1]. None if every scorer abstained."""
     tier: Tier | None
-    """The tier that decided."""
+    """Tier that determined the reward. None if every scorer abstained."""
     parts: Mapping[str, float | None]
-    """scorer -> score, None for an abstention."""
+    """Scorer name -> score. None marks an abstention."""
     votes: int
-    """Ratings behind the sample."""
+    """Number of user ratings of the sample."""
     deciding: frozenset[str] = frozenset()
-    """The scorers that spoke in the tier that decided."""
+    """Names of the scorers in `tier` that gave a score."""
 
     @property
     def parts_json(self) -> str:
+        """Return `parts` as canonical JSON text."""
         return canonical(dict(self.parts)).decode()
 
 
 @dataclass(frozen=True)
 class RawBatch:
-    """One unit of ingest as a source delivers it: a file, or a spooled request."""
+    """Unit of ingest as a source delivers it: a file or a spooled request."""
 
     source: str
     """Name of the source in the loop file."""
     format: str
-    """otlp-json | otlp-proto | jsonl: which decoder reads it."""
+    """Decoder to use: otlp-json | otlp-proto | jsonl."""
     digest: Digest
-    """Of its bytes as delivered."""
+    """Digest of the bytes as delivered."""
     origin: str
-    """Where it lies, for messages."""
+    """Location of the batch, for messages."""
     open: Callable[[], BinaryIO]
-    """Opens the bytes (decompressed where the name ends in .gz)."""
+    """Opens a binary stream of the content. A file whose name ends in .gz is decompressed."""
 
 
 class Counts(Frozen):
-    """read = kept + duplicate + skipped + quarantined, always."""
+    """Record counts of an ingest. Invariant: read = kept + duplicate + skipped + quarantined."""
 
     read: int = 0
     kept: int = 0
     duplicate: int = 0
     skipped: int = 0
-    """Well-formed records that are no model call."""
+    """Number of valid records that do not describe a model call."""
     quarantined: int = 0
     reasons: dict[str, int] = Field(default_factory=dict)
-    """Why, for skipped and quarantined ones."""
+    """Reason -> number of skipped or quarantined records."""
 
     def __add__(self, other: Counts) -> Counts:
         reasons = dict(self.reasons)
@@ -80,13 +81,15 @@ class Counts(Frozen):
 
     @property
     def adds_up(self) -> bool:
+        """Whether the invariant read = kept + duplicate + skipped + quarantined holds."""
         return self.read == self.kept + self.duplicate + self.skipped + self.quarantined
 
 
 class FeedbackCounts(Counts):
-    """The same law for feedback; `parked` counts those among `kept` whose trace is not known (yet)."""
+    """Record counts for feedback, with the same invariant."""
 
     parked: int = 0
+    """Number of kept records whose trace is not known yet."""
 
     def __add__(self, other: Counts) -> FeedbackCounts:
         parked = self.parked + (other.parked if isinstance(other, FeedbackCounts) else 0)
@@ -94,7 +97,7 @@ class FeedbackCounts(Counts):
 
 
 class IngestReport(Frozen):
-    """What one batch (or several) brought."""
+    """Record counts of one or several ingested batches."""
 
     traces: Counts = Counts()
     feedback: FeedbackCounts = FeedbackCounts()
@@ -103,7 +106,10 @@ class IngestReport(Frozen):
         return IngestReport(traces=self.traces + other.traces, feedback=self.feedback + other.feedback)
 
     def repeated(self) -> IngestReport:
-        """The same batch delivered again: whatever it brought is a duplicate now; skipped stays skipped."""
+        """Return the report for a second delivery of the same batch.
+
+        Every record counts as a duplicate, except the skipped ones.
+        """
         return IngestReport(traces=_again(self.traces), feedback=FeedbackCounts(**_again(self.feedback).model_dump(exclude={"parked"})))
 
 
@@ -112,146 +118,157 @@ def _again(counts: Counts) -> Counts:
 
 
 class Cursor(Frozen):
-    """Where the lake stands: what triggers compare."""
+    """State of the lake, which triggers compare."""
 
     traces: int
     feedback: int
     newest: datetime | None
-    """Ingest time of the newest commit, UTC."""
+    """Ingest time (UTC) of the newest commit. None for an empty lake."""
 
 
 class ScorerVersion(Frozen):
-    """Exactly which code scored."""
+    """Identity of a scorer: its code version, tier and weight."""
 
     name: str
     distribution: str
     version: str
     code: Digest
-    """Of the scorer's whole package (rewards/installed.py), so that a job can refuse a mismatch."""
+    """Digest of the scorer's whole package (rewards/installed.py). A job uses it to reject different code."""
     tier: Tier
     weight: float
 
 
 class HoldoutEdition(Frozen):
-    """A numbered, frozen set of prompts with references. Champion and candidate are always compared on one edition."""
+    """Numbered, frozen set of prompts with references.
+
+    The champion and the candidate are always compared on the same edition.
+    """
 
     line: str
     number: int
     prompts: Digest
-    """Parquet of records.PROMPTS."""
+    """Parquet artifact with the schema records.PROMPTS."""
     size: int
+    """Number of prompts."""
     golden: Digest | None
-    """Parquet of records.PROMPTS: the golden set, which only the gate sees."""
+    """Golden set, which only the gate uses: Parquet artifact with the schema records.PROMPTS. None: no golden set."""
     golden_size: int = 0
     normaliser: int
-    """Version of the prompt normaliser that the split hashes."""
+    """Version of the prompt normaliser used to hash prompts for the split."""
     fraction: float
+    """Share of prompts in the holdout, in (0, 1)."""
 
 
 class Snapshot(Frozen):
-    """What may be trained on, pinned; method-neutral."""
+    """Frozen set of samples and prompts for training, independent of the training method."""
 
     name: str
     as_of: datetime
-    """Traces and feedback ingested later touch the next snapshot only."""
+    """Ingest cutoff. Traces and feedback ingested later affect later snapshots only."""
     lake: dict[str, int | None]
-    """Iceberg snapshot id per table."""
+    """Table name -> Iceberg snapshot id."""
     samples: Digest
-    """Parquet of records.SAMPLES."""
+    """Parquet artifact with the schema records.SAMPLES."""
     prompts: Digest
-    """Parquet of records.PROMPTS: the training side's prompts."""
+    """Prompts of the training split: Parquet artifact with the schema records.PROMPTS."""
     scorers: tuple[ScorerVersion, ...]
     edition: int
-    """The holdout edition that was set apart before."""
+    """Number of the holdout edition that was excluded from the samples."""
     counts: dict[str, int]
-    """considered = governed_out (by reason, `out:<reason>`) + holdout + used; plus figures for explain."""
+    """Trace counts: `considered` = all `out:<reason>` + `holdout` + `used`. Also contains figures for `ratchet explain`."""
     content: Digest
-    """Over samples and prompts."""
+    """Digest over samples and prompts."""
 
 
 class ProbeReport(Frozen):
-    """The champion's own answers to N training prompts, k each."""
+    """Result of a probe: k answers of the champion to each of N training prompts."""
 
     name: str
     answers: Digest
-    """Parquet of records.SAMPLES, origin = probe."""
+    """Parquet artifact with the schema records.SAMPLES and origin = probe."""
     prompts: int
     samples_per_prompt: int
     answered: int
     scored: int
     failures: int
-    """Requests without an answer: abstention, never zero."""
+    """Number of requests without an answer. They are not scored and do not count as zero."""
     mean_reward: float | None
+    """Mean reward over all scored answers."""
     group_coverage: float | None
-    """Share of probed prompts whose rewards are mixed: what GRPO can learn from."""
+    """Share of probed prompts with mixed rewards. GRPO can learn only from these prompts."""
     best_of_k: float | None
-    """Mean of the best reward per prompt: the most that GRPO could gain by sharpening."""
+    """Mean of the best reward per prompt. GRPO cannot exceed it by sharpening the policy alone."""
     usual_reward: float | None = None
-    """Mean over prompts of the reward of the answer that came most often: about what users get, who see no draws at random.
-    From prompts whose reference says nothing of the model's answer (reference, logged) where there are enough of them, else from
-    all: users correct where the model was wrong, and so name its hardest prompts."""
+    """Mean over prompts of the reward of the most frequent answer. It approximates the quality that users get without random sampling.
+    It uses only prompts whose reference is independent of the model's answer (kinds `reference` and `logged`) if there are enough of
+    them, otherwise all prompts. Corrections are not independent: users correct wrong answers and thereby select the hardest prompts."""
     usual_error: float | None = None
-    """Standard error of `usual_reward`, over prompts: of a few draws the most frequent one is now and then not the model's usual one."""
+    """Standard error of `usual_reward` over prompts. With few samples, the most frequent one may not be the model's usual answer."""
 
 
 class TrainingSet(Frozen):
-    """Snapshot and probe joined: what a trainer reads, and the facts that the choice of method rests on."""
+    """Input of a trainer, built from a snapshot and a probe, with the facts for the choice of the training method."""
 
     name: str
     snapshot: Digest
-    """Snapshot.content"""
+    """Equal to Snapshot.content."""
     probe: Digest | None
-    """ProbeReport.answers"""
+    """Equal to ProbeReport.answers. None without a probe."""
     pairs: Digest
-    """Parquet of records.PAIRS."""
+    """Parquet artifact with the schema records.PAIRS."""
     prompts: Digest
-    """Parquet of records.PROMPTS: GRPO's, those with mixed rewards first; without a reference only where some scorer needs none."""
+    """Prompts for GRPO: Parquet artifact with the schema records.PROMPTS. Prompts with mixed rewards come first. Prompts without a
+    reference are included only if some scorer needs no reference."""
     demonstrations: Digest
-    """Parquet of records.DEMONSTRATIONS: what SFT imitates."""
+    """Demonstrations for SFT: Parquet artifact with the schema records.DEMONSTRATIONS."""
     facts: Facts
     content: Digest
 
 
 UNMEASURED_NOISE = 0.2
-"""Share of single ratings that is taken to be wrong where too few answers have both a rating and a verifiable score. A little careful on
-purpose: answers to one prompt tend to be right or wrong together. On the GSM8K traces, with 15 % of the ratings flipped, it weighs
-thumbs-up/down pairs 0.53 on average; their true worth is 0.50."""
+"""Assumed share of wrong ratings if too few answers have both a rating and a verifiable score to measure it.
+
+The value is slightly conservative, because answers to one prompt tend to be right or wrong together. On the GSM8K traces with 15 % of the
+ratings flipped, thumbs-up/down pairs get a mean weight of 0.53; the correct weight is 0.50."""
 
 
 class Facts(Frozen):
-    """Measured facts that the choice rests on. Counts; shares in [0, 1]; None is not measured."""
+    """Measured facts for the choice of the training method. Shares are in [0, 1]; None means not measured."""
 
     pairs: int
     pairs_by_tier: dict[str, int]
     pairs_dropped: dict[str, int]
-    """Why candidates for pairs were not used."""
+    """Reason -> number of candidate pairs that were not used."""
     prompts: int
     prompts_with_reference: int
     corrections: int
     demonstrations: dict[str, int] = Field(default_factory=dict)
-    """Answers that count as right, by who says so: correction, reference, or a tier."""
+    """Source of the evidence (correction, reference or a tier) -> number of answers that count as right."""
     teachable: int = 0
-    """Of these, on prompts that the model itself gets wrong more often than right."""
+    """Number of demonstrations for prompts that the model answers wrong more often than right."""
     samples: int
     group_coverage: float | None
+    """See `ProbeReport.group_coverage`."""
     label_noise: float | None
-    """Estimated share of single ratings that are wrong, from agreement with verifiable rewards on the same answers. Where it is None,
-    whoever reckons with it takes UNMEASURED_NOISE."""
+    """Estimated share of wrong ratings, from their agreement with verifiable rewards of the same answers. If it is None, calculations
+    use UNMEASURED_NOISE."""
     champion_reward: float | None
+    """See `ProbeReport.mean_reward`."""
     best_of_k: float | None
+    """See `ProbeReport.best_of_k`."""
     off_policy: float | None
-    """Share of the pairs' answers that no version of this line wrote."""
+    """Share of answers in the pairs that no version of this line generated."""
     usable_prompts: int | None = None
-    """Prompts that GRPO's answers can be scored on: all where some scorer needs no reference, else those with one."""
+    """Number of prompts for which GRPO answers can be scored: all prompts if some scorer needs no reference, otherwise those with one."""
     usual_reward: float | None = None
-    """Mean reward of the champion's most frequent answer to each probed prompt; what is missing from 1 is the room for training."""
+    """Mean reward of the champion's most frequent answer to each probed prompt. The difference to 1 is the possible improvement."""
     usual_error: float | None = None
-    """Its standard error."""
+    """Standard error of `usual_reward`."""
     policy_distance: float | None = None
-    """Of the logged answers from what the probed model says: how much oftener than by chance a logged answer is the least typical of
-    all answers to its prompt. 0: the model may have written them; 1: it never answers so."""
+    """Distance between the logged answers and the probed model's answers. It measures how much more often than by chance a logged answer
+    is the least typical of all answers to its prompt. 0: consistent with the model's own answers. 1: the model never answers like this."""
     policy_distance_error: float | None = None
-    """Its standard error."""
+    """Standard error of `policy_distance`."""
 
 
 TrainingSet.model_rebuild()

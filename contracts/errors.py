@@ -1,20 +1,20 @@
-"""One tree of errors, named by who must act. A message says what happened, where, and what to do next.
+"""Exception hierarchy. Each class states the required reaction; each message states what happened, where, and what to do next.
 
 RatchetError
 ├── Retryable      the same call may succeed later (server down, lease held, disk full)
-│   ├── Conflict   somebody else wrote first: read again, then decide again
-│   └── Fenced     our lease is older than the ledger's: stop writing at once
-├── Permanent      the same call can never succeed: a person or a new spec is needed
+│   ├── Conflict   another writer was first: read again, then decide again
+│   └── Fenced     the caller's lease is older than the ledger's: stop writing immediately
+├── Permanent      the same call can never succeed: an operator must act, or a new spec is needed
 │   └── ConfigError  a loop file or the environment is wrong
-├── Rejected       one piece of input is bad; it becomes data (a quarantined record), never a crash
-└── Inconclusive   the evidence is missing, stale or contradictory; inconclusive holds
+├── Rejected       one piece of input is invalid; it is recorded (for example in quarantine) and causes no crash
+└── Inconclusive   evidence is missing, stale or contradictory; the cycle does not advance
 """
 
 from __future__ import annotations
 
 
 class RatchetError(Exception):
-    """Base of every error that Ratchet raises on purpose."""
+    """Base class of all errors that Ratchet raises deliberately."""
 
 
 class Retryable(RatchetError):
@@ -22,11 +22,11 @@ class Retryable(RatchetError):
 
 
 class Conflict(Retryable):
-    """A compare-and-set lost: another writer was first."""
+    """A compare-and-set failed because another writer was first."""
 
 
 class Fenced(Retryable):
-    """The writer's lease epoch is no longer the current one."""
+    """The lease epoch of the writer is no longer current."""
 
 
 class Permanent(RatchetError):
@@ -34,11 +34,11 @@ class Permanent(RatchetError):
 
 
 class ConfigError(Permanent):
-    """A loop file, an option or the environment is wrong; the message names file, key and remedy."""
+    """A loop file, an option or the environment is wrong. The message names the file, the key and the remedy."""
 
 
 class Rejected(RatchetError):
-    """One input record is bad. `reason` is the short word that is counted."""
+    """One input record or request is invalid. `reason` is a short identifier that reports count."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)

@@ -1,4 +1,7 @@
-"""What the gate measures and says. Missing, stale or contradictory evidence is inconclusive, and inconclusive holds."""
+"""Types of the gate: requests, answers, comparisons, check results and verdicts.
+
+Missing, stale or contradictory evidence is inconclusive. An inconclusive verdict does not advance a cycle.
+"""
 
 from __future__ import annotations
 
@@ -12,77 +15,83 @@ from contracts.model import Frozen
 
 
 class ChatRequest(Frozen):
-    """One request to a model."""
+    """One chat request to a model."""
 
     messages: tuple[dict[str, Any], ...]
     temperature: float = 0.0
-    """0 is greedy."""
+    """Sampling temperature. 0 selects greedy decoding."""
     max_tokens: int = 256
     seed: int | None = None
     session: str | None = None
 
 
 class ChatAnswer(Frozen):
-    """One answer; `text` is None where the request failed, and `error` says why."""
+    """Answer of a model, or the error of a failed request."""
 
     text: str | None
+    """None if the request failed; `error` then contains the reason."""
     finish_reason: str | None = None
     latency_ms: float = 0.0
     version: str | None = None
-    """From the server's attribution header."""
+    """Version tag from the attribution header of the response."""
     trace: str | None = None
     error: str | None = None
 
 
 class Interval(Frozen):
-    """An estimate with its two-sided interval at `level`."""
+    """An estimate with a two-sided interval at confidence level `level`."""
 
     estimate: float
     low: float
     high: float
     level: float
     n: int
-    """Clusters behind it."""
+    """Number of clusters in the estimate."""
 
 
 class Comparison(Frozen):
-    """Candidate against champion on the same prompts: paired differences of rewards, clustered by prompt."""
+    """Comparison of candidate and champion on the same prompts, by paired reward differences clustered by prompt."""
 
     name: str
     """overall | golden | holdout | slice:<name>"""
     n: int
+    """Number of clusters."""
     champion: float
+    """Mean reward of the champion."""
     candidate: float
+    """Mean reward of the candidate."""
     difference: Interval
 
 
 UNLIKE = "decided by other scorers on either side"
-"""In a report's failures: prompts answered and scored on both sides, which compare nothing."""
+"""Key in `EvalReport.failures`: prompts with scored answers on both sides that different scorers decided, so they are not comparable."""
 
 
 class EvalReport(Frozen):
-    """Figures only; what they mean is the checks' business."""
+    """Measurements of an evaluation. The gate's checks interpret them."""
 
     edition: int
     champion: Digest
-    """ModelRef.id"""
+    """ModelRef.id of the champion."""
     candidate: Digest
+    """ModelRef.id of the candidate."""
     asked: int
+    """Number of prompts in the evaluation."""
     answered_by_both: int
-    """Pairs with two scored answers."""
+    """Number of prompts with comparable scored answers of both models."""
     failures: dict[str, int]
     """`champion:<reason>` / `candidate:<reason>` -> count."""
     comparisons: tuple[Comparison, ...]
     lengths: dict[str, float] = Field(default_factory=dict)
-    """Mean answer length in characters, per side."""
+    """`champion` / `candidate` -> mean answer length in characters."""
     latency_ms: dict[str, float] = Field(default_factory=dict)
-    """p95 per side."""
+    """`champion` / `candidate` -> 95th percentile of the latency in milliseconds."""
     answers: Digest
-    """JSON-lines artifact: every prompt with both answers and rewards."""
+    """JSON-lines artifact with both answers and rewards for every prompt."""
 
 
 class Result(StrEnum):
-    """Three values; nothing else."""
+    """Result of a check or of a whole verdict."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -90,25 +99,29 @@ class Result(StrEnum):
 
 
 class CheckResult(Frozen):
-    """One check of the gate."""
+    """Result of one gate check."""
 
     check: str
     result: Result
     reason: str
-    """With the figures."""
+    """Explanation, including the figures."""
 
 
 class Verdict(Frozen):
-    """Fail if any check fails; else inconclusive if any is; else pass. No checks: inconclusive."""
+    """Decision of the gate, combined from its checks (see `verdict_of`)."""
 
     result: Result
     checks: tuple[CheckResult, ...]
     report: Digest
-    """Digest of the EvalReport it judges."""
+    """Digest of the evaluated EvalReport."""
 
 
 def verdict_of(checks: tuple[CheckResult, ...], report: Digest) -> Verdict:
-    """Folds checks into a verdict."""
+    """Combine check results into a verdict.
+
+    The verdict is `fail` if any check fails. Otherwise it is `inconclusive` if any check is inconclusive or if there are no checks.
+    Otherwise it is `pass`.
+    """
     results = {check.result for check in checks}
     if Result.FAIL in results:
         result = Result.FAIL

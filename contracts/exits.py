@@ -1,5 +1,8 @@
-"""Exit codes of a job's process 1. The wrapper derives them from files, never from the trainer's own exit code,
-because torchrun exits 1 for everything. 75 and 78 are EX_TEMPFAIL and EX_CONFIG of sysexits.h."""
+"""Exit codes of a job's main process (PID 1).
+
+The supervisor derives them from files and not from the trainer's exit code, because torchrun exits with 1 on every failure.
+75 and 78 are EX_TEMPFAIL and EX_CONFIG in sysexits.h.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,24 @@ FAILURE: Final = 1
 PREEMPTED: Final = 75
 PERMANENT: Final = 78
 STOPPED: Final = 143
-"""Of a pod that was told to stop and has no word of its own: 128 + SIGTERM."""
+"""Exit code of a pod that received SIGTERM and left no result: 128 + 15."""
 
 
 class Outcome(StrEnum):
-    """How a job ended."""
+    """Outcome of a job's incarnation."""
 
     DONE = "done"
     PREEMPTED = "preempted"
-    """Asked to stop (SIGTERM) and checkpointed: the next incarnation resumes."""
+    """The job received SIGTERM and saved a checkpoint. The next incarnation resumes from it."""
     LOST = "lost"
-    """Its process vanished without a word (kill -9, power): the next incarnation resumes from the last accepted checkpoint."""
+    """The process disappeared without a result (SIGKILL, power loss). The next incarnation resumes from the last accepted checkpoint."""
     FAILED = "failed"
     PERMANENT = "permanent"
-    """It says itself that another try cannot help."""
+    """The job reported that another attempt cannot succeed."""
 
 
 def outcome_of(code: int) -> Outcome:
-    """The outcome that an exit code stands for; death by a signal is `LOST`."""
+    """Map an exit code to an outcome. Termination by a signal maps to `LOST`; unknown codes map to `FAILED`."""
     if code < 0 or code in (137, STOPPED):
         return Outcome.LOST
     return {DONE: Outcome.DONE, PREEMPTED: Outcome.PREEMPTED, PERMANENT: Outcome.PERMANENT}.get(code, Outcome.FAILED)

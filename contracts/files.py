@@ -1,8 +1,8 @@
-"""`Artifacts` in a folder: content-addressed files and names bound once, on the standard library alone.
+"""`Artifacts` port in a folder: content-addressed files, and names that are bound once.
 
-It lives among the contracts because a training job, which imports no service, publishes through it too. Layout below
-the root: `sha256/ab/abcd…` (content) and `names/<sha256 of the name>` (JSON: name and digest). Every file is written
-beside its place, synced and moved there, so that a crash leaves either nothing or the whole file.
+It is part of the contracts because training jobs, which do not import the service, also publish through it. It uses only the standard
+library. Layout below the root: `sha256/ab/abcd…` (content) and `names/<sha256 of the name>` (JSON: name and digest). Every file is
+written to a temporary file in the target folder, synced and then renamed. A crash therefore leaves either no file or the complete file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from contracts.ids import Digest, canonical, digest, digest_file
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Writes `data` so that a reader, or a crash, sees the old file or the new one. Retryable where the disk refuses."""
+    """Write `data` to `path` atomically: after a crash, and for concurrent readers, the file is either the old or the new one.
+
+    Raises `Retryable` if writing fails.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
@@ -38,7 +41,10 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def copy_atomic(source: Path, target: Path, expected: Digest) -> None:
-    """Copies a file so that `target` appears whole, with the digest `expected`, or not at all; rivals may copy at once. OSErrors pass."""
+    """Copy `source` to `target` atomically. Several processes may copy to the same target at the same time.
+
+    Raises `Retryable` if the copied bytes do not have the digest `expected`. Propagates `OSError`.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.parent / f".part-{secrets.token_hex(8)}"
     try:
@@ -46,7 +52,7 @@ def copy_atomic(source: Path, target: Path, expected: Digest) -> None:
         with part.open("rb") as file:
             os.fsync(file.fileno())
         if digest_file(part) != expected:
-            raise Retryable(f"{source} changed while it was copied; try again when nothing writes to it")
+            raise Retryable(f"{source} changed during the copy; try again when no process writes to it")
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
@@ -54,7 +60,7 @@ def copy_atomic(source: Path, target: Path, expected: Digest) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames in `folder` durable."""
+    """Sync `folder` so that renames in it survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -63,39 +69,43 @@ def sync_folder(folder: Path) -> None:
 
 
 class FolderArtifacts:
-    """Artifacts below one folder of one machine (or a shared file system)."""
+    """`Artifacts` below one folder of a local or shared file system."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def path(self, key: Digest) -> Path:
-        """Where content lies, or would."""
+        """Return the path of the content with digest `key`, whether or not it exists."""
         return self.root / "sha256" / key[:2] / key
 
     def put(self, data: bytes) -> Digest:
+        """Store `data` and return its digest."""
         key = digest(data)
         if not self.path(key).exists():
             write_atomic(self.path(key), data)
         return key
 
     def put_file(self, path: Path) -> Digest:
+        """Store a file and return its digest. Raises `Permanent` if the file does not exist."""
         try:
             key = digest_file(path)
             if not self.path(key).exists():
                 copy_atomic(path, self.path(key), key)
         except FileNotFoundError as error:
-            raise Permanent(f"{error.filename} is absent; it cannot be stored") from error
+            raise Permanent(f"cannot store {error.filename}: it does not exist") from error
         except OSError as error:
             raise Retryable(f"cannot store {path}: {error.strerror}; free space or fix permissions, then try again") from error
         return key
 
     def put_folder(self, path: Path) -> Digest:
+        """Store all files below `path` and their manifest; return the manifest's digest. Raises `Permanent` if there are no files."""
         files = sorted(file for file in path.rglob("*") if file.is_file())
         if not files:
-            raise Permanent(f"{path} is not a folder with files in it")
+            raise Permanent(f"{path} is not a folder that contains files")
         return self.put(canonical({"files": {file.relative_to(path).as_posix(): self.put_file(file) for file in files}}))
 
     def get(self, digest: Digest) -> bytes:
+        """Return the content. Raises `Permanent` if it is missing or does not match its digest."""
         path = self.path(digest)
         try:
             data = path.read_bytes()
@@ -106,9 +116,14 @@ class FolderArtifacts:
 
     def _verify(self, key: Digest, path: Path) -> None:
         if digest_file(path) != key:
-            raise Permanent(f"artifact {key[:12]} in {self.root} is corrupt: its bytes have another digest; restore it from a backup")
+            raise Permanent(f"artifact {key[:12]} in {self.root} is corrupt: content and digest do not match; restore it from a backup")
 
     def fetch(self, digest: Digest, into: Path) -> Path:
+        """Copy a file or a folder to `into`, verify its content and return `into`.
+
+        Files that already exist with the right content are kept. Raises `Permanent` if an existing file has different content, if the
+        artifact is missing or corrupt, or if it names a path outside its folder.
+        """
         manifest = self.files(digest)
         if manifest is None:
             self._lay(digest, into)
@@ -116,12 +131,12 @@ class FolderArtifacts:
         for name, key in manifest.items():
             target = (into / name).resolve()
             if not target.is_relative_to(into.resolve()):
-                raise Permanent(f"artifact {digest[:12]} names a file outside its folder: {name!r}")
+                raise Permanent(f"artifact {digest[:12]} contains a path outside its folder: {name!r}")
             self._lay(key, target)
         return into
 
     def files(self, key: Digest) -> dict[str, Digest] | None:
-        """Relative name -> content of a folder; None: it is a file."""
+        """Return the manifest of a stored folder: relative name -> digest of the content. None if the artifact is a file or missing."""
         path = self.path(key)
         if not path.exists() or path.stat().st_size > 16 << 20:
             return None
@@ -137,7 +152,7 @@ class FolderArtifacts:
     def _lay(self, key: Digest, into: Path) -> None:
         if into.exists():
             if digest_file(into) != key:
-                raise Permanent(f"{into} is in the way and has other content than artifact {key[:12]}; remove it")
+                raise Permanent(f"{into} already exists and its content differs from artifact {key[:12]}; remove it")
             return
         source = self.path(key)
         if not source.exists():
@@ -149,11 +164,15 @@ class FolderArtifacts:
             raise Retryable(f"cannot write {into}: {error.strerror}; free space, then try again") from error
 
     def bind(self, name: str, digest: Digest) -> Digest:
+        """Bind a name once and return the digest that it is bound to; the first binding wins.
+
+        Raises `Retryable` if the file system fails.
+        """
         path = self.place(name)
         part = path.parent / f".part-{secrets.token_hex(8)}"
         write_atomic(part, canonical({"name": name, "digest": digest}))
         try:
-            os.link(part, path)  # fails where the name is bound: the first one wins
+            os.link(part, path)  # link, unlike rename, fails if the name is already bound
         except FileExistsError:
             pass
         except OSError as error:
@@ -163,14 +182,15 @@ class FolderArtifacts:
         sync_folder(path.parent)
         bound = self.resolve(name)
         if bound is None:
-            raise Retryable(f"the name {name!r} was removed while it was bound; try again")
+            raise Retryable(f"the name {name!r} was removed during binding; try again")
         return bound
 
     def place(self, name: str) -> Path:
-        """Where a name is bound, or would be."""
+        """Return the path of the file that binds `name`, whether or not it exists."""
         return self.root / "names" / digest(name.encode())
 
     def resolve(self, name: str) -> Digest | None:
+        """Return the digest that `name` is bound to, or None."""
         try:
             return str(json.loads(self.place(name).read_bytes())["digest"])
         except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Identity: canonical JSON, content digests, and the names of outside effects.
+"""Identifiers: canonical JSON, content digests, and the names of external effects.
 
-A name derives from the object that it belongs to, so that a repeat finds what the first one did.
+Names are derived deterministically from the objects they belong to. A repeated call therefore finds the result of the first call.
 """
 
 from __future__ import annotations
@@ -13,68 +13,71 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 
 Digest: TypeAlias = str
-"""Lower-case hex SHA-256 of content."""
+"""SHA-256 of content, as lower-case hexadecimal text."""
 
 
 def canonical(value: Any) -> bytes:
-    """The one byte form of a JSON value: sorted keys, no blanks, UTF-8. NaN and infinities are refused (ValueError)."""
+    """Return the canonical JSON encoding of `value`: sorted keys, no spaces, UTF-8. Raises `ValueError` for NaN and infinities."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def digest(value: Any) -> Digest:
-    """SHA-256 of `value`: of bytes as they are, of anything else in canonical form."""
+    """Return the SHA-256 of `value`. Bytes are hashed unchanged; any other value is hashed in its canonical encoding."""
     return hashlib.sha256(value if isinstance(value, bytes) else canonical(value)).hexdigest()
 
 
 def digest_file(path: Path) -> Digest:
-    """SHA-256 of a file's bytes, read in blocks."""
+    """Return the SHA-256 of a file, which is read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checkpoint_name(plan: Digest, attempt: int, incarnation: int) -> str:
-    """What a job binds its finished checkpoint to. Each incarnation has a name of its own: what an older one, cut off from the rest
-    but alive, publishes is found by nobody."""
+    """Return the name that a job binds its finished checkpoint to.
+
+    The name includes the incarnation. A stale incarnation that is still alive (for example behind a network partition) therefore cannot
+    publish under the current name.
+    """
     return f"checkpoint/{plan}/a{attempt}/i{incarnation}"
 
 
 def line_stream(line: str) -> str:
-    """The ledger stream of a model line: adoptions, cycles opened and ended, champions."""
+    """Return the ledger stream of a model line: adoptions, opened and ended cycles, champions."""
     return f"line/{line}"
 
 
 def cycle_stream(line: str, number: int) -> str:
-    """The ledger stream of one cycle; also the cycle's id."""
+    """Return the ledger stream of a cycle, which is also the cycle's id."""
     return f"cycle/{line}/{number:04d}"
 
 
 def approval_stream(cycle: str, kind: str) -> str:
-    """The ledger stream of one request for approval."""
+    """Return the ledger stream of a request for approval."""
     return f"approval/{cycle.removeprefix('cycle/')}/{kind}"
 
 
 def rollout_stream(cycle: str) -> str:
-    """The ledger stream of a cycle's rollout; also the rollout's id."""
+    """Return the ledger stream of a cycle's rollout, which is also the rollout's id."""
     return f"rollout/{cycle.removeprefix('cycle/')}"
 
 
 def ingest_stream(line: str, batch: Digest) -> str:
-    """The ledger stream of one ingested batch, by its content."""
+    """Return the ledger stream of an ingested batch; `batch` is the digest of its content."""
     return f"ingest/{line}/{batch}"
 
 
 def effect_name(cycle: str, step: str) -> str:
-    """The name under which a step's result is stored in Artifacts."""
+    """Return the name that a step's result is bound to in `Artifacts`."""
     return f"{cycle}/{step}"
 
 
 def job_name(plan: Digest, attempt: int, spec: Digest) -> str:
-    """A job's name, a DNS label: the same plan, attempt and rendered spec give the same name, anything else another."""
+    """Return a job's name, a valid DNS label. It is determined by the plan, the attempt and the digest of the rendered spec."""
     return f"rt-{digest([plan, attempt, spec])[:16]}-a{attempt}"
 
 
 def version_tag(checkpoint: Digest) -> str:
-    """A model version's tag, from the digest of its checkpoint."""
+    """Return the tag of a model version, derived from the digest of its checkpoint."""
     return f"v-{checkpoint[:12]}"

@@ -1,4 +1,4 @@
-"""Small JSON files that are written atomically. Standard library alone: the last program before a job imports it, and starts fast."""
+"""Reads small JSON files. Uses only the standard library, so that the process that launches a job starts fast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file, or None where there is no file."""
+    """Return the JSON object in a file, or None if the file does not exist."""
     try:
         return dict(json.loads(path.read_bytes()))
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""A loop file as data: everything that a person decides about one model line. flows/config reads it from TOML.
+"""Settings of a loop file, which configures one model line. flows/config reads it from TOML.
 
-Each field's docstring is its documentation. Unknown keys are errors. Times are seconds unless the name says otherwise;
-shares are in [0, 1]; rollout weights are percent.
+The docstring of each field documents the setting. Unknown keys are errors. Times are in seconds unless the name states another unit.
+Shares are in [0, 1]. Rollout weights are percentages. File paths are relative to the loop file.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 
 
 class LineSettings(Frozen):
-    """The model line."""
+    """Settings of the model line."""
 
     name: Name
     """Name of the line: lower-case letters, digits and hyphens, at most 40."""
     served_model: str
-    """The model name that clients ask for; the router answers under it."""
+    """Model name in client requests. The router serves the line under this name."""
     start_from: Literal["champion", "base"] = "champion"
-    """Where each cycle's training starts: at today's champion, or at version 0."""
+    """Start model of each training: the current champion, or the base model (version 0)."""
     salt: str = "ratchet"
-    """Decides which prompts are holdout. Never change it on a line that has run: train and holdout would mix."""
+    """Salt of the hash that assigns prompts to the holdout. Do not change it after the line's first run: training and holdout prompts
+    would mix."""
     seed: int = 0
-    """Seeds probes, training and bootstraps."""
+    """Base seed for probes and training. Training adds the cycle number."""
 
 
 class SourceSettings(Frozen):
-    """One source of traces."""
+    """Settings of one trace source."""
 
     name: Name
-    """Part of every record's identity: renaming a source makes its records new."""
+    """Name of the source. It is part of every record's identity, so renaming a source makes all its records new."""
     kind: Literal["otlp", "jsonl", "receiver"]
-    """otlp: files of OTLP JSON requests, one a line; jsonl: one record a line; receiver: our OTLP/HTTP endpoint."""
+    """otlp: files with one OTLP JSON request per line. jsonl: files with one record per line. receiver: the built-in OTLP/HTTP endpoint."""
     path: str | None = None
-    """A file, or a folder that is read recursively (*.jsonl, *.jsonl.gz, *.json). Relative to the loop file. Not for receiver."""
+    """A file, or a folder that is read recursively (*.jsonl, *.jsonl.gz, *.json). Required for otlp and jsonl, not allowed for receiver."""
     mapping: dict[str, str] = Field(default_factory=dict)
-    """jsonl only: our column -> their dotted key, where the names differ."""
+    """For jsonl only: Ratchet's column -> dotted key in the record, for keys with different names."""
 
     @model_validator(mode="after")
     def _path_where_read(self) -> SourceSettings:
@@ -56,224 +57,231 @@ class SourceSettings(Frozen):
 
 
 class GovernanceSettings(Frozen):
-    """What may be used at all. Fail-closed: what is unknown is out."""
+    """Rules for which traces may be used. Traces with missing information are excluded."""
 
     consent: Literal["required", "assumed"] = "required"
-    """assumed: for traffic whose consent is settled elsewhere; recorded in every snapshot."""
+    """required: use only traces that record consent. assumed: consent for all traffic is obtained elsewhere. Recorded in every snapshot."""
     regions: tuple[str, ...] = ()
-    """Regions whose traces may be used; empty: all."""
+    """Regions whose traces may be used. Empty: all regions."""
     max_chars: Positive = 32_000
-    """Longer prompts or answers are left out (counted)."""
+    """Maximum length of a prompt or an answer in characters. Longer ones are excluded and counted."""
 
 
 class RewardSettings(Frozen):
-    """One scorer."""
+    """Settings of one reward scorer."""
 
     name: str
-    """Short name of an installed reward (entry point group `ratchet.rewards`)."""
+    """Entry point name of an installed reward (group `ratchet.rewards`)."""
     tier: Tier | None = None
-    """Overrides the scorer's own tier."""
+    """Tier of the scorer. None selects the scorer's default tier."""
     weight: Annotated[float, Field(gt=0)] = 1.0
-    """Within its tier."""
+    """Weight of the scorer in the weighted mean of its tier."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the scorer; it checks them."""
+    """Options of the scorer, which validates them."""
 
 
 class HoldoutSettings(Frozen):
-    """What training never sees."""
+    """Settings of the holdout, which is never used for training."""
 
     fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of prompts (by hash) that are for ever holdout."""
+    """Share of prompts, selected by hash, that belong to the holdout permanently."""
     max_size: Positive = 1000
-    """Prompts per edition."""
+    """Maximum number of prompts per edition."""
     golden: str | None = None
-    """A JSONL file of {prompt | question | messages, reference, slice?} that only the gate sees. Relative to the loop file."""
+    """JSONL file with records {prompt | question | messages, reference, slice?} that only the gate uses. None: no golden set."""
     rotate_after: Positive = 8
-    """Evaluations that one edition may give before the next edition's number is used. They share the error 1 - gate.level."""
+    """Number of evaluations per edition. The next evaluation uses the next edition. All evaluations of an edition share the error
+    1 - gate.level."""
 
 
 class SnapshotSettings(Frozen):
-    """How pairs are made."""
+    """Settings for building pairs and demonstrations."""
 
     chosen_min: Share = 0.7
-    """A chosen answer's least reward."""
+    """Minimum reward of a chosen answer."""
     rejected_max: Share = 0.5
-    """A rejected answer's reward lies below this."""
+    """Exclusive upper limit for the reward of a rejected answer."""
     margin: Share = 0.3
-    """Least difference between them."""
+    """Minimum reward difference between the chosen and the rejected answer."""
     pairs_per_prompt: Positive = 2
-    """Of demonstrations too."""
+    """Maximum pairs (and demonstrations) per prompt."""
     pairs_per_person: Positive = 20
-    """Of demonstrations too. A correction counts for who wrote it, a single rating for who gave it; all corrections without a name
-    count as one person's. Traffic in which nobody has a name is not capped."""
+    """Maximum pairs (and demonstrations) per user. A correction counts for its author, and a single rating for its rater. All anonymous
+    corrections count as those of one user. Traffic without user names has no limit."""
     demonstration_min: Annotated[float, Field(gt=0.5, le=1)] = 0.9
-    """An answer is imitated where it is right with at least this probability: what users liked must be liked beyond doubt."""
+    """Minimum probability that an answer is right for using it as a demonstration. The high default requires clear user feedback."""
     references_are_answers: bool = False
-    """Reviewers' and logged references are whole answers as a user should read them, not bare results: SFT may imitate them."""
+    """Whether reviewers' and logged references are complete answers and not bare results. If true, SFT may use them as demonstrations."""
 
 
 class ProbeSettings(Frozen):
-    """The champion's own answers to training prompts."""
+    """Settings of the probe, in which the champion answers training prompts."""
 
     prompts: int = Field(default=200, ge=0)
-    """How many prompts to ask; 0: no probe."""
+    """Number of prompts. 0: no probe."""
     samples: Annotated[int, Field(ge=2, le=64)] = 4
-    """Answers per prompt."""
+    """Number of answers per prompt."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
+    """Sampling temperature of the answers."""
     max_tokens: Positive = 256
+    """Maximum tokens per answer."""
 
 
 class TrainingSettings(Frozen):
-    """Which methods may be chosen, how, and for how much."""
+    """Settings for the choice of the training method, its requirements and its resources."""
 
     methods: tuple[Literal["dpo", "grpo", "sft"], ...] = ("sft", "grpo", "dpo")
-    """Methods the choice may take, in order of preference where both would do."""
+    """Allowed methods, in order of preference if several are suitable."""
     dpo: dict[str, Any] = Field(default_factory=dict)
-    """Changes to the DPO recipe (trainers/recipes.py)."""
+    """Overrides of the DPO recipe (trainers/recipes.py)."""
     grpo: dict[str, Any] = Field(default_factory=dict)
-    """Changes to the GRPO recipe."""
+    """Overrides of the GRPO recipe (trainers/recipes.py)."""
     sft: dict[str, Any] = Field(default_factory=dict)
-    """Changes to the SFT recipe."""
+    """Overrides of the SFT recipe (trainers/recipes.py)."""
     grpo_on: Literal["trl", "nemo-rl"] = "trl"
-    """What runs GRPO: trl on one machine, nemo-rl on a cluster with its own container image."""
+    """GRPO implementation: trl runs on one machine, nemo-rl on a cluster with its own container image."""
     min_pairs: Positive = 50
-    """DPO needs at least so many pairs."""
+    """Minimum number of pairs for DPO."""
     min_group_coverage: Share = 0.15
-    """GRPO needs at least this share of probed prompts with mixed rewards."""
+    """Minimum share of probed prompts with mixed rewards for GRPO."""
     min_prompts: Positive = 32
-    """GRPO needs at least so many prompts that its answers can be scored on, and never fewer than a step takes."""
+    """Minimum number of prompts with scorable answers for GRPO. GRPO also needs at least the recipe's prompts_per_step."""
     min_demonstrations: Positive = 50
-    """SFT needs at least so many answers that count as right."""
+    """Minimum number of demonstrations for SFT."""
     min_teachable: Positive = 20
-    """SFT needs at least so many of them on prompts that the model gets wrong more often than right."""
+    """Minimum number of demonstrations for SFT on prompts that the model answers wrong more often than right."""
     max_attempts: Positive = 2
-    """Attempts of one plan that may fail."""
+    """Maximum number of failed attempts of one plan."""
     max_restarts: int = Field(default=10, ge=0)
-    """Incarnations within one attempt after preemption or loss."""
+    """Maximum number of restarts within one attempt after preemption or loss."""
     timeout: Seconds = 86_400
-    """Of one attempt."""
+    """Maximum duration of one attempt in seconds, over all its incarnations."""
     nodes: Positive = 1
-    """Machines that train together."""
+    """Number of nodes that train together."""
     gpus: int = Field(default=0, ge=0)
-    """Per node; 0 trains on the CPU."""
+    """Number of GPUs per node. 0: train on the CPU."""
 
     def recipe(self, method: str) -> dict[str, Any]:
-        """The changes to that method's recipe."""
+        """Return the recipe overrides for `method` (`dpo`, `grpo` or `sft`)."""
         return {"dpo": self.dpo, "grpo": self.grpo, "sft": self.sft}[method]
 
 
 class GateSettings(Frozen):
-    """When a candidate counts as better."""
+    """Conditions under which the gate accepts a candidate."""
 
     level: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
-    """One minus the chance that a line without any effect passes within one edition. Each evaluation's intervals are at
-    1 - (1 - level) / holdout.rotate_after."""
+    """Confidence level of one edition: 1 - level is the probability that a candidate without improvement passes within the edition.
+    The intervals of each evaluation use the level 1 - (1 - level) / holdout.rotate_after."""
     min_effect: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The interval's lower end must lie above this, on golden and holdout together."""
+    """Value that the lower bound of the reward difference must exceed, over golden set and holdout together."""
     slice_margin: Share = 0.1
-    """A slice fails where its interval lies wholly below minus this; where only its estimate does, the gate is inconclusive."""
+    """Tolerated loss per slice. A slice fails if its whole interval is below the negative margin. If only the estimate is below it, the
+    gate is inconclusive."""
     slice_tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    """Where a loss of more than this cannot be ruled out in a slice, the verdict says so, and about how many prompts would tell."""
+    """Loss per slice above which the verdict reports a warning. If such a loss cannot be ruled out, the verdict estimates how many
+    prompts are needed to decide."""
     min_prompts: Positive = 50
-    """Fewer answered pairs are inconclusive."""
+    """Minimum number of prompts answered by both models. With fewer, the gate is inconclusive."""
     min_slice: Positive = 10
-    """Smaller slices are shown, not judged."""
+    """Minimum number of prompts in a slice. Smaller slices are reported but not judged."""
     max_failures: Share = 0.02
-    """Share of unanswered or unscored requests on either side above which the evidence is inconclusive."""
+    """Maximum share of unanswered or unscored requests per model. Above it, the gate is inconclusive."""
     max_unlike: Share = 0.1
-    """Share of prompts whose two answers other scorers decided, one having been away, above which the evidence is inconclusive; below it,
-    they are left out."""
+    """Maximum share of prompts whose two answers were decided by different scorers, because a scorer was unavailable. Such prompts are
+    excluded. Above this share, the gate is inconclusive."""
     max_length_ratio: Annotated[float, Field(gt=1)] = 3.0
-    """Mean answer length, candidate over champion (and its inverse), above which the gate fails."""
+    """Maximum ratio of the mean answer lengths, candidate to champion or the inverse. Above it, the gate fails."""
     max_tokens: Positive = 256
-    """Per answer."""
+    """Maximum tokens per answer."""
 
 
 class RolloutSettings(Frozen):
-    """How a passing candidate meets users."""
+    """Settings of the rollout of an accepted candidate."""
 
     steps: tuple[Percent, ...] = (1, 5, 25, 100)
-    """Weights in percent, rising, ending at 100."""
+    """Traffic weights of the candidate in percent. They must increase and end at 100."""
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Non-inferiority margin on the mean rating, decided at the largest weight below 100."""
+    """Non-inferiority margin of the mean rating. It is decided at the largest weight below 100."""
     error_margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    """Largest tolerated rise of the error share."""
+    """Maximum increase of the error share."""
     latency_ratio: Annotated[float, Field(gt=1)] = 1.5
-    """Largest tolerated p95 latency, candidate over champion."""
+    """Maximum latency ratio, candidate to champion. The candidate is rolled back if both the median and the 95th percentile exceed it."""
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    """Chance of a false rollback, over all metrics, looks and steps."""
+    """Probability of a false rollback, over all metrics, evaluations and steps."""
     beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    """Chance that a version worse than the margin is promoted, over all looks."""
+    """Probability that a version worse than the margin is promoted, over all evaluations."""
     min_requests: Positive = 100
-    """Of the candidate, in each step, before it may advance."""
+    """Minimum number of candidate requests in each step before the rollout advances."""
     min_seconds: float = Field(default=600, ge=0)
-    """In each step, before it may advance."""
+    """Minimum duration of each step in seconds before the rollout advances."""
     max_seconds: Seconds = 7 * 86_400
-    """Of a step; undecided by then is inconclusive and rolls back."""
+    """Maximum duration of a step in seconds. A step that is undecided after it is inconclusive and rolls back."""
     maturity: float = Field(default=60, ge=0)
-    """Age of a trace from which its feedback counts as arrived."""
+    """Age of a trace in seconds after which its feedback counts as complete."""
     holdback: Annotated[float, Field(ge=0, le=50)] = 5
-    """Percent of sessions that stay with the champion during the last step, so that both arms stay comparable; 0: none."""
+    """Percentage of sessions that stay on the champion during the last step, so that both arms remain comparable. 0: none."""
     dark: Seconds = 300
-    """No traces from either arm for so long: rolls back."""
+    """Maximum seconds without traces from both arms, or without access to the metrics. After it, the rollout rolls back."""
 
     @model_validator(mode="after")
     def _rising_to_100(self) -> RolloutSettings:
         if not self.steps or list(self.steps) != sorted(set(self.steps)) or self.steps[-1] != 100:
-            raise ValueError(f"rollout.steps must rise and end at 100, got {list(self.steps)}")
+            raise ValueError(f"rollout.steps must increase and end at 100, got {list(self.steps)}")
         return self
 
 
 class ApprovalSettings(Frozen):
-    """Who says yes."""
+    """Settings of one request for approval."""
 
     mode: Literal["person", "auto"] = "person"
-    """auto: nobody is asked, and the ledger says so."""
+    """person: an operator must approve. auto: approval is automatic, and the ledger records this."""
     expires: Seconds = 3 * 86_400
-    """Unanswered for so long: the cycle expires."""
+    """Timeout of the request in seconds. If it is unanswered after that, the cycle expires."""
 
 
 class Approvals(Frozen):
-    """Both questions."""
+    """Settings of the two requests for approval."""
 
     training: ApprovalSettings = ApprovalSettings()
+    """Approval before the training."""
     rollout: ApprovalSettings = ApprovalSettings()
+    """Approval before the rollout."""
 
 
 class ServingSettings(Frozen):
-    """How the models of this line are served and routed."""
+    """Settings for serving and routing the models of the line."""
 
     kind: str = "embedded"
-    """Short name of an installed server (entry point group `ratchet.servers`)."""
+    """Entry point name of an installed server (group `ratchet.servers`)."""
     router_port: int = Field(default=0, ge=0, le=65535)
-    """0: any free port, kept in RATCHET_HOME."""
+    """TCP port of the router. 0: any free port, which is stored in RATCHET_HOME and reused."""
     receiver_port: int = Field(default=0, ge=0, le=65535)
-    """Of the OTLP/HTTP receiver, loopback. 0: any free port, kept in RATCHET_HOME."""
+    """TCP port of the OTLP/HTTP receiver on the loopback interface. 0: any free port, which is stored in RATCHET_HOME and reused."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the server; it checks them."""
+    """Options of the server, which validates them."""
 
 
 def _cron(value: str | None) -> str | None:
     if value is not None and len(value.split()) != 5:
-        raise ValueError(f"cron {value!r} has {len(value.split())} fields; it needs 5: minute hour day month weekday")
+        raise ValueError(f"cron {value!r} has {len(value.split())} fields; 5 are required: minute hour day month weekday")
     return value
 
 
 class TriggerSettings(Frozen):
-    """When a cycle opens by itself."""
+    """Conditions that open a cycle automatically."""
 
     cron: Annotated[str | None, AfterValidator(_cron)] = None
-    """Five fields; none: no schedule."""
+    """Schedule as a cron expression with five fields. A scheduled cycle opens if there is at least one new trace. None: no schedule."""
     timezone: str = "UTC"
-    """IANA zone of the cron."""
+    """IANA time zone of the schedule."""
     new_traces: Positive = 1000
-    """New traces since the last cycle's snapshot that open one."""
+    """Number of new traces since the last cycle's snapshot that opens a cycle."""
     min_interval: float = Field(default=3600, ge=0)
-    """Between two cycles' openings."""
+    """Minimum seconds between the openings of two cycles."""
 
 
 class Loop(Frozen):
-    """One loop file."""
+    """All settings of one loop file."""
 
     line: LineSettings
     sources: tuple[SourceSettings, ...]
@@ -289,7 +297,7 @@ class Loop(Frozen):
     serving: ServingSettings = ServingSettings()
     trigger: TriggerSettings = TriggerSettings()
     cluster: ClusterSettings | None = None
-    """Where training jobs run; none: on this machine."""
+    """Kubernetes cluster for training jobs. None: jobs run on the local machine."""
 
     @model_validator(mode="after")
     def _names_once(self) -> Loop:

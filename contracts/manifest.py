@@ -1,7 +1,7 @@
-"""A folder's manifest: `manifest.json` names every other file with its SHA-256, and is written last.
+"""Folder manifest: `manifest.json` lists every other file with its SHA-256 and is written last.
 
-Jobs write it beside a checkpoint, executors check it before they pin one, and a job checks it again before it loads
-one. It knows nothing of what the files mean. Same form as a folder in `Artifacts`: {"files": {relative name: digest}}.
+Jobs write it next to a checkpoint. Executors verify it before they pin a checkpoint, and a job verifies it before it loads one. The
+format is the same as for a folder in `Artifacts`: {"files": {relative name: digest}}.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ def _files(folder: Path) -> dict[str, Digest]:
 
 
 def write_manifest(folder: Path) -> Digest:
-    """Writes the manifest of all files below `folder` and returns its digest. Retryable where the disk refuses."""
+    """Write the manifest of all files below `folder` and return its digest. Raises `Retryable` if writing fails."""
     data = canonical({"files": _files(folder)})
     write_atomic(folder / MANIFEST, data)
     return digest(data)
 
 
 def verify_manifest(folder: Path, expected: Digest | None = None) -> Digest:
-    """The manifest's digest, if `folder` holds exactly the files that it names, whole; and it is `expected`, where given.
+    """Verify that `folder` contains exactly the files in its manifest, with the right content, and return the manifest's digest.
 
-    Permanent otherwise: the message names the first file that differs.
+    Raises `Permanent` if the manifest is missing or invalid, if its digest is not `expected` (where given), or if a file differs. The
+    message names the first file that differs.
     """
     path = folder / MANIFEST
     try:
         data = path.read_bytes()
         files = dict(json.loads(data)["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Permanent(f"{path} is absent or torn ({type(error).__name__}); use an earlier checkpoint") from error
+        raise Permanent(f"{path} is missing or invalid ({type(error).__name__}); use an earlier checkpoint") from error
     if expected is not None and digest(data) != expected:
-        raise Permanent(f"{path} has digest {digest(data)[:12]}, not {expected[:12]} as recorded; use an earlier checkpoint")
+        raise Permanent(f"{path} has digest {digest(data)[:12]}, but the recorded digest is {expected[:12]}; use an earlier checkpoint")
     there = _files(folder)
     for name in sorted(files.keys() | there.keys()):
         if files.get(name) != there.get(name):

@@ -1,4 +1,4 @@
-"""What a model is: digests of the files that decide its answers. Never a bare name or path."""
+"""Identity of a model: the digests of all files that affect its answers, instead of a name or a path."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ from contracts.ids import Digest, digest, digest_file
 
 
 class Frozen(BaseModel):
-    """Base of all control types: immutable, and unknown fields are errors."""
+    """Base class of all control types: immutable, and unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelRef(Frozen):
-    """A model by content. Two folders with equal answers-deciding files have equal refs."""
+    """Reference to a model by content. Two folders whose answer-relevant files are equal have equal ids."""
 
     weights: Digest
-    """Over the names and digests of all *.safetensors files and config.json."""
+    """Digest over the names and digests of all *.safetensors files and config.json."""
     tokenizer: Digest
-    """Over tokenizer.json, tokenizer_config.json, special_tokens_map.json, vocab and merges files, where present."""
+    """Digest over those tokenizer files that exist: tokenizer.json, tokenizer_config.json, special_tokens_map.json, vocab.json,
+    merges.txt and tokenizer.model."""
     chat_template: Digest
-    """Of chat_template.jinja, or of the empty string where the tokenizer config carries it."""
+    """Digest over chat_template.jinja. If the file does not exist, the digest of an empty list (the tokenizer config may contain the
+    template)."""
     generation_config: Digest
+    """Digest over generation_config.json."""
     files: Digest
-    """The artifact (folder manifest) that holds the model."""
+    """Artifact (folder manifest) that contains the model."""
     parent: Digest | None = None
-    """`files` of the base model, where this one is an adapter."""
+    """`files` of the base model if this model is an adapter, otherwise None."""
 
     @property
     def id(self) -> Digest:
-        """The model's identity."""
+        """Return the model's identity, which does not depend on `files`."""
         return digest([self.weights, self.tokenizer, self.chat_template, self.generation_config, self.parent])
 
 
@@ -47,10 +50,14 @@ def _digest_files(paths: list[Path]) -> Digest:
 
 
 def model_ref(folder: Path, files: Digest, parent: Digest | None = None) -> ModelRef:
-    """Reads a Hugging Face model folder into a ModelRef. Permanent if it holds no safetensors weights or is not a folder."""
+    """Return the `ModelRef` of a Hugging Face model folder.
+
+    `files` is the artifact that contains the model; `parent` is the base model's artifact if the model is an adapter. Raises `Permanent`
+    if `folder` is not a folder or contains no safetensors weights.
+    """
     weights = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     if not weights:
-        raise Permanent(f"{folder} holds no *.safetensors weights: name a folder written by save_pretrained (pickled weights are refused)")
+        raise Permanent(f"{folder} has no *.safetensors weights; use a folder written by save_pretrained (pickled weights are rejected)")
     return ModelRef(
         weights=_digest_files([*weights, folder / "config.json"]),
         tokenizer=_digest_files([folder / name for name in _TOKENIZER]),
@@ -62,7 +69,10 @@ def model_ref(folder: Path, files: Digest, parent: Digest | None = None) -> Mode
 
 
 def count_parameters(folder: Path) -> int:
-    """Weights of a model folder, from its safetensors headers: 8 bytes of length, then JSON. Tied ones count once."""
+    """Return the number of parameters in a model folder, read from the headers of its safetensors files.
+
+    A header consists of its length (8 bytes, little-endian) and JSON. Tied weights are stored, and therefore counted, once.
+    """
     total = 0
     for path in folder.glob("*.safetensors"):
         with path.open("rb") as file:

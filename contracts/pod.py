@@ -1,4 +1,4 @@
-"""Which of a gang's pods a process is in, as the cluster tells it (k8s/gang.py sets the variables)."""
+"""Identity of a gang's pod, read from the environment variables that k8s/gang.py and Volcano set."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 
 def identity(environment: Mapping[str, str]) -> tuple[int, int]:
-    """(incarnation, node): the gang's first incarnation plus Volcano's restarts, and the pod's number among its nodes, from 0.
-    KeyError or ValueError where the environment is not a gang's."""
+    """Return (incarnation, node index) of the pod.
+
+    The incarnation is the gang's first incarnation plus the number of Volcano restarts. Node indices start at 0; the head pod has index 0.
+    Raises `KeyError` or `ValueError` if the variables are missing or malformed.
+    """
     incarnation = int(environment["RATCHET_FIRST_INCARNATION"]) + int(environment.get("RATCHET_RESTARTS") or 0)
     if environment["RATCHET_TASK"] == "head":
         return incarnation, 0

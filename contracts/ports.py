@@ -1,8 +1,8 @@
-"""All ports on one page. Decisions call nothing; everything outside them is reached through these.
+"""Ports: the interfaces through which the decision logic accesses everything external.
 
-Every method that changes something is idempotent by its name: called again after a crash, it finds what the first
-call did. Calls block; errors are those of contracts/errors.py (Retryable: try later; Permanent: a person must act).
-Fakes: contracts/fakes. One contract suite per port: tests/contract/.
+Every method with side effects is idempotent by name: a repeated call after a crash finds the result of the first call. Calls are
+blocking. They raise the errors of contracts/errors.py (`Retryable`: try again later; `Permanent`: an operator must act).
+Fakes are in contracts/fakes. The contract tests of the ports are in tests/contract/.
 """
 
 from __future__ import annotations
@@ -33,190 +33,241 @@ from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Ro
 from contracts.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, StepFigures, TrainingPlan
 
 Progress = Callable[[str, int, int], None]
-"""(what, done, total), called now and then during long work."""
+"""Callback (activity, items done, items in total) that long operations call from time to time."""
 
 
 class Clock(Protocol):
-    """Time as an argument."""
+    """Source of time, replaceable in tests and simulations."""
 
     def now(self) -> datetime:
-        """UTC, aware."""
+        """Return the current time as a timezone-aware UTC value."""
 
-    def sleep(self, seconds: float) -> None: ...
+    def sleep(self, seconds: float) -> None:
+        """Block for the given number of seconds."""
+        ...
 
 
 class Ledger(Protocol):
-    """The append-only truth: hash-chained streams, compare-and-set, leases."""
+    """Append-only store of record: hash-chained streams with compare-and-set, and leases."""
 
     def read(self, stream: str, after: int = 0) -> list[Entry]:
-        """Rows with seq > `after`, in order; empty for an unknown stream."""
+        """Return the rows with a sequence number above `after`, in order. Returns an empty list for an unknown stream."""
 
     def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
-        """All appends or none, in one transaction. Conflict if a stream has moved on; Fenced if `lease` is no longer the newest."""
+        """Write all appends in one transaction and return the new entries.
+
+        `at` is the timestamp of the entries. `lease` is None for streams that need no lease. Raises `Conflict` if a stream has newer
+        rows than expected, and `Fenced` if `lease` is no longer the newest. In both cases nothing is written.
+        """
 
     def streams(self, prefix: str) -> list[str]:
-        """Names of streams that begin with `prefix`, sorted."""
+        """Return the sorted names of all streams that start with `prefix`."""
 
     def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
-        """The lease with a new epoch, or None while another holder's has not expired."""
+        """Acquire a lease with a new epoch for `ttl` seconds. Returns None while the lease of another holder has not expired."""
 
     def holder(self, name: str) -> Lease | None:
-        """The newest lease of that name, expired or not."""
+        """Return the newest lease of that name, including an expired one. None if there is no lease."""
 
     def renew(self, lease: Lease, ttl: float, now: datetime) -> Lease:
-        """The same epoch for longer; Fenced if somebody else has it."""
+        """Extend the lease to `now` plus `ttl` seconds and keep its epoch. Raises `Fenced` if another holder has acquired it."""
 
     def release(self, lease: Lease) -> None:
-        """Ends it now; nothing happens if it is not ours any more."""
+        """End the lease immediately. Does nothing if the lease is no longer the newest."""
 
 
 class Artifacts(Protocol):
-    """Content-addressed files, and names bound once."""
+    """Store of content-addressed files and folders, and of names that are bound once."""
 
-    def put(self, data: bytes) -> Digest: ...
+    def put(self, data: bytes) -> Digest:
+        """Store `data` and return its digest."""
+        ...
 
-    def put_file(self, path: Path) -> Digest: ...
+    def put_file(self, path: Path) -> Digest:
+        """Store a file and return the digest of its content."""
+        ...
 
     def put_folder(self, path: Path) -> Digest:
-        """Stores every file below `path`, then a manifest {relative name: digest}; its digest is the folder's."""
+        """Store every file below `path` and a manifest {"files": {relative name: digest}}. Returns the digest of the manifest."""
 
     def get(self, digest: Digest) -> bytes:
-        """Permanent if absent, or if the stored bytes do not have this digest."""
+        """Return the content. Raises `Permanent` if it is missing or does not match its digest."""
 
     def fetch(self, digest: Digest, into: Path) -> Path:
-        """Lays a file or a folder down at `into` (verified); `into` must not exist or be equal already. Returns `into`."""
+        """Copy a file or a folder to `into`, verify its content and return `into`.
+
+        Existing files are accepted only if their content is equal. Otherwise raises `Permanent`.
+        """
 
     def bind(self, name: str, digest: Digest) -> Digest:
-        """Binds a name once; returns what the name is bound to, which may be an earlier digest."""
+        """Bind a name once. Returns the digest that the name is bound to, which is the digest of the first call."""
 
-    def resolve(self, name: str) -> Digest | None: ...
+    def resolve(self, name: str) -> Digest | None:
+        """Return the digest that `name` is bound to, or None."""
+        ...
 
 
 class TraceSource(Protocol):
-    """Where raw batches come from. Decoding is the materializer's business."""
+    """Source of raw batches. The materializer decodes them."""
 
     name: str
+    """Name of the source in the loop file."""
 
     def batches(self) -> Iterator[RawBatch]:
-        """All batches that lie there now, oldest first."""
+        """Yield all batches that are available now, oldest first."""
 
     def done(self, batch: RawBatch) -> None:
-        """The ledger knows this batch: a spool may drop it; a folder does nothing."""
+        """Notify the source that the ledger contains the batch. A spool may delete it; a folder source does nothing."""
 
 
 class RewardFunction(Protocol):
-    """Scores answers. The same object serves labelling, GRPO, the probe and the gate."""
+    """Scorer of answers. Labelling, GRPO, the probe and the gate use the same implementation."""
 
     name: str
+    """Entry point name of the scorer."""
     tier: Tier
+    """Default tier of the scorer."""
     needs: frozenset[str]
-    """Subset of {prompt, answer, reference, feedback, trace}."""
+    """Sample keys that the scorer reads: a subset of {prompt, answer, reference, feedback, trace}."""
 
     def score(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
-        """One score in [0, 1] per sample, or None: it abstains (also where its infrastructure fails).
+        """Return one score in [0, 1] per sample, in order. None is an abstention, also used for infrastructure failures.
 
-        A sample has the keys named in `needs`: prompt is a list of {role, content}; answer and reference are text;
-        feedback is a list of {kind, value, text, rater, time}, the latest per rater.
+        A sample has at least the keys in `needs`. `prompt` is a list of {role, content}. `answer` and `reference` are text. `feedback`
+        is a list of {kind, value, text, rater, time} with the latest item per rater and kind.
         """
 
 
 class Datasets(Protocol):
-    """Traces to training sets. Names are effect names; a name done before returns what it returned then."""
+    """Pipeline from traces to training sets.
+
+    `name` arguments are effect names (see `contracts.ids.effect_name`). A call with a name that was completed before returns the earlier
+    result.
+    """
 
     def ingest(self, batch: RawBatch) -> IngestReport:
-        """One batch into the lake, exactly once (by digest, and by (source, id) per record)."""
+        """Write one batch to the lake exactly once. Batches are identified by digest, records by (source, id)."""
 
-    def cursor(self) -> Cursor: ...
+    def cursor(self) -> Cursor:
+        """Return the current state of the lake."""
+        ...
 
     def edition(self, number: int) -> HoldoutEdition:
-        """Freezes edition `number` at its first call. Inconclusive if there is no prompt with a reference to hold out."""
+        """Return holdout edition `number`, which the first call freezes.
 
-    def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot: ...
+        Raises `Inconclusive` if no holdout prompt has a reference.
+        """
 
-    def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport: ...
+    def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
+        """Freeze the samples and prompts that were ingested up to `as_of`, without the holdout."""
+        ...
 
-    def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet: ...
+    def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
+        """Let the model behind `client` answer training prompts of the snapshot, and score the answers."""
+        ...
+
+    def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
+        """Build the training set from the snapshot and, if available, the probe."""
+        ...
 
 
 class Trainer(Protocol):
-    """Pure: a plan becomes a job."""
+    """Converts training plans to jobs, without side effects."""
 
     method: str
+    """Name of the training method."""
 
     def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
-        """The complete recipe, with what it leaves to measurement filled in from `facts`; without them it is only completed and checked.
-        ConfigError for an unknown key, with the nearest known one."""
+        """Return the complete, validated recipe with the overrides in `changes`.
+
+        Settings that depend on measurements are derived from `facts`, if given. Raises `ConfigError` for an unknown key; the message
+        suggests the nearest known key.
+        """
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
-        """The same plan and attempt give the same spec."""
+        """Return the job of an attempt. The result depends only on the arguments."""
 
 
 class Executor(Protocol):
-    """Runs jobs. Never decides to make another attempt."""
+    """Runs jobs. New attempts are decided elsewhere."""
 
     restarts: bool
-    """Whether it starts a preempted job's next incarnation by itself: then an accepted step is pinned at once, not at the next `submit`."""
+    """Whether the executor restarts a preempted job without a new `submit`. If true, an accepted checkpoint is pinned immediately.
+    Otherwise it is pinned before the next `submit`."""
 
     def submit(self, spec: JobSpec, incarnation: int) -> None:
-        """Starts incarnation `incarnation` (1, 2, …) unless it, or a later one, was started before."""
+        """Start incarnation `incarnation` (counted from 1). Does nothing if this or a later incarnation was started before."""
 
     def observe(self, name: str) -> JobStatus:
-        """Of the newest incarnation that was submitted: one that never starts is pending for a while, then ended as lost."""
+        """Return the status of the newest submitted incarnation.
+
+        An incarnation that does not start is pending until a timeout, and then ends as lost.
+        """
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
-        """Events from number `since` on, over all incarnations of the attempt."""
+        """Return the events of all incarnations of the attempt, in order, without the first `since` ones."""
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
-        """Lays down where the next incarnation must resume. A step that is not pinned is never resumed from."""
+        """Set the checkpoint from which the next incarnation resumes. Checkpoints that are not pinned are never used."""
 
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
-        """What `pin` laid down last."""
+        """Return the resume point that `pin` set last, or None."""
 
     def cancel(self, name: str) -> None:
-        """SIGTERM, then SIGKILL after the grace; returns at once."""
+        """Send SIGTERM, and SIGKILL after the grace period. Returns immediately."""
 
     def live(self) -> list[str]:
-        """Names of this line's jobs that run or wait to run."""
+        """Return the names of this line's jobs that are running or pending."""
 
 
 class Server(Protocol):
-    """Runs model servers, which outlive our own process."""
+    """Manages model servers. The servers keep running when the service process ends."""
 
     capabilities: Capabilities
+    """Features that the servers support."""
 
     def ensure(self, version: ModelVersion) -> Endpoint:
-        """The endpoint of a server for this version, started if need be and answering when this returns."""
+        """Return the endpoint of a server for this version. Starts the server if necessary and waits until it is ready."""
 
-    def running(self) -> list[Endpoint]: ...
+    def running(self) -> list[Endpoint]:
+        """Return the endpoints of all running servers."""
+        ...
 
-    def stop(self, tag: str) -> None: ...
+    def stop(self, tag: str) -> None:
+        """Stop the server of the version with this tag, if one is running."""
+        ...
 
 
 class ModelClient(Protocol):
-    """Asks a model over HTTP."""
+    """Sends chat requests to a model over HTTP."""
 
     def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:
-        """One answer per request, in order; a failed request is an answer with `error`, never an exception."""
+        """Return one answer per request, in order. A failed request returns an answer with `error` and raises no exception."""
 
 
 class Evaluator(Protocol):
-    """Champion against candidate on one edition."""
+    """Compares a candidate with the champion on one holdout edition."""
 
     def evaluate(
         self, edition: HoldoutEdition, champion: tuple[ModelRef, ModelClient], candidate: tuple[ModelRef, ModelClient], progress: Progress
-    ) -> EvalReport: ...
+    ) -> EvalReport:
+        """Let both models answer the edition's prompts and return the comparison. Raises `Inconclusive` if there are no prompts."""
+        ...
 
 
 class Check(Protocol):
-    """One rule of the gate, pure."""
+    """One rule of the gate, without side effects."""
 
     name: str
+    """Name of the check in verdicts and messages."""
 
-    def check(self, report: EvalReport) -> CheckResult: ...
+    def check(self, report: EvalReport) -> CheckResult:
+        """Return the result of this check for an evaluation report."""
+        ...
 
 
 class Registry(Protocol):
-    """A copy of what the ledger knows, where people look for models."""
+    """Model registry: a derived copy of the ledger's versions for users of model registries."""
 
     def register(
         self,
@@ -226,53 +277,66 @@ class Registry(Protocol):
         metrics: Mapping[str, float],
         steps: Sequence[StepFigures] = (),
     ) -> str:
-        """Idempotent by version.tag; returns the registry's reference. `steps`: the training's curves, for people to look at."""
+        """Register a version, idempotent by `version.tag`, and return the registry's reference to it.
+
+        `folder` is the model folder, which is registered by reference. `steps` are the training curves.
+        """
 
     def alias(self, line: str, alias: str, tag: str) -> None:
-        """Points `champion` or `candidate` at a version."""
+        """Set the alias (`champion` or `candidate`) of a line to the version with this tag."""
 
     def aliases(self, line: str) -> dict[str, str]:
-        """alias -> version tag, as the registry has it now."""
+        """Return alias -> version tag, as currently stored in the registry."""
 
 
 class Router(Protocol):
-    """Splits sessions by weight, and attributes every answer."""
+    """Distributes sessions over model versions by weight, and attributes every answer to its version."""
 
     attribution: bool
-    """Without it there is no rollout."""
+    """Whether answers are attributed to versions. A rollout requires attribution."""
 
-    def set(self, route: Route) -> None: ...
+    def set(self, route: Route) -> None:
+        """Replace the route of the line in `route`."""
+        ...
 
-    def read(self, line: str) -> Route | None: ...
+    def read(self, line: str) -> Route | None:
+        """Return the current route of a line, or None."""
+        ...
 
     def url(self) -> str:
-        """Base URL that clients use, without /v1."""
+        """Return the base URL for clients, without /v1."""
 
 
 class Metrics(Protocol):
-    """Live evidence per version."""
+    """Measurements of live traffic per model version."""
 
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
-        """Traces with since <= time < until and origin = traffic; and their feedback so far."""
+        """Return the evidence for two version tags.
+
+        It covers traces with origin = traffic and since <= time < until, and the feedback on them so far.
+        """
 
 
 class RolloutJudge(Protocol):
-    """Judges one rollout step, pure."""
+    """Judges one rollout step, without side effects."""
 
     def judge(self, largest: bool, seconds: float, fresh: Evidence, mature: Evidence) -> StepJudgement:
-        """`largest`: this step has the largest weight below 100, where quality is decided. `seconds`: since the step began.
+        """Decide whether the rollout advances, waits or rolls back.
 
-        `fresh` runs up to now: exposure, errors, latency. `mature` ends before now by the feedback's maturity lag: quality.
+        `largest` is true for the step with the largest weight below 100, which decides quality. `seconds` is the time since the step
+        began. `fresh` is the evidence up to now, for exposure, errors and latency. `mature` is the evidence for quality; it excludes
+        traces that are younger than the feedback's maturity lag.
         """
 
 
 class Rewards(Protocol):
-    """The loop file's scorers, bound to their tiers and weights (rewards/panel.py)."""
+    """Scorer set of a loop file, with tiers and weights (rewards/panel.py)."""
 
     versions: tuple[ScorerVersion, ...]
+    """Identity, tier and weight of each scorer."""
 
     def unseen(self) -> bool:
-        """Whether some scorer needs no more than prompt, answer and reference."""
+        """Return whether some scorer needs at most prompt, answer and reference."""
 
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
-        """Labels answers that only prompt, answer and reference are known of."""
+        """Label new answers, for which only prompt, answer and reference are known."""

@@ -1,4 +1,4 @@
-"""What tells one process of this machine from every other one, for ever. It looks; it starts, stops and waits for nothing."""
+"""Unique identity of a process on this machine, across process ids that are reused and across reboots."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def process_identity(pid: int) -> str | None:
-    """`<boot id>-<start, in clock ticks since that boot>` of a live process; None where it is gone, or the system has no /proc.
+    """Return `<boot id>-<start time in clock ticks since boot>` of a live process.
 
-    Unlike a start time in seconds it does not move when the clock is set, and no process of another boot can have it.
-    Source: proc_pid_stat(5), field 22.
+    Returns None if the process does not exist or the system has no /proc. Unlike a start time in seconds, the value does not change when
+    the clock is adjusted, and it is different after a reboot. Source: proc_pid_stat(5), field 22.
     """
     try:
         boot = _BOOT.read_text().strip()

@@ -1,11 +1,10 @@
-"""Run folders: where a job finds its inputs and leaves its words, on one machine or on a file system that a cluster's nodes share.
+"""Run folders: inputs and output of jobs, on a local file system or on one that a cluster's nodes share.
 
-Executors lay them out and read them; a job writes into its own incarnation's folder. It refuses to know how a job is started.
-Layout below the root:
+Executors create and read run folders. A job writes only to the folder of its own incarnation. Layout below the root:
 
-    jobs/<job name>.json            the JobSpec: a name leads to its folder
+    jobs/<job name>.json            the JobSpec, from which the run folder is found
     <plan>/aN/                      run folder of attempt N: plan.json, inputs, resume.json
-    <plan>/aN/iM/                   incarnation M: events.jsonl, ended.json, step_K/, and what its executor notes
+    <plan>/aN/iM/                   incarnation M: events.jsonl, ended.json, step_K/, and files of its executor
 """
 
 from __future__ import annotations
@@ -29,76 +28,80 @@ from contracts.training import JobEvent, JobSpec, JobState, JobStatus, Proposal,
 
 EVENTS, ENDED, PLAN, RESUME, BEAT = "events.jsonl", "ended.json", "plan.json", "resume.json", "beat-"
 BEAT_SECONDS = 5.0
-"""Between two heartbeats of a gang's pod (`beat-` and the node's number, in its incarnation's folder). Who watches allows for several."""
+"""Interval between two heartbeats of a gang's pod. The file is `beat-<node>` in the incarnation's folder. The monitoring timeout spans
+several intervals."""
 TAIL = 65_536
-"""Bytes at the end of an event file or a log that are read for its newest lines."""
+"""Number of bytes that are read from the end of an event file or a log to find its newest lines."""
 
 
 class RunFolders:
-    """All jobs of a line below one root."""
+    """Run folders of all jobs of a line, below one root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def claim(self, spec: JobSpec) -> Path:
-        """The run folder, which belongs to one job for ever."""
+        """Assign the run folder to the job permanently and return its path.
+
+        Raises `Permanent` if the folder or the name belongs to a job with another name or spec.
+        """
         run = self.run(spec)
         for path, content in ((run / "job.json", canonical({"name": spec.name})), (self.record(spec.name), canonical(spec))):
             if path.exists() and path.read_bytes() != content:
-                raise Permanent(f"{path} belongs to another job than {spec.name}; a changed spec needs a new attempt")
+                raise Permanent(f"{path} belongs to a different job or spec than {spec.name}; a changed spec needs a new attempt")
             if not path.exists():
                 write_atomic(path, content)
         return run
 
     def lay_out(self, spec: JobSpec, artifacts: Artifacts) -> Path:
-        """The run folder with the job's plan and inputs in it."""
+        """Claim the run folder, write the job's plan and inputs into it and return its path."""
         run = self.claim(spec)
         lay_inputs(spec, run, artifacts)
         return run
 
     def plan_folder(self, spec: JobSpec) -> Path:
-        """Holds all attempts of a plan."""
+        """Return the folder that contains all attempts of the spec's plan."""
         return self.root / spec.plan[:16]
 
     def run(self, spec: JobSpec) -> Path:
-        """The folder of the spec's attempt."""
+        """Return the run folder of the spec's attempt."""
         return self.plan_folder(spec) / f"a{spec.attempt}"
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
-        """Where the next incarnation resumes. Permanent if the step is not what was accepted."""
+        """Set the checkpoint from which the next incarnation resumes. Raises `Permanent` if it differs from the accepted one."""
         run = self.claim(spec)
         verify_manifest(inside(run.parent, resume.path), resume.manifest)
         write_atomic(run / RESUME, canonical(resume))
 
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
-        """Where the next incarnation resumes; None: at the attempt's start, or at what nobody can read."""
+        """Return the pinned resume point. None if there is none or it is unreadable."""
         with contextlib.suppress(FileNotFoundError, ValidationError):
             return ResumePoint.model_validate_json((self.run(spec) / RESUME).read_bytes())
         return None
 
     def spec(self, name: str) -> JobSpec | None:
-        """The job of that name, if it was ever claimed."""
+        """Return the spec of the job with this name. None if it was never claimed."""
         try:
             return JobSpec.model_validate_json(self.record(name).read_bytes())
         except FileNotFoundError:
             return None
 
     def names(self) -> list[str]:
-        """Of all jobs that were ever claimed, sorted."""
+        """Return the sorted names of all jobs that were ever claimed."""
         return sorted(path.stem for path in (self.root / "jobs").glob("*.json"))
 
     def events(self, name: str) -> list[JobEvent]:
-        """Over all incarnations, in their order."""
+        """Return the events of all incarnations of the job, in order."""
         spec = self.spec(name)
         return [event for _, folder in incarnations(self.run(spec)) for event in read_events(folder)] if spec else []
 
     def record(self, name: str) -> Path:
-        """Where the job of that name is written down."""
+        """Return the path of the file that stores the spec of the job with this name."""
         return self.root / "jobs" / f"{name}.json"
 
 
 def lay_inputs(spec: JobSpec, run: Path, artifacts: Artifacts) -> None:
-    """A job's inputs and its plan into its run folder."""
+    """Write the inputs and the plan of a job to its run folder."""
     for name, key in spec.inputs.items():
         artifacts.fetch(key, inside(run, name))
     write_atomic(run / PLAN, spec.plan_json.encode())
@@ -106,7 +109,10 @@ def lay_inputs(spec: JobSpec, run: Path, artifacts: Artifacts) -> None:
 
 @contextmanager
 def disk(what: str) -> Iterator[None]:
-    """OSErrors of a block as Retryable: a full or unreachable disk passes."""
+    """Convert `OSError` in the block to `Retryable`, because a full or unreachable disk is usually temporary.
+
+    `what` completes the message "cannot ...".
+    """
     try:
         yield
     except OSError as error:
@@ -114,20 +120,20 @@ def disk(what: str) -> Iterator[None]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """`name` below `folder`. Permanent where it leads elsewhere."""
+    """Return the resolved path of `name` below `folder`. Raises `Permanent` if the path is outside the folder or the folder itself."""
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()) or path == folder.resolve():
-        raise Permanent(f"{name!r} names a place outside {folder}; only relative names below it are taken")
+        raise Permanent(f"{name!r} is a path outside {folder}; use a relative name below it")
     return path
 
 
 def incarnations(run: Path) -> list[tuple[int, Path]]:
-    """(number, folder) of each that left a folder, in order."""
+    """Return (number, folder) of every incarnation that has a folder, in order."""
     return sorted((int(folder.name[1:]), folder) for folder in run.glob("i[0-9]*"))
 
 
 def read_events(folder: Path) -> Iterator[JobEvent]:
-    """An incarnation's events; a line that a kill tore is left out."""
+    """Yield the events of an incarnation. Lines that a crash left incomplete are skipped."""
     with contextlib.suppress(FileNotFoundError):
         for line in (folder / EVENTS).read_bytes().splitlines():
             with contextlib.suppress(ValidationError):
@@ -135,14 +141,14 @@ def read_events(folder: Path) -> Iterator[JobEvent]:
 
 
 def proposal(ended: dict[str, Any]) -> Proposal | None:
-    """What a job asks the next attempt to change; another version's words are none."""
+    """Return the change that a job's result proposes for the next attempt. None if it is missing or written by an incompatible version."""
     with contextlib.suppress(ValidationError):
         return Proposal.model_validate(ended["proposal"]) if ended.get("proposal") else None
     return None
 
 
 def status(folder: Path, number: int, state: JobState, outcome: Outcome | None = None, reason: str = "") -> JobStatus:
-    """An incarnation's status, with the step that its newest event tells of."""
+    """Return the status of an incarnation. The step is read from its newest event that contains progress."""
     step = total = 0
     for line in reversed(tail(folder / EVENTS)):
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -154,19 +160,19 @@ def status(folder: Path, number: int, state: JobState, outcome: Outcome | None =
 
 
 def ended_status(folder: Path, number: int, ended: dict[str, Any]) -> JobStatus:
-    """The status of an incarnation that left its last word."""
+    """Return the status of an incarnation with the result file content `ended`."""
     last = status(folder, number, JobState.ENDED, Outcome(ended["outcome"]), str(ended["reason"]))
     return last.model_copy(update={"proposal": proposal(ended)})
 
 
 def newest_sign(folder: Path) -> float | None:
-    """When an incarnation last wrote its events, its last word or a heartbeat (seconds since the epoch); None: it never did."""
+    """Return the time of an incarnation's last event, result or heartbeat in seconds since the epoch. None if there was none."""
     signs = [folder / EVENTS, folder / ENDED, *folder.glob(f"{BEAT}*")]
     return max((path.stat().st_mtime for path in signs if path.exists()), default=None)
 
 
 def tail(path: Path) -> list[bytes]:
-    """The last lines of a file, as far as TAIL bytes reach."""
+    """Return the lines in the last `TAIL` bytes of a file. The first line may be incomplete."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
@@ -176,5 +182,5 @@ def tail(path: Path) -> list[bytes]:
 
 
 def last_words(path: Path) -> str:
-    """The last three lines of a log, for a reason."""
+    """Return the last three lines of a log as one line of at most 500 characters, for an error reason."""
     return b" | ".join(line.strip() for line in tail(path)[-3:]).decode(errors="replace")[-500:] or "no output"

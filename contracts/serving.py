@@ -1,4 +1,4 @@
-"""Versions that serve, the weights between them, and the evidence from live traffic."""
+"""Types for serving: model versions, endpoints, routes, and the evidence from live traffic."""
 
 from __future__ import annotations
 
@@ -13,59 +13,63 @@ from contracts.model import Frozen, ModelRef
 
 
 class ModelVersion(Frozen):
-    """A version that the registry knows. Version 0 is the adopted one."""
+    """A registered model version. Version 0 is the adopted model."""
 
     line: str
     number: int
-    """Counted by the ledger, per line."""
+    """Version number within the line, assigned by the ledger."""
     tag: str
     model: ModelRef
     cycle: str | None
-    """None for an adoption."""
+    """Id of the cycle that trained the version. None for an adopted model."""
     plan: Digest | None = None
+    """Id of the training plan. None for an adopted model."""
 
 
 class Endpoint(Frozen):
-    """A running model server."""
+    """Address of a running model server."""
 
     tag: str
     url: str
-    """Base of the OpenAI API, without /v1."""
+    """Base URL of the OpenAI-compatible API, without /v1."""
     model: str
-    """The model name to send."""
+    """Model name to use in requests."""
 
 
 class Capabilities(Frozen):
-    """What a server can do. What it cannot is refused at `ratchet check`, never discovered in a cycle."""
+    """Features of a server. `ratchet check` rejects settings that need missing features, before a cycle starts."""
 
     sampling: bool
-    """temperature per request"""
+    """Whether requests can set the temperature."""
     seed: bool
+    """Whether requests can set a seed."""
     logprobs: bool
+    """Whether responses can contain log-probabilities."""
 
 
 class Backend(Frozen):
-    """One arm of a route."""
+    """One model version in a route, with its traffic weight."""
 
     tag: str
     url: str
     model: str
     weight: float = Field(ge=0, le=100)
-    """Percent of sessions."""
+    """Percentage of sessions."""
 
 
 class Route(Frozen):
-    """What the router does. `annotation` names the object that asked for it (a rollout's step, an adoption)."""
+    """Routing configuration of a line."""
 
     line: str
     served_model: str
-    """The name that clients ask for."""
+    """Model name in client requests."""
     backends: tuple[Backend, ...]
     annotation: str
+    """Name of the object that set the route: a rollout step or an adoption."""
 
 
 class Arm(Frozen):
-    """One version's evidence in one window."""
+    """Evidence for one version in a time window."""
 
     tag: str
     requests: int
@@ -73,11 +77,11 @@ class Arm(Frozen):
     latency_p50_ms: float | None
     latency_p95_ms: float | None
     rated: tuple[tuple[int, float], ...]
-    """(ratings, sum of ratings) per user: the clusters that tests run on; no user ids."""
+    """(number of ratings, sum of ratings) per user, without user ids. Users are the clusters of the statistical tests."""
 
 
 class Evidence(Frozen):
-    """Both arms, in the same step and window, of traces older than the feedback's maturity lag."""
+    """Evidence for both versions in the same time window of a rollout step."""
 
     since: datetime
     until: datetime
@@ -86,7 +90,7 @@ class Evidence(Frozen):
 
 
 class StepResult(StrEnum):
-    """What a step's evidence says."""
+    """Result of judging the evidence of a step."""
 
     ADVANCE = "advance"
     WAIT = "wait"
@@ -94,14 +98,15 @@ class StepResult(StrEnum):
 
 
 class StepJudgement(Frozen):
-    """The judge's word on one step, with its figures."""
+    """Judgement of one rollout step, with its figures."""
 
     result: StepResult
     reasons: tuple[str, ...]
     requests: int = 0
-    """Of both arms, in the fresh window."""
+    """Number of requests of both versions in the fresh window."""
     candidate_requests: int = 0
+    """Number of requests of the candidate in the fresh window."""
     quality: Interval | None = None
-    """candidate minus champion mean rating, a confidence sequence (valid at every look)."""
+    """Mean rating of the candidate minus that of the champion. The interval is a confidence sequence, valid at every evaluation."""
     errors: Interval | None = None
-    """candidate minus champion error share."""
+    """Error share of the candidate minus that of the champion, as a confidence sequence."""

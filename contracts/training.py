@@ -1,7 +1,7 @@
-"""From a choice to a checkpoint: plan, job, attempts, incarnations.
+"""Types for training, from the choice of a method to a checkpoint: plans, jobs, attempts and incarnations.
 
-Three numbers that must not be mixed: the *lease epoch* guards ledger writes and never reaches a job; an *attempt* is minted
-by a ledger row; an *incarnation* is a restart within an attempt. A job writes to `plan/aN/iM/step_K`.
+Three numbers must not be confused. The *lease epoch* protects ledger writes and is never passed to a job. An *attempt* is created by a
+ledger row. An *incarnation* is a restart within an attempt. A job writes to `plan/aN/iM/step_K`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contracts.model import Frozen, ModelRef
 
 
 class Method(StrEnum):
-    """How to train, or that we do not."""
+    """Training method. NONE means that no training takes place."""
 
     GRPO = "grpo"
     DPO = "dpo"
@@ -27,20 +27,20 @@ class Method(StrEnum):
 
 
 class RuleResult(Frozen):
-    """One row of the choice's table."""
+    """Result of one rule in the choice of the training method."""
 
     rule: str
     holds: bool
     evidence: str
-    """The measured figures, in words."""
+    """Description of the measured figures."""
     effect: str
-    """What this row says to the choice."""
+    """Effect of this rule on the choice."""
     change: str = ""
-    """What would turn it round: the figure that it lacks, or that it has to spare."""
+    """Change that would reverse the result: how far the figure is from its limit."""
 
 
 class Choice(Frozen):
-    """The method, and the table it follows from."""
+    """Chosen training method, with the rule results and the facts that led to it."""
 
     method: Method
     reason: str
@@ -49,58 +49,61 @@ class Choice(Frozen):
 
 
 class TrainingPlan(Frozen):
-    """Everything that decides a training run. Computed once, stored in the ledger, never recomputed."""
+    """All inputs of a training run. It is computed once, stored in the ledger and never recomputed."""
 
     line: str
     cycle: str
     start: ModelRef
+    """Start model of the training."""
     dataset: Digest
-    """TrainingSet.content"""
+    """Equal to TrainingSet.content."""
     pairs: Digest
     prompts: Digest
     demonstrations: Digest
     method: Method
     recipe: dict[str, Any]
-    """A complete recipe as data (trainers/recipes.py): no default is left to the trainer's own version."""
+    """Complete recipe as data (trainers/recipes.py). It contains every value, so that it does not depend on a trainer's defaults."""
     seed: int
     scorers: tuple[ScorerVersion, ...]
     scorer_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     code: Digest
-    """Of contracts + rewards + trainers."""
+    """Digest of the packages contracts, rewards and trainers."""
 
     @property
     def id(self) -> Digest:
+        """Return the id of the plan, the digest of its content."""
         return digest(self)
 
 
 class Cost(Frozen):
-    """What one attempt at a plan would take, at most: every row at its full length."""
+    """Upper estimate of the duration and price of one attempt. It assumes that every row has the maximum length."""
 
     seconds: float
+    """Duration in seconds."""
     price: float | None = None
-    """By the price table, in its currency; none: no machines that it knows."""
+    """Price in the price table's currency. None if the table does not contain the machines."""
     cap: float | None = None
-    """Most that the loop file lets an attempt cost."""
+    """Maximum cost of an attempt according to the loop file. None: no limit."""
     basis: str
-    """The assumptions, in words."""
+    """Description of the assumptions."""
 
 
 class Adjustment(Frozen):
-    """What a health watch changed for an attempt: factors on the plan's recipe. The plan itself stays as it is."""
+    """Factors that health rules apply to the plan's recipe for one attempt. The plan itself does not change."""
 
     learning_rate: float = 1.0
-    """On the recipe's learning rate."""
+    """Factor on the recipe's learning rate."""
     kl: float = 1.0
-    """On the penalty that holds the model near the start model (`beta`)."""
+    """Factor on the penalty (`beta`) that keeps the model close to the start model."""
     memory: float = 1.0
-    """On rows in memory at once and on the share of a GPU's memory that generation takes."""
+    """Factor on the number of rows in memory and on the share of GPU memory for generation."""
     rules: tuple[str, ...] = ()
-    """Names of the rules that asked for it, oldest first: none may ask twice."""
+    """Names of the rules that requested the adjustment, oldest first. Each rule may do so only once."""
     reason: str = ""
-    """What went wrong in the attempt before, in words."""
+    """Reason why the previous attempt failed."""
 
     def then(self, proposal: Proposal, reason: str) -> Adjustment:
-        """This one, and what the attempt that ran with it proposed."""
+        """Return this adjustment combined with the proposal of the attempt that used it."""
         further = proposal.adjustment
         return Adjustment(
             learning_rate=self.learning_rate * further.learning_rate,
@@ -112,78 +115,79 @@ class Adjustment(Frozen):
 
 
 class Proposal(Frozen):
-    """What a failed attempt asks the next one to change. A ledger's row grants it, or does not."""
+    """Change that a failed attempt proposes for the next attempt. It takes effect only if a ledger row accepts it."""
 
     rule: str
-    """The rule of the health watch that ended the attempt."""
+    """Name of the health rule that ended the attempt."""
     adjustment: Adjustment
-    """Factors on what the attempt itself ran with."""
+    """Factors relative to the values that the failed attempt used."""
     good: int
-    """The last step before the trouble began: a checkpoint of a later one is not resumed from."""
+    """Last step before the problem began. Checkpoints of later steps are not used for resuming."""
 
 
 class Attempt(Frozen):
-    """One try at a plan. Minted by a ledger row; another one may have other resources or an adjustment."""
+    """One attempt at a plan, created by a ledger row. Later attempts may have different resources or an adjustment."""
 
     number: int
-    """1, 2, …"""
+    """Attempt number, counted from 1."""
     timeout: float
-    """Seconds of the whole attempt, all incarnations together."""
+    """Maximum duration in seconds, over all incarnations."""
     nodes: int = 1
-    """Machines that run together, as a gang."""
+    """Number of nodes, which run together as a gang."""
     gpus: int = 0
-    """Per node; 0 trains on the CPU."""
+    """Number of GPUs per node. 0: train on the CPU."""
     adjustment: Adjustment = Adjustment()
 
 
 class JobSpec(Frozen):
-    """One attempt of a plan, ready for any executor."""
+    """Executable form of an attempt, independent of the executor."""
 
     name: str
     plan: Digest
     attempt: int
     command: tuple[str, ...]
-    """argv of process 1, our wrapper; `{python}` and `{run}` are filled in by the executor."""
+    """Command line of the supervisor, the job's main process (PID 1). The executor substitutes `{python}` and `{run}`."""
     environment: dict[str, str]
     inputs: dict[str, Digest]
-    """Folder name below the run folder -> artifact (a file or a folder manifest)."""
+    """Relative name below the run folder -> artifact (a file or a folder manifest)."""
     plan_json: str
-    """Written to `plan.json` in the run folder."""
+    """Content of `plan.json` in the run folder."""
     grace_seconds: int
-    """From SIGTERM to SIGKILL."""
+    """Seconds between SIGTERM and SIGKILL."""
     nodes: int = 1
     gpus: int = 0
-    """Per node."""
+    """Number of GPUs per node."""
     cpus: int = 1
-    """Per node."""
+    """Number of CPUs per node."""
 
 
 class ResumePoint(Frozen):
-    """A checkpoint that the ledger accepted; the next incarnation resumes from it."""
+    """Accepted checkpoint from which the next incarnation resumes."""
 
     attempt: int
     incarnation: int
     step: int
     path: str
-    """Of the step's folder, relative to the plan's folder: `a1/i1/step_20`."""
+    """Path of the step's folder, relative to the plan's folder, for example `a1/i1/step_20`."""
     manifest: Digest
-    """Of its manifest.json."""
+    """Digest of the step's manifest.json."""
 
 
 class Checkpoint(Frozen):
-    """A finished model as a job published it."""
+    """Finished model that a job published."""
 
     plan: Digest
     attempt: int
     incarnation: int
     step: int
     files: Digest
-    """Artifact: the folder manifest (sha256 of every file), written last."""
+    """Artifact of the model folder: its manifest with the SHA-256 of every file, written last."""
     model: ModelRef
     metrics: dict[str, float]
 
     @property
     def id(self) -> Digest:
+        """Return the id of the checkpoint, derived from the plan and the model."""
         return digest([self.plan, self.model.id])
 
 
@@ -191,7 +195,7 @@ class JobEvent(Frozen):
     """One line of a job's events.jsonl."""
 
     at: float
-    """Seconds since the epoch."""
+    """Time in seconds since the epoch."""
     incarnation: int
     kind: str
     """started | progress | saving | checkpoint | warning | exporting | stopped | published"""
@@ -201,17 +205,17 @@ class JobEvent(Frozen):
 
 
 class StepFigures(Frozen):
-    """What one optimiser step measured."""
+    """Metrics of one optimiser step."""
 
     step: int
     at: float
-    """Seconds since the epoch."""
+    """Time in seconds since the epoch."""
     figures: dict[str, float]
-    """loss, grad_norm, reward, kl, …"""
+    """Metric name (loss, grad_norm, reward, kl, …) -> value."""
 
 
 class JobState(StrEnum):
-    """Where a job is."""
+    """State of a job in its executor."""
 
     ABSENT = "absent"
     PENDING = "pending"
@@ -220,25 +224,25 @@ class JobState(StrEnum):
 
 
 class Usage(Frozen):
-    """What an attempt has used of a cluster so far, all incarnations together."""
+    """Cluster resources that an attempt has used so far, over all incarnations."""
 
     started: float | None
-    """Seconds from its submission to the first moment in which all of it ran."""
+    """Seconds from the submission until the whole gang ran for the first time. None if it has not run yet."""
     used: float
-    """GPU-seconds in which all of it ran."""
+    """GPU-seconds while the whole gang ran."""
     idle: float
-    """GPU-seconds of machines that it held and could not start on."""
+    """GPU-seconds on allocated machines while the gang could not start."""
     lost: float
-    """GPU-seconds in which only a part of it was alive."""
+    """GPU-seconds while only a part of the gang was alive."""
     nodes: float
-    """Machine-seconds, whatever for."""
+    """Machine-seconds in total."""
     cost: float
-    """By the price table, in its currency; 0 for machines that it does not know."""
+    """Cost in the price table's currency. Machines that are missing in the table count as 0."""
     preemptions: int
 
 
 class JobStatus(Frozen):
-    """What an executor sees."""
+    """Status of a job as its executor reports it."""
 
     state: JobState
     incarnation: int = 0
@@ -246,8 +250,8 @@ class JobStatus(Frozen):
     total: int = 0
     outcome: Outcome | None = None
     reason: str = ""
-    """Why it ended, or does not run yet; where the cluster restarted it, what had died. In words for a person."""
+    """Readable reason why the job ended or does not run yet. After a restart by the cluster, the cause of the restart."""
     proposal: Proposal | None = None
-    """What the next attempt should change, where the job failed and knows."""
+    """Proposed change for the next attempt, if a failed job made one."""
     usage: Usage | None = None
-    """Where somebody meters."""
+    """Resource usage, if the executor measures it."""

@@ -1,1 +1,1 @@
-"""Shows that a candidate is better, and keeps watching: evaluation over HTTP, checks, the registry's copy, rollout evidence."""
+"""Model quality gates: evaluation over HTTP, checks, the model registry, and the judgement of rollout steps."""

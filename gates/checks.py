@@ -1,4 +1,4 @@
-"""The gate's rules, pure: an EvalReport in, pass / fail / inconclusive out. Missing evidence never passes."""
+"""Checks of the gate. Each maps an `EvalReport` to pass, fail or inconclusive, without side effects. Missing evidence never passes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from contracts.loop import GateSettings
 from contracts.ports import Check
 
 SHOWN = 12
-"""Slices of which a reason gives figures; the others it names."""
+"""Maximum number of slices with figures in a reason. Further slices are listed by name."""
 
 
 class Coverage:
-    """Enough pairs of answers, and few failures on either side."""
+    """Checks that enough prompts have comparable answers and that few requests failed.
+
+    The result is pass or inconclusive, never fail.
+    """
 
     name = "coverage"
 
@@ -22,25 +25,30 @@ class Coverage:
         self._settings = settings
 
     def check(self, report: EvalReport) -> CheckResult:
+        """Judge the number of answered prompts and failed requests."""
         pairs, asked = report.answered_by_both, report.asked
         if pairs > asked:
-            return _result(self, Result.INCONCLUSIVE, f"the report contradicts itself: {pairs} answered of {asked} asked")
+            return _result(self, Result.INCONCLUSIVE, f"the report is inconsistent: {pairs} answered of {asked} asked")
         if pairs < self._settings.min_prompts:
             return _result(self, Result.INCONCLUSIVE, f"{pairs} prompts answered by both, {self._settings.min_prompts} needed")
         failures = {side: sum(n for key, n in report.failures.items() if key.startswith(f"{side}:")) for side in ("champion", "candidate")}
         worst = max(failures.values()) / asked if asked else 1.0
         if worst > self._settings.max_failures:
             said = ", ".join(f"{side} {n}" for side, n in failures.items())
-            return _result(self, Result.INCONCLUSIVE, f"unanswered of {asked}: {said}; more than {self._settings.max_failures:.0%}")
+            return _result(self, Result.INCONCLUSIVE, f"failed requests of {asked}: {said}; more than {self._settings.max_failures:.0%}")
         unlike = report.failures.get(UNLIKE, 0)
         if unlike > self._settings.max_unlike * asked:
-            said = f"{unlike} of {asked} {UNLIKE}: a scorer was away; more than {self._settings.max_unlike:.0%}"
+            said = f"{unlike} of {asked} {UNLIKE}: a scorer was unavailable; more than {self._settings.max_unlike:.0%}"
             return _result(self, Result.INCONCLUSIVE, said)
         return _result(self, Result.PASS, f"{pairs} of {asked} prompts answered by both")
 
 
 class Quality:
-    """The whole interval of the paired difference lies above the effect that the loop file asks for."""
+    """Checks that the interval of the paired reward difference is above the required effect (`gate.min_effect`).
+
+    Passes if the whole interval is above it. Fails if the whole interval is below it, or if no improvement is possible (the upper bound
+    is at most 0). Otherwise the result is inconclusive.
+    """
 
     name = "quality"
 
@@ -48,13 +56,14 @@ class Quality:
         self._settings = settings
 
     def check(self, report: EvalReport) -> CheckResult:
+        """Judge the overall comparison of the report."""
         overall = _find(report, "overall")
         if overall is None:
-            return _result(self, Result.INCONCLUSIVE, "the report holds no overall comparison")
+            return _result(self, Result.INCONCLUSIVE, "the report has no overall comparison")
         said, wanted, needed = _show(overall), self._settings.min_effect, self._settings.min_prompts
         flaw = _flaw([c for c in report.comparisons if c.name == "overall"])
         if flaw or overall.n < needed:
-            return _result(self, Result.INCONCLUSIVE, flaw or f"{said}: {overall.n} different prompts, {needed} needed")
+            return _result(self, Result.INCONCLUSIVE, flaw or f"{said}: {overall.n} distinct prompts, {needed} needed")
         if overall.difference.low > wanted:
             return _result(self, Result.PASS, said)
         if overall.difference.high < wanted or overall.difference.high <= 0:
@@ -63,7 +72,11 @@ class Quality:
 
 
 class Slices:
-    """No slice loses more than the margin, as far as its prompts can tell: an average can hide a part that is ruined."""
+    """Checks that no slice loses more than the margin, because an overall average can hide a large loss in one slice.
+
+    Fails if the whole interval of a slice is below the negative margin. The result is inconclusive if only an estimate is below it. A
+    pass reports smaller losses, losses that cannot be ruled out, and slices that are too small to judge.
+    """
 
     name = "slices"
 
@@ -71,6 +84,7 @@ class Slices:
         self._settings = settings
 
     def check(self, report: EvalReport) -> CheckResult:
+        """Judge all slices with at least `gate.min_slice` prompts."""
         slices = [c for c in report.comparisons if c.name.startswith("slice:") and c.n >= self._settings.min_slice]
         flaw = _flaw(slices)
         if flaw:
@@ -83,19 +97,21 @@ class Slices:
         doubtful = [c for c in slices if c.difference.estimate < -self._settings.slice_margin]
         if doubtful:
             said = "; ".join(_show(c) for c in doubtful)
-            return _result(self, Result.INCONCLUSIVE, f"it may lose more than {self._settings.slice_margin:g}: {said}")
+            return _result(self, Result.INCONCLUSIVE, f"a loss of more than {self._settings.slice_margin:g} is possible: {said}")
         return _result(self, Result.PASS, "; ".join([f"{len(slices)} slices judged", *self._losses(slices), *self._unjudged(report)]))
 
     def _losses(self, slices: Sequence[Comparison]) -> Iterator[str]:
-        """What an average hides within the margin: losses that are there, and where one may hide. Few prompts miss a small loss easily, and
-        saying nothing of it would deny it."""
+        """Describe the losses within the margin: estimated and confirmed ones, and those that the intervals cannot rule out.
+
+        A slice with few prompts can miss a small loss, so the reason must state this explicitly.
+        """
         tolerance = self._settings.slice_tolerance
         lower = [c for c in slices if c.difference.estimate < 0]
         if lower:
             yield f"lower, within the margin: {_listed(lower, _show)}"
         shown = [c for c in slices if c.difference.high < -tolerance]
         if shown:
-            yield f"beyond doubt more than {tolerance:g} lower: {_listed(shown, lambda c: c.name)}"
+            yield f"a loss of more than {tolerance:g} is confirmed in {_listed(shown, lambda c: c.name)}"
         may = [c for c in slices if c.difference.low < -tolerance <= c.difference.high]
         if may:
             yield f"a loss of more than {tolerance:g} cannot be ruled out in {_listed(may, lambda c: _would_tell(c, tolerance))}"
@@ -109,25 +125,32 @@ class Slices:
 
 
 class Agreement:
-    """Golden set and holdout may not point in opposite directions: that is contradictory evidence."""
+    """Checks that golden set and holdout do not show significant differences in opposite directions.
+
+    Opposite directions are contradictory evidence, so the result is inconclusive.
+    """
 
     name = "agreement"
 
     def check(self, report: EvalReport) -> CheckResult:
+        """Judge whether golden set and holdout agree."""
         golden, holdout = _find(report, "golden"), _find(report, "holdout")
         if golden is None or holdout is None:
-            return _result(self, Result.PASS, "only one set of prompts, nothing to contradict it")
+            return _result(self, Result.PASS, "only one prompt set has a comparison, so no contradiction is possible")
         said = f"{_show(golden)}; {_show(holdout)}"
         flaw = _flaw([c for c in report.comparisons if c.name in ("golden", "holdout")])
         if flaw:
             return _result(self, Result.INCONCLUSIVE, flaw)
         if _sign(golden.difference) * _sign(holdout.difference) < 0:
-            return _result(self, Result.INCONCLUSIVE, f"they contradict each other: {said}")
+            return _result(self, Result.INCONCLUSIVE, f"golden set and holdout contradict each other: {said}")
         return _result(self, Result.PASS, said)
 
 
 class Length:
-    """Answers neither explode nor vanish: a common way of gaming a reward."""
+    """Checks that the mean answer length does not change by more than `gate.max_length_ratio` in either direction.
+
+    Very long or very short answers are a common form of reward hacking.
+    """
 
     name = "length"
 
@@ -135,18 +158,19 @@ class Length:
         self._settings = settings
 
     def check(self, report: EvalReport) -> CheckResult:
+        """Judge the ratio of the mean answer lengths."""
         old, new = report.lengths.get("champion"), report.lengths.get("candidate")
         if old is None or new is None or not (math.isfinite(old) and math.isfinite(new) and min(old, new) >= 0):
-            return _result(self, Result.INCONCLUSIVE, "no lengths were measured")
+            return _result(self, Result.INCONCLUSIVE, "the mean answer lengths are missing or invalid")
         ratio = (new + 1) / (old + 1)
-        said = f"mean answer {new:.0f} characters against {old:.0f} (×{ratio:.2f})"
+        said = f"mean answer length {new:.0f} characters, champion {old:.0f} (×{ratio:.2f})"
         if max(ratio, 1 / ratio) > self._settings.max_length_ratio:
-            return _result(self, Result.FAIL, f"{said}, beyond ×{self._settings.max_length_ratio:g}")
+            return _result(self, Result.FAIL, f"{said}; the limit is ×{self._settings.max_length_ratio:g} in either direction")
         return _result(self, Result.PASS, said)
 
 
 def checks(settings: GateSettings) -> tuple[Check, ...]:
-    """All of them, in the order in which they are shown."""
+    """Return all checks of the gate, in display order."""
     return (Coverage(settings), Quality(settings), Slices(settings), Agreement(), Length(settings))
 
 
@@ -159,32 +183,38 @@ def _find(report: EvalReport, name: str) -> Comparison | None:
 
 
 def _listed(comparisons: Sequence[Comparison], show: Callable[[Comparison], str]) -> str:
-    """All of them by name, the ones that lose most first; figures for the first dozen only."""
+    """List all comparisons, largest loss first. Only the first `SHOWN` include figures."""
     ranked = sorted(comparisons, key=lambda c: c.difference.estimate)
     names = ", ".join(c.name for c in ranked[SHOWN:])
     return "; ".join(show(c) for c in ranked[:SHOWN]) + (f"; and {names}" if names else "")
 
 
 def _would_tell(comparison: Comparison, tolerance: float) -> str:
-    """With how many prompts of this spread the interval would end at the tolerance, if the estimate stays: it shrinks with their root."""
+    """Describe how many prompts are needed for the interval to end at the tolerance.
+
+    Assumes the same estimate and variance: the width of the interval decreases with the square root of the number of prompts.
+    """
     interval = comparison.difference
     room = abs(interval.estimate + tolerance)
     half = (interval.high - interval.low) / 2
     about = f"about {math.ceil(comparison.n * (half / room) ** 2)}" if room * 1000 > half else "very many"
-    return f"{comparison.name} (n {comparison.n}, {about} would tell)"
+    return f"{comparison.name} (n {comparison.n}, {about} prompts needed)"
 
 
 def _flaw(comparisons: Sequence[Comparison]) -> str | None:
-    """Why these figures are no evidence: not numbers, an interval that does not hold its own estimate, or two of one name."""
+    """Return why these figures are invalid, or None.
+
+    Invalid are non-finite values, an interval that does not contain its estimate, and duplicate names.
+    """
     for c in comparisons:
         d = c.difference
         if not all(math.isfinite(value) for value in (c.champion, c.candidate, d.estimate, d.low, d.high)):
-            return f"{_show(c)}: not all of its figures are numbers"
+            return f"{_show(c)}: some values are not finite numbers"
         if not d.low <= d.estimate <= d.high:
-            return f"{_show(c)}: its interval does not hold its estimate"
+            return f"{_show(c)}: the interval does not contain the estimate"
     names = [c.name for c in comparisons]
     twice = sorted({name for name in names if names.count(name) > 1})
-    return f"the report holds {', '.join(twice)} twice" if twice else None
+    return f"the report contains {', '.join(twice)} more than once" if twice else None
 
 
 def _sign(interval: Interval) -> int:

@@ -1,4 +1,4 @@
-"""`ModelClient` over the OpenAI chat API. A failed request is an answer with `error`, so that no failure is scored as zero."""
+"""`ModelClient` for the OpenAI chat API. A failed request returns an answer with `error`, so that failures are not scored as zero."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _BUSY = {429, 502, 503, 504}
 
 
 class HttpModelClient:
-    """Asks one endpoint, `concurrency` requests at a time; tries again where a server is busy or unreachable."""
+    """Client of one endpoint.
+
+    It sends up to `concurrency` requests in parallel, each with a timeout of `timeout` seconds. Requests to a busy or unreachable server
+    are retried up to three attempts in total.
+    """
 
     def __init__(self, endpoint: Endpoint, concurrency: int = 16, timeout: float = 120.0) -> None:
         self._endpoint = endpoint
@@ -31,6 +35,7 @@ class HttpModelClient:
         self._timeout = timeout
 
     def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:
+        """Send all requests and return their answers in order. `progress` is called after every 20 answers and at the end."""
         done = 0
         lock = threading.Lock()
 
@@ -40,7 +45,7 @@ class HttpModelClient:
             with lock:
                 done += 1
                 if progress and (done % 20 == 0 or done == len(requests)):
-                    progress(f"asking {self._endpoint.tag}", done, len(requests))
+                    progress(f"querying {self._endpoint.tag}", done, len(requests))
             return answer
 
         with (
@@ -58,7 +63,7 @@ class HttpModelClient:
             started = time.perf_counter()
             try:
                 response = client.post("/v1/chat/completions", json=_body(self._endpoint.model, request), headers=headers)
-            except httpx.HTTPError as problem:  # also a reply that cannot be decoded
+            except httpx.HTTPError as problem:  # includes responses that cannot be decoded
                 error = f"{type(problem).__name__}: {problem}"
                 continue
             if response.status_code in _BUSY:
@@ -86,7 +91,7 @@ def _answer(response: httpx.Response, latency_ms: float) -> ChatAnswer:
         text, finish = choice["message"]["content"], choice.get("finish_reason")
     except (ValueError, LookupError, TypeError, RecursionError) as problem:
         return ChatAnswer(text=None, error=f"not a chat completion: {type(problem).__name__}: {str(problem)[:200]}", latency_ms=latency_ms)
-    if not isinstance(text, str):  # an answer without text is none; read as "", it would be scored as wrong
+    if not isinstance(text, str):  # an empty string would be scored as a wrong answer
         return ChatAnswer(text=None, error="no text in the answer", latency_ms=latency_ms)
     return ChatAnswer(
         text=text,

@@ -1,4 +1,4 @@
-"""`Evaluator`: both models answer one holdout edition and the golden set over their served API; rewards are paired by prompt."""
+"""`Evaluator` that sends a holdout edition and the golden set to both served models and compares the rewards per prompt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class _Question:
 
 
 class PairedEvaluator:
-    """Greedy answers (temperature 0) of both sides to the same prompts, scored by the scorers for unseen answers."""
+    """`Evaluator` that compares greedy answers (temperature 0) of both models to the same prompts.
+
+    The scorers for new answers score them.
+    """
 
     def __init__(self, artifacts: Artifacts, rewards: Rewards, settings: GateSettings) -> None:
         self._artifacts = artifacts
@@ -43,6 +46,10 @@ class PairedEvaluator:
     def evaluate(
         self, edition: HoldoutEdition, champion: tuple[ModelRef, ModelClient], candidate: tuple[ModelRef, ModelClient], progress: Progress
     ) -> EvalReport:
+        """Query both models in parallel, score the answers and compare the rewards.
+
+        Raises `Inconclusive` if the edition and the golden set contain no prompts.
+        """
         questions = self._questions(edition)
         requests = [ChatRequest(messages=q.prompt, temperature=0.0, max_tokens=self._settings.max_tokens) for q in questions]
         with ThreadPoolExecutor(2) as pool:
@@ -53,7 +60,7 @@ class PairedEvaluator:
         both = [
             (q, a.reward, b.reward, a.deciding == b.deciding) for q, _, _, a, b in rows if a.reward is not None and b.reward is not None
         ]
-        # What one judge of two says alone, while the other is away, is no measure beside what both say.
+        # Rewards from different scorers are not comparable. This happens if a scorer was unavailable for one of the answers.
         paired = [(q, a, b) for q, a, b, alike in both if alike]
         failures += Counter({UNLIKE: len(both) - len(paired)})
         return EvalReport(
@@ -73,7 +80,7 @@ class PairedEvaluator:
         sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), ("golden", edition.golden)]
         questions = [q for name, key in sets if key for q in _read(name, self._artifacts.get(key))]
         if not questions:
-            raise Inconclusive(f"edition {edition.number} of line {edition.line!r} holds no prompts; nothing can be compared")
+            raise Inconclusive(f"edition {edition.number} of line {edition.line!r} has no prompts, so no comparison is possible")
         return questions
 
     def _label(self, questions: Sequence[_Question], answers: Sequence[ChatAnswer]) -> list[Label]:
@@ -82,7 +89,7 @@ class PairedEvaluator:
         labels = [Label(None, None, {}, 0)] * len(answers)
         for i, label in zip(known, self._rewards.label_unseen(samples), strict=True):
             labels[i] = label
-        # Whose judge was away for a moment is judged once more: else the other side's judgement would count for nothing either.
+        # Retry once if a scorer abstained: it may have been unavailable temporarily, and the prompt would not be comparable.
         again = [(i, sample) for i, sample in zip(known, samples, strict=True) if None in labels[i].parts.values()]
         for (i, _), label in zip(again, self._rewards.label_unseen([sample for _, sample in again]), strict=True):
             labels[i] = min(labels[i], label, key=lambda one: list(one.parts.values()).count(None))
@@ -98,7 +105,10 @@ class PairedEvaluator:
         return [comparison for comparison in comparisons if comparison is not None]
 
     def _compare(self, name: str, rows: Sequence[tuple[_Question, float, float]]) -> Comparison | None:
-        """Turns of one conversation, and one prompt asked twice, are one cluster: its differences are averaged first."""
+        """Compare the rewards, clustered by conversation. Returns None for fewer than two clusters.
+
+        Turns of one conversation and repeated prompts form one cluster, and their differences are averaged first.
+        """
         clusters: dict[str, list[float]] = {}
         for q, a, b in rows:
             clusters.setdefault(_root(q.prompt), []).append(b - a)
@@ -110,7 +120,7 @@ class PairedEvaluator:
 
 
 def _root(prompt: Sequence[Mapping[str, Any]]) -> str:
-    """What a conversation's turns have in common, as in the holdout's split: the first user message (or the first message)."""
+    """Return the cluster key of a conversation, as in the holdout split: its normalised first user message (or first message)."""
     first = next((message for message in prompt if message.get("role") == "user"), prompt[0] if prompt else {})
     return " ".join(unicodedata.normalize("NFKC", str(first.get("content"))).casefold().split())
 

@@ -1,9 +1,9 @@
-"""`RolloutJudge`: what live evidence says about one step of a rollout. Does no harm within the margin, or goes back.
+"""`RolloutJudge` that decides on a rollout step from the evidence of live traffic.
 
-Low weights decide on exposure, errors and latency; quality is decided as non-inferiority at the largest weight below 100,
-but a candidate that is shown to be worse than the margin goes back at any step. alpha is one budget: it is divided evenly
-over both tested metrics and all steps. Each person counts once, by the mean of his or her ratings. Latency is compared by
-plain ratios and is not part of the budget.
+Steps with low weights decide on exposure, errors and latency. The step with the largest weight below 100 also decides on quality, with a
+non-inferiority test. At any step, a candidate with significantly lower ratings rolls back, unless its whole interval is within the
+margin. The error budget alpha is divided evenly over both tested metrics and all steps. Each user counts once, with the mean of the
+user's ratings. Latency is compared by ratios without a test and is not part of the budget.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _METRICS = 2
 
 
 class EvidenceJudge:
-    """Judges by the loop file's rollout settings; pure."""
+    """`RolloutJudge` that uses the rollout settings of the loop file."""
 
     def __init__(self, settings: RolloutSettings) -> None:
         self._settings = settings
@@ -27,6 +27,7 @@ class EvidenceJudge:
         self._tightest = max(20.0, float(settings.min_requests))
 
     def judge(self, largest: bool, seconds: float, fresh: Evidence, mature: Evidence) -> StepJudgement:
+        """Roll back on evidence of harm, wait while evidence is missing, otherwise advance."""
         errors = share_difference_sequence(_errors(fresh.champion), _errors(fresh.candidate), self._alpha, self._tightest)
         quality = difference_sequence(mature.champion.rated, mature.candidate.rated, self._alpha, self._tightest)
         strict = difference_sequence(mature.champion.rated, mature.candidate.rated, 2 * self._settings.beta, self._tightest)
@@ -41,9 +42,9 @@ class EvidenceJudge:
         settings = self._settings
         harm = []
         if errors is not None and errors.low > settings.error_margin:
-            harm.append(f"its error share is higher by {_show(errors)}, more than the margin {settings.error_margin:g}")
+            harm.append(f"the error share is higher by {_show(errors)}, more than the margin {settings.error_margin:g}")
         if quality is not None and quality.high < 0 and quality.low <= -settings.margin:
-            harm.append(f"its users rate it lower by {_show(quality)}, and a loss beyond the margin {settings.margin:g} is not excluded")
+            harm.append(f"the mean rating is lower by {_show(quality)}; a loss beyond the margin {settings.margin:g} cannot be ruled out")
         slow = _slower(fresh, settings.latency_ratio, settings.min_requests)
         return [*harm, slow] if slow else harm
 
@@ -53,9 +54,9 @@ class EvidenceJudge:
         if n < settings.min_requests:
             missing.append(f"{n} of {settings.min_requests} requests seen")
         if fresh.champion.requests == 0 and (largest or settings.holdback > 0):
-            missing.append("the champion had no request to compare with")
+            missing.append("the champion has no requests for a comparison")
         if seconds < settings.min_seconds:
-            missing.append(f"{seconds:.0f} of {settings.min_seconds:g} s passed")
+            missing.append(f"{seconds:.0f} of {settings.min_seconds:g} s elapsed")
         if largest and (quality is None or quality.low <= -settings.margin):
             known = _show(quality) if quality else "no ratings on both sides"
             missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: {known}")
@@ -73,7 +74,10 @@ def _errors(arm: Arm) -> tuple[int, int]:
 
 
 def _slower(fresh: Evidence, ratio: float, enough: int) -> str | None:
-    """Both the median and the 95th percentile must be slower: a single slow request, or a busy machine's tail, is not harm."""
+    """Return a reason if the candidate is slower by more than `ratio`, otherwise None.
+
+    Both the median and the 95th percentile must exceed the ratio, because single slow requests or a busy machine affect only the tail.
+    """
     old, new = fresh.champion, fresh.candidate
     if min(old.requests, new.requests) < enough:
         return None
@@ -81,7 +85,7 @@ def _slower(fresh: Evidence, ratio: float, enough: int) -> str | None:
     ratios = [a / b for a, b in pairs if a is not None and b]
     if len(ratios) < 2 or min(ratios) <= ratio:
         return None
-    return f"it is slower: median ×{ratios[0]:.2f}, p95 ×{ratios[1]:.2f}, more than ×{ratio:g}"
+    return f"the candidate is slower: median ×{ratios[0]:.2f}, p95 ×{ratios[1]:.2f}, more than ×{ratio:g}"
 
 
 def _show(interval: Interval) -> str:
@@ -89,7 +93,11 @@ def _show(interval: Interval) -> str:
 
 
 def ratings_to_decide(settings: RolloutSettings, difference: float = 0.0, deviation: float = 0.5) -> int:
-    """Ratings (both arms, one a person) that the quality step needs to show non-inferiority at a true `difference`."""
+    """Estimate the number of ratings that the quality step needs to show non-inferiority.
+
+    The number covers both versions, with one rating per user. `difference` is the assumed true difference of the mean ratings,
+    `deviation` the standard deviation of a rating. Returns -1 if the number is not reachable.
+    """
     below = [weight for weight in settings.steps if weight < 100]
     share = (below[-1] if below else 50.0) / 100
     room = settings.margin + difference

@@ -1,7 +1,7 @@
-"""`Registry` in MLflow: a copy of what the ledger knows, where people look for models. Never the authority.
+"""`Registry` in MLflow: a derived copy of the ledger's versions. The ledger remains authoritative.
 
-The model folder is registered by reference to our artifact (no pickled flavour, no upload): MLflow keeps lineage tags,
-metrics and aliases. mlflow is imported at first use, because it takes seconds.
+A version refers to the model folder in the artifact store, without an upload and without a pickled MLflow flavour. MLflow stores lineage
+tags, metrics and aliases. mlflow is imported at first use, because the import takes seconds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from contracts.training import StepFigures
 log = logging.getLogger("ratchet.registry")
 _TAG = "ratchet.tag"
 _NAME_LENGTH = 250
-"""Of a metric, in MLflow."""
+"""Maximum length of a metric name in MLflow."""
 _BATCH = 1000
-"""Metrics that MLflow takes at once."""
+"""Maximum number of metrics per MLflow request."""
 _INVALID = "INVALID_PARAMETER_VALUE"
 
 
 class MlflowRegistry:
-    """Versions, aliases and lineage tags at a tracking URI (a server, or SQLite on one machine)."""
+    """`Registry` at an MLflow tracking URI: a server, or SQLite on the local machine.
+
+    `folder` contains the local files of MLflow, including run artifacts.
+    """
 
     def __init__(self, uri: str, folder: Path) -> None:
         self._uri = uri
@@ -39,7 +42,7 @@ class MlflowRegistry:
     def _client(self) -> Any:
         import mlflow
 
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table that it makes
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs every table that it creates
         self._folder.mkdir(parents=True, exist_ok=True)
         return mlflow.MlflowClient(tracking_uri=self._uri, registry_uri=self._uri)
 
@@ -51,6 +54,7 @@ class MlflowRegistry:
         metrics: Mapping[str, float],
         steps: Sequence[StepFigures] = (),
     ) -> str:
+        """Register the version with its tags, metrics and training curves, once per version tag."""
         with _reachable(self._uri):
             self._model(version.line)
             found = self._version(version.line, version.tag)
@@ -61,13 +65,15 @@ class MlflowRegistry:
         return f"models:/{version.line}/{found}"
 
     def alias(self, line: str, alias: str, tag: str) -> None:
+        """Set the alias of the line. Raises `Retryable` if the version is not registered yet."""
         with _reachable(self._uri):
             found = self._version(line, tag)
             if found is None:
-                raise Retryable(f"the registry has no version {tag} of {line}; it is registered at the next reconciliation")
+                raise Retryable(f"the registry has no version {tag} of {line}; the next reconciliation registers it")
             self._client.set_registered_model_alias(line, alias, found)
 
     def aliases(self, line: str) -> dict[str, str]:
+        """Return alias -> version tag. Returns an empty dictionary for an unknown line."""
         from mlflow.exceptions import MlflowException
 
         with _reachable(self._uri):
@@ -89,12 +95,12 @@ class MlflowRegistry:
                 raise
 
     def _version(self, line: str, tag: str) -> str | None:
-        """The number under which MLflow knows our tag: what makes `register` idempotent."""
+        """Return the MLflow version number with this tag, or None. This lookup makes `register` idempotent."""
         versions = self._client.search_model_versions(f"name = '{line}'", max_results=10_000)
         return next((str(v.version) for v in versions if v.tags.get(_TAG) == tag), None)
 
     def _run(self, version: ModelVersion, metrics: Mapping[str, float], steps: Sequence[StepFigures]) -> str:
-        """A run for the metrics; one per version tag."""
+        """Return the id of the run that holds the metrics of the version, and create the run if necessary."""
         experiment = self._client.get_experiment_by_name(f"ratchet/{version.line}")
         number = (
             experiment.experiment_id
@@ -111,7 +117,7 @@ class MlflowRegistry:
         return str(run.info.run_id)
 
     def _log(self, run: str, name: str, value: float) -> None:
-        """A metric that MLflow refuses is left out of this copy: it must not keep a version from being registered."""
+        """Log a metric. A metric that MLflow rejects is skipped, so that it does not prevent the registration of the version."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -119,10 +125,10 @@ class MlflowRegistry:
         except MlflowException as error:
             if error.error_code != _INVALID:
                 raise
-            log.warning("the registry refuses the metric %s: %s", name, str(error).splitlines()[0])
+            log.warning("the registry rejected the metric %s: %s", name, str(error).splitlines()[0])
 
     def _log_steps(self, run: str, steps: Sequence[StepFigures]) -> None:
-        """The training's curves, in batches. Each point carries the time at which it was measured, so that a repeat adds nothing."""
+        """Log the training curves in batches. Each point has its measurement time as timestamp, so that a repetition adds no points."""
         from mlflow.entities import Metric
         from mlflow.exceptions import MlflowException
 
@@ -137,11 +143,15 @@ class MlflowRegistry:
             except MlflowException as error:
                 if error.error_code != _INVALID:
                     raise
-                log.warning("the registry refuses %d points of training curves: %s", len(points), str(error).splitlines()[0])
+                log.warning("the registry rejected %d points of training curves: %s", len(points), str(error).splitlines()[0])
 
 
 def metric_name(name: str) -> str:
-    """As MLflow takes it: ASCII letters, digits, _ - . and blanks, in a relative path without empty or dotted parts, and not too long."""
+    """Return `name` as a valid MLflow metric name.
+
+    Valid names contain ASCII letters, digits, `_`, `-`, `.`, spaces and `/`. They form a relative path without empty parts or parts of
+    dots, and have a limited length.
+    """
     plain = re.sub(r"[^A-Za-z0-9_\-. /]", "_", name.replace(":", "/"))
     parts = [part for part in plain.split("/") if part.strip(".")]
     return "/".join(parts)[:_NAME_LENGTH].rstrip("/") or "_"
@@ -149,7 +159,7 @@ def metric_name(name: str) -> str:
 
 @contextmanager
 def _reachable(uri: str) -> Iterator[None]:
-    """Retryable where the registry is away; Permanent where it says that what it was sent is wrong."""
+    """Convert MLflow and OS errors: `Permanent` if the registry rejects a value as invalid, otherwise `Retryable`."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -157,5 +167,5 @@ def _reachable(uri: str) -> Iterator[None]:
     except (MlflowException, OSError) as error:
         where = uri.split("@")[-1]
         if getattr(error, "error_code", None) == _INVALID:
-            raise Permanent(f"the registry at {where} refuses this for ever: {str(error).splitlines()[0]}") from error
-        raise Retryable(f"the registry at {where} cannot be used now: {str(error).splitlines()[0]}") from error
+            raise Permanent(f"the registry at {where} rejected the request as invalid: {str(error).splitlines()[0]}") from error
+        raise Retryable(f"the registry at {where} is unavailable: {str(error).splitlines()[0]}; try again later") from error

@@ -1,4 +1,7 @@
-"""Intervals: paired ones for the gate, and confidence sequences, which stay valid however often one looks, for the rollout."""
+"""Statistics: paired confidence intervals for the gate, and confidence sequences for the rollout.
+
+A confidence sequence remains valid however often it is evaluated.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,16 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special  # not scipy.stats: it takes a second to import, and every command would pay
+from scipy import special  # importing scipy.stats takes a second, which would delay every command
 
 from contracts.evaluation import Interval
 
 
 def paired_interval(differences: Sequence[float], level: float) -> Interval | None:
-    """Mean of per-prompt differences with a two-sided Student interval; None for fewer than two.
+    """Return the mean of per-prompt differences with a two-sided Student t interval. None for fewer than two differences.
 
-    Where all differences are equal the sample variance says nothing; then the half-width is that of an event unseen in n
-    trials, 1 - (1 - level)^(1/n) ("rule of three"), so that no interval is narrower than its n allows.
+    If all differences are equal, the sample variance is 0 and not informative. The half-width is then the limit for an event that did not
+    occur in n trials, 1 - (1 - level)^(1/n) (generalised "rule of three").
     """
     n = len(differences)
     if n < 2:
@@ -28,11 +31,11 @@ def paired_interval(differences: Sequence[float], level: float) -> Interval | No
 
 
 def clustered_mean(clusters: Sequence[tuple[int, float]]) -> tuple[float, float, int] | None:
-    """(mean, its variance, clusters) over clusters of (items, sum), each counted once by its own mean; None for fewer than two.
+    """Return (mean, variance of the mean, number of clusters) over clusters given as (items, sum). None for fewer than two clusters.
 
-    Whoever rates a thousand times weighs no more than whoever rates once. The variance is that between people's means, and at
-    least what ratings of [0, 1] leave open within people (binomial, smoothed by one half person on either side), so that a
-    few unanimous raters do not look certain.
+    A cluster contains the ratings of one user. Each cluster counts once, with its own mean, so that frequent raters get no extra weight.
+    The variance is the variance between the cluster means. Its lower limit is the binomial variance of ratings in [0, 1] within users,
+    smoothed by half a user with rating 0 and half a user with rating 1. Without the limit, a few unanimous raters would seem certain.
     """
     kept = [(n, total) for n, total in clusters if n > 0]
     count = len(kept)
@@ -45,10 +48,11 @@ def clustered_mean(clusters: Sequence[tuple[int, float]]) -> tuple[float, float,
 
 
 def sequence_factor(t: float, alpha: float, tightest_at: float) -> float:
-    """Half-width, in standard errors, of an asymptotic confidence sequence after t observations.
+    """Return the half-width, in standard errors, of an asymptotic confidence sequence after `t` observations.
 
-    Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: Time-uniform central limit theory and asymptotic confidence sequences,
-    theorem 2.2, with rho chosen to be tightest at `tightest_at`. Two-sided error alpha over all looks together.
+    `alpha` is the two-sided error over all evaluations together. The parameter rho is chosen so that the sequence is narrowest at
+    `tightest_at` observations. Source: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: Time-uniform central limit theory and asymptotic
+    confidence sequences, theorem 2.2.
     """
     rho2 = (-2 * math.log(alpha) + math.log(-2 * math.log(alpha) + 1)) / tightest_at
     return math.sqrt(2 * (t * rho2 + 1) / (t * rho2) * math.log(math.sqrt(t * rho2 + 1) / alpha))
@@ -57,8 +61,11 @@ def sequence_factor(t: float, alpha: float, tightest_at: float) -> float:
 def difference_sequence(
     champion: Sequence[tuple[int, float]], candidate: Sequence[tuple[int, float]], alpha: float, tightest_at: float
 ) -> Interval | None:
-    """candidate minus champion mean over people (see `clustered_mean`), at every look within the interval with probability
-    1 - alpha; None without two people a side."""
+    """Return the confidence sequence of the candidate's mean minus the champion's mean, clustered by user (see `clustered_mean`).
+
+    The true difference is within the interval at all evaluations together with probability 1 - alpha. Returns None if either side has
+    fewer than two users.
+    """
     old, new = clustered_mean(champion), clustered_mean(candidate)
     if old is None or new is None:
         return None
@@ -68,7 +75,10 @@ def difference_sequence(
 
 
 def share_difference_sequence(old: tuple[int, int], new: tuple[int, int], alpha: float, tightest_at: float) -> Interval | None:
-    """The same for shares given as (events, trials), one trial a cluster; None without trials on both sides."""
+    """Return the confidence sequence of the difference `new` minus `old` of two shares, each given as (events, trials).
+
+    Each trial is one cluster. Returns None if either side has no trials.
+    """
     if old[1] == 0 or new[1] == 0:
         return None
     variance = 0.0
@@ -81,5 +91,8 @@ def share_difference_sequence(old: tuple[int, int], new: tuple[int, int], alpha:
 
 
 def detectable_effect(n: int, level: float, power: float = 0.8, deviation: float = 0.5) -> float:
-    """The smallest true mean difference that a paired interval over n prompts shows with `power`; `deviation` of a difference."""
+    """Return the smallest true mean difference that a paired interval over `n` prompts detects with probability `power`.
+
+    `deviation` is the standard deviation of one difference.
+    """
     return float((special.ndtri((1 + level) / 2) + special.ndtri(power)) * deviation / math.sqrt(max(n, 1)))

@@ -1,4 +1,4 @@
-"""Scores one answer: the same objects serve labelling, GRPO, the probe and the gate.
+"""Scorers of answers. Labelling, GRPO, the probe and the gate use the same implementations.
 
-Knows contracts only: no lake, no frames, no trainer. Imports stay light, because training jobs load it too.
+This package depends on contracts only. Its imports are lightweight, because training jobs load it too.
 """

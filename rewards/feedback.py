@@ -1,4 +1,4 @@
-"""The scorer that passes on what people said about one answer. It adds to labels only: nobody has rated an unseen answer."""
+"""Scorer that uses users' ratings. It applies to logged answers only, because new answers have no ratings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rewards.options import check_options
 
 
 class UserFeedbackOptions(Frozen):
-    """UserFeedback has no options."""
+    """Options of `UserFeedback`, which has none."""
 
 
 class UserFeedback:
-    """Mean of the raters' latest ratings, each in [0, 1]; abstains where nobody rated."""
+    """Mean of the latest ratings of all raters, each in [0, 1]. Abstains without ratings."""
 
     name = "user_feedback"
     tier = Tier.FEEDBACK
@@ -25,11 +25,12 @@ class UserFeedback:
         check_options(self.name, UserFeedbackOptions, options)
 
     def score(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Return the mean rating of each sample, or None without ratings."""
         return [_mean(ratings(sample.get("feedback") or ())) for sample in samples]
 
 
 def ratings(feedback: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The values of the ratings among one answer's feedback."""
+    """Return the values of all ratings in the feedback on one answer."""
     return [float(item["value"]) for item in feedback if item["kind"] == FeedbackKind.RATING and item["value"] is not None]
 
 

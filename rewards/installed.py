@@ -1,4 +1,4 @@
-"""Finds scorers by their short names through the entry point group `ratchet.rewards`, and says exactly which code each is."""
+"""Finds installed scorers by name in the entry point group `ratchet.rewards`, and identifies their code versions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ GROUP = "ratchet.rewards"
 
 
 def load(name: str) -> tuple[type[Any], EntryPoint]:
-    """The scorer's class and its entry point. ConfigError where no installed package offers the name, or where two do."""
+    """Return the class of a scorer and its entry point.
+
+    Raises `ConfigError` if no installed package provides the name, if several packages do, or if the import fails.
+    """
     found = list(entry_points(group=GROUP, name=name))
     if not found:
         installed = sorted({entry.name for entry in entry_points(group=GROUP)})
         raise ConfigError(
-            f"no reward {name!r} is installed{nearest(name, installed)}; installed: {', '.join(installed) or 'none (is ratchet itself?)'}"
+            f"no reward {name!r} is installed{nearest(name, installed)}; installed: {', '.join(installed) or 'none; reinstall ratchet'}"
         )
     if len({entry.value for entry in found}) > 1:
         offers = ", ".join(f"{_distribution(entry)[0]} ({entry.value})" for entry in found)
-        raise ConfigError(f"reward {name!r} is offered twice: {offers}; uninstall one")
+        raise ConfigError(f"reward {name!r} is provided more than once: {offers}; uninstall all but one")
     try:
         return found[0].load(), found[0]
     except (ImportError, AttributeError) as error:
@@ -35,11 +38,15 @@ def load(name: str) -> tuple[type[Any], EntryPoint]:
 
 
 def identify(kind: type[Any], entry: EntryPoint) -> tuple[str, str, Digest]:
-    """(distribution, version, digest of the code that scores: the outermost package around the scorer's module, with prompts and rubrics
-    that lie in it; of a module in no package, its source). The same for a wheel and for an editable install."""
+    """Return (distribution, version, code digest) of a scorer.
+
+    The code digest covers all files of the outermost package that contains the scorer's module, including prompts and rubrics. For a
+    module outside any package, it covers the source file. A wheel and an editable install have the same digest. Raises `ConfigError` if
+    the source is not available.
+    """
     source = inspect.getsourcefile(kind)
     if source is None:
-        raise ConfigError(f"reward {entry.name!r}: the source of {kind.__module__} cannot be read, so its version cannot be pinned")
+        raise ConfigError(f"reward {entry.name!r}: cannot pin its version without the source of {kind.__module__}; install the source")
     return *_distribution(entry), _code(Path(source).resolve())
 
 

@@ -1,4 +1,4 @@
-"""Checks a scorer's options as a loop file gives them. Knows nothing of any particular scorer."""
+"""Validates the options of scorers in a loop file. Does not depend on any particular scorer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Options = TypeVar("Options", bound=Frozen)
 
 
 def check_options(scorer: str, kind: type[Options], given: Mapping[str, Any]) -> Options:
-    """The options as `kind`. ConfigError for an unknown key, with the nearest known one, or for a value that does not fit."""
+    """Return the options `given` in the loop file as an instance of `kind`.
+
+    Raises `ConfigError` for an invalid value or an unknown key. The message suggests the nearest known key.
+    """
     known = sorted(kind.model_fields)
     for key in given:
         if key not in known:
@@ -31,6 +34,6 @@ def check_options(scorer: str, kind: type[Options], given: Mapping[str, Any]) ->
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no known word is close."""
+    """Return `; did you mean 'x'?` for the most similar known word. Returns an empty string if none is similar."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""

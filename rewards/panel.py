@@ -1,5 +1,8 @@
-"""The scorers of one loop file, bound to tiers and weights, as one panel. It decides which tier speaks and weighs within it;
-it knows neither where samples come from nor what is done with a reward."""
+"""Scorer set: the scorers of a loop file with their tiers and weights.
+
+It selects the tier that determines the reward of a sample and computes the weighted mean within this tier. It does not depend on the
+origin of the samples or on the use of the rewards.
+"""
 
 from __future__ import annotations
 
@@ -20,43 +23,50 @@ from rewards.installed import identify, load
 from rewards.verifiable import ExactMatch
 
 UNSEEN = frozenset({"prompt", "answer", "reference"})
-"""What is known of an answer that nobody has seen yet."""
+"""Sample keys that are available for a new answer, before any user has seen it."""
 
 CORRECTION = "correction"
-"""Name of the part that a user's own correction of an answer gives."""
+"""Name of the label part for a score that results from a user's correction of the answer."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """One scorer with its place on the panel."""
+    """A scorer with its identity, tier and weight."""
 
     function: RewardFunction
     version: ScorerVersion
 
 
 class Panel:
-    """Implements the `Rewards` port. Tiers, strongest first: verifiable, feedback, judge; the highest tier in which some
-    scorer speaks decides, by the weighted mean of those that speak."""
+    """Implementation of the `Rewards` port.
+
+    The tiers are, strongest first: verifiable, feedback, judge. The strongest tier in which at least one scorer gives a score determines
+    the reward: the weighted mean of the scores in this tier.
+    """
 
     def __init__(self, scorers: Sequence[Scorer]) -> None:
         self.scorers = tuple(scorers)
         self.versions = tuple(scorer.version for scorer in self.scorers)
 
     def unseen(self) -> bool:
+        """Return whether some scorer needs at most prompt, answer and reference."""
         return any(_for_unseen(scorer) for scorer in self.scorers)
 
     def without_reference(self) -> bool:
-        """Whether some scorer of unseen answers needs no reference."""
+        """Return whether some scorer of new answers needs no reference."""
         return any(_for_unseen(scorer) and "reference" not in scorer.function.needs for scorer in self.scorers)
 
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
-        """Labels answers that only prompt, answer and reference are known of."""
+        """Label new answers, for which only prompt, answer and reference are known."""
         return self._label(samples, [scorer for scorer in self.scorers if _for_unseen(scorer)])
 
     def label(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
-        """Labels logged answers. Samples have prompt, answer, reference (or None) and feedback: the latest per rater and kind."""
+        """Label logged answers.
+
+        A sample has the keys prompt, answer, reference (or None) and feedback (the latest item per rater and kind).
+        """
         return [_with_correction(sample, label) for sample, label in zip(samples, self._label(samples, self.scorers), strict=True)]
 
     def _label(self, samples: Sequence[Mapping[str, Any]], scorers: Sequence[Scorer]) -> list[Label]:
@@ -77,19 +87,19 @@ def _for_unseen(scorer: Scorer) -> bool:
 
 
 def _scores(scorer: Scorer, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    """One column of scores. A scorer that raises abstains on all: its infrastructure failed, the answers did not."""
+    """Return the scores of all samples by one scorer. If the scorer raises an unexpected error, it abstains on all samples."""
     try:
         scores = scorer.function.score(samples)
     except RatchetError:
         raise
-    except Exception:  # a scorer is anyone's code, and its failure must never read as a bad answer
+    except Exception:  # third-party code: its failure must not count as a bad answer
         log.warning("reward %s failed; it abstains on %d samples", scorer.version.name, len(samples), exc_info=True)
         return [None] * len(samples)
     if len(scores) != len(samples):
-        raise Permanent(f"reward {scorer.version.name!r} gave {len(scores)} scores for {len(samples)} samples; correct its code")
+        raise Permanent(f"reward {scorer.version.name!r} returned {len(scores)} scores for {len(samples)} samples; correct its code")
     for score in scores:
         if score is not None and not (math.isfinite(score) and 0 <= score <= 1):
-            raise Permanent(f"reward {scorer.version.name!r} gave {score}, outside [0, 1]; correct its code")
+            raise Permanent(f"reward {scorer.version.name!r} returned {score}, outside [0, 1]; correct its code")
     return [None if score is None else float(score) for score in scores]
 
 
@@ -103,7 +113,10 @@ def _decide(scored: Sequence[tuple[ScorerVersion, float | None]]) -> tuple[float
 
 
 def _with_correction(sample: Mapping[str, Any], label: Label) -> Label:
-    """Where no verifiable scorer spoke, a correction of this very answer is the evidence: equal text is right, other text wrong."""
+    """Use a user's correction of this answer as verifiable evidence if no verifiable scorer gave a score.
+
+    An answer equal to the corrected text gets reward 1, any other answer gets 0.
+    """
     texts = [item["text"] for item in sample.get("feedback") or () if item["kind"] == FeedbackKind.CORRECTION and item["text"]]
     if not texts or label.tier == Tier.VERIFIABLE:
         return label
@@ -113,7 +126,7 @@ def _with_correction(sample: Mapping[str, Any], label: Label) -> Label:
 
 
 def build_panel(rewards: Sequence[RewardSettings]) -> Panel:
-    """The panel of a loop file. ConfigError for an unknown reward or option."""
+    """Build the scorer set of a loop file. Raises `ConfigError` for an unknown reward or option."""
     return Panel([_build(entry.name, entry.options, entry.tier, entry.weight) for entry in rewards])
 
 
@@ -129,10 +142,10 @@ def _build(name: str, options: Mapping[str, Any], tier: Tier | None, weight: flo
 
 
 def planned_panel(plan: TrainingPlan) -> Panel:
-    """The plan's scorers for unseen answers, as a training job uses them.
+    """Build the scorer set that a training job uses: the plan's scorers for new answers.
 
-    Permanent where the code of a scorer here is not the code that the plan names: rewards must not change between
-    planning and training.
+    Raises `Permanent` if the installed code of a scorer differs from the code in the plan, because rewards must not change between
+    planning and training. Also raises `Permanent` if the plan has no scorer for new answers.
     """
     scorers = []
     for planned in plan.scorers:
@@ -141,12 +154,12 @@ def planned_panel(plan: TrainingPlan) -> Panel:
             continue
         if _pin(scorer.version) != _pin(planned):
             raise Permanent(
-                f"reward {planned.name!r} has other code here ({_code(scorer.version)}) than in the plan ({_code(planned)}); "
+                f"reward {planned.name!r} has different code here ({_code(scorer.version)}) than in the plan ({_code(planned)}); "
                 "install the planned version, or plan again"
             )
         scorers.append(scorer)
     if not scorers:
-        raise Permanent("the plan names no reward that scores unseen answers; add one to the loop file and plan again")
+        raise Permanent("the plan contains no reward that can score new answers; add one to the loop file and plan again")
     return Panel(scorers)
 
 

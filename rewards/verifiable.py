@@ -1,6 +1,7 @@
-"""Scorers that compare an answer with a reference. They need no model, no network and no person, so they score unseen answers.
+"""Scorers that compare an answer with a reference.
 
-Both abstain where there is no reference. What counts as the reference of a prompt is decided elsewhere.
+They need no model, no network and no user feedback, so they can score new answers. Both abstain if there is no reference. Other packages
+decide which reference belongs to a prompt.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from rewards.options import check_options
 
 
 class ExactMatchOptions(Frozen):
-    """Options of ExactMatch."""
+    """Options of the scorer `ExactMatch`."""
 
     ignore_case: bool = False
+    """Whether the comparison ignores upper and lower case."""
 
 
 class ExactMatch:
-    """1 where answer and reference are the same text after runs of white space are made one blank, else 0."""
+    """Score 1 if answer and reference are equal after whitespace normalisation, otherwise 0."""
 
     name = "exact_match"
     tier = Tier.VERIFIABLE
@@ -32,6 +34,7 @@ class ExactMatch:
         self.options = check_options(self.name, ExactMatchOptions, options)
 
     def score(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Compare each answer with its reference. Abstain if either is missing."""
         return [self._score(sample.get("answer"), sample.get("reference")) for sample in samples]
 
     def _score(self, answer: str | None, reference: str | None) -> float | None:
@@ -45,17 +48,17 @@ class ExactMatch:
 
 
 class FinalNumberOptions(Frozen):
-    """Options of FinalNumber."""
+    """Options of the scorer `FinalNumber`."""
 
     marker: str = Field(default="A:", min_length=1)
-    """The result is what follows its last occurrence."""
+    """Text before the result. The result is the text after the last occurrence of the marker."""
 
 
 class FinalNumber:
-    """1 where the text after the answer's last marker equals the reference, thousands commas removed, else 0.
+    """Score 1 if the text after the last marker in the answer equals the reference, ignoring thousands separators, otherwise 0.
 
-    The form of GSM8K (Cobbe et al., arXiv:2110.14168). An answer without the marker never says its result: 0. A reference
-    may be the bare result, or a worked answer with the marker (a correction): then its own result counts.
+    This is the format of GSM8K (Cobbe et al., arXiv:2110.14168). An answer without the marker scores 0. The reference may be the bare
+    result or a complete answer with the marker (a correction). In the second case, the text after its last marker is used.
     """
 
     name = "final_number"
@@ -66,6 +69,7 @@ class FinalNumber:
         self.options = check_options(self.name, FinalNumberOptions, options)
 
     def score(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Compare the result of each answer with its reference. Abstain if either is missing."""
         return [self._score(sample.get("answer"), sample.get("reference")) for sample in samples]
 
     def _score(self, answer: str | None, reference: str | None) -> float | None:

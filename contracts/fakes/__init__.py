@@ -1,7 +1,7 @@
-"""A shipped fake for every port that reaches outside: in memory, deterministic, idempotent by name like the real ones.
+"""In-memory fakes of all ports that access external systems. They are deterministic, and idempotent by name like the real adapters.
 
-`Faults` is called before and after each outside effect and may raise; `Counter` remembers how often each named effect
-really happened, so that a test can see that nothing is done twice. Tests and the simulation build worlds from these.
+`Faults` is called before and after each external effect and may raise an error. `World.effects` counts how often each named effect was
+executed, so that tests can detect repeated effects. The tests and the simulation use these fakes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fakes of what brings data in and hands it out."""
+"""Fakes of the ports `TraceSource` and `Datasets`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contracts.ports import ModelClient, Progress
 
 
 class FakeSource:
-    """Batches from memory."""
+    """`TraceSource` with a fixed list of batches."""
 
     def __init__(self, name: str, batches: Sequence[RawBatch] = ()) -> None:
         self.name = name
@@ -20,14 +20,16 @@ class FakeSource:
         self.finished: list[Digest] = []
 
     def batches(self) -> Iterator[RawBatch]:
+        """Yield the batches in `held`, in order."""
         return iter(list(self.held))
 
     def done(self, batch: RawBatch) -> None:
+        """Record the batch digest in `finished`."""
         self.finished.append(batch.digest)
 
 
 class FakeDatasets:
-    """Datasets whose figures are given."""
+    """`Datasets` that report the given facts without processing data."""
 
     def __init__(self, world: World, facts: Facts) -> None:
         self.world = world
@@ -36,20 +38,24 @@ class FakeDatasets:
         self.traces = 0
 
     def ingest(self, batch: RawBatch) -> IngestReport:
+        """Return the report configured for the batch; count the effect once."""
         report = self.reports.get(batch.digest, IngestReport())
         self.world.once(f"ingest/{batch.digest}", lambda: canonical(report))
         return report
 
     def cursor(self) -> Cursor:
+        """Return a cursor with the configured number of traces."""
         return Cursor(traces=self.traces, feedback=0, newest=None)
 
     def edition(self, number: int) -> HoldoutEdition:
+        """Return a fixed edition of 100 prompts for this number."""
         edition = HoldoutEdition(
             line="fake", number=number, prompts=digest(f"edition {number}"), size=100, golden=None, normaliser=1, fraction=0.2
         )
         return HoldoutEdition.model_validate_json(self.world.once(f"edition/{number}", lambda: canonical(edition)))
 
     def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
+        """Return a snapshot without data, once per name."""
         made = Snapshot(
             name=name,
             as_of=as_of,
@@ -64,6 +70,7 @@ class FakeDatasets:
         return Snapshot.model_validate_json(self.world.once(name, lambda: canonical(made)))
 
     def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:  # noqa: ARG002
+        """Return a probe report with the configured facts, once per name."""
         made = ProbeReport(
             name=name,
             answers=digest("answers"),
@@ -79,6 +86,7 @@ class FakeDatasets:
         return ProbeReport.model_validate_json(self.world.once(name, lambda: canonical(made)))
 
     def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
+        """Return a training set with the configured facts, once per name."""
         made = TrainingSet(
             name=name,
             snapshot=snapshot.content,

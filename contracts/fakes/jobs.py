@@ -1,4 +1,4 @@
-"""Fakes of what trains: jobs that end as told."""
+"""Fakes of the ports `Trainer` and `Executor`: scripted jobs without processes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState,
 
 
 class FakeTrainer:
-    """A plan's job, without a program."""
+    """`Trainer` whose jobs run no program."""
 
     def __init__(self, method: str) -> None:
         self.method = method
 
     def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:  # noqa: ARG002
+        """Return a recipe with 10 steps and the given overrides."""
         return {"steps": 10, **changes}
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
+        """Return a job spec whose command does nothing."""
         return JobSpec(
             name=job_name(plan.id, attempt.number, digest([self.method, attempt.model_dump(mode="json")])),
             plan=plan.id,
@@ -35,13 +37,17 @@ class FakeTrainer:
 
 
 class FakeExecutor:
-    """Jobs that end as told: `script` gives each incarnation's outcome, and each observation moves a job on by one step."""
+    """`Executor` of scripted jobs. Each observation advances a job by one step.
+
+    `script` maps (attempt, incarnation) to the outcome of the incarnation. A successful incarnation ends after `steps` steps, any other
+    one step earlier. With `restarts`, preempted and lost incarnations restart without a new `submit`.
+    """
 
     propose: Callable[[int, int], Proposal | None] = staticmethod(lambda _attempt, _incarnation: None)
-    """What a failed incarnation asks the next attempt to change."""
+    """Maps (attempt, incarnation) of a failed incarnation to its proposal for the next attempt."""
 
     def __init__(self, world: World, script: Callable[[int, int], Outcome], steps: int = 3, restarts: bool = False) -> None:
-        self.restarts = restarts  # as a cluster does: whole, by itself, and now and then with a gap in the numbers
+        self.restarts = restarts  # like a cluster, which sometimes skips an incarnation number
         self.world = world
         self.script = script
         self.steps = steps
@@ -54,6 +60,7 @@ class FakeExecutor:
         self.over: set[str] = set()
 
     def submit(self, spec: JobSpec, incarnation: int) -> None:
+        """Start the incarnation at the pinned step, or at step 0."""
         if self.started.get(spec.name, 0) >= incarnation:
             return
         self.world.faults(f"before submit {spec.name}/{incarnation}")
@@ -66,6 +73,7 @@ class FakeExecutor:
         self.world.faults(f"after submit {spec.name}/{incarnation}")
 
     def observe(self, name: str) -> JobStatus:
+        """Advance the job by one step, or end it with its scripted outcome."""
         if name not in self.started:
             return JobStatus(state=JobState.ABSENT)
         incarnation, spec = self.started[name], self.specs[name]
@@ -110,17 +118,22 @@ class FakeExecutor:
         self.world.once(checkpoint_name(spec.plan, spec.attempt, incarnation), lambda: canonical(checkpoint))
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
+        """Return the recorded checkpoint events from index `since`."""
         return self.log.get(name, [])[since:]
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
+        """Store the resume point for the next incarnation."""
         self.world.faults(f"before pin {spec.name}/{resume.step}")
         self.pins[spec.name] = resume
 
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
+        """Return the stored resume point, or None."""
         return self.pins.get(spec.name)
 
     def cancel(self, name: str) -> None:
+        """Mark the job as cancelled; its outcome becomes `LOST`."""
         self.cancelled.add(name)
 
     def live(self) -> list[str]:
+        """Return the started jobs that are neither cancelled nor ended."""
         return [name for name in self.started if name not in self.cancelled and name not in self.over]

@@ -1,4 +1,4 @@
-"""Fakes of what serves, judges and routes models."""
+"""Fakes of the ports that serve, evaluate, register, route and score models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from contracts.training import StepFigures
 
 
 class FakeServer:
-    """Endpoints that answer nothing by themselves."""
+    """`Server` whose endpoints exist by name only."""
 
     capabilities = Capabilities(sampling=True, seed=False, logprobs=False)
 
@@ -28,6 +28,7 @@ class FakeServer:
         self.up: dict[str, Endpoint] = {}
 
     def ensure(self, version: ModelVersion) -> Endpoint:
+        """Return the version's endpoint, and add it if it does not exist."""
         if version.tag not in self.up:
             self.world.faults(f"before serve {version.tag}")
             self.up[version.tag] = Endpoint(tag=version.tag, url=f"http://{version.tag}", model=version.tag)
@@ -35,25 +36,28 @@ class FakeServer:
         return self.up[version.tag]
 
     def running(self) -> list[Endpoint]:
+        """Return all endpoints that were not stopped."""
         return list(self.up.values())
 
     def stop(self, tag: str) -> None:
+        """Remove the endpoint of this tag."""
         self.up.pop(tag, None)
 
 
 class FakeClient:
-    """Answers by a function of the request."""
+    """`ModelClient` that computes answers with a function; None is a failed request."""
 
     def __init__(self, answer: Callable[[ChatRequest], str | None] = lambda _request: "") -> None:
         self.answer = answer
 
     def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:  # noqa: ARG002
+        """Return the computed answer to each request."""
         texts = [self.answer(request) for request in requests]
         return [ChatAnswer(text=text, error=None if text is not None else "scripted failure") for text in texts]
 
 
 class FakeEvaluator:
-    """A report with a given difference."""
+    """`Evaluator` that reports a given reward difference, with a half-width of 0.05."""
 
     def __init__(self, world: World, difference: float) -> None:
         self.world = world
@@ -66,6 +70,7 @@ class FakeEvaluator:
         candidate: tuple[ModelRef, ModelClient],
         progress: Progress,  # noqa: ARG002
     ) -> EvalReport:
+        """Return a report on 100 prompts with the given difference."""
         self.world.faults("before evaluate")
         interval = Interval(estimate=self.difference, low=self.difference - 0.05, high=self.difference + 0.05, level=0.95, n=100)
         overall = Comparison(name="overall", n=100, champion=0.5, candidate=0.5 + self.difference, difference=interval)
@@ -82,18 +87,19 @@ class FakeEvaluator:
 
 
 class FakeCheck:
-    """Passes where the overall interval lies above zero, fails where it lies below."""
+    """`Check` that passes if the first interval is above zero, and fails if it is below zero."""
 
     name = "better"
 
     def check(self, report: EvalReport) -> CheckResult:
+        """Judge the first comparison of the report."""
         difference = report.comparisons[0].difference
         result = Result.PASS if difference.low > 0 else Result.FAIL if difference.high < 0 else Result.INCONCLUSIVE
         return CheckResult(check=self.name, result=result, reason=f"{difference.low:+.2f} to {difference.high:+.2f}")
 
 
 class FakeRegistry:
-    """Versions and aliases in dictionaries."""
+    """`Registry` that stores versions and aliases in dictionaries."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -103,7 +109,8 @@ class FakeRegistry:
     def register(
         self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float], steps: Sequence[StepFigures] = ()
     ) -> str:
-        del folder, metrics, steps  # it keeps names and tags
+        """Store the tags of the version, once per version tag."""
+        del folder, metrics, steps  # only names and tags are stored
         if version.tag not in self.versions:
             self.world.faults(f"before register {version.tag}")
             self.world.effects[f"register/{version.tag}"] += 1
@@ -112,14 +119,16 @@ class FakeRegistry:
         return f"fake:{version.tag}"
 
     def alias(self, line: str, alias: str, tag: str) -> None:
+        """Store the alias of the line."""
         self.pointers[line, alias] = tag
 
     def aliases(self, line: str) -> dict[str, str]:
+        """Return all aliases of the line."""
         return {alias: tag for (of, alias), tag in self.pointers.items() if of == line}
 
 
 class FakeRouter:
-    """Remembers every route that was ever set, for invariants over what served."""
+    """`Router` that records every route, so that tests can check which versions served."""
 
     attribution = True
 
@@ -130,6 +139,7 @@ class FakeRouter:
         self.watch: Callable[[Route], None] = lambda _route: None
 
     def set(self, route: Route) -> None:
+        """Store the route and append it to `history`."""
         self.world.faults(f"before route {route.annotation}")
         self.watch(route)
         self.routes[route.line] = route
@@ -137,19 +147,22 @@ class FakeRouter:
         self.world.faults(f"after route {route.annotation}")
 
     def read(self, line: str) -> Route | None:
+        """Return the current route of the line."""
         return self.routes.get(line)
 
     def url(self) -> str:
+        """Return a fixed URL without a server."""
         return "http://router"
 
 
 class FakeMetrics:
-    """Evidence by a function of (champion, candidate, since, until)."""
+    """`Metrics` that get the request counts of champion and candidate from a function of (since, until)."""
 
     def __init__(self, arms: Callable[[datetime, datetime], tuple[int, int]]) -> None:
         self.arms = arms
 
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
+        """Return evidence with the computed request counts, without errors or ratings."""
         counts = self.arms(since, until)
         sides = [
             Arm(tag=tag, requests=n, errors=0, latency_p50_ms=1.0, latency_p95_ms=2.0, rated=())
@@ -159,26 +172,32 @@ class FakeMetrics:
 
 
 class FakeJudge:
-    """Advances after enough requests, or rolls back at a scripted step."""
+    """`RolloutJudge` that advances after `enough` candidate requests.
+
+    With `roll_back_when_largest`, it rolls back at the step with the largest weight below 100.
+    """
 
     def __init__(self, enough: int = 10, roll_back_when_largest: bool = False) -> None:
         self.enough = enough
         self.bad = roll_back_when_largest
 
     def judge(self, largest: bool, seconds: float, fresh: Evidence, mature: Evidence) -> StepJudgement:  # noqa: ARG002
+        """Judge by the number of candidate requests only."""
         n = fresh.candidate.requests
         result = StepResult.WAIT if n < self.enough else StepResult.ROLL_BACK if largest and self.bad else StepResult.ADVANCE
         return StepJudgement(result=result, reasons=(f"{n} requests",), requests=n + fresh.champion.requests, candidate_requests=n)
 
 
 class FakeRewards:
-    """Scorers that are only names."""
+    """`Rewards` that compare the answer with the reference."""
 
     versions: tuple[ScorerVersion, ...] = ()
 
     def unseen(self) -> bool:
+        """Return True: new answers can be scored."""
         return True
 
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
+        """Return reward 1 if answer and reference are equal, else 0."""
         rewards = [1.0 if sample.get("answer") == sample.get("reference") else 0.0 for sample in samples]
         return [Label(reward, Tier.VERIFIABLE, {}, 0) for reward in rewards]

@@ -1,4 +1,4 @@
-"""Fakes of what keeps things: a clock, the ledger, artifacts; and the world that counts what really happened."""
+"""Fakes of the ports `Clock`, `Ledger` and `Artifacts`, and the shared state of all fakes."""
 
 from __future__ import annotations
 
@@ -15,27 +15,30 @@ from contracts.ids import Digest, canonical, digest
 from contracts.model import ModelRef
 
 Faults = Callable[[str], None]
+"""Called with the name of a fault point, for example "before append"; it may raise an error."""
 
 
 def no_faults(_where: str) -> None:
-    """Nothing goes wrong."""
+    """Default fault hook that never raises."""
 
 
 class FakeClock:
-    """Time that passes only when somebody sleeps."""
+    """`Clock` whose time advances only by `sleep`."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self.time = start
 
     def now(self) -> datetime:
+        """Return the current simulated time."""
         return self.time
 
     def sleep(self, seconds: float) -> None:
+        """Advance the time without blocking."""
         self.time += timedelta(seconds=seconds)
 
 
 class MemoryLedger:
-    """The ledger's law in a dictionary."""
+    """`Ledger` in a dictionary, with the same invariants as the real one."""
 
     def __init__(self, faults: Faults = no_faults) -> None:
         self.rows: dict[str, list[Entry]] = {}
@@ -43,19 +46,22 @@ class MemoryLedger:
         self.faults = faults
 
     def read(self, stream: str, after: int = 0) -> list[Entry]:
+        """Return the rows of the stream after `after`."""
         return self.rows.get(stream, [])[after:]
 
     def streams(self, prefix: str) -> list[str]:
+        """Return the sorted stream names with this prefix."""
         return sorted(stream for stream in self.rows if stream.startswith(prefix))
 
     def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
+        """Append all rows or none; check the lease epoch and the stream lengths."""
         self.faults("before append")
         if lease is not None and (lease.name not in self.leases or self.leases[lease.name].epoch != lease.epoch):
-            raise Fenced(f"the lease {lease.name!r} (epoch {lease.epoch}) has passed to another process")
+            raise Fenced(f"the lease {lease.name!r} (epoch {lease.epoch}) was acquired by another process")
         lengths = {append.stream: len(self.rows.get(append.stream, [])) for append in appends}
         for append in appends:
             if lengths[append.stream] != append.after:
-                raise Conflict(f"{append.stream} has moved on")
+                raise Conflict(f"{append.stream} has newer rows than expected")
             lengths[append.stream] += len(append.rows)
         written = []
         for append in appends:
@@ -68,6 +74,7 @@ class MemoryLedger:
         return written
 
     def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
+        """Acquire the lease unless another holder's lease is still valid."""
         current = self.leases.get(name)
         if current and current.holder != holder and current.expires > now:
             return None
@@ -76,62 +83,76 @@ class MemoryLedger:
         return self.leases[name]
 
     def holder(self, name: str) -> Lease | None:
+        """Return the newest lease of this name."""
         return self.leases.get(name)
 
     def renew(self, lease: Lease, ttl: float, now: datetime) -> Lease:
+        """Extend the lease; raise `Fenced` if its epoch is no longer current."""
         if lease.name not in self.leases or self.leases[lease.name].epoch != lease.epoch:
-            raise Fenced(f"the lease {lease.name!r} has passed to another process")
+            raise Fenced(f"the lease {lease.name!r} was acquired by another process")
         self.leases[lease.name] = lease.model_copy(update={"expires": now + timedelta(seconds=ttl)})
         return self.leases[lease.name]
 
     def release(self, lease: Lease) -> None:
+        """End the lease if its epoch is current."""
         if lease.name in self.leases and self.leases[lease.name].epoch == lease.epoch:
             self.leases[lease.name] = lease.model_copy(update={"expires": datetime.fromtimestamp(0, UTC)})
 
 
 class MemoryArtifacts:
-    """Content by digest, names bound once."""
+    """`Artifacts` in dictionaries; `fetch` writes no files."""
 
     def __init__(self) -> None:
         self.content: dict[Digest, bytes] = {}
         self.names: dict[str, Digest] = {}
 
     def put(self, data: bytes) -> Digest:
+        """Store `data` and return its digest."""
         self.content[digest(data)] = data
         return digest(data)
 
     def put_file(self, path: Path) -> Digest:
+        """Store a file's content and return its digest."""
         return self.put(path.read_bytes())
 
     def put_folder(self, path: Path) -> Digest:
+        """Store all files and their manifest; return the manifest's digest."""
         files = sorted(file for file in path.rglob("*") if file.is_file())
         return self.put(canonical({"files": {file.relative_to(path).as_posix(): self.put_file(file) for file in files}}))
 
     def get(self, digest: Digest) -> bytes:
+        """Return the content; raise `Permanent` if it does not exist."""
         if digest not in self.content:
-            raise Permanent(f"artifact {digest[:12]} is absent")
+            raise Permanent(f"artifact {digest[:12]} does not exist")
         return self.content[digest]
 
     def fetch(self, digest: Digest, into: Path) -> Path:
+        """Return a path below `into` without writing files."""
         return into / digest
 
     def bind(self, name: str, digest: Digest) -> Digest:
+        """Bind the name once; return the bound digest."""
         return self.names.setdefault(name, digest)
 
     def resolve(self, name: str) -> Digest | None:
+        """Return the bound digest, or None."""
         return self.names.get(name)
 
 
 @dataclass
 class World:
-    """What the fakes share: the outside, its faults, and how often each named effect happened."""
+    """Shared state of the fakes: injected faults, artifacts, and how often each named effect was executed."""
 
     faults: Faults = no_faults
     effects: Counter[str] = field(default_factory=Counter)
     artifacts: MemoryArtifacts = field(default_factory=MemoryArtifacts)
 
     def once(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """An effect that is idempotent by its name: it happens at most once, whatever the faults."""
+        """Execute an effect that is idempotent by its name, and return its stored result.
+
+        `make` produces the result. After the effect has succeeded once, later calls return the first result. Faults may be injected
+        before and after it.
+        """
         bound = self.artifacts.resolve(name)
         if bound is None:
             self.faults(f"before {name}")
@@ -142,7 +163,7 @@ class World:
 
 
 def fake_model(name: str) -> ModelRef:
-    """A model that is only its digests."""
+    """Return a model reference without files; all digests are derived from constant text and `name`."""
     return ModelRef(
         weights=digest(name), tokenizer=digest("t"), chat_template=digest("c"), generation_config=digest("g"), files=digest(name)
     )

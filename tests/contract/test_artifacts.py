@@ -74,7 +74,7 @@ def test_other_content_in_the_way_is_not_overwritten(store: FolderArtifacts, fol
     key = store.put_folder(folder)
     store.fetch(key, tmp_path / "out")
     (tmp_path / "out" / "a.json").write_text("mine")
-    with pytest.raises(Permanent, match="in the way"):
+    with pytest.raises(Permanent, match="already exists and its content differs"):
         store.fetch(key, tmp_path / "out")
     assert (tmp_path / "out" / "a.json").read_text() == "mine"
 

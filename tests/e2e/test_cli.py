@@ -55,7 +55,7 @@ def test_from_init_to_status(ratchet, tmp_path: Path) -> None:
     assert any("non-inferiority within 0.05 needs about" in f["text"] for f in findings["findings"])
     assert "no line" in ratchet("status").stderr
     assert json.loads(ratchet("status", "--json").stdout) == []
-    assert "holds no *.safetensors" in ratchet("adopt", "loop.toml", tmp_path, code=1).stderr
+    assert "has no *.safetensors" in ratchet("adopt", "loop.toml", tmp_path, code=1).stderr
     assert "is not a folder" in ratchet("adopt", "loop.toml", "nowhere", code=1).stderr
     assert "ratchet adopt" in ratchet("run", "loop.toml", code=2).stderr
 

@@ -67,7 +67,7 @@ def test_a_disk_that_fills_while_a_file_is_copied_leaves_nothing(tmp_path: Path,
 
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises((Permanent, Retryable), match="absent"):
+    with pytest.raises((Permanent, Retryable), match="does not exist"):
         FolderArtifacts(tmp_path).put_file(tmp_path / "absent")
 
 
@@ -161,7 +161,7 @@ def test_a_manifest_finds_every_change(tmp_path: Path) -> None:
     with pytest.raises(Permanent, match="recorded"):
         verify_manifest(tmp_path, expected)
     (tmp_path / "manifest.json").write_text('{"files"')
-    with pytest.raises(Permanent, match="torn"):
+    with pytest.raises(Permanent, match="missing or invalid"):
         verify_manifest(tmp_path)
 
 

@@ -127,7 +127,7 @@ def test_a_pass_says_of_every_slice_whether_it_may_have_lost(low: float, width: 
     parts = slices_said(comparison("slice:a", low, high, n=n)).split("; ")
     told = {
         words
-        for words in ("lower, within", "beyond doubt", "cannot be ruled out", "too few")
+        for words in ("lower, within", "is confirmed in", "cannot be ruled out", "too few")
         for part in parts
         if words in part and "slice:a" in part
     }
@@ -135,7 +135,7 @@ def test_a_pass_says_of_every_slice_whether_it_may_have_lost(low: float, width: 
         assert told == {"too few"}
         return
     assert ("lower, within" in told) == ((low + high) / 2 < 0)
-    assert ("beyond doubt" in told) == (high < -lost)
+    assert ("is confirmed in" in told) == (high < -lost)
     assert ("cannot be ruled out" in told) == (low < -lost <= high)
     assert ("a loss of more than 0.02 is ruled out in each" in parts) == (low >= -lost)
 
@@ -146,7 +146,7 @@ def test_a_pass_says_of_every_slice_whether_it_may_have_lost(low: float, width: 
 )
 def test_it_says_how_many_prompts_would_tell(low: float, high: float, n: int, about: int | str) -> None:
     """The interval shrinks with their root until it ends at the tolerance: above a loss, or below one."""
-    said = re.search(r"slice:a \(n \d+, (?:about )?(.*) would tell", slices_said(comparison("slice:a", low, high, n=n)))
+    said = re.search(r"slice:a \(n \d+, (?:about )?(.*) prompts needed", slices_said(comparison("slice:a", low, high, n=n)))
     assert said is not None
     assert said[1] == about if isinstance(about, str) else int(said[1]) == pytest.approx(about, abs=1)
 

@@ -285,5 +285,5 @@ def test_a_judge_that_is_away_for_one_side_makes_no_candidate_better(backend: Ba
     half = judged(lambda question: question % 2 == 0)
     coverage = checks(SETTINGS)[0].check(half)
     assert (coverage.result, half.answered_by_both) == (Result.INCONCLUSIVE, 20)
-    assert "a scorer was away" in coverage.reason, "and no server is blamed"
+    assert "a scorer was unavailable" in coverage.reason, "and no server is blamed"
     assert judged(lambda question: question % 2 == 0, for_ever=False).answered_by_both == 40, "asked once more"

@@ -104,7 +104,7 @@ def test_a_job_refuses_to_score_with_what_was_not_planned(
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.PERMANENT
-    assert ("no reward 'judged_over_http' is installed" if gone else f"other code here ({DISTRIBUTION} 1.1") in status.reason
+    assert ("no reward 'judged_over_http' is installed" if gone else f"different code here ({DISTRIBUTION} 1.1") in status.reason
     assert not judge.asked
 
 
