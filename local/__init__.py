@@ -1,1 +1,4 @@
-"""One machine: jobs as subprocesses, model servers over HTTP, a weighted router. The twin of a cluster behind the same ports."""
+"""Ports for one machine: jobs as subprocesses, model servers over HTTP, and a weighted router.
+
+The package `k8s` is the counterpart for a cluster.
+"""
