@@ -1,4 +1,4 @@
-"""Ports for one machine: jobs as subprocesses, model servers over HTTP, and a weighted router.
+"""Implements the executor, server and router ports on one machine: subprocess jobs, HTTP model servers and a weighted router.
 
 The package `k8s` is the counterpart for a cluster.
 """

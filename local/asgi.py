@@ -15,7 +15,7 @@ from local.service import announce
 def bind(port: int, what: str, remedy: str) -> socket.socket:
     """Return a listening socket on 127.0.0.1; port 0 means any free port.
 
-    Raises Permanent if the port is taken. `what` names the application in the message, and `remedy` tells the user what to do.
+    Raises Permanent if the port is taken. `what` names the application in the message, and `remedy` is the advice in it.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

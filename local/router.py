@@ -18,7 +18,7 @@ from local.service import Service
 class LocalRouter:
     """Runs one router process per line. Its port is chosen once and kept, so that clients' URLs stay valid after restarts.
 
-    `receiver` and `token` are the files with the receiver's address and bearer token. With `port` 0, any free port is used at first.
+    `receiver` and `token` are the files with the receiver's address and bearer token. With `port` 0, the first start chooses any free port.
     With `assume_consent`, content goes into traces unless the caller refuses consent. A process that already runs keeps its setting.
     """
 

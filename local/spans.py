@@ -28,11 +28,13 @@ log = logging.getLogger("ratchet.router")
 _QUEUE = 50_000
 """Maximum number of queued spans."""
 _QUEUE_BYTES = 64_000_000
+"""Maximum size of the queued spans in bytes."""
 _BATCH = 256
+"""Maximum number of spans in a batch."""
 _BATCH_BYTES = 1_000_000
-"""Maximum size of a batch. A single span may be larger and is then sent alone."""
+"""Maximum size of a batch in bytes. A single span may be larger and is then sent alone."""
 _CONTENT_BYTES = 256_000
-"""Maximum size of prompt and answer of one span, as JSON. Larger content is omitted, and the span is marked."""
+"""Maximum size of prompt and answer of one span, in bytes of JSON. Larger content is omitted, and the span is marked."""
 _REFUSED = (400, 413, 415, 422)
 """Status codes for a bad batch. Sending the same bytes again would fail again."""
 _EVERY_SECONDS = 0.5

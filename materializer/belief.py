@@ -3,8 +3,8 @@
 A verifiable or judge score is used directly. User ratings are combined with a prior by Bayes' rule. The prior is the share of right
 answers in the same slice, estimated from the slice's votes and corrected for rating noise (Rogan and Gladen 1978).
 
-The prior matters where the model is usually wrong. If one rating in seven is an error and the model never answers a kind of request
-correctly, then most thumbs up on that kind of request are errors.
+The prior matters if the model is usually wrong. Suppose that one rating in seven is an error and that the model is almost never right
+on a kind of request. Then most thumbs up on that kind of request are errors.
 """
 
 from __future__ import annotations

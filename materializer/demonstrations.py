@@ -1,7 +1,8 @@
 """Builds demonstrations for imitation training: answers that count as right, each with a weight for its evidence.
 
 Demonstrations are users' corrections, references, and answers that scorers or users judged right. The strongest evidence on a prompt
-decides. If a prompt has a correction, a reference or a verified answer, answers that users only rated well are left out.
+decides. If a prompt has a correction, a reference or a verified answer, answers with only user ratings or judge scores are
+left out.
 """
 
 from __future__ import annotations

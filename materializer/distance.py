@@ -20,7 +20,9 @@ _EQUAL = 9
 
 
 def policy_distance(samples: pl.DataFrame, answers: pl.DataFrame, prompts: pl.DataFrame) -> tuple[float | None, float | None]:
-    """Return (distance, its standard error over prompts); (None, None) if too few prompts have logged answers and two draws or more.
+    """Return (distance, its standard error over prompts).
+
+    Both are None if fewer than _LEAST_PROMPTS prompts have a logged answer and at least two draws.
 
     `samples`: records.SAMPLES, of which only traffic counts. `answers`: records.SAMPLES of the probe. `prompts`: records.PROMPTS.
 

@@ -20,9 +20,9 @@ _LEAST_COMPARED = 20
 def label_noise(samples: pl.DataFrame, scorers: Sequence[ScorerVersion]) -> float | None:
     """Return the share of single ratings that contradict the verifiable score of their answer; None if too few answers have both.
 
-    If a right answer has `votes` ratings with mean m, then votes * (1 - m) of them are wrong. The mean of many
-    ratings is rarely wrong, so counting answers instead of single ratings would underestimate the noise. A rating between 0 and 1
-    counts by its distance from the score.
+    If a right answer has `votes` ratings with mean m, then votes * (1 - m) of them are wrong. The mean of many ratings is rarely
+    wrong, so counting answers instead of single ratings would underestimate the noise. Each answer counts with at most MOST_VOTES
+    ratings. A rating between 0 and 1 counts by its distance from the score.
     """
     tiers = {version.name: version.tier for version in scorers}
     wrong, ratings, answers = 0.0, 0, 0

@@ -29,7 +29,7 @@ class LakeMetrics:
         """Return counts of the real traffic that began in [since, until), and of the ratings on it so far.
 
         `champion` and `candidate` are version tags. Requests with status `refused` are not counted, neither as requests nor as
-        errors, because the caller made the mistake.
+        errors, because the requests themselves were invalid.
         """
         window = And(
             And(GreaterThanOrEqual("time", _iso(since)), LessThan("time", _iso(until))),

@@ -211,7 +211,7 @@ def _explanation(value: Any) -> str:
 
 
 def identifier(value: Any, size: int) -> str:
-    """Return a trace id (`size` 16 bytes) or a span id (8 bytes) as lower-case hex.
+    """Return a trace id (`size` 16, in bytes) or a span id (`size` 8) as lower-case hex.
 
     `value` is hex, or base64 as generic protobuf JSON writes it. Raises Rejected: `missing_id` if it is missing or empty, `bad_id` if
     it is invalid or all zeros.

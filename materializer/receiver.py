@@ -1,7 +1,6 @@
 """OTLP/HTTP receiver: accepts trace and log requests and answers 200 only after they are on disk.
 
-It decodes a request only to reject one that can never be read. Ingest interprets the content. Run:
-`python -m materializer.receiver --help`.
+It decodes a request only to check that it can be read; ingest interprets the content. Run: `python -m materializer.receiver --help`.
 
 Source: OTLP 1.x, section OTLP/HTTP (error responses carry a google.rpc.Status).
 """
@@ -129,7 +128,7 @@ def _inflate(body: bytes, most: int) -> bytes:
 
 
 def _store(spool: Spool, kind: str, mark: bytes, field: str, body: bytes, room: int) -> None:
-    """Check that the body is a readable request, and spool it. Raises Refused: 400 if it is not, 503 if the disk cannot take it."""
+    """Check that the body is a readable request, and spool it. Raises Refused: 400 if it is not, 503 if the disk is full or fails."""
     try:
         if kind == PROTO:
             REQUESTS[mark][1].FromString(body)

@@ -22,7 +22,7 @@ def uncontested(feedback: pl.DataFrame, traces: pl.DataFrame) -> tuple[pl.DataFr
     """Return (feedback without contradicted corrections, number of corrections removed).
 
     A correction is contradicted if the same text was given as an answer to the same prompt and corrected to a different text. Then
-    one user's statement stands against another's. `traces` has the columns source, id, prompt_id and answer; `feedback` is the
+    two users contradict each other, and neither is trusted. `traces` has the columns source, id, prompt_id and answer; `feedback` is the
     result of label.attach. Differences in white space are ignored.
     """
     corrections = feedback.filter((pl.col("kind") == FeedbackKind.CORRECTION.value) & pl.col("text").is_not_null())
@@ -83,7 +83,7 @@ def settled(samples: pl.DataFrame, settings: SnapshotSettings) -> tuple[pl.DataF
     """Return (samples without contradictions, number of answers with contradictions).
 
     An answer has a contradiction if one sample of it counts as chosen and another one as rejected. The strongest tier with a sample
-    on either side decides, and samples on the other side are removed. If that tier itself is divided, both sides are removed.
+    on either side decides, and samples on the other side are removed. If that tier has samples on both sides, all of them are removed.
     """
     side = pl.when(pl.col("reward") >= settings.chosen_min).then(1).when(pl.col("reward") < settings.rejected_max).then(0)
     order = {tier.value: place for place, tier in enumerate(Tier)}
