@@ -1,1 +1,4 @@
-"""One machine: jobs as subprocesses, model servers over HTTP, a weighted router. The twin of a cluster behind the same ports."""
+"""Implements the executor, server and router ports on one machine: subprocess jobs, HTTP model servers and a weighted router.
+
+The package `k8s` is the counterpart for a cluster.
+"""

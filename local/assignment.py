@@ -1,4 +1,4 @@
-"""Which version a session meets: a pure function of line, session and weights, so that a chat stays with one version."""
+"""Assigns sessions to model versions: a pure function of line, session and weights, so that a session stays with one version."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from contracts.serving import Backend
 
 
 def position(line: str, session: str) -> float:
-    """Where a session stands between 0 and 100; evenly spread, for ever the same."""
+    """Return the position of a session in [0, 100). Positions are uniformly distributed and never change."""
     return int.from_bytes(hashlib.sha256(f"{line}\0{session}".encode()).digest()[:8], "big") / 2**64 * 100
 
 
 def assign(backends: Sequence[Backend], at: float) -> Backend:
-    """The backend of position `at`. The last backend (a candidate) owns the lowest positions, so that whoever met it at a
-    lower weight still meets it at a higher one. Weights need not add up to 100; a weight of 0 meets nobody."""
+    """Return the backend for the position `at`. Raises ValueError if no backend has a weight above 0.
+
+    The last backend (a candidate) has the lowest positions. A session that is assigned to it at a lower weight therefore stays with it
+    at a higher weight. The sum of the weights need not be 100. A backend of weight 0 gets no sessions.
+    """
     total = sum(backend.weight for backend in backends)
     if total <= 0:
         raise ValueError("a route needs a backend with a weight above 0")

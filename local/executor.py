@@ -1,8 +1,8 @@
-"""`Executor` on one machine: a job's process 1 as a detached subprocess in a run folder of its own.
+"""Implements the `Executor` port on one machine: process 1 of a job is a detached subprocess in its own run folder.
 
-It lays out files, starts, observes and stops; it refuses to know what a job does, and never decides to start one again.
-Everything it knows lies in files (contracts/runfolder.py), so after our own crash jobs are found again, by pid and start time. Of its
-own it notes, in an incarnation's folder, process.json, submitted.json, cancel.json and output.log.
+The executor prepares files, and starts, observes and stops jobs. It never decides to start a job again. Its whole state is in files
+(contracts/runfolder.py), so after a crash of the service, jobs are found again by pid and start time. Its own files in the folder of an
+incarnation are process.json, submitted.json, cancel.json and output.log.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoi
 from local.processes import CANCEL, ENDED, INHERITED, NOT_MINE, SUBMITTED, alive, identity_in, kill_tree, terminate
 
 PENDING_SECONDS = 60.0
-"""A submitted incarnation without a process is pending for so long; then it counts as never started."""
+"""Seconds for which a submitted incarnation without a process is pending. After that, it counts as never started."""
 EXIT_SECONDS = 5.0
-"""How long the exit code of a child that is seen dead may take to reach us."""
+"""Maximum seconds to wait for the exit code of a child whose process has ended."""
 
 
 class LocalExecutor:
-    """Runs jobs below `root`; inputs come from, and checkpoints go to, the artifacts below `artifacts_root`."""
+    """Runs jobs below `root`. Inputs and checkpoints are artifacts below `artifacts_root`; `python` is the interpreter of the jobs."""
 
     restarts = False
 
@@ -44,6 +44,7 @@ class LocalExecutor:
         self._children: dict[Path, subprocess.Popen[bytes]] = {}
 
     def submit(self, spec: JobSpec, incarnation: int) -> None:
+        """Start an incarnation, unless it or a later one was started before. Raises Retryable if the disk fails."""
         with disk(f"submit {spec.name}"):
             run = self.folders.claim(spec)
             if any(number >= incarnation and self._started(folder) for number, folder in incarnations(run)):
@@ -72,10 +73,10 @@ class LocalExecutor:
 
     def _environment(self, spec: JobSpec, incarnation: int) -> dict[str, str]:
         ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        here = str(Path(__file__).resolve().parent.parent)  # our packages are found where they lie, installed or not
+        here = str(Path(__file__).resolve().parent.parent)  # finds the packages without installation, too
         where = {
             "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
-            "PYTHONSAFEPATH": "1",  # a run folder's files are no modules
+            "PYTHONSAFEPATH": "1",  # never import modules from the run folder
             "PYTHONUNBUFFERED": "1",
             "RATCHET_INCARNATION": str(incarnation),
             "RATCHET_ARTIFACTS": str(self.artifacts.root),
@@ -83,9 +84,9 @@ class LocalExecutor:
         return ours | where | spec.environment
 
     def observe(self, name: str) -> JobStatus:
-        """The newest incarnation's status; an older one's only while it still runs and the newest never began.
+        """Return the status of the newest incarnation, or of an older one that still runs if the newest never started.
 
-        Also carries out what `cancel` promised: SIGKILL once the grace is over.
+        Also completes `cancel`: sends SIGKILL once the grace period is over.
         """
         with disk(f"observe {name}"):
             spec = self.folders.spec(name)
@@ -100,10 +101,10 @@ class LocalExecutor:
     def _look(self, folder: Path, number: int) -> JobStatus:
         child = self._children.get(folder)
         if child is not None:
-            child.poll()  # buries it where it has died
+            child.poll()  # removes the zombie process of a child that has ended
         identity = identity_in(folder)
         process = alive(identity) if identity else None
-        ended = read_json(folder / ENDED)  # read after the look at the process, which writes it as its last act
+        ended = read_json(folder / ENDED)  # read after the process check, because the process writes it last
         if ended is None and process is not None:
             self._enforce(folder, process)
             return status(folder, number, JobState.RUNNING)
@@ -115,10 +116,13 @@ class LocalExecutor:
         return ended_status(folder, number, ended)
 
     def _lost(self, folder: Path) -> dict[str, Any]:
-        """A process that ended without a word: its exit code says more where it was our own child. Written down, so that it stays said."""
+        """Write and return the outcome of a process that ended without a result file.
+
+        If the process was a child of this one, its exit code gives the reason. The file keeps the outcome stable for later calls.
+        """
         code = self._exit_code(folder)
         if code is None or outcome_of(code) in (Outcome.LOST, Outcome.DONE):
-            ended = {"outcome": Outcome.LOST.value, "reason": "its process vanished without a word (killed, or the machine went down)"}
+            ended = {"outcome": Outcome.LOST.value, "reason": "its process disappeared without a result file (SIGKILL, power loss)"}
         else:
             ended = {"outcome": outcome_of(code).value, "reason": f"exit code {code}: {last_words(folder / 'output.log')}"}
         write_atomic(folder / ENDED, canonical(ended))
@@ -129,7 +133,7 @@ class LocalExecutor:
         if child is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(EXIT_SECONDS)  # it may have died since the last poll: seen as gone, not yet buried
+            child.wait(EXIT_SECONDS)  # it may have ended after the last poll
         return None if child.returncode == NOT_MINE else child.returncode
 
     def _enforce(self, folder: Path, process: psutil.Process) -> None:
@@ -138,18 +142,25 @@ class LocalExecutor:
             kill_tree(process)
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
+        """Return the events from number `since` on, over all incarnations of the attempt."""
         with disk(f"read the events of {name}"):
             return self.folders.events(name)[since:]
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
+        """Store the point from which the next incarnation must resume."""
         with disk(f"pin step {resume.step} of {spec.name}"):
             self.folders.pin(spec, resume)
 
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
+        """Return the resume point that `pin` stored last; None if there is none."""
         with disk(f"read the resume point of {spec.name}"):
             return self.folders.pinned(spec)
 
     def cancel(self, name: str) -> None:
+        """Send SIGTERM to the newest incarnation and return at once.
+
+        A later call of `observe` or `cancel` sends SIGKILL once the grace period is over.
+        """
         with disk(f"cancel {name}"):
             spec = self.folders.spec(name)
             begun = incarnations(self.folders.run(spec)) if spec else []
@@ -166,13 +177,17 @@ class LocalExecutor:
                 self._enforce(folder, process)
 
     def live(self) -> list[str]:
+        """Return the names of all jobs that run or are pending."""
         with disk("list the jobs"):
             return [name for name in self.folders.names() if self.observe(name).state in (JobState.RUNNING, JobState.PENDING)]
 
 
 def _never_started(number: int) -> JobStatus:
-    """Of a first incarnation nothing is known, so that it may be submitted again; a later one is lost, as one that was killed is."""
+    """Return the status of an incarnation that was submitted and never started.
+
+    A first incarnation is ABSENT, so that it can be submitted again. A later one has ended as LOST, like one that was killed.
+    """
     if number < 2:
         return JobStatus(state=JobState.ABSENT)
-    reason = "it was submitted and never started (its launcher found the attempt taken, or the machine went down)"
+    reason = "it was submitted but never started (another process holds the attempt, or the machine went down)"
     return JobStatus(state=JobState.ENDED, incarnation=number, outcome=Outcome.LOST, reason=reason)

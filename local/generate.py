@@ -1,8 +1,8 @@
-"""Batched generation where every row has its own temperature and seed. The only file of this room that computes with torch.
+"""Batched generation in which every row has its own temperature and seed. This is the only module of the package that uses torch.
 
-Sampling by the Gumbel-max trick: arg max of logits / T plus Gumbel noise is an exact sample at temperature T, and a row
-without noise is greedy; so one batch serves both, and a seeded row gives the same answer in any company (up to the
-floating-point differences that padding makes).
+Sampling uses the Gumbel-max trick: the arg max of logits / T plus Gumbel noise is an exact sample at temperature T. A row without noise
+is decoded greedily, so one batch can contain both kinds. A row with a seed gives the same answer in every batch, except for
+floating-point differences caused by padding.
 """
 
 from __future__ import annotations
@@ -18,26 +18,29 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
 
 @dataclass(frozen=True)
 class Row:
-    """One answer to generate."""
+    """Request for one answer to generate."""
 
     prompt: list[int]
     """Token ids."""
     temperature: float
+    """0 means greedy decoding."""
     seed: int
     max_tokens: int
+    """Maximum number of new tokens."""
     logprobs: bool = False
+    """Whether to return the log-probability of each token."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """One generated answer."""
+    """The generated answer of one row."""
 
     text: str
     tokens: list[int]
     finish_reason: str
     """stop | length"""
     logprobs: list[float] | None
-    """Natural logarithms under the model at temperature 1."""
+    """Natural logarithms of the token probabilities under the model at temperature 1; None if not requested."""
 
 
 class _RowSampler(LogitsProcessor):  # type: ignore[misc]
@@ -60,7 +63,7 @@ class _RowSampler(LogitsProcessor):  # type: ignore[misc]
 
 
 class Model:
-    """A model folder, loaded: chat template in, batches of answers out. Custom code in the folder is never run."""
+    """A loaded model folder: applies the chat template and generates batches of answers. Custom code in the folder is never run."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -74,11 +77,11 @@ class Model:
         self._stops = {self._tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
 
     def encode(self, messages: list[dict[str, Any]]) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's turn."""
+        """Return the token ids of a conversation, up to the start of the assistant's turn."""
         return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
     def generate(self, rows: Sequence[Row]) -> list[Generated]:
-        """One answer per row, in order."""
+        """Generate one answer per row, in the order of `rows`."""
         encoded = self._tokenizer.pad({"input_ids": [row.prompt for row in rows]}, return_tensors="pt").to(self.device)
         sampler = _RowSampler(rows)
         with torch.inference_mode():
@@ -95,7 +98,7 @@ class Model:
         return [self._cut(i, row, ids, sampler) for i, (row, ids) in enumerate(zip(rows, new, strict=True))]
 
     def _cut(self, i: int, row: Row, ids: list[int], sampler: _RowSampler) -> Generated:
-        """The row's own part: up to its stop token or its own limit, whatever longer rows of the batch did."""
+        """Return the answer of one row, cut at its stop token or at its own limit. `ids` are padded to the longest row of the batch."""
         ids = ids[: row.max_tokens]
         stop = next((at for at, token in enumerate(ids) if token in self._stops), None)
         ids = ids if stop is None else ids[: stop + 1]
@@ -104,4 +107,5 @@ class Model:
         return Generated(text, ids, "length" if stop is None else "stop", logprobs)
 
     def token_text(self, token: int) -> str:
+        """Return the text of a token as it is in the vocabulary."""
         return str(self._tokenizer.convert_ids_to_tokens(token))

@@ -1,8 +1,8 @@
-"""Processes that outlive us: how a job's process 1 is started, known again and killed.
+"""Processes that outlive the service: starts process 1 of a job, identifies it later, and kills it.
 
-`python -m local.processes FOLDER -- COMMAND…` is the last thing we run before a job: under the attempt's lock it leaves a
-record of its own identity, and becomes the command. So whatever crashes between spawn and record, at most one
-process per attempt gets past this point. It knows nothing of training and imports next to nothing, to start fast.
+`python -m local.processes FOLDER -- COMMAND…` is the launcher of a job. It takes the attempt's lock, records its own identity, and
+replaces itself with the command. At most one process per attempt passes this point, even after a crash between start and record. The
+module imports little, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from contracts.processes import process_identity
 
 PROCESS, ENDED, CANCEL, SUBMITTED = "process.json", "ended.json", "cancel.json", "submitted.json"
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV")
-"""All that a process of ours gets of our own environment: no credentials. What it needs besides is handed to it by name."""
+"""Environment variables that child processes inherit. Credentials are not among them. Other variables are passed explicitly by name."""
 NOT_MINE = 73
-"""Exit code of a launcher that found the attempt taken. EX_CANTCREAT of sysexits.h."""
+"""Exit code of a launcher if another process already holds the attempt. EX_CANTCREAT of sysexits.h."""
 LOCK_SECONDS = 15.0
-"""How long a launcher waits for what is left of an earlier incarnation to die."""
+"""Seconds for which a launcher waits until all processes of an earlier incarnation have ended."""
 SAME_START = 2.0
-"""Start times of one process read at different times may differ by clock corrections, seconds. Only where there is no token."""
+"""Tolerance in seconds for the start time of a process, because clock corrections shift it. Used only for records without a token."""
 
 
 class Identity(NamedTuple):
-    """A process on this machine: a pid alone may be reused."""
+    """Identity of a process on this machine. A pid alone is not sufficient, because it may be reused."""
 
     pid: int
     started: float
     """Seconds since the epoch."""
     token: str | None = None
-    """contracts.processes.process_identity; None in a record of old, or where the system has none."""
+    """Result of contracts.processes.process_identity. None in old records, or if the system does not support it."""
 
 
 def own_record(pid: int) -> dict[str, Any]:
-    """What is written down of a process, so that `recorded` finds it again."""
+    """Return the record of a running process, from which `recorded` reads its identity."""
     return {"pid": pid, "started": psutil.Process(pid).create_time(), "identity": process_identity(pid)}
 
 
 def recorded(record: dict[str, Any]) -> Identity:
-    """The process that a record names."""
+    """Return the identity of the process in a record of `own_record`."""
     return Identity(int(record["pid"]), float(record["started"]), record.get("identity"))
 
 
 def alive(identity: Identity) -> psutil.Process | None:
-    """The process, if it still runs; a zombie, or another process with a reused pid, does not count."""
+    """Return the process if it still runs; None if it has ended, is a zombie, or its pid belongs to another process."""
     try:
         process = psutil.Process(identity.pid)
         if identity.token is not None:
@@ -67,13 +67,16 @@ def alive(identity: Identity) -> psutil.Process | None:
 
 
 def is_zombie(process: psutil.Process) -> bool:
-    """Whether nothing is left of it but its exit code. The first thread of a killed server is a zombie a moment before the last one is,
-    which still holds its port. Raises psutil.NoSuchProcess."""
+    """Return whether only the exit code of the process is left. Raises psutil.NoSuchProcess.
+
+    The number of threads is checked as well. In a killed server, the first thread can be a zombie while another thread still holds the
+    port.
+    """
     return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
 
 
 def kill_tree(process: psutil.Process) -> None:
-    """SIGKILL to a process and everything below it."""
+    """Send SIGKILL to a process and all its descendants."""
     with contextlib.suppress(psutil.NoSuchProcess):
         family = [*process.children(recursive=True), process]
         for member in family:
@@ -82,13 +85,13 @@ def kill_tree(process: psutil.Process) -> None:
 
 
 def terminate(process: psutil.Process) -> None:
-    """SIGTERM to the process alone: process 1 of a job decides what its children hear."""
+    """Send SIGTERM to the process alone. Process 1 of a job decides which signals its children get."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGTERM)
 
 
 def identity_in(folder: Path) -> Identity | None:
-    """The process that an incarnation's folder records."""
+    """Return the process recorded in the folder of an incarnation; None if there is no record."""
     record = read_json(folder / PROCESS)
     return recorded(record) if record else None
 
@@ -103,7 +106,10 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 
 
 def _lock(path: Path) -> int | None:
-    """The file descriptor that holds the attempt's lock; every process that inherits it holds it too."""
+    """Return the file descriptor that holds the attempt's lock; None if the lock is not free within LOCK_SECONDS.
+
+    Every process that inherits the descriptor also holds the lock.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     until = time.monotonic() + LOCK_SECONDS
     while True:
@@ -117,8 +123,11 @@ def _lock(path: Path) -> int | None:
 
 
 def launch(folder: Path, command: list[str]) -> NoReturn:
-    """Becomes `command`, once per incarnation folder, and never beside another process of the same attempt."""
-    os.umask(0o077)  # a job's files hold what users said
+    """Replace this process with `command`, once per incarnation folder and never beside another process of the same attempt.
+
+    Exits with NOT_MINE if the incarnation was started or cancelled before or the lock is taken, and with 78 if the command cannot start.
+    """
+    os.umask(0o077)  # the files of a job contain data of users
     descriptor = _lock(folder.parent / "lock")
     if descriptor is None or (folder / PROCESS).exists() or (folder / ENDED).exists():
         sys.exit(NOT_MINE)
@@ -131,7 +140,7 @@ def launch(folder: Path, command: list[str]) -> NoReturn:
     try:
         os.execvp(command[0], command)  # noqa: S606
     except OSError as error:
-        _write(folder / ENDED, {"outcome": "permanent", "reason": f"cannot start {command[0]}: {error.strerror}; is it installed?"})
+        _write(folder / ENDED, {"outcome": "permanent", "reason": f"cannot start {command[0]}: {error.strerror}; check its installation"})
         sys.exit(78)
 
 

@@ -1,9 +1,11 @@
-"""The router process: an OpenAI chat API that splits sessions over versions by weight, attributes every answer, and
-emits a trace of every call. Run as `python -m local.proxy --route FILE --receiver FILE --token FILE [--port N]`.
+"""The router process: an OpenAI chat API that splits sessions over versions by weight.
 
-It reads its route from a file that `LocalRouter` replaces atomically; it refuses to know why a weight is what it is. A
-request names its user, session, consent, region and slice by headers or the API's own `user` and `metadata` fields.
-Content goes into a trace with the caller's consent only, or, under --assume-consent, where the caller says nothing of it.
+It attributes every answer to a version and exports a trace of every call. Run as
+`python -m local.proxy --route FILE --receiver FILE --token FILE [--port N]`.
+
+The route is read from a file that `LocalRouter` replaces atomically. A request gives its user, session, consent, region and slice in
+headers, or in the `user` and `metadata` fields of the API. A trace contains content only with the caller's consent. With
+--assume-consent, it also contains content if the caller does not mention consent.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ VERSION_HEADER = "x-ratchet-version"
 TRACE_HEADER = "x-ratchet-trace"
 _MAX_BODY = 8_000_000
 _MAX_DEPTH = 32
-"""Of the request's JSON."""
+"""Maximum nesting depth of the request's JSON."""
 _MAX_CHOICES = 8
 _MAX_SAID = 256
-"""Characters of a user, a session or a region; what is longer names nobody."""
+"""Maximum number of characters of a user, session, region, slice or consent value. Longer values are ignored."""
 _CALLERS_FAULT = (400, 413, 415, 422)
-"""A model server's answers to a request that no version could serve: no evidence against the version that met it."""
+"""Status codes of a model server for a request that no version could serve. They are not evidence against the version."""
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
 
 
 class _Refused(Exception):
-    """A request that no model server is asked about."""
+    """A request that the router rejects with `status`, without calling a model server."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -51,7 +53,7 @@ class _Refused(Exception):
 
 
 class RouteFile:
-    """The route on disk, read again when the file changes."""
+    """The route file on disk, which is read again when it changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,6 +61,7 @@ class RouteFile:
         self._route: Route | None = None
 
     def current(self) -> Route | None:
+        """Return the current route; None if there is no route file."""
         try:
             stat = self._path.stat()
         except FileNotFoundError:
@@ -70,7 +73,7 @@ class RouteFile:
 
 
 def build_app(routes: RouteFile, exporter: Exporter, assume_consent: bool = False) -> FastAPI:
-    """The API over a route file."""
+    """Return the router's ASGI app. It follows the route file and sends traces to `exporter`."""
     client = httpx.AsyncClient(timeout=300, trust_env=False, limits=httpx.Limits(max_connections=512, max_keepalive_connections=128))
 
     @contextlib.asynccontextmanager
@@ -98,7 +101,7 @@ def build_app(routes: RouteFile, exporter: Exporter, assume_consent: bool = Fals
     async def chat(request: Request) -> Response:
         route = routes.current()
         if route is None:
-            return _error(503, "no model is routed yet")
+            return _error(503, "the router has no route yet; try again later")
         try:
             body = _parsed(await _read(request))
             _check(body, route.served_model)
@@ -110,7 +113,7 @@ def build_app(routes: RouteFile, exporter: Exporter, assume_consent: bool = Fals
 
 
 async def _read(request: Request) -> bytes:
-    """The body, never more than _MAX_BODY bytes of it in memory."""
+    """Return the body. Raises _Refused 413 as soon as it is larger than _MAX_BODY bytes."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -126,20 +129,20 @@ def _parsed(raw: bytes) -> dict[str, Any]:
         body = None
     messages = body.get("messages") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise _Refused(400, "the body must be a JSON object (of finite numbers) with a list of messages, each an object")
+        raise _Refused(400, "the body must be a JSON object with a list of messages, each an object; all numbers must be finite")
     if not _shallow(body, _MAX_DEPTH):
         raise _Refused(400, f"the body is nested deeper than {_MAX_DEPTH} levels")
     return body
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is beyond what a float holds")
+        raise ValueError(f"{text} is outside the range of a float")
     return value
 
 
@@ -149,15 +152,15 @@ def _shallow(value: Any, most: int) -> bool:
 
 
 def _check(body: dict[str, Any], served: str) -> None:
-    """Refuses what no version is to be blamed for."""
+    """Raise _Refused for a request that no version can serve, so that it does not count as an error of a version."""
     if body.get("model") != served:
-        raise _Refused(404, f"the model {str(body.get('model'))[:100]!r} is not served here; there is {served!r}")
+        raise _Refused(404, f"the model {str(body.get('model'))[:100]!r} is not served here; use {served!r}")
     if body.get("stream"):
         raise _Refused(400, "streaming is not supported by this router; send stream: false")
     for name, most in (("n", _MAX_CHOICES), ("max_tokens", 2**31), ("max_completion_tokens", 2**31)):
         value = body.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
-            raise _Refused(400, f"{name} must be a whole number from 1 to {most}")
+            raise _Refused(400, f"{name} must be an integer from 1 to {most}")
 
 
 async def _forward(
@@ -181,8 +184,8 @@ async def _forward(
     exporter.add(chat_span(ids, started, values, None if refused else error))
     headers = {VERSION_HEADER: backend.tag, TRACE_HEADER: f"{ids[0]}:{ids[1]}"}
     if not isinstance(reply, dict):
-        return _error(502, f"the model server of {backend.tag} gave no answer", headers)
-    content = json.dumps({**reply, "model": route.served_model} if error is None else reply)  # escaped: half a surrogate pair is no UTF-8
+        return _error(502, f"the model server of {backend.tag} returned no valid answer", headers)
+    content = json.dumps({**reply, "model": route.served_model} if error is None else reply)  # ASCII: unpaired surrogates are not UTF-8
     return Response(content, status_code=status, headers=headers, media_type="application/json")
 
 
@@ -195,7 +198,10 @@ def _values(
     request: Request,
     assume_consent: bool,
 ) -> dict[str, Value | None]:
-    """The span's attributes. Consent is said only where the caller said something of it: silence is for the loop file to judge."""
+    """Return the attributes of the span.
+
+    Consent is set only if the caller mentions it. Otherwise the loop file decides at ingest.
+    """
     choice = _first_choice(reply)
     usage = reply.get("usage") if reply else None
     message = choice.get("message") if choice else None
@@ -225,12 +231,15 @@ def _values(
 
 
 def _slug(text: str) -> str | None:
-    """The name of a slice, which becomes part of metric names and reports; anything else is none."""
+    """Return the name of a slice; None if it is not short and plain. Slice names become part of metric names and reports."""
     return text if _SLUG.fullmatch(text) else None
 
 
 def _said(request: Request, body: dict[str, Any], header: str, field: str) -> str:
-    """What the caller says by header, by the API's `metadata`, or (user) by the API's own field."""
+    """Return a value from the header, from the API's `metadata` or, for the user, from the API's own field.
+
+    The result is empty if the value is missing or too long.
+    """
     metadata = body.get("metadata")
     value = request.headers.get(header) or (metadata.get(field) if isinstance(metadata, dict) else None)
     if value is None and field == "user":
@@ -262,9 +271,9 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 @click.option("--receiver", type=click.Path(path_type=Path), required=True)
 @click.option("--token", type=click.Path(path_type=Path), required=True)
 @click.option("--port", default=0)
-@click.option("--assume-consent", is_flag=True, help="Content goes into traces unless the caller says no.")
+@click.option("--assume-consent", is_flag=True, help="Put content into traces unless the caller refuses consent.")
 def main(route: Path, receiver: Path, token: Path, port: int, assume_consent: bool) -> None:
-    """Runs the router."""
+    """Run the router process until SIGTERM."""
     app = build_app(RouteFile(route), Exporter(receiver, token), assume_consent)
     run_app(app, port, "the router", "free the port, or set serving.router_port in the loop file")
 

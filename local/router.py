@@ -1,4 +1,7 @@
-"""`Router` on one machine: writes the route file and keeps the router process up. The route is a copy of the ledger's word."""
+"""Implements the `Router` port on one machine: writes the route file and keeps the router process running.
+
+The route file is a derived copy of ledger state.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from local.service import Service
 
 
 class LocalRouter:
-    """One router process per line. Its port is chosen once and kept, so that clients' URLs survive restarts.
+    """Runs one router process per line. Its port is chosen once and kept, so that clients' URLs stay valid after restarts.
 
-    `assume_consent`: content goes into traces unless the caller says no; a process that runs already keeps what it was started with.
+    `receiver` and `token` are the files with the receiver's address and bearer token. With `port` 0, the first start chooses any free port.
+    With `assume_consent`, content goes into traces unless the caller refuses consent. A process that already runs keeps its setting.
     """
 
     attribution = True
@@ -29,13 +33,17 @@ class LocalRouter:
         self._assume_consent = assume_consent
 
     def set(self, route: Route) -> None:
+        """Put a route in force and start the router process if it does not run.
+
+        Raises Permanent if no backend has a weight above 0.
+        """
         if sum(backend.weight for backend in route.backends) <= 0:
-            raise Permanent(f"the route {route.annotation} gives no backend a weight")
+            raise Permanent(f"the route {route.annotation} has no backend with a weight above 0")
         write_atomic(self._route, canonical(route))
         self.url()
 
     def read(self, line: str) -> Route | None:
-        """The route in force: None where none is set, or where no router process is there to follow it."""
+        """Return the route of `line` in force; None if no route is set or if no router process is ready to follow it."""
         try:
             route = Route.model_validate_json(self._route.read_bytes())
         except FileNotFoundError:
@@ -43,6 +51,7 @@ class LocalRouter:
         return route if route.line == line and self._service(0).ready() is not None else None
 
     def url(self) -> str:
+        """Return the base URL for clients, without /v1. Starts the router process if it does not run."""
         kept = read_json(self._folder / "port.json")
         port = self._port or (int(kept["port"]) if kept else 0)
         ready = self._service(port).ensure()
@@ -51,7 +60,7 @@ class LocalRouter:
         return f"http://127.0.0.1:{ready['port']}"
 
     def stop(self) -> None:
-        """Ends the router process; the route stays on disk."""
+        """Stop the router process. The route file stays on disk."""
         self._service(0).stop()
 
     def _service(self, port: int) -> Service:

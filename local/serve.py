@@ -1,9 +1,11 @@
 """The model server process: an OpenAI chat API over one small model, with micro-batching.
 
-Why not `transformers serve`: measured beside it (benchmarks/serving.py), this answers twice as many requests a second as the
-plain one, and honours temperature and seed per request, which its continuous batching does not; the probe and the gate need
-both. For a GPU fleet, serve with vLLM instead. Run as
-`python -m local.serve MODEL_FOLDER --name TAG [--port N] [--threads N]`; binds loopback only. No streaming.
+It is used instead of `transformers serve` for two reasons, measured in benchmarks/serving.py. It answers twice as many requests per
+second as that server's plain mode. It also supports temperature and seed per request, which that server's continuous batching does
+not; the probe and the gate need both. For a fleet of GPUs, use vLLM.
+
+Run as `python -m local.serve MODEL_FOLDER --name TAG [--port N] [--threads N]`. It listens on loopback only and does not support
+streaming.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _MAX_ROWS = 4096
 
 
 class Chat(BaseModel):
-    """What is read of a request; other fields of the API are accepted and ignored."""
+    """The request fields that are used. Other fields of the API are accepted and ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -47,18 +49,23 @@ class Chat(BaseModel):
 
 
 class Batcher:
-    """Collects rows for a moment and generates them together, in a thread."""
+    """Collects rows for a few milliseconds and generates them as one batch, in a thread."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._queue: asyncio.Queue[tuple[Row, asyncio.Future[Generated]]] = asyncio.Queue(_MAX_ROWS)
 
     async def submit(self, row: Row) -> Generated:
+        """Queue a row and return its answer.
+
+        Raises asyncio.QueueFull if too many rows wait, and RuntimeError if the generation of its batch fails.
+        """
         future: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((row, future))
         return await future
 
     async def run(self) -> None:
+        """Generate the queued rows batch by batch until cancelled."""
         while True:
             batch = [await self._queue.get()]
             await asyncio.sleep(_GATHER_SECONDS)
@@ -69,7 +76,7 @@ class Batcher:
     async def _answer(self, batch: list[tuple[Row, asyncio.Future[Generated]]]) -> None:
         try:
             results = await asyncio.to_thread(self._model.generate, [row for row, _ in batch])
-        except Exception as error:  # one bad batch must not end the server; each request is told
+        except Exception as error:  # a bad batch must not stop the server; each of its requests fails
             for _, future in batch:
                 if not future.done():
                     future.set_exception(RuntimeError(str(error)))
@@ -80,7 +87,7 @@ class Batcher:
 
 
 def build_app(model: Model, name: str) -> FastAPI:
-    """The API over a loaded model."""
+    """Return the ASGI app that serves a loaded model under the name `name`."""
     batcher = Batcher(model)
 
     @contextlib.asynccontextmanager
@@ -107,16 +114,16 @@ def build_app(model: Model, name: str) -> FastAPI:
             return _error(400, "streaming is not supported by this server; send stream: false")
         try:
             prompt = model.encode(request.messages)
-        except Exception as error:  # whatever a chat template makes of odd messages is the caller's error
-            return _error(400, f"the chat template refuses these messages: {error}")
+        except Exception as error:  # a failure of the chat template is an error of the caller
+            return _error(400, f"the chat template rejects these messages: {error}")
         room = model.context - len(prompt)
         if room <= 0:
-            return _error(400, f"{len(prompt)} prompt tokens leave no room in a context of {model.context}")
+            return _error(400, f"the prompt has {len(prompt)} tokens and leaves no space for an answer; the context has {model.context}")
         rows = _rows(request, prompt, room)
         try:
             results = await asyncio.gather(*(batcher.submit(row) for row in rows))
         except asyncio.QueueFull:
-            return _error(503, "too many requests wait; try again")
+            return _error(503, "too many requests are queued; try again later")
         except RuntimeError as error:
             return _error(500, str(error))
         return JSONResponse(_completion(model, name, request, len(prompt), results))
@@ -163,7 +170,7 @@ def _error(status: int, message: str) -> JSONResponse:
 @click.option("--port", default=0, help="0: any free port.")
 @click.option("--threads", default=2, help="CPU threads for one batch.")
 def main(folder: Path, name: str, port: int, threads: int) -> None:
-    """Serves the model in FOLDER."""
+    """Serve the model in FOLDER until SIGTERM."""
     run_app(build_app(Model(folder, threads), name), port, "the model server", "use --port 0 for any free port")
 
 

@@ -1,4 +1,4 @@
-"""`Server` on one machine: one process per model version, found again by pid and start time."""
+"""Implements the `Server` port on one machine: one process per model version, found again by pid and start time."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Options = TypeVar("Options", bound=Frozen)
 
 
 class EmbeddedOptions(Frozen):
-    """`[serving.options]` of kind "embedded"."""
+    """Settings in `[serving.options]` for servers of kind "embedded"."""
 
     threads: int = Field(default_factory=lambda: min(4, os.cpu_count() or 1), ge=1)
-    """CPU threads of each server."""
+    """CPU threads of each server. Default: the number of CPUs, at most 4."""
 
 
 class VllmOptions(Frozen):
-    """`[serving.options]` of kind "vllm"."""
+    """Settings in `[serving.options]` for servers of kind "vllm"."""
 
     executable: str = "vllm"
-    """The program, by name or path; vLLM is installed in an environment of its own."""
+    """Name or path of the vLLM program, which is installed in a separate environment."""
     arguments: tuple[str, ...] = ()
-    """Further arguments of `vllm serve`, such as --gpu-memory-utilization 0.4 where two versions share a GPU."""
+    """Additional arguments of `vllm serve`, for example --gpu-memory-utilization 0.4 if two versions share a GPU."""
     patience: float = Field(default=900.0, gt=0)
-    """Seconds until it must answer: a large model takes minutes to load."""
+    """Timeout in seconds until the server answers. A large model takes minutes to load."""
 
 
 class _ProcessServer(Generic[Options]):
-    """One process per version. Their files are fetched (and verified) from the artifacts."""
+    """Runs one process per version. Model files are fetched from the artifacts and verified."""
 
     capabilities = Capabilities(sampling=True, seed=True, logprobs=True)
     options_type: type[Options]
@@ -49,12 +49,13 @@ class _ProcessServer(Generic[Options]):
         except ValidationError as error:
             known = ", ".join(self.options_type.model_fields)
             problem = error.errors()[0]
-            raise ConfigError(f"serving.options.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; known here: {known}") from None
+            raise ConfigError(f"serving.options.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; known options: {known}") from None
         self._folder = folder.absolute() / "servers"
         self._models = folder.absolute() / "models"
         self._artifacts = FolderArtifacts(artifacts)
 
     def ensure(self, version: ModelVersion) -> Endpoint:
+        """Return the endpoint of a server for `version`. Starts the server if it does not run, and waits until it answers."""
         ready = self._service(version.tag, None).ready()
         if ready is not None:
             return _endpoint(version.tag, ready)
@@ -62,20 +63,22 @@ class _ProcessServer(Generic[Options]):
         return _endpoint(version.tag, self._service(version.tag, model).ensure())
 
     def running(self) -> list[Endpoint]:
+        """Return the endpoints of all servers that run and are ready."""
         tags = sorted(path.name for path in self._folder.glob("*") if path.is_dir())
         states = [(tag, self._service(tag, None).ready()) for tag in tags]
         return [_endpoint(tag, ready) for tag, ready in states if ready]
 
     def stop(self, tag: str) -> None:
+        """Stop the server of version `tag` and delete its folder."""
         self._service(tag, None).remove()
 
     @abstractmethod
     def _service(self, tag: str, model: Path | None) -> Service:
-        """The version's process; `model` is needed to start it only."""
+        """Return the process of a version. `model`, the folder of its files, is needed only to start it."""
 
 
 class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
-    """Serves versions with local/serve.py."""
+    """Serves model versions with the embedded server (local/serve.py)."""
 
     options_type = EmbeddedOptions
 
@@ -86,7 +89,7 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
 
 
 class VllmServer(_ProcessServer[VllmOptions]):
-    """Serves versions with vLLM, where there is a GPU. Tested with a stand-in for the `vllm` program; never run on the real one."""
+    """Serves model versions with vLLM, which needs a GPU. Tested with a substitute for the `vllm` program, not with vLLM itself."""
 
     options_type = VllmOptions
 

@@ -1,7 +1,7 @@
-"""A long-lived process beside the service: started once, found again after our own crash, stopped by pid and start time.
+"""Long-lived processes beside the service: started once, found again after a crash of the service, and stopped.
 
-Model servers, the router and the OTLP receiver are such processes. They outlive us, so that a restart of Ratchet never
-interrupts users. It refuses to know what they do: a process is ready when it has written its endpoint file.
+Model servers, the router and the OTLP receiver are such processes. They outlive the service, so that a restart of Ratchet does not
+interrupt users. A process is identified by pid and start time. It is ready when it has written its ready file.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ from contracts.jsonfile import read_json
 from local.processes import INHERITED, alive, is_zombie, kill_tree, own_record, recorded, terminate
 
 READY = "ready.json"
-"""Written by the process when it answers: {"pid": …, "port": …}."""
+"""Ready file, which the process writes once it answers: {"pid": …, "port": …}."""
 _STARTED = "started.json"
 _LOG_BYTES = 20_000_000
 
 
 class Service:
-    """One such process, in a folder of its own. Of our environment it gets what every job gets, and `environment`."""
+    """One long-lived process with its own folder.
+
+    The process runs `command` with the Python interpreter. Its environment is the part that every job inherits, plus `environment`.
+    `ready` is the path of its ready file (default: READY in the folder). `patience` is the timeout in seconds until it is ready.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,10 @@ class Service:
         self._patience = patience
 
     def ensure(self) -> dict[str, Any]:
-        """What the running process wrote into its ready file; started if need be. Permanent where it dies at once."""
+        """Start the process if it does not run, wait until it is ready, and return the content of its ready file.
+
+        Raises Permanent if the process ends before it is ready, and Retryable if it is not ready in time or the folder is not writable.
+        """
         with self._locked():
             process = self.process()
             if process is None:
@@ -59,16 +66,16 @@ class Service:
             return self._await(process)
 
     def ready(self) -> dict[str, Any] | None:
-        """The ready file of a process that lives; None otherwise."""
+        """Return the content of the ready file if the process is alive and ready; else None."""
         return self._ready_of(self.process())
 
     def process(self) -> psutil.Process | None:
-        """The live process, found by pid and start time."""
+        """Return the live process, found by pid and start time; None if there is none."""
         record = read_json(self.folder / _STARTED)
         return alive(recorded(record)) if record else None
 
     def stop(self, grace: float = 10.0) -> None:
-        """SIGTERM, then SIGKILL after `grace` seconds; returns when it is gone."""
+        """Stop the process with SIGTERM and, after at most `grace` seconds, with SIGKILL; then delete its ready file."""
         with self._locked():
             process = self.process()
             if process is not None:
@@ -79,7 +86,7 @@ class Service:
             self._ready.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Stops it and forgets its folder."""
+        """Stop the process and delete its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -88,8 +95,11 @@ class Service:
         return ready if process is not None and ready is not None and ready.get("pid") == process.pid else None
 
     def _start(self) -> psutil.Process:
-        """Recorded before anybody could start a second, because the folder's lock is held until the record is on disk. A
-        crash of ours in between leaves an orphan, which ends when it finds no record of itself (`announce`)."""
+        """Start the process and record it. The caller holds the folder's lock, so no second process can start before the record exists.
+
+        If the service crashes before it writes the record, the new process is an orphan. It ends when it finds no record of itself
+        (see `announce`).
+        """
         self._ready.unlink(missing_ok=True)
         here = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
@@ -131,7 +141,7 @@ class Service:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One starter at a time, over all processes of the machine."""
+        """Hold the folder's lock, so that one process of the machine at a time starts or stops the service."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / "lock").open("w") as file:
@@ -142,11 +152,15 @@ class Service:
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Our own children, so that they can be buried when they die."""
+"""pid -> child of this process. Polling a child that has ended removes its zombie process."""
 
 
 def announce(port: int) -> None:
-    """Called by a service process when it answers: writes its ready file, or ends where its starter died unrecorded."""
+    """Write the ready file of a service process. The process calls this once it answers on `port`.
+
+    If the starter crashed before it recorded this process, the process is stopped instead. Without RATCHET_SERVICE in the environment,
+    nothing happens.
+    """
     folder = os.environ.get("RATCHET_SERVICE")
     if not folder:
         return

@@ -1,7 +1,7 @@
-"""Traces of the router's own traffic, as OTLP GenAI spans sent to a receiver in batches.
+"""Exports traces of the router's traffic as OTLP GenAI spans, which are sent to a receiver in batches.
 
-Names follow the OpenTelemetry semantic conventions for generative AI. What cannot be delivered now is kept in a bounded queue
-and tried again; what the queue cannot hold, and what the receiver refuses for ever, is counted and said in the log.
+Names follow the OpenTelemetry semantic conventions for generative AI. Spans that cannot be delivered wait in a bounded queue and are
+sent again. A span is dropped if the queue is full or if the receiver rejects it permanently. Dropped spans are counted and logged.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from contracts.jsonfile import read_json
 
 log = logging.getLogger("ratchet.router")
 _QUEUE = 50_000
+"""Maximum number of queued spans."""
 _QUEUE_BYTES = 64_000_000
+"""Maximum size of the queued spans in bytes."""
 _BATCH = 256
+"""Maximum number of spans in a batch."""
 _BATCH_BYTES = 1_000_000
-"""A batch takes no further span beyond this; one span alone may be larger."""
+"""Maximum size of a batch in bytes. A single span may be larger and is then sent alone."""
 _CONTENT_BYTES = 256_000
-"""Prompt and answer of one span, as JSON: more is left out, and the span says so."""
+"""Maximum size of prompt and answer of one span, in bytes of JSON. Larger content is omitted, and the span is marked."""
 _REFUSED = (400, 413, 415, 422)
-"""Answers that the same bytes will meet again: the batch, not the receiver, is at fault."""
+"""Status codes for a bad batch. Sending the same bytes again would fail again."""
 _EVERY_SECONDS = 0.5
 Value = str | bool | int | float | list[str]
 
@@ -51,28 +54,31 @@ def _any(value: Value) -> AnyValue:
 
 
 def _utf8(text: str) -> str:
-    """Half a surrogate pair, which JSON can carry, is replaced: protobuf takes UTF-8 only, and a trace must not fail an answer."""
+    """Replace unpaired surrogates, which JSON can contain but protobuf cannot.
+
+    Otherwise an error in the trace would make the answer to the user fail.
+    """
     return text.encode("utf-8", "replace").decode()
 
 
 def attributes(values: Mapping[str, Value | None]) -> list[KeyValue]:
-    """OTLP attributes; None is left out."""
+    """Convert values to OTLP attributes. Values of None are left out."""
     return [KeyValue(key=key, value=_any(value)) for key, value in values.items() if value is not None]
 
 
 def new_ids() -> tuple[str, str]:
-    """(trace id, span id) in hex."""
+    """Return a new random (trace id, span id), both in hex."""
     return secrets.token_hex(16), secrets.token_hex(8)
 
 
 def messages_json(messages: list[dict[str, Any]]) -> str:
-    """Messages in the conventions' form: a role and parts."""
+    """Return messages as JSON in the form of the conventions: a role and text parts."""
     parts = [{"role": m.get("role", "user"), "parts": [{"type": "text", "content": m.get("content") or ""}]} for m in messages]
     return json.dumps(parts, ensure_ascii=False)
 
 
 def content_values(asked: list[dict[str, Any]], answered: list[dict[str, Any]] | None) -> dict[str, Value | None]:
-    """The attributes of what was said; where that is too large for a trace, the one that says that it was left out."""
+    """Return the content attributes. If the content is too large, return only an attribute that marks it as omitted."""
     content = {"gen_ai.input.messages": messages_json(asked), "gen_ai.output.messages": messages_json(answered) if answered else ""}
     if sum(len(_utf8(text).encode()) for text in content.values()) > _CONTENT_BYTES:
         return {"ratchet.content_omitted": "too_large"}
@@ -80,7 +86,11 @@ def content_values(asked: list[dict[str, Any]], answered: list[dict[str, Any]] |
 
 
 def chat_span(ids: tuple[str, str], started_ns: int, values: Mapping[str, Value | None], error: str | None) -> Span:
-    """One model call."""
+    """Return the span of one model call that ends now.
+
+    `ids` is (trace id, span id) in hex, `started_ns` the start in nanoseconds since the epoch. A non-empty `error` sets the error
+    status.
+    """
     status = Status(code=Status.STATUS_CODE_ERROR, message=_utf8(error)) if error else Status(code=Status.STATUS_CODE_UNSET)
     return Span(
         trace_id=bytes.fromhex(ids[0]),
@@ -95,7 +105,7 @@ def chat_span(ids: tuple[str, str], started_ns: int, values: Mapping[str, Value 
 
 
 class Exporter:
-    """Sends spans to the receiver whose address lies in `receiver` ({"port": …}), with the token in `token`."""
+    """Sends spans to the receiver. The file `receiver` has its address ({"port": …}), the file `token` its bearer token."""
 
     def __init__(self, receiver: Path, token: Path) -> None:
         self._receiver = receiver
@@ -105,8 +115,9 @@ class Exporter:
         self.dropped = 0
 
     def add(self, span: Span) -> None:
+        """Queue a span for export. If the queue is full, the span is dropped and counted."""
         if len(self._queue) >= _QUEUE or self._bytes + span.ByteSize() > _QUEUE_BYTES:
-            self._drop("the receiver is away and the queue is full")
+            self._drop("receiver unavailable and queue full")
             return
         self._queue.append(span)
         self._bytes += span.ByteSize()
@@ -122,18 +133,19 @@ class Exporter:
         return span
 
     async def run(self) -> None:
+        """Send the queued spans at regular intervals until cancelled."""
         async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
             while True:
                 await asyncio.sleep(_EVERY_SECONDS)
                 await self._drain(client)
 
     async def flush(self) -> None:
-        """At the end: one last try."""
+        """Try once to send all queued spans, before shutdown."""
         async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
             await self._drain(client)
 
     async def _drain(self, client: httpx.AsyncClient) -> None:
-        """Sends all that waits. A refused batch is halved until the span at fault stands alone; that one is dropped, and counted."""
+        """Send all queued spans. A rejected batch is halved until the bad span is alone; that span is dropped and counted."""
         most = _BATCH
         while self._queue:
             batch = self._next(most)
@@ -148,10 +160,10 @@ class Exporter:
                 most = len(batch) // 2
             else:
                 self._take()
-                self._drop(f"the receiver refuses a trace for ever (HTTP {status})")
+                self._drop(f"receiver rejects a trace permanently (HTTP {status})")
 
     def _next(self, most: int) -> list[Span]:
-        """The oldest spans, at most `most` and of about _BATCH_BYTES; at least one."""
+        """Return the oldest spans: at least one, at most `most`, and at most _BATCH_BYTES if there is more than one."""
         batch: list[Span] = []
         size = 0
         for span in itertools.islice(self._queue, most):
@@ -162,8 +174,10 @@ class Exporter:
         return batch
 
     async def _send(self, client: httpx.AsyncClient, batch: list[Span]) -> int:
-        """The receiver's status: 200 where it has them on disk, 0 where it does not answer. What is sent twice after a lost
-        reply is a duplicate there, not two traces."""
+        """Send a batch and return the HTTP status: 200 once the receiver has the batch on disk, 0 if it does not answer.
+
+        If a response is lost, the batch is sent twice. Ingest then counts the second copies as duplicates.
+        """
         address = read_json(self._receiver)
         if address is None:
             return 0
@@ -176,8 +190,8 @@ class Exporter:
             url = f"http://127.0.0.1:{address['port']}/v1/traces"
             response = await client.post(url, content=request.SerializeToString(), headers=headers)
         except (httpx.HTTPError, OSError) as error:
-            log.warning("the receiver does not answer (%s); %d traces wait", error, len(self._queue))
+            log.warning("receiver unavailable (%s); %d traces queued", error, len(self._queue))
             return 0
         if response.status_code != 200:
-            log.warning("the receiver says %d; %d traces wait", response.status_code, len(self._queue))
+            log.warning("receiver returned HTTP %d; %d traces queued", response.status_code, len(self._queue))
         return response.status_code

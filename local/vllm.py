@@ -1,7 +1,7 @@
-"""Runs `vllm serve` for one model version, says when it answers, and ends with it. Knows vLLM's command line and nothing else.
+"""Runs `vllm serve` for one model version, announces when it is ready, and exits when it exits.
 
-`python -m local.vllm MODEL NAME EXECUTABLE [ARGUMENT …]`. vLLM has no ready signal of its own: its /health is asked until it
-answers. SIGTERM is handed on, so that requests in flight are finished by vLLM's own rules.
+Run as `python -m local.vllm MODEL NAME EXECUTABLE [ARGUMENT …]`. vLLM has no ready signal, so this process polls its /health. SIGTERM
+is forwarded, so that vLLM handles requests in flight by its own rules.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from local.service import announce
 
 
 def command(model: str, name: str, port: int, executable: str, arguments: Sequence[str]) -> list[str]:
-    """argv of `vllm serve`, loopback only."""
+    """Return the command line of `vllm serve`, which listens on loopback only."""
     return [executable, "serve", model, "--served-model-name", name, "--host", "127.0.0.1", "--port", str(port), *arguments]
 
 
 def free_port() -> int:
+    """Return a TCP port that is currently free on loopback."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def healthy(port: int) -> bool:
+    """Return whether the server on `port` answers /health with status 200."""
     try:
         return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2, trust_env=False).status_code == 200
     except httpx.HTTPError:
@@ -38,10 +40,10 @@ def healthy(port: int) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code of vLLM; 78 where it is not installed."""
+    """Run vLLM and return its exit code, or 78 (EX_CONFIG) if the program is not found."""
     model, name, executable, *more = arguments
     if shutil.which(executable) is None:
-        sys.stderr.write(f"there is no program {executable!r}; install vLLM, or set serving.options.executable to its path\n")
+        sys.stderr.write(f"program {executable!r} not found; install vLLM, or set serving.options.executable to its path\n")
         return 78
     port = free_port()
     child = subprocess.Popen(command(model, name, port, executable, more), stdin=subprocess.DEVNULL)

@@ -1,4 +1,5 @@
-"""Traces to training sets: sources, decoders, the lake, governance, holdout, labels, pairs, probe and live metrics.
+"""Turns traces into training sets, and measures live metrics.
 
-Knows contracts and rewards. It never decides whether to train, and keeps no ledger.
+The package holds the trace sources, decoders, lake, governance, holdout split, labels, pairs and probe. It depends on `contracts` and
+`rewards` only. It does not decide whether to train, and it does not write to the ledger.
 """

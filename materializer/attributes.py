@@ -1,4 +1,4 @@
-"""OTLP attributes: a list of key and AnyValue, read as Python values only where somebody asks. Knows no convention."""
+"""Reads OTLP attributes, a list of key and AnyValue. Values are converted to Python only on access."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from contracts.errors import Rejected
 from materializer.fields import parse
 
 MAX_DEPTH = 64
+"""Largest nesting depth of an attribute value."""
 
 
 class Attributes:
-    """Attributes of one span, event or log record. Of a repeated key the last value counts."""
+    """Attributes of one span, event or log record. If a key is repeated, its last value counts."""
 
     def __init__(self, raw: Any) -> None:
-        """Rejected `wrong_type` where `raw` is no list. Entries without key or value are passed over."""
+        """Read `raw`, a list of entries or None. Entries without a string key are skipped.
+
+        Raises Rejected `wrong_type` if `raw` has another type.
+        """
         if raw is not None and not isinstance(raw, list):
-            raise Rejected("wrong_type", f"attributes are a {type(raw).__name__}")
+            raise Rejected("wrong_type", f"attributes must be a list, not {type(raw).__name__}")
         self._raw = {item["key"]: item.get("value") for item in raw or () if isinstance(item, dict) and isinstance(item.get("key"), str)}
         self._metadata: dict[str, Any] | None = None
 
@@ -26,7 +30,7 @@ class Attributes:
         return key in self._raw
 
     def get(self, *keys: str) -> Any:
-        """The first of `keys` that is there with a value, else None."""
+        """Return the value of the first of `keys` that has one; None if none of them has."""
         for key in keys:
             value = any_value(self._raw.get(key))
             if value is not None:
@@ -34,7 +38,7 @@ class Attributes:
         return None
 
     def metadata(self, name: str) -> Any:
-        """`metadata.<name>`, or that key of a `metadata` attribute that holds JSON (OpenInference)."""
+        """Return the attribute `metadata.<name>`, or the key `name` of a `metadata` attribute that holds JSON (OpenInference)."""
         value = self.get(f"metadata.{name}")
         if value is None and "metadata" in self._raw:
             value = self._metadata_object().get(name)
@@ -51,7 +55,7 @@ class Attributes:
         return self._metadata
 
     def indexed(self, prefix: str) -> list[dict[str, Any]]:
-        """Flattened lists: `<prefix>.<i>.<field>` as a list of {field: value}, in order of i."""
+        """Return the flattened list `<prefix>.<i>.<field>` as a list of {field: value}, in the order of i."""
         pattern = re.compile(re.escape(prefix) + r"\.(\d{1,6})\.(.+)", re.DOTALL)
         found: dict[int, dict[str, Any]] = {}
         for key, raw in self._raw.items():
@@ -62,11 +66,14 @@ class Attributes:
 
 
 def any_value(raw: Any, depth: int = 0) -> Any:
-    """An OTLP/JSON AnyValue as a Python value; None for an empty or unreadable one. Rejected `too_deep` beyond MAX_DEPTH."""
+    """Convert an OTLP/JSON AnyValue to a Python value; None if it is empty or unreadable.
+
+    `depth` is the nesting depth of `raw`. Raises Rejected `too_deep` beyond MAX_DEPTH.
+    """
     if not isinstance(raw, dict):
         return None
     if depth > MAX_DEPTH:
-        raise Rejected("too_deep", f"an attribute is nested more than {MAX_DEPTH} deep")
+        raise Rejected("too_deep", f"an attribute has more than {MAX_DEPTH} nesting levels")
     for kind, inner in raw.items():
         if kind in ("stringValue", "boolValue", "bytesValue"):
             return inner if isinstance(inner, str | bool) else None
@@ -93,7 +100,7 @@ def _values(inner: Any) -> list[Any]:
 
 
 def _whole(inner: Any) -> int | None:
-    """64-bit integers are text in OTLP/JSON; plain numbers are common."""
+    """Read an integer. OTLP/JSON writes 64-bit integers as text, but many exporters write plain numbers."""
     try:
         return int(inner) if isinstance(inner, int) or (isinstance(inner, str) and len(inner) < 25) else None
     except ValueError:

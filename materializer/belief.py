@@ -1,9 +1,10 @@
-"""How sure we may be that an answer is right: proof where there is some, else what people said of it, weighed against how often
-such answers are right at all.
+"""Label confidence: the probability that an answer is right.
 
-A thumb up from people who err one time in seven says little of an answer to a kind of request that the model never gets
-right: most such thumbs are the errors. So the prior comes from the votes on the same slice, corrected for their noise
-(Rogan and Gladen 1978), and the votes on the answer itself move it by Bayes' rule. Knows nothing of pairs or of training.
+A verifiable or judge score is used directly. User ratings are combined with a prior by Bayes' rule. The prior is the share of right
+answers in the same slice, estimated from the slice's votes and corrected for rating noise (Rogan and Gladen 1978).
+
+The prior matters if the model is usually wrong. Suppose that one rating in seven is an error and that the model is almost never right
+on a kind of request. Then most thumbs up on that kind of request are errors.
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ from contracts.data import UNMEASURED_NOISE, ScorerVersion
 from contracts.records import Tier
 
 LEAST_NOISE, MOST_NOISE = 0.01, 0.5
-"""At one half ratings say nothing; beyond it, nothing that we would believe."""
+"""Bounds of the rating noise. At 0.5 a rating carries no information; a larger estimate is not plausible."""
 LEAST_PRIOR = 0.02
-"""No kind of answer is held to be always right or always wrong."""
+"""Bound of the prior: it stays in [LEAST_PRIOR, 1 - LEAST_PRIOR], so no slice counts as always right or always wrong."""
 LEAST_VOTES = 30.0
-"""A slice's own prior counts fully from about so many votes on; with fewer it leans on the whole line's."""
+"""Number of votes at which the prior of a slice and the prior of the whole line have equal weight (shrinkage)."""
 
 MOST_VOTES = 5
-"""Votes on one answer are no independent witnesses: they share its looks, and later ones have seen the earlier. More count as so many."""
+"""Largest number of votes that counts for one answer. Votes on the same answer are not independent: all raters see the same text, and
+later raters may have seen earlier votes."""
 
 
 def believe(samples: pl.DataFrame, scorers: Sequence[ScorerVersion], noise: float | None) -> list[float]:
-    """P(right) of each of `samples` (records.SAMPLES). `noise`: share of single ratings that are wrong, None where unmeasured.
+    """Return P(right) for each row of `samples` (records.SAMPLES).
 
-    Tiers other than feedback speak for themselves: their reward is taken as it is, 0.5 where nobody spoke.
+    `noise` is the share of single ratings that are wrong; None means not measured, and UNMEASURED_NOISE is used. For tiers other
+    than feedback, the result is the reward itself. For samples without a reward, the result is 0.5.
     """
     error = min(max(UNMEASURED_NOISE if noise is None else noise, LEAST_NOISE), MOST_NOISE)
     rows = samples.select("slice", "reward", "tier", "votes", "parts", "origin").to_dicts()
@@ -51,7 +54,10 @@ def _posterior(row: Mapping[str, Any], priors: Mapping[str | None, float], error
 
 
 def _priors(rows: Sequence[Mapping[str, Any]], people: set[str], error: float) -> dict[str | None, float]:
-    """Slice -> share of its rated answers that are right; None -> of the whole line. A slice with few votes leans on the line."""
+    """Slice -> share of its rated answers that are right. Key None: the share over the whole line.
+
+    The share of a slice with few votes is shrunk towards the share of the line.
+    """
     ups: dict[str | None, float] = {None: 0.0}
     votes: dict[str | None, float] = {None: 0.0}
     for row in rows:
@@ -71,6 +77,6 @@ def _priors(rows: Sequence[Mapping[str, Any]], people: set[str], error: float) -
 
 
 def _share_right(up: float, error: float) -> float:
-    """From the share of thumbs up to the share of right answers: up = right (1 - e) + (1 - right) e, solved."""
+    """Convert the share of thumbs up to the share of right answers: solves up = right (1 - e) + (1 - right) e for `right`."""
     right = (up - error) / (1 - 2 * error) if error < MOST_NOISE else 0.5
     return min(max(right, LEAST_PRIOR), 1 - LEAST_PRIOR)

@@ -1,7 +1,7 @@
-"""Implements the `Datasets` port on the lake: the order of the stages, the names of their results, and nothing of their insides.
+"""Implements the `Datasets` port on the lake: runs the stages in order and names their results.
 
-A result is stored as an artifact and its name bound once, so a repeat after a crash returns what the first call stored.
-All artifacts are Parquet whose bytes depend on their rows alone, so equal content has equal digests.
+Each result is stored as an artifact, and its name is bound once. A repeat after a crash returns the result of the first call. Tables
+are stored as Parquet files whose bytes depend only on their rows, so equal content has equal digests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
 
 
 class LakeDatasets:
-    """Traces to training sets, for one line, below one folder."""
+    """Builds the training sets of one line from the lake below one folder."""
 
     def __init__(self, root: Path, loop: Loop, loop_folder: Path, rewards: Panel, artifacts: Artifacts, clock: Clock) -> None:
         self.loop = loop
@@ -54,7 +54,11 @@ class LakeDatasets:
         self._seen = Seen(self.lake)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
-        """Called again with the same batch it writes nothing and returns the same account (of feedback, what is parked by then)."""
+        """Commit one batch to the lake, exactly once.
+
+        A second call with the same batch writes nothing and returns the same counts. Only the number of parked feedback records may
+        differ, because their traces may have arrived in the meantime.
+        """
         settings = next((source for source in self.loop.sources if source.name == batch.source), None)
         limits = Limits(
             now=int(self.clock.now().timestamp() * 1_000_000),
@@ -64,28 +68,38 @@ class LakeDatasets:
         return ingest(self.lake, self._seen, batch, limits)
 
     def cursor(self) -> Cursor:
+        """Return the row counts of the lake and the time of its newest commit."""
         traces, newest = self.lake.size("traces")
         feedback, newest_feedback = self.lake.size("feedback")
         times = [time for time in (newest, newest_feedback) if time is not None]
         return Cursor(traces=traces, feedback=feedback, newest=max(times, default=None))
 
     def edition(self, number: int) -> HoldoutEdition:
-        """Freezes edition `number` at its first call, from what the lake holds then.
+        """Freeze holdout edition `number` at the first call, from the content of the lake at that time.
 
-        References that a reviewer or the application gave count; users' corrections do not, for they would fill the
-        edition with the model's failures. Inconclusive where no prompt qualifies.
+        A prompt qualifies by a reference from a reviewer or from the application. Users' corrections do not qualify, because they
+        would fill the edition with the model's failures. Raises Inconclusive if no prompt qualifies.
         """
         name = f"edition/{self.loop.line.name}/{number}"
         return self._once(name, HoldoutEdition, lambda: self._edition(name, number))
 
     def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
+        """Freeze the scored training samples of all records that were ingested no later than `as_of`.
+
+        Holdout traces and conversations that start with a golden prompt are left out. Raises Permanent if the fraction or the
+        normaliser of `edition` differs from the current one, ConfigError if the line was split with other settings before.
+        """
         return self._once(name, Snapshot, lambda: self._freeze(name, as_of, edition))
 
     def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
-        """ConfigError where no scorer can score unseen answers; Retryable where the champion answers nothing."""
+        """Sample several answers of the champion to each selected training prompt, and score them.
+
+        Raises ConfigError if no scorer can score unseen answers, and Retryable if the champion answers no request at all.
+        """
         return self._once(name, ProbeReport, lambda: self._probe(name, snapshot, client, progress))
 
     def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
+        """Build pairs, GRPO prompts, demonstrations and facts from a snapshot and, if given, the probe's answers."""
         return self._once(name, TrainingSet, lambda: self._assemble(name, snapshot, probe))
 
     def _once(self, name: str, kind: type[Result], make: Callable[[], Result]) -> Result:
@@ -98,13 +112,13 @@ class LakeDatasets:
         return self.artifacts.put(parquet(frame, columns, order))
 
     def _pin_split(self) -> None:
-        """Train and holdout mix for ever if salt or fraction change on a line that has run: so both are pinned at the first use."""
+        """Bind salt, fraction and normaliser at first use. A later change would mix training and holdout prompts permanently."""
         split = {"salt": self.loop.line.salt, "fraction": self.loop.holdout.fraction, "normaliser": NORMALISER}
         mine = self.artifacts.put(canonical(split))
         if self.artifacts.bind(f"split/{self.loop.line.name}", mine) != mine:
             raise ConfigError(
-                f"line {self.loop.line.name!r} was split with another line.salt, holdout.fraction or normaliser than {split}; "
-                "restore the old values, or start a line with a new name"
+                f"line {self.loop.line.name!r} was split with other values of line.salt, holdout.fraction or normaliser than {split}; "
+                "restore the old values, or create a line with a new name"
             )
 
     def _golden(self) -> pl.DataFrame | None:
@@ -112,10 +126,10 @@ class LakeDatasets:
         return None if golden is None else read_golden(self.loop_folder / golden)
 
     def _golden_roots(self, newest: int) -> set[Digest]:
-        """Roots of every golden prompt that ever was: of today's file, and of all editions up to `newest`.
+        """Return the root ids of all golden prompts: those of the current file and of all editions up to `newest`.
 
-        A gate may still ask an edition's golden prompts when somebody has long since edited the file; and what a model was
-        once trained on stays in it.
+        A gate may still use the golden prompts of an edition after they were removed from the file. A model that was trained on them
+        would have an unfair advantage.
         """
         golden = self._golden()
         roots = set() if golden is None else set(golden["root_id"].to_list())
@@ -128,7 +142,7 @@ class LakeDatasets:
         return roots
 
     def _governed(self, as_of: datetime | None, tag: str) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int | None]]:
-        """(governed, identified traces, feedback on them, Iceberg snapshots, tagged `tag`)."""
+        """Return (governed, identified traces, feedback on them, Iceberg snapshot ids). The snapshots are tagged `tag`."""
         pinned = {"traces": self.lake.pin("traces", tag), "feedback": self.lake.pin("feedback", tag)}
         where = until(as_of) if as_of else None
         traces = self.lake.scan("traces", where=where, snapshot=pinned["traces"])
@@ -147,7 +161,7 @@ class LakeDatasets:
         prompts = prompts_of(held, known).filter(pl.col("reference").is_not_null())
         if prompts.is_empty():
             raise Inconclusive(
-                f"no prompt with a reference to hold out for edition {number} of {self.loop.line.name!r} ({len(held)} held-out traces); "
+                f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({len(held)} held-out traces); "
                 "log metadata.reference with some traces, or send reviewer_reference evaluations"
             )
         chosen = choose(prompts, number, self.loop.line.salt, self.loop.holdout.max_size)
@@ -166,7 +180,7 @@ class LakeDatasets:
         self._pin_split()
         if edition.fraction != self.loop.holdout.fraction or edition.normaliser != NORMALISER:
             raise Permanent(
-                f"edition {edition.number} was split by other rules than the loop file's; restore holdout.fraction, or open a new line"
+                f"edition {edition.number} has another holdout.fraction or normaliser; restore holdout.fraction, or create a new line"
             )
         governed, traces, feedback, pinned = self._governed(as_of, name)
         train = traces.filter(~pl.col("held") & ~pl.col("root_id").is_in(sorted(self._golden_roots(edition.number))))
@@ -192,7 +206,7 @@ class LakeDatasets:
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
         if not self.rewards.unseen():
-            raise ConfigError("no reward of the loop file scores unseen answers; add one, for example `exact_match`, to [[rewards]]")
+            raise ConfigError("no reward in the loop file can score unseen answers; add one, for example `exact_match`, to [[rewards]]")
         settings = self.loop.probe
         salt = f"{self.loop.line.salt}/{self.loop.line.seed}/{snapshot.content}"
         known = scorable(read_parquet(self.artifacts.get(snapshot.prompts)), self.rewards)
@@ -246,6 +260,9 @@ class LakeDatasets:
 
 
 def _ordered(known: pl.DataFrame, groups: dict[str, list[float]]) -> pl.DataFrame:
-    """Prompts that GRPO can be scored on, in the order of what it can learn: mixed groups, those not probed, then those all alike."""
+    """Return the prompts for GRPO in the order of their learning value.
+
+    Prompts with mixed rewards come first, then prompts without probe rewards, then prompts with equal rewards.
+    """
     places = {prompt: 0 if max(rewards) - min(rewards) > MIXED else 2 for prompt, rewards in groups.items()}
     return known.with_columns(pl.Series("order", [places.get(prompt, 1) for prompt in known["prompt_id"].to_list()], dtype=pl.Int8))

@@ -1,6 +1,7 @@
-"""Opens a batch and gives its records to the decoder of its format: lines of JSON, or framed protobuf messages.
+"""Reads a batch and passes its records to the decoder of its format: lines of JSON, or framed protobuf messages.
 
-A batch is read once, line by line; a line or frame that cannot be read costs itself only. Knows no lake.
+A batch is read once. An unreadable line or message does not affect the others. A damaged frame or gzip stream ends the batch, because
+the position of the next record is unknown.
 
 Frames (`otlp-proto`): one byte `T` (trace request) or `L` (log request), four bytes length (big-endian), the protobuf message.
 """
@@ -26,18 +27,21 @@ from materializer.jsonl import decode_record
 from materializer.otlp import decode_request
 
 MAX_RECORD = 64 << 20
-"""Bytes of one line or frame."""
+"""Maximum size of one line or frame, in bytes."""
 
 _BOM = b"\xef\xbb\xbf"
 REQUESTS: dict[bytes, tuple[Kind, type[Message]]] = {
     b"T": ("traces", ExportTraceServiceRequest),
     b"L": ("feedback", ExportLogsServiceRequest),
 }
-"""Frame mark -> what a broken frame counts as, and its message."""
+"""Frame mark -> the record kind under which a bad frame is counted, and the type of its message."""
 
 
 def decode(batch: RawBatch, limits: Limits) -> Decoded:
-    """All records of `batch`. ConfigError for an unknown format, Retryable where it cannot be read; bad content never raises."""
+    """Decode all records of `batch`.
+
+    Raises ConfigError for an unknown format and Retryable if the batch cannot be read. Bad content does not raise; it is quarantined.
+    """
     readers: dict[str, Callable[[BinaryIO, Limits, Decoded], None]] = {
         "otlp-json": _otlp_json,
         "otlp-proto": _otlp_proto,
@@ -50,7 +54,7 @@ def decode(batch: RawBatch, limits: Limits) -> Decoded:
         with batch.open() as stream:
             readers[batch.format](stream, limits, into)
     except OSError as error:
-        raise Retryable(f"batch {batch.origin} cannot be read: {error}; bring it back, then ingest again") from error
+        raise Retryable(f"batch {batch.origin} cannot be read: {error}; restore the file, then ingest again") from error
     return into
 
 
@@ -94,7 +98,7 @@ def _lines(stream: BinaryIO, into: Decoded) -> Iterator[tuple[str, bytes]]:
 
 
 def _rest_of_line(stream: BinaryIO) -> bytes:
-    """Passes over the rest of a line that is too long; an empty line stands in for it, nothing at the end."""
+    """Skip the rest of a line that is too long. Returns an empty line in its place, or nothing at the end of the stream."""
     while piece := stream.readline(MAX_RECORD):
         if piece.endswith(b"\n"):
             return b"\n"
@@ -109,8 +113,8 @@ def _otlp_proto(stream: BinaryIO, limits: Limits, into: Decoded) -> None:
         size = struct.unpack(">I", head[1:])[0] if len(head) == 5 else -1
         body = stream.read(size) if 0 <= size <= MAX_RECORD and head[:1] in REQUESTS else b""
         if len(head) < 5 or head[:1] not in REQUESTS or len(body) != size:
-            into.reject("traces", position, Rejected("damaged_file", "a frame is cut or has an unknown mark"))
-            return  # nothing tells where the next frame begins
+            into.reject("traces", position, Rejected("damaged_file", "a frame is truncated, is too large or has an unknown mark"))
+            return  # the start of the next frame is unknown
         kind, message = REQUESTS[head[:1]]
         try:
             request = as_json(message, body)
@@ -121,7 +125,7 @@ def _otlp_proto(stream: BinaryIO, limits: Limits, into: Decoded) -> None:
 
 
 def as_json(message: type[Message], body: bytes) -> dict[str, Any]:
-    """A protobuf request in its JSON form, ids in base64. Rejected `malformed_protobuf`."""
+    """Convert a protobuf request to its JSON form, with ids in base64. Raises Rejected `malformed_protobuf`."""
     try:
         parsed = message.FromString(body)
         return dict(MessageToDict(parsed, use_integers_for_enums=True))

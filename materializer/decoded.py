@@ -1,4 +1,4 @@
-"""What a decoder hands to the ingest: rows, and an account of everything that became none. Knows no format and no lake."""
+"""The result of a decoder: rows, and counts and reasons for the records that gave no row."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Literal, TypeAlias
 from contracts.errors import Rejected
 
 Row: TypeAlias = dict[str, Any]
-"""Columns of records.TRACES or FEEDBACK that the record itself decides (no source, ingested, batch), times in microseconds
-since the epoch, plus `position`."""
+"""Columns of records.TRACES or records.FEEDBACK that the record itself determines (not source, ingested, batch), plus `position`. Times
+are microseconds since the epoch."""
 
 Kind: TypeAlias = Literal["traces", "feedback"]
 
 
 @dataclass(frozen=True)
 class Bad:
-    """One record that is quarantined."""
+    """One record for the quarantine, with its position and the reason."""
 
     kind: Kind
     position: str
@@ -27,19 +27,19 @@ class Bad:
 
 @dataclass(frozen=True)
 class Limits:
-    """What decoding depends on besides the bytes."""
+    """Parameters of decoding besides the bytes of the batch."""
 
     now: int
-    """Microseconds since the epoch; a start more than a day later is refused."""
+    """Current time in microseconds since the epoch. A call that starts more than a day later is rejected."""
     assume_consent: bool = False
-    """Keep content also where the record is silent about consent (never where it says no)."""
+    """Whether to keep content if the record does not mention consent. Content with refused consent is never kept."""
     mapping: dict[str, str] = field(default_factory=dict)
-    """jsonl: our column -> their dotted key."""
+    """For jsonl: Ratchet's key -> dotted key in the application's records."""
 
 
 @dataclass
 class Decoded:
-    """One batch, decoded. Each record read is in exactly one of rows, skipped and bad."""
+    """One decoded batch. Each record is counted exactly once: as a row in traces or feedback, in skipped or in bad."""
 
     traces: list[Row] = field(default_factory=list)
     feedback: list[Row] = field(default_factory=list)
@@ -47,7 +47,9 @@ class Decoded:
     bad: list[Bad] = field(default_factory=list)
 
     def skip(self, kind: Kind, reason: str) -> None:
+        """Count a readable record that is not stored, by its reason."""
         self.skipped[kind][reason] += 1
 
     def reject(self, kind: Kind, position: str, error: Rejected) -> None:
+        """Add a bad record for the quarantine. The detail is cut to 200 characters."""
         self.bad.append(Bad(kind, position, error.reason, error.detail[:200]))

@@ -1,8 +1,8 @@
-"""Answers that count as right, for training by imitation: users' corrections, and answers that the line's scorers or people
-judged right, each with the weight that its evidence deserves.
+"""Builds demonstrations for imitation training: answers that count as right, each with a weight for its evidence.
 
-The strongest evidence on a prompt decides: beside a correction or a proven answer, what people merely liked is left out. It
-refuses to know how answers came to their rewards, and what a trainer does with them.
+Demonstrations are users' corrections, references, and answers that scorers or users judged right. The strongest evidence on a prompt
+decides. If a prompt has a correction, a reference or a verified answer, answers with only user ratings or judge scores are
+left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from materializer.settle import settled
 
 CORRECTION, REFERENCE = "correction", "reference"
 RANK = {CORRECTION: 0, REFERENCE: 0, Tier.VERIFIABLE.value: 1, Tier.FEEDBACK.value: 2, Tier.JUDGE.value: 3}
-"""Who says that an answer is right, strongest first. A person who writes the right answer stands by it."""
+"""Source of the evidence -> rank, strongest first. Corrections and references rank first, because their authors wrote the right answer."""
 
 
 def make_demonstrations(
@@ -34,9 +34,10 @@ def make_demonstrations(
     noise: float | None,
     salt: str,
 ) -> pl.DataFrame:
-    """records.DEMONSTRATIONS from records.SAMPLES and records.PROMPTS. `noise`: share of wrong ratings, None where unmeasured.
+    """Build records.DEMONSTRATIONS from records.SAMPLES and records.PROMPTS.
 
-    Distinct answers only, at most `pairs_per_prompt` of a prompt and `pairs_per_person` of a person.
+    `noise` is the share of single ratings that are wrong; None means not measured. `salt` fixes the order of equal candidates. The
+    answers of a prompt are distinct. At most `pairs_per_prompt` answers of a prompt and `pairs_per_person` of a user are taken.
     """
     believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
     of_prompt: Counter[str] = Counter()
@@ -57,7 +58,10 @@ def make_demonstrations(
 
 
 def teachable(shown: pl.DataFrame, samples: pl.DataFrame, scorers: Sequence[ScorerVersion], noise: float | None) -> int:
-    """Demonstrations on prompts that the model's own answers get wrong more often than right, as far as anybody can tell."""
+    """Return the number of demonstrations in `shown` on prompts that the model answers wrong more often than right.
+
+    The estimate is the mean label confidence of the logged and probed answers in `samples`.
+    """
     believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
     own = believed.filter((pl.col("origin") != CORRECTION) & pl.col("tier").is_not_null())
     wrong = own.group_by("prompt_id").agg(pl.col("right").mean()).filter(pl.col("right") < 0.5)
@@ -65,7 +69,7 @@ def teachable(shown: pl.DataFrame, samples: pl.DataFrame, scorers: Sequence[Scor
 
 
 def _ranked(samples: pl.DataFrame, prompts: pl.DataFrame, settings: SnapshotSettings, salt: str) -> list[dict[str, Any]]:
-    """Candidates, the strongest evidence first, then the surest, then in an order without meaning."""
+    """Return the candidates by strength of evidence, then by label confidence, then in pseudo-random order."""
     right = samples.filter((pl.col("reward") >= settings.chosen_min) & pl.col("tier").is_not_null())
     rows = right.with_columns(
         pl.when(pl.col("origin") == CORRECTION).then(pl.lit(CORRECTION)).otherwise(pl.col("tier")).alias("source")

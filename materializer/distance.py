@@ -1,5 +1,7 @@
-"""How far the policy that wrote the logged answers is from the model that was probed, measured from texts alone: no server has to
-give log-probabilities, and answers of models that nobody serves any more can be compared."""
+"""Measures the distance between the policy that wrote the logged answers and the probed model, from texts only.
+
+No server has to return log-probabilities. The method also works for models that are no longer served.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,26 @@ import polars as pl
 from materializer.probe import unbiased
 
 _LEAST_PROMPTS = 20
-"""Prompts with answers of both below which the distance counts as unmeasured."""
+"""Minimum number of prompts with both logged and probe answers. With fewer prompts, the distance is not measured."""
 _EQUAL = 9
-"""Decimals to which two likenesses count as the same."""
+"""Number of decimals to which two similarities are compared."""
 
 
 def policy_distance(samples: pl.DataFrame, answers: pl.DataFrame, prompts: pl.DataFrame) -> tuple[float | None, float | None]:
-    """(distance, its standard error over prompts); None where too few prompts have logged answers and two draws or more.
+    """Return (distance, its standard error over prompts).
 
-    `samples`: records.SAMPLES of traffic; `answers`: those of the probe; `prompts`: records.PROMPTS. A logged answer is put among
-    the model's k draws to the same prompt; how typical each of the k + 1 is, is its mean likeness to the others. Had the model
-    written the logged answer in the same way, it would be the least typical of them by chance 1 / (k + 1) (exchangeability, as in
-    conformal prediction: Vovk, Gammerman and Shafer 2005). The distance is how much oftener it is: 0 for the model's own answers,
-    1 for answers that it never gives, the share of such in a mixture, and down to -1 / k for answers that are likelier than its
-    draws, as those of a lower temperature.
+    Both are None if fewer than _LEAST_PROMPTS prompts have a logged answer and at least two draws.
+
+    `samples`: records.SAMPLES, of which only traffic counts. `answers`: records.SAMPLES of the probe. `prompts`: records.PROMPTS.
+
+    Each logged answer is compared with the model's k draws (probe answers) to the same prompt. The typicality of each of these k + 1
+    answers is its mean similarity to the others. If the model had written the logged answer in the same way, that answer would be
+    the least typical one with probability 1 / (k + 1). This follows from exchangeability, as in conformal prediction (Vovk,
+    Gammerman and Shafer 2005).
+
+    The distance is the excess of the observed frequency over this probability, scaled so that its maximum is 1. It is 0 for the
+    model's own answers and 1 for answers that the model never gives. For a mixture it is the share of such answers. It falls to
+    -1 / k for answers that are more likely than the draws, such as answers sampled at a lower temperature.
     """
     drawn: dict[str, list[str]] = defaultdict(list)
     for prompt, answer in answers.sort("prompt_id", "answer").select("prompt_id", "answer").iter_rows():
@@ -49,13 +57,16 @@ def _of_prompt(texts: list[str], repeats: list[int], drawn: list[str]) -> float:
 
 
 def _outside(to_draws: list[float], inner: list[float]) -> float:
-    """1 where every draw is more typical than the logged answer, its part of 1 where some are as typical, 0 where one is less."""
+    """Return 1 if every draw is more typical than the logged answer, and 0 if any draw is less typical.
+
+    If n draws are equally typical and none is less typical, the result is 1 / (n + 1).
+    """
     typical = round(sum(to_draws), _EQUAL)
     others = [round(own + to, _EQUAL) for own, to in zip(inner, to_draws, strict=True)]
     return 0.0 if min(others) < typical else 1.0 / (1 + others.count(typical))
 
 
 def _likeness(one: Counter[str], other: Counter[str]) -> float:
-    """Dice coefficient of the two bags of words, in [0, 1]; two empty answers are alike."""
+    """Return the Dice coefficient of two bags of words, in [0, 1]. Two empty answers have similarity 1."""
     total = one.total() + other.total()
     return 2.0 * (one & other).total() / total if total else 1.0

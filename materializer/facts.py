@@ -1,4 +1,4 @@
-"""The measured facts that the choice of a method rests on. Measures only; what they mean is the trainers' business."""
+"""Measures the facts on which the choice of a training method depends. The trainers interpret them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from materializer.distance import policy_distance
 from materializer.pairs import Pairs
 
 _LEAST_COMPARED = 20
-"""Answers with both a rating and a verifiable score below which noise counts as unmeasured."""
+"""Minimum number of answers with both a rating and a verifiable score. With fewer answers, the noise is not measured."""
 
 
 def label_noise(samples: pl.DataFrame, scorers: Sequence[ScorerVersion]) -> float | None:
-    """Share of single ratings that lie on the other side than their answer's verifiable score; None where too few answers have both.
+    """Return the share of single ratings that contradict the verifiable score of their answer; None if too few answers have both.
 
-    Of `votes` ratings with mean m of a right answer, votes * (1 - m) were thumbs down: so answers with many raters, whose
-    mean is hardly ever wrong, say the same as answers with one. A rating between 0 and 1 counts by its distance.
+    If a right answer has `votes` ratings with mean m, then votes * (1 - m) of them are wrong. The mean of many ratings is rarely
+    wrong, so counting answers instead of single ratings would underestimate the noise. Each answer counts with at most MOST_VOTES
+    ratings. A rating between 0 and 1 counts by its distance from the score.
     """
     tiers = {version.name: version.tier for version in scorers}
     wrong, ratings, answers = 0.0, 0, 0
@@ -29,7 +30,7 @@ def label_noise(samples: pl.DataFrame, scorers: Sequence[ScorerVersion]) -> floa
         parts = {name: score for name, score in json.loads(text).items() if score is not None}
         people = [score for name, score in parts.items() if tiers.get(name) == Tier.FEEDBACK]
         proof = [score for name, score in parts.items() if tiers.get(name) == Tier.VERIFIABLE and score != 0.5]
-        if not people or not proof or votes == 0 or (votes == 1 and people == [0.5]):  # a single rating in the middle takes no side
+        if not people or not proof or votes == 0 or (votes == 1 and people == [0.5]):  # a single rating of 0.5 is neutral
             continue
         right = sum(proof) / len(proof) > 0.5
         count = min(votes, MOST_VOTES)
@@ -40,8 +41,10 @@ def label_noise(samples: pl.DataFrame, scorers: Sequence[ScorerVersion]) -> floa
 
 
 def off_policy(own: Sequence[tuple[bool, bool]]) -> float | None:
-    """Share of the pairs' answers that no version of this line wrote: other models' answers and people's corrections. An answer
-    of an older version counts as the line's own. None without pairs."""
+    """Return the share of the pairs' answers that no version of this line wrote; None without pairs.
+
+    These are answers of other models and users' corrections. Answers of older versions count as the line's own.
+    """
     answers = [ours for pair in own for ours in pair]
     return sum(not ours for ours in answers) / len(answers) if answers else None
 
@@ -56,7 +59,11 @@ def measure(
     probe: ProbeReport | None,
     answers: pl.DataFrame,
 ) -> Facts:
-    """All facts of one training set. `answers`: the probe's, records.SAMPLES."""
+    """Return all facts of one training set.
+
+    `shown` is records.DEMONSTRATIONS, `teachable` the result of demonstrations.teachable, `noise` that of `label_noise`. `answers` is
+    records.SAMPLES of the probe, without rows if there was no probe.
+    """
     distance, error = policy_distance(samples, answers, prompts)
     by_tier = dict(pairs.frame.group_by("tier").len().sort("tier").iter_rows())
     return Facts(

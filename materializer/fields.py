@@ -1,5 +1,7 @@
-"""Reads single values that applications write loosely: times, counts, consent, text. A value that decides a record's place
-and cannot be read is Rejected; a value that merely describes it becomes None. Knows no format."""
+"""Reads single values that applications write in loose formats: times, counts, consent and text.
+
+If a required value cannot be read, Rejected is raised. If a descriptive value cannot be read, it becomes None.
+"""
 
 from __future__ import annotations
 
@@ -13,65 +15,66 @@ import orjson
 from contracts.errors import Rejected
 
 MAX_TEXT_BYTES = 131_072
-"""Of prompt and answer together, UTF-8."""
+"""Maximum size of prompt and answer together, in bytes of UTF-8."""
 
 DAY_US = 86_400_000_000
-EARLIEST_US = 946_684_800_000_000  # 2000-01-01: an earlier start is a clock or a unit gone wrong
+EARLIEST_US = 946_684_800_000_000  # 2000-01-01: an earlier start means a wrong clock or a wrong unit
 _SECONDS_BELOW = 10**11
 _MOST_TOKENS = 1 << 40
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
 
 
 def moment(value: Any) -> int:
-    """Microseconds since the epoch, from a number or digits in s, ms, us or ns (told apart by magnitude), or from ISO 8601.
+    """Return a time in microseconds since the epoch.
 
-    A time without a zone is UTC. Rejected `bad_timestamp` where it is absent, unreadable, or before 2000.
+    `value` is ISO 8601, or a number or digits in s, ms, us or ns; the magnitude determines the unit. A time without a zone is UTC.
+    Raises Rejected `bad_timestamp` if the time is missing, unreadable or before 2000.
     """
     micros = _iso(value) if isinstance(value, str) and not value.strip().isdecimal() else _epoch(value)
     if micros < EARLIEST_US:
-        raise Rejected("bad_timestamp", "before the year 2000")
+        raise Rejected("bad_timestamp", "the time is before the year 2000")
     return micros
 
 
 def start(value: Any, now: int) -> int:
-    """Like `moment`, for the start of a call: Rejected `future_timestamp` where it lies more than a day ahead of `now`."""
+    """Like `moment`, for the start of a call. Raises Rejected `future_timestamp` if it is more than a day after `now` (microseconds)."""
     micros = moment(value)
     if micros > now + DAY_US:
-        raise Rejected("future_timestamp", "more than a day ahead")
+        raise Rejected("future_timestamp", "the time is more than a day in the future")
     return micros
 
 
 def _epoch(value: Any) -> int:
     if value is None:
-        raise Rejected("bad_timestamp", "absent")
+        raise Rejected("bad_timestamp", "the time is missing")
     if isinstance(value, float) and math.isfinite(value):
         if abs(value) < _SECONDS_BELOW:
             return int(value * 1_000_000)
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | str) or len(str(value)[:30]) > 25:
-        raise Rejected("bad_timestamp", f"a {type(value).__name__} that is no time")
+        raise Rejected("bad_timestamp", f"the value of type {type(value).__name__} is not a time")
     whole = int(value)
     for bound, factor, divisor in ((_SECONDS_BELOW, 1_000_000, 1), (10**14, 1_000, 1), (10**17, 1, 1), (10**20, 1, 1_000)):
         if whole < bound:
             return whole * factor // divisor
-    raise Rejected("bad_timestamp", "beyond nanoseconds of this era")
+    raise Rejected("bad_timestamp", "the number is too large for a time in nanoseconds")
 
 
 def _iso(text: str) -> int:
     try:
         parsed = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise Rejected("bad_timestamp", "neither a number nor ISO 8601") from None
+        raise Rejected("bad_timestamp", "the time is neither a number nor ISO 8601") from None
     try:
         zoned = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
         delta = zoned - datetime.fromtimestamp(0, UTC)
     except OverflowError:
-        raise Rejected("bad_timestamp", "out of range") from None
+        raise Rejected("bad_timestamp", "the time is out of range") from None
     return delta.days * DAY_US + delta.seconds * 1_000_000 + delta.microseconds
 
 
 def duration_ms(begin: int, end: Any) -> float | None:
-    """Milliseconds from `begin` (microseconds) to `end`; None where the end is absent, unreadable or earlier."""
+    """Return the milliseconds from `begin` (in microseconds) to `end`; None if the end is missing, unreadable or earlier."""
     try:
         span = moment(end) - begin
     except Rejected:
@@ -80,7 +83,7 @@ def duration_ms(begin: int, end: Any) -> float | None:
 
 
 def count(value: Any) -> int | None:
-    """A number of tokens: a whole number of at least 0, also as text."""
+    """Return a number of tokens, given as a number or as text; None if it is not a whole number of at least 0."""
     found = number(value)
     if found is None or found < 0 or found > _MOST_TOKENS or found != int(found):
         return None
@@ -88,7 +91,7 @@ def count(value: Any) -> int | None:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, also as text; a boolean is none."""
+    """Return a finite number, given as a number or as text; None for any other value, including a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -99,7 +102,7 @@ def number(value: Any) -> float | None:
 
 
 def consent(value: Any) -> bool | None:
-    """True for a clear yes (true, 1, "true", "1"), None where the record is silent, False for all else."""
+    """Return True for explicit consent (true, 1, "true", "1"), None if the value is missing, and False for any other value."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -108,33 +111,36 @@ def consent(value: Any) -> bool | None:
 
 
 def name(value: Any) -> str | None:
-    """A short identifier as text: user, session, model, region; None where it is absent, empty or no scalar."""
+    """Return an identifier (user, session, model, region) as stripped text; None if it is missing, empty or not a string or number."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     return clean(str(value)).strip() or None
 
 
 def slug(value: Any) -> str | None:
-    """A slice: a short plain name, because it becomes part of metric names and reports; None for anything else."""
+    """Return the name of a slice; None if it is not short and plain. Slice names become part of metric names and reports."""
     found = name(value)
     return found if found and _SLUG.fullmatch(found) else None
 
 
 def rating(value: Any) -> float:
-    """A rating in [0, 1], or true/false. Rejected `bad_value` otherwise."""
+    """Return a rating in [0, 1]; true is 1 and false is 0. Raises Rejected `bad_value` for any other value."""
     found = float(value) if isinstance(value, bool) else number(value)
     if found is None or not 0 <= found <= 1:
-        raise Rejected("bad_value", "a rating lies in [0, 1]")
+        raise Rejected("bad_value", "a rating must be in [0, 1]")
     return found
 
 
 def clean(text: str) -> str:
-    """Without U+0000, which columns stores and databases choke on."""
+    """Remove U+0000, which column stores and databases do not accept."""
     return text.replace("\x00", "") if "\x00" in text else text
 
 
 def parse(data: bytes | str) -> Any:
-    """One JSON value (RFC 8259). Rejected `malformed_json`, `invalid_encoding` or `too_deep`; NaN and half surrogates are malformed."""
+    """Parse one JSON value (RFC 8259).
+
+    Raises Rejected `malformed_json`, `invalid_encoding` or `too_deep`. NaN and unpaired surrogates are errors.
+    """
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -150,16 +156,16 @@ def parse(data: bytes | str) -> Any:
 
 
 def dump(value: Any) -> str:
-    """Compact JSON. Rejected `too_deep` or `wrong_type` where it cannot be written."""
+    """Return `value` as compact JSON. Raises Rejected `too_deep` or `wrong_type` if it cannot be written as JSON."""
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError as error:
-        raise Rejected("too_deep" if "recursion" in str(error).lower() else "wrong_type", "cannot be written as JSON") from None
+        raise Rejected("too_deep" if "recursion" in str(error).lower() else "wrong_type", "the value cannot be written as JSON") from None
 
 
 def fits(*texts: str | None) -> None:
-    """Rejected `too_large` where the texts together are longer than MAX_TEXT_BYTES."""
-    if sum(len(text) for text in texts if text) * 4 <= MAX_TEXT_BYTES:  # no character takes more than four bytes
+    """Raise Rejected `too_large` if the texts together are larger than MAX_TEXT_BYTES."""
+    if sum(len(text) for text in texts if text) * 4 <= MAX_TEXT_BYTES:  # avoids encoding: a character takes at most four bytes
         return
     size = sum(len(text.encode()) for text in texts if text)
     if size > MAX_TEXT_BYTES:

@@ -1,7 +1,7 @@
-"""The dialects in which a span says what a model was asked and what it answered.
+"""Reads the prompt and the answer of a generation span, in any of several dialects.
 
 Sources: OpenTelemetry semantic conventions for generative AI (current form, the indexed form of older instrumentations,
-span events as of 1.36, `operation.details` events), and OpenInference. The first dialect that has content is read.
+span events as of 1.36, `operation.details` events), and OpenInference. The first dialect that has content is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Event = tuple[str, Attributes]
 
 @dataclass(frozen=True)
 class Content:
-    """What was said."""
+    """Prompt messages, answer and finish reason of one generation."""
 
     messages: list[dict[str, str]]
     answer: str | None
@@ -28,7 +28,7 @@ class Content:
 
 
 def is_generation(attributes: Attributes) -> bool:
-    """Whether the span is one call of a language model (not a tool, an agent, an embedding, or plain HTTP)."""
+    """Return whether the span is one call of a language model, not of a tool, an agent, an embedding model or plain HTTP."""
     operation = attributes.get("gen_ai.operation.name")
     if operation is not None:
         return operation in GENERATIONS
@@ -42,12 +42,15 @@ def is_generation(attributes: Attributes) -> bool:
 
 
 def read_content(attributes: Attributes, events: Sequence[Event]) -> Content:
-    """The content of a generation. Rejected `no_content` where no dialect has any, or with the reason why it cannot be read."""
+    """Return the content of a generation.
+
+    Raises Rejected: `no_content` if no dialect has content, or the reason why the content is not readable.
+    """
     for dialect in (_current, _details, _indexed, _openinference, _span_events):
         content = dialect(attributes, events)
         if content is not None:
             return content
-    raise Rejected("no_content", "no prompt and no answer in a dialect that is read here")
+    raise Rejected("no_content", "the span has no prompt and no answer in a supported dialect")
 
 
 def _current(attributes: Attributes, _: Sequence[Event]) -> Content | None:

@@ -1,7 +1,8 @@
-"""Which traces may be used at all, in a fixed order and fail-closed: origin, consent, region, quality, duplicates.
+"""Data governance: decides which traces may be used. The order of the rules is origin, consent, region, quality, duplicates.
 
-Personal data in texts is not masked in this version, and there is no k-anonymity and no confidentiality class: a line whose
-users write such data needs a region or consent rule that keeps it out. Knows nothing of rewards.
+The rules fail closed: a trace with unknown consent or region is left out if the rule applies. Personal data in texts is not masked in
+this version, and there is no k-anonymity and no confidentiality class. A line whose users write such data needs a region or consent
+rule that excludes it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from contracts.loop import GovernanceSettings
 
 @dataclass(frozen=True)
 class Governed:
-    """Traces that may be used, and the account of the others."""
+    """Traces that may be used, and counts of the others by reason."""
 
     used: pl.DataFrame
-    """Columns of records.TRACES, and `repeats`; one row per distinct (messages, answer): the first of so many."""
+    """Columns of records.TRACES, and `repeats`. One row per distinct (messages, answer): the first of `repeats` equal traces."""
     merged: pl.DataFrame
-    """source, id, keeper_source, keeper_id: every admitted trace and the equal one that stands for it (often itself)."""
+    """source, id, keeper_source, keeper_id: every admitted trace and the equal trace that represents it (often itself)."""
     out: dict[str, int]
-    """Reason -> traces left out. len(used) + sum(out) = traces considered."""
+    """Reason -> number of traces left out. len(used) + sum(out.values()) = number of traces considered."""
 
 
 def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
-    """Applies the rules. Each trace left out is counted once, under the first rule that it breaks."""
+    """Apply the rules to `traces` (records.TRACES). A trace that is left out is counted once, under the first rule that it breaks."""
     judged = traces.with_columns(_reason(settings).alias("reason"))
     admitted = judged.filter(pl.col("reason").is_null()).drop("reason").sort("time", "source", "id")
     first = [pl.col(key).first().over("messages", "answer").alias(f"keeper_{key}") for key in ("source", "id")]
@@ -40,8 +41,8 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
 
 
 def _reason(settings: GovernanceSettings) -> pl.Expr:
-    """The first broken rule, or null."""
-    agreed = pl.col("messages").is_not_null()  # content is stored only with consent, or where the loop file assumes it
+    """Return an expression for the first broken rule; null if all rules hold."""
+    agreed = pl.col("messages").is_not_null()  # content is stored only with consent, or if the loop file assumes consent
     if settings.consent == "required":
         agreed = agreed & pl.col("consent")
     in_region = pl.col("region").is_in(settings.regions).fill_null(False) if settings.regions else pl.lit(True)

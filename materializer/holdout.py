@@ -1,8 +1,8 @@
-"""Which prompts are for ever holdout, and what identifies a prompt.
+"""The permanent holdout split, the identity of prompts, and golden sets.
 
-The split hashes the conversation's root (its first user message, normalised) with the line's salt, so it needs no memory and
-every turn of a conversation lands on the same side. Near-duplicates beyond the normaliser (a paraphrase, a typo) are not
-clustered in this version and may lie on both sides. Knows nothing of rewards.
+The split hashes the root of a conversation (its first user message, normalised) with the line's salt. It needs no stored state, and
+all turns of a conversation are on the same side. Near-duplicates that the normaliser does not unify (a paraphrase, a typo) are not
+clustered in this version. They may be on both sides.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from materializer.messages import prompt_of
 from materializer.schemas import frame_of
 
 NORMALISER = 1
-"""Version of `normalise`. It decides the split, so a change is a new version, never an edit."""
+"""Version of `normalise`. The split depends on it, so every change of `normalise` needs a new version."""
 
 
 def normalise(text: str) -> str:
-    """Version 1: Unicode NFKC, case folded, runs of white space as one blank."""
+    """Normalise text, version 1: Unicode NFKC, case folding, one space for each run of white space."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def prompt_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
-    """Digest of the normalised conversation."""
+    """Return the digest of the normalised conversation: roles and contents of all messages."""
     return digest([[str(message["role"]), normalise(str(message["content"]))] for message in messages])
 
 
 def root_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
-    """Digest of the normalised first user message (the first message where no user speaks)."""
+    """Return the digest of the normalised first user message, or of the first message if there is no user message."""
     first = next((message for message in messages if message["role"] == "user"), messages[0] if messages else {"content": ""})
     return digest(normalise(str(first["content"])).encode())
 
 
 def held_out(root: Digest, salt: str, fraction: float) -> bool:
-    """Whether a root's conversations are holdout: a share `fraction` of all roots, decided by hash."""
+    """Return whether the conversations of a root are holdout. The hash selects a share `fraction` of all roots."""
     return share("holdout", salt, root) < fraction
 
 
 def share(*parts: object) -> float:
-    """A number in [0, 1) that looks random and depends on the parts alone."""
+    """Return a pseudo-random number in [0, 1) that depends only on `parts`."""
     plain = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(plain.encode()).digest()[:7], "big") / (1 << 56)
 
 
 def identify(messages: pl.Series, salt: str, fraction: float) -> pl.DataFrame:
-    """messages (JSON, distinct), prompt_id, root_id, held: one row per distinct value of the series."""
+    """Return one row per distinct value of `messages` (JSON), with columns messages, prompt_id, root_id and held."""
     rows = []
     for text in messages.unique().sort().to_list():
         parsed = orjson.loads(text)
@@ -66,7 +66,7 @@ def identify(messages: pl.Series, salt: str, fraction: float) -> pl.DataFrame:
 
 
 def choose(prompts: pl.DataFrame, number: int, salt: str, most: int) -> pl.DataFrame:
-    """At most `most` prompts for edition `number`, by hash: another number gives another choice where there are enough."""
+    """Select at most `most` prompts for edition `number` by hash. If there are more than `most`, each number gives its own selection."""
     if len(prompts) <= most:
         return prompts
     ranks = [share("edition", salt, number, identity) for identity in prompts["prompt_id"].to_list()]
@@ -74,9 +74,10 @@ def choose(prompts: pl.DataFrame, number: int, salt: str, most: int) -> pl.DataF
 
 
 def read_golden(path: Path) -> pl.DataFrame:
-    """A golden set, one {prompt | question | messages, reference, slice?} a line, as records.PROMPTS plus root_id.
+    """Read a golden set and return it as records.PROMPTS plus the column root_id.
 
-    ConfigError, with the line, where one cannot be read: a golden set is written by hand and must be right.
+    The file has one object {prompt | question | messages, reference, slice?} per line. Raises ConfigError with the line number for a
+    line that cannot be read. A golden set is written by hand, so errors are reported instead of skipped.
     """
     rows = {}
     try:
@@ -88,7 +89,7 @@ def read_golden(path: Path) -> pl.DataFrame:
             row = _golden_row(line, f"{path}, line {number}")
             rows[row["prompt_id"]] = row
     if not rows:
-        raise ConfigError(f"holdout.golden: {path} has no prompts; fill it, or remove the key")
+        raise ConfigError(f"holdout.golden: {path} has no prompts; add prompts to the file, or remove the key")
     ordered = [rows[key] for key in sorted(rows)]
     return frame_of(ordered, PROMPTS).with_columns(pl.Series("root_id", [row["root_id"] for row in ordered]))
 

@@ -1,8 +1,8 @@
-"""One batch into the lake, exactly once, with an account that adds up.
+"""Commits one batch to the lake, exactly once, and counts the outcome of every record.
 
-A record that the lake holds already from this same batch was kept by an earlier try that did not finish: it counts as kept
-and is not written again. So a repeat after a crash between any two commits completes the rest, and reports what one
-undisturbed run would have. Knows the lake and the decoders; what is fit for training is decided much later.
+If the lake already holds a record from the same batch, an earlier, incomplete attempt has written it. The record counts as kept and
+is not written again. A repeat after a crash between two commits therefore completes the batch and reports the same counts as an
+uninterrupted run. Governance decides later which records are used for training.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from materializer.seen import Key, Seen, content_of, key_of, response_key, trace
 
 @dataclass
 class Sorted:
-    """Rows of one table, sorted by what becomes of them."""
+    """Rows of one table, grouped by outcome."""
 
     fresh: list[Row] = field(default_factory=list)
     again: int = 0
-    """Written by an earlier try of this batch."""
+    """Number of rows that an earlier attempt of this batch has written."""
     duplicate: int = 0
 
 
 def ingest(lake: Lake, seen: Seen, batch: RawBatch, limits: Limits) -> IngestReport:
-    """Decodes `batch` and commits its traces, then its feedback, then its quarantine. Safe to repeat at any point."""
+    """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point."""
     decoded = decode(batch, limits)
     with lake.writing():
         traces = _sort("traces", decoded.traces, decoded, seen, batch, limits)
@@ -57,7 +57,10 @@ def _complete(rows: Iterable[Row], batch: RawBatch, limits: Limits) -> list[Row]
 
 
 def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: Seen, batch: RawBatch, limits: Limits) -> Sorted:
-    """The first of equal keys wins. The same key with other content is a conflict, and quarantined: nobody knows which is true."""
+    """Group rows by outcome. Of several rows with one key, the first is kept.
+
+    A row with a known key and different content is quarantined, because it is unknown which of the two is correct.
+    """
     seen.catch_up(table)
     keyed = [(key_of(table, row), row) for row in _complete(rows, batch, limits)]
     stored = seen.lookup(table, [key for key, _ in keyed])
@@ -68,7 +71,7 @@ def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: Seen, batch: Raw
         known = stored.get(key)
         first = here.get(key, known.content if known else content)
         if first != content:
-            decoded.reject(table, row["position"], Rejected("id_conflict", "the same id came with other content"))
+            decoded.reject(table, row["position"], Rejected("id_conflict", "a record with the same id has different content"))
         elif key in here or (known and known.batch != batch.digest):
             found.duplicate += 1
         elif known:
@@ -80,7 +83,10 @@ def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: Seen, batch: Raw
 
 
 def _admit(decoded: Decoded, seen: Seen, batch: RawBatch) -> tuple[list[Row], int]:
-    """(feedback that may be stored, how much of it waits for its trace). Text about a trace without consent is content: left out."""
+    """Return (feedback that may be stored, number of stored records whose trace is unknown).
+
+    The text of a correction or reference is content. It is left out if the content of its trace was not kept.
+    """
     subjects = [_subject(batch.source, row) for row in decoded.feedback]
     known = seen.subjects(subjects)
     kept, waiting = [], set()
@@ -99,7 +105,7 @@ def _subject(source: str, row: Row) -> Key:
 
 
 def _quarantine(decoded: Decoded, seen: Seen, batch: RawBatch, limits: Limits) -> list[dict[str, Any]]:
-    """Rows for the quarantine that an earlier try has not written."""
+    """Return the quarantine rows that no earlier attempt has written."""
     seen.catch_up("quarantine")
     bad = [{"position": bad.position, "reason": bad.reason, "detail": bad.detail} for bad in decoded.bad]
     rows = {key_of("quarantine", row): row for row in _complete(bad, batch, limits)}

@@ -1,4 +1,4 @@
-"""Decodes records of our own normal form, one JSON object a line, under the application's own key names where they differ.
+"""Decodes records of Ratchet's JSON Lines format: one JSON object per line. A mapping translates the application's key names.
 
 Keys: id, timestamp, user_id, session_id, messages, response, model, latency_ms, input_tokens, output_tokens, region, consent;
 optional: feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin.
@@ -17,13 +17,14 @@ from materializer.otlp import ORIGINS
 
 
 class Record:
-    """One record under its mapping: our key -> their dotted key."""
+    """One record with its mapping: Ratchet's key -> dotted key in the record."""
 
     def __init__(self, raw: dict[str, Any], mapping: dict[str, str]) -> None:
         self._raw = raw
         self._mapping = mapping
 
     def get(self, key: str) -> Any:
+        """Return the value of Ratchet's `key` after mapping; None if the record does not have it."""
         value: Any = self._raw
         for part in self._mapping.get(key, key).split("."):
             value = value.get(part) if isinstance(value, dict) else None
@@ -31,10 +32,10 @@ class Record:
 
 
 def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> None:
-    """Adds one record to `into`: a trace, and its feedback where it has some."""
+    """Decode one record into `into`: its trace, and its rating and correction if it has them."""
     try:
         if not isinstance(raw, dict):
-            raise Rejected("wrong_type", f"a record is a {type(raw).__name__}")
+            raise Rejected("wrong_type", f"a record must be an object, not {type(raw).__name__}")
         record = Record(raw, limits.mapping)
         row = _trace(record, limits)
     except Rejected as error:
@@ -49,14 +50,14 @@ def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> Non
 def _trace(record: Record, limits: Limits) -> Row:
     identity = name(record.get("id"))
     if identity is None:
-        raise Rejected("missing_id", "no id")
+        raise Rejected("missing_id", "the record has no id")
     agreed = consent(record.get("consent"))
     keep = agreed or (agreed is None and limits.assume_consent)
     failed = record.get("status") in ("error", "failed")
     messages, answer = _content(record, failed) if keep else (None, None)
     origin = record.get("origin") or "traffic"
     if origin not in ORIGINS:
-        raise Rejected("bad_origin", f"origin is none of {', '.join(sorted(ORIGINS))}")
+        raise Rejected("bad_origin", f"origin must be one of {', '.join(sorted(ORIGINS))}")
     latency = number(record.get("latency_ms"))
     return {
         "id": identity,
@@ -87,11 +88,11 @@ def _content(record: Record, failed: bool) -> tuple[str | None, str | None]:
         value = [{"role": "user", "content": value}]
     messages = prompt_of(value)
     if answer is not None and not isinstance(answer, str):
-        raise Rejected("wrong_type", f"a response is a {type(answer).__name__}")
+        raise Rejected("wrong_type", f"a response must be a string, not {type(answer).__name__}")
     if not any(message["content"].strip() for message in messages):
-        raise Rejected("empty_prompt", "no text in the prompt")
+        raise Rejected("empty_prompt", "the prompt has no text")
     if not failed and not (answer or "").strip():
-        raise Rejected("empty_response", "no text in the answer")
+        raise Rejected("empty_response", "the answer has no text")
     fits(answer, *(message["content"] for message in messages))
     return dump(messages), clean(answer) if answer else None
 
@@ -105,7 +106,7 @@ def _decode_feedback(record: Record, key: str, kind: FeedbackKind, trace: Row, p
         value = rating(record.get(key)) if kind == FeedbackKind.RATING else None
         text = None if kind == FeedbackKind.RATING else name(record.get(key))
         if value is None and text is None:
-            raise Rejected("bad_value", f"no text in {key}")
+            raise Rejected("bad_value", f"{key} has no text")
         fits(text)
     except Rejected as error:
         into.reject("feedback", at, error)

@@ -1,7 +1,7 @@
-"""Joins what people said to the answers they said it of, and lets the panel score them.
+"""Joins feedback to the answers it refers to, and scores the answers with the scorer set.
 
-Feedback finds its trace by trace id or by response id, whenever it arrives; of one rater the latest of a kind counts.
-A correction becomes its prompt's reference where there is none better. Knows nothing of pairs or of holdout.
+Feedback refers to its trace by trace id or by response id. It may arrive before or after the trace. For each rater and kind, only the
+latest feedback counts. A correction becomes the reference of its prompt if there is no better reference.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from materializer.schemas import empty, frame_of
 from rewards.panel import CORRECTION, Panel
 
 ANONYMOUS = "\x00anonymous"
-"""Whoever gave no name where others have one: one person, as far as anybody can tell. Where nobody has a name, nobody can be told from
-anybody, and caps per person do not hold."""
+"""Id for raters and users without an id. If others have an id, all of them count as one person. If nobody has an id, users cannot be
+distinguished, and caps per person do not apply."""
 _RATER = pl.col("rater").fill_null(ANONYMOUS)
 
 
 def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> pl.DataFrame:
-    """Feedback on admitted traces, latest per rater and kind: source, id (of the trace that stands for it), rater, kind, time, value, text.
+    """Return the feedback on admitted traces, the latest per rater and kind.
 
-    `traces` gives source, id and response_id of the traces that feedback may name.
+    The columns are source, id, rater, kind, time, value and text. `source` and `id` are those of the trace that represents equal
+    traces. `traces` has the columns source, id and response_id of the traces that feedback may refer to.
     """
     links = traces.select("source", "id", "response_id")
     by_id = feedback.filter(pl.col("trace_id").is_not_null()).join(
@@ -52,9 +53,10 @@ def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> 
 
 
 def references(traces: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
-    """prompt_id, reference, reference_kind: a reviewer's word before the application's, and a user's correction last; the newest of a kind.
+    """Return the best reference of each prompt, with columns prompt_id, reference and reference_kind.
 
-    `traces` has source, id, prompt_id, time, reference; `feedback` is as `attach` gives it.
+    A reviewer's reference has priority over one that the application logged, and both over a user's correction. Within a kind, the
+    newest counts. `traces` has the columns source, id, prompt_id, time and reference; `feedback` is the result of `attach`.
     """
     said = feedback.join(traces.select("source", "id", "prompt_id"), on=["source", "id"], how="inner").filter(pl.col("text").is_not_null())
     order = {FeedbackKind.REFERENCE.value: 0, "logged": 1, FeedbackKind.CORRECTION.value: 2}
@@ -72,14 +74,21 @@ def references(traces: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
 
 
 def prompts_of(traces: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """records.PROMPTS: one row per prompt, in the words of its first trace, with its reference where one is known."""
+    """Return records.PROMPTS: one row per prompt, with the text of its first trace and with its reference if there is one.
+
+    `known` is the result of `references`.
+    """
     first = traces.sort("time", "source", "id").unique("prompt_id", keep="first", maintain_order=True)
     named = first.select("prompt_id", pl.col("messages").alias("prompt"), "slice").join(known, on="prompt_id", how="left")
     return named.select([column.name for column in PROMPTS]).sort("prompt_id")
 
 
 def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, panel: Panel, salt: str) -> pl.DataFrame:
-    """records.SAMPLES of logged answers, scored, and of the corrections that users wrote. `user` is whom caps per person charge."""
+    """Return records.SAMPLES: the logged answers with their scores, and the corrections that users wrote.
+
+    `feedback` is the result of `attach`, `known` that of `references`. The column `user` is the pseudonym to which caps per person
+    apply; `salt` is part of its hash.
+    """
     if traces.is_empty():
         return empty(SAMPLES)
     said: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -104,7 +113,7 @@ def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, pan
 
 
 def _corrections(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]], panel: Panel, salt: str) -> list[dict[str, Any]]:
-    """Corrections as answers of their own: right by their user's word, unless a better reference says that they are wrong."""
+    """Return corrections as separate answers with reward 1. A correction that a better reference proves wrong is left out."""
     found = [
         (row, sample, item)
         for row, sample in zip(rows, samples, strict=True)
@@ -125,7 +134,7 @@ def _corrections(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any
 
 
 def _judge(row: dict[str, Any], sample: dict[str, Any], label: Label) -> str | None:
-    """Whom an answer's evidence is charged to: the rater where a single one is all of it, else who asked."""
+    """Return the user to whom an answer's evidence is charged: its rater if there is exactly one, else the author of the request."""
     raters: set[str | None] = {item["rater"] for item in sample["feedback"] if item["kind"] == FeedbackKind.RATING}
     asker: str | None = row["user"]
     return (next(iter(raters)) if label.tier is Tier.FEEDBACK and len(raters) == 1 else None) or asker
@@ -150,5 +159,5 @@ def _sample(row: dict[str, Any], answer: str, label: Label, origin: str, person:
 
 
 def pseudonym(user: str | None, salt: str) -> str | None:
-    """A stable stand-in for a user id, which leaves the lake nowhere else."""
+    """Return a stable pseudonym (salted hash) of a user id. User ids leave the lake only in this form."""
     return None if user is None else hashlib.sha256(f"user\x1f{salt}\x1f{user}".encode()).hexdigest()[:16]

@@ -1,7 +1,6 @@
-"""The lake: Iceberg tables of traces, feedback and quarantined records on a SQLite catalog below one folder.
+"""The lake: Iceberg tables of traces, feedback and quarantined records, with a SQLite catalog, below one folder.
 
-It stores and hands out frames. It knows nothing of consent, prompts or rewards; what may be stored is decided before.
-A SQLite catalog serves one machine.
+It only stores and returns rows; the decoders decide which content is stored. A SQLite catalog supports one machine.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ from materializer.upkeep import crowded_days, forget_snapshots
 TableName: TypeAlias = Literal["traces", "feedback", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "quarantine": QUARANTINE}
 _DAILY: Mapping[TableName, tuple[str, ...]] = {"traces": ("consent",), "feedback": (), "quarantine": ()}
-"""Partitioned by day of `time`, and by these; quarantine is small and has no time."""
+"""Partition columns in addition to the day of `time`. Quarantine is small, has no time and is not partitioned."""
 
 _PROPERTIES = {
-    # Each commit writes one metadata file and one manifest: without these, a year of small batches slows every later one down.
+    # Each commit writes a metadata file and a manifest. Without these settings, many small batches make every later commit slower.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
 }
 
 _SNAPSHOTS = 64
-"""Snapshots of a table that make the writer tidy up."""
+"""Number of snapshots of a table at which the writer compacts it."""
 
 BATCH = "ratchet.batch"
-"""Snapshot property that names the batch a commit belongs to: lineage, readable by any Iceberg engine."""
+"""Snapshot property with the digest of the committed batch. It records lineage and is readable by any Iceberg engine."""
 
 
 class Lake:
-    """The tables below `root`. Opening creates what is missing."""
+    """The Iceberg tables below `root`. Missing tables are created at first use."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -75,7 +74,7 @@ class Lake:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Holds the right to write, across processes. Waits for another writer to finish."""
+        """Hold the exclusive write lock of the lake, across processes. Waits until another writer has finished."""
         self.root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.root / ".writing", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -85,7 +84,10 @@ class Lake:
             os.close(descriptor)
 
     def append(self, name: TableName, rows: pa.Table, batch: Digest) -> None:
-        """One commit, marked with its batch; none where there are no rows. Retryable where the disk or the catalog refuses."""
+        """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit.
+
+        Raises Retryable if the disk or the catalog fails.
+        """
         if rows.num_rows == 0:
             return
         try:
@@ -93,7 +95,7 @@ class Lake:
             self.tidy(name)
         except (CommitFailedException, OSError) as error:
             raise Retryable(
-                f"cannot write {rows.num_rows} rows to {name} in {self.root}: {error}; free space, then ingest again"
+                f"cannot write {rows.num_rows} rows to {name} in {self.root}: {error}; free disk space, then ingest again"
             ) from error
 
     def scan(
@@ -103,12 +105,12 @@ class Lake:
         where: BooleanExpression | None = None,
         snapshot: int | None = None,
     ) -> pl.DataFrame:
-        """Rows of `name` as of an Iceberg snapshot (None: now); files that `where` excludes are not read."""
+        """Return the rows of `name` as of an Iceberg snapshot (None: the current one). Files that `where` excludes are not read."""
         scan = self._table(name).scan(row_filter=where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot)
         return _frame(scan.to_arrow(), name, columns)
 
     def added(self, name: TableName, since: int | None, columns: Sequence[str]) -> pl.DataFrame:
-        """Rows appended after the Iceberg snapshot `since` (None: all)."""
+        """Return the rows appended after the Iceberg snapshot `since`; all rows if `since` is None or has expired."""
         table = self._table(name)
         if table.current_snapshot() is None:
             return _frame(arrow_schema(TABLES[name]).empty_table(), name, columns)
@@ -119,7 +121,10 @@ class Lake:
         )
 
     def pin(self, name: TableName, tag: str) -> int | None:
-        """Tags the current Iceberg snapshot, so that it never expires; a tag set before stands. None for an empty table."""
+        """Tag the current Iceberg snapshot so that it never expires, and return its id; None for an empty table.
+
+        If the tag exists, it is kept and the id of its snapshot is returned.
+        """
         with self.writing():
             table = self._table(name)
             known = table.refs().get(tag)
@@ -129,9 +134,10 @@ class Lake:
         return current
 
     def tidy(self, name: TableName) -> None:
-        """Now and then, by the writer: joins the small files of a day, and forgets old snapshots that no tag holds.
+        """Compact a table with many snapshots: merge the small files of each day, and expire old snapshots without a tag.
 
-        Rows stay as they are. Without this each commit would be slower than the last, since it writes the list of all snapshots.
+        The writer calls this after each commit. Rows do not change. Without compaction each commit would be slower than the
+        previous one, because it writes the list of all snapshots.
         """
         table = self._table(name)
         if len(table.metadata.snapshots) < _SNAPSHOTS:
@@ -142,12 +148,12 @@ class Lake:
         forget_snapshots(table, keep=_SNAPSHOTS // 4)
 
     def snapshot(self, name: TableName) -> int | None:
-        """The current Iceberg snapshot id; None for an empty table."""
+        """Return the current Iceberg snapshot id; None for an empty table."""
         current = self._table(name).current_snapshot()
         return int(current.snapshot_id) if current else None
 
     def size(self, name: TableName) -> tuple[int, datetime | None]:
-        """(rows, time of the newest commit), from metadata alone."""
+        """Return (number of rows, time of the newest commit), read from metadata only."""
         current = self._table(name).current_snapshot()
         if current is None:
             return 0, None
@@ -156,17 +162,20 @@ class Lake:
 
 
 def _ordered(rows: pa.Table, name: TableName) -> pa.Table:
-    """Rows of one model lie together: they compress well, and readers of one model skip the rest."""
+    """Sort traces by model. Similar rows compress well, and a reader of one model can skip the other row groups."""
     return rows.sort_by([("model", "ascending"), ("time", "ascending"), ("id", "ascending")]) if name == "traces" else rows
 
 
 def until(as_of: datetime) -> BooleanExpression:
-    """Rows ingested no later than `as_of`."""
+    """Return the filter for rows that were ingested no later than `as_of`."""
     return LessThanOrEqual("ingested", as_of.astimezone(UTC).isoformat())
 
 
 def _frame(table: pa.Table, name: TableName, columns: Sequence[str]) -> pl.DataFrame:
-    """Arrow from Iceberg as polars, in the declared types (a scan may hand back large strings)."""
+    """Convert an Arrow table from an Iceberg scan to polars, with `columns` in the given order.
+
+    A scan may return large strings; polars reads both Arrow string types as the declared type.
+    """
     schema = arrow_schema(TABLES[name])
     wanted = schema.names if tuple(columns) == ("*",) else list(columns)
     found = pl.from_arrow(table.select(wanted))

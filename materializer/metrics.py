@@ -1,6 +1,7 @@
-"""Live evidence per model version, from the traces and the feedback in the lake. Implements the `Metrics` port.
+"""Live evidence per model version from the traces and feedback in the lake. Implements the `Metrics` port.
 
-It counts and groups; whether a version does harm is judged elsewhere. User ids decide the clusters and never leave.
+The module only counts and groups; the rollout judge evaluates the evidence. User ids define the groups and are not part of the
+result.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ _TRACE_COLUMNS = ("source", "id", "time", "user", "session", "response_id", "mod
 
 
 class LakeMetrics:
-    """Evidence from the lake below `root` (the folder of LakeDatasets)."""
+    """Reads evidence from the lake below `root`, the folder of LakeDatasets."""
 
     def __init__(self, root: Path) -> None:
         self.lake = Lake(root)
 
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
-        """Traces of real traffic that began in [since, until), and the ratings on them so far; tags are version tags.
+        """Return counts of the real traffic that began in [since, until), and of the ratings on it so far.
 
-        A request that the model server refused as the caller's mistake is no evidence, neither as a request nor as an error.
+        `champion` and `candidate` are version tags. Requests with status `refused` are not counted, neither as requests nor as
+        errors, because the requests themselves were invalid.
         """
         window = And(
             And(GreaterThanOrEqual("time", _iso(since)), LessThan("time", _iso(until))),
@@ -38,7 +40,7 @@ class LakeMetrics:
         return Evidence(since=since, until=until, champion=_arm(champion, traces, rated), candidate=_arm(candidate, traces, rated))
 
     def _ratings(self, traces: pl.DataFrame, since: datetime) -> pl.DataFrame:
-        """model_version, person, value: the latest rating of each rater on each of `traces`."""
+        """Return the latest rating of each rater on each of `traces`. The columns include model_version, person and value."""
         where = And(EqualTo("kind", FeedbackKind.RATING.value), GreaterThanOrEqual("time", _iso(since)))
         said = self.lake.scan("feedback", ("source", "trace_id", "response_id", "rater", "time", "value"), where)
         person = pl.coalesce("user", "session", "id").alias("person")

@@ -1,5 +1,6 @@
-"""Decodes OTLP requests into rows: spans that are generations become traces, `gen_ai.evaluation.result` events and log
-records become feedback. One bad span, event or log record never costs its neighbours. Knows no lake.
+"""Decodes OTLP requests into rows: generation spans become traces; `gen_ai.evaluation.result` events and log records become feedback.
+
+A bad span, event or log record does not affect the others.
 
 Source: OTLP 1.x (JSON and protobuf mapping) and the OpenTelemetry semantic conventions for generative AI.
 """
@@ -21,7 +22,7 @@ from materializer.genai import Content, Event, is_generation, read_content
 
 EVALUATION = "gen_ai.evaluation.result"
 KINDS = {"user_feedback": FeedbackKind.RATING, "user_correction": FeedbackKind.CORRECTION, "reviewer_reference": FeedbackKind.REFERENCE}
-"""What people say. Other evaluations (a judge's, a metric's) are none of ours and are skipped."""
+"""Name of an evaluation -> kind of feedback. Other evaluations (of a judge, of a metric) are skipped."""
 
 ORIGINS = frozenset({"traffic", "probe", "mirror"})
 _THUMBS = {"thumbs_up": 1.0, "thumbs_down": 0.0}
@@ -30,9 +31,9 @@ _FAILED = (2, "2", "STATUS_CODE_ERROR")
 
 
 def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -> None:
-    """Adds one ExportTraceServiceRequest or ExportLogsServiceRequest, in its JSON form, to `into`."""
+    """Decode one ExportTraceServiceRequest or ExportLogsServiceRequest, in its JSON form, into `into`."""
     if not isinstance(request, dict) or (request and not {"resourceSpans", "resourceLogs"} & request.keys()):
-        into.reject("traces", position, Rejected("wrong_type", "no OTLP trace or log request"))
+        into.reject("traces", position, Rejected("wrong_type", "the request is not an OTLP trace or log request"))
         return
     for index, span in enumerate(_walk(request, "resourceSpans", "scopeSpans", "spans", "traces", position, into)):
         _decode_span(span, f"{position}, span {index}", limits, into)
@@ -48,11 +49,11 @@ def _walk(request: dict[str, Any], outer: str, middle: str, inner: str, kind: Ki
 
 def _items(holder: Any, key: str, kind: Kind, position: str, into: Decoded) -> list[Any]:
     if not isinstance(holder, dict):
-        into.reject(kind, position, Rejected("wrong_type", f"the holder of {key} is a {type(holder).__name__}"))
+        into.reject(kind, position, Rejected("wrong_type", f"the parent of {key} must be an object, not {type(holder).__name__}"))
         return []
     items = holder.get(key)
     if items is not None and not isinstance(items, list):
-        into.reject(kind, position, Rejected("wrong_type", f"{key} is a {type(items).__name__}"))
+        into.reject(kind, position, Rejected("wrong_type", f"{key} must be a list, not {type(items).__name__}"))
         return []
     return items or []
 
@@ -60,7 +61,7 @@ def _items(holder: Any, key: str, kind: Kind, position: str, into: Decoded) -> l
 def _decode_span(span: Any, position: str, limits: Limits, into: Decoded) -> None:
     try:
         if not isinstance(span, dict):
-            raise Rejected("wrong_type", f"a span is a {type(span).__name__}")
+            raise Rejected("wrong_type", f"a span must be an object, not {type(span).__name__}")
         _decode_evaluations(span, position, limits, into)
         row = _trace(span, limits)
     except Rejected as error:
@@ -81,7 +82,7 @@ def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
     failed = isinstance(span.get("status"), dict) and span["status"].get("code") in _FAILED
     keep = agreed or (agreed is None and limits.assume_consent)
     refused = attributes.get("ratchet.refused") is True and not failed
-    readable = keep and attributes.get("ratchet.content_omitted") is None  # the router says where content was too large for a trace
+    readable = keep and attributes.get("ratchet.content_omitted") is None  # the router sets it if the content was too large for a trace
     content = _content(attributes, _events(span), failed or refused) if readable else None
     reasons = attributes.get("gen_ai.response.finish_reasons")
     return {
@@ -110,7 +111,7 @@ def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
 
 
 def _content(attributes: Attributes, events: list[Event], failed: bool) -> Content | None:
-    """The content, complete: a failed call may lack an answer, no other may."""
+    """Return the content of a generation. Only a failed call may lack an answer or readable content."""
     try:
         content = read_content(attributes, events)
     except Rejected:
@@ -118,11 +119,11 @@ def _content(attributes: Attributes, events: list[Event], failed: bool) -> Conte
             return None
         raise
     if not failed and not (content.answer or "").strip():
-        raise Rejected("empty_response", "no text in the answer")
+        raise Rejected("empty_response", "the answer has no text")
     if not any(message["content"].strip() for message in content.messages):
         if failed:
             return None
-        raise Rejected("empty_prompt", "no text in the prompt")
+        raise Rejected("empty_prompt", "the prompt has no text")
     fits(content.answer, *(message["content"] for message in content.messages))
     return content
 
@@ -131,7 +132,7 @@ def _origin(value: Any) -> str:
     if value is None:
         return "traffic"
     if value not in ORIGINS:
-        raise Rejected("bad_origin", f"ratchet.origin is none of {', '.join(sorted(ORIGINS))}")
+        raise Rejected("bad_origin", f"ratchet.origin must be one of {', '.join(sorted(ORIGINS))}")
     return str(value)
 
 
@@ -157,7 +158,7 @@ def _decode_evaluations(span: dict[str, Any], position: str, limits: Limits, int
 
 def _decode_log(record: Any, position: str, limits: Limits, into: Decoded) -> None:
     if not isinstance(record, dict):
-        into.reject("feedback", position, Rejected("wrong_type", f"a log record is a {type(record).__name__}"))
+        into.reject("feedback", position, Rejected("wrong_type", f"a log record must be an object, not {type(record).__name__}"))
         return
     ids = record.get("traceId"), record.get("spanId")
     times = record.get("timeUnixNano"), record.get("observedTimeUnixNano")
@@ -184,7 +185,7 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
     response = name(attributes.get("gen_ai.response.id"))
     named = bool(ids[0]) and bool(ids[1])
     if not named and response is None:
-        raise Rejected("missing_id", "feedback names neither a span nor a gen_ai.response.id")
+        raise Rejected("missing_id", "feedback refers to neither a span nor a gen_ai.response.id")
     value = text = None
     if kind == FeedbackKind.RATING:
         score = attributes.get("gen_ai.evaluation.score.value")
@@ -210,19 +211,20 @@ def _explanation(value: Any) -> str:
 
 
 def identifier(value: Any, size: int) -> str:
-    """A trace id (16 bytes) or span id (8) as lower-case hex; base64, as plain protobuf JSON writes it, is read too.
+    """Return a trace id (`size` 16, in bytes) or a span id (`size` 8) as lower-case hex.
 
-    Rejected `missing_id` where it is absent or empty, `bad_id` where it is impossible or all zero.
+    `value` is hex, or base64 as generic protobuf JSON writes it. Raises Rejected: `missing_id` if it is missing or empty, `bad_id` if
+    it is invalid or all zeros.
     """
     if value in (None, ""):
-        raise Rejected("missing_id", "no trace or span id")
+        raise Rejected("missing_id", "the trace id or span id is missing")
     if not isinstance(value, str):
-        raise Rejected("bad_id", f"an id is a {type(value).__name__}")
+        raise Rejected("bad_id", f"an id must be a string, not {type(value).__name__}")
     found = value.strip().lower()
     if len(found) != 2 * size or not _HEX.fullmatch(found):
         found = _from_base64(value, size)
     if not found.strip("0"):
-        raise Rejected("bad_id", "an id is all zero")
+        raise Rejected("bad_id", "an id must not be all zeros")
     return found
 
 
@@ -232,5 +234,5 @@ def _from_base64(value: str, size: int) -> str:
     except (binascii.Error, ValueError):
         raw = b""
     if len(raw) != size:
-        raise Rejected("bad_id", f"an id has not {size} bytes")
+        raise Rejected("bad_id", f"an id must have {size} bytes")
     return raw.hex()

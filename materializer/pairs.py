@@ -1,7 +1,7 @@
-"""Pairs of a better and a worse answer to one prompt, each with the weight that its evidence deserves.
+"""Builds preference pairs: a better and a worse answer to one prompt, with a weight for their evidence.
 
-Both answers must be judged by the same tier, lie on their side of the thresholds, and differ by the margin, on the scorers
-that spoke on both. Knows nothing of the lake or of how answers came to their rewards.
+The rewards of both answers come from the same tier, are on their side of the thresholds, and differ by the margin. The margin must
+also hold on the scorers that scored both answers.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from materializer.settle import settled
 from rewards.panel import CORRECTION
 
 _CANDIDATES = 64
-"""Per prompt, before caps: the widest margins; beyond that nothing new is learnt about one prompt."""
+"""Maximum number of candidates per prompt before caps. Those with the widest margins are kept; more add no information."""
 
 
 @dataclass
 class Pairs:
-    """What became of the candidates."""
+    """The pairs, and the reasons why the other candidates were dropped."""
 
     frame: pl.DataFrame
     """records.PAIRS"""
     own: list[tuple[bool, bool]]
-    """(chosen, rejected) per pair: whether a version of this line wrote it, in the probe or by the router's attribution."""
+    """(chosen, rejected) per pair: whether a version of this line wrote the answer, in the probe or by the router's attribution."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Reason -> candidates that are no pair; contested: answers that stand on both sides."""
+    """Reason -> number of candidates without a pair. `contested` counts answers with contradictory rewards."""
 
 
 def make_pairs(
     samples: pl.DataFrame, settings: SnapshotSettings, scorers: Sequence[ScorerVersion], noise: float | None, salt: str
 ) -> Pairs:
-    """`samples`: records.SAMPLES. `noise`: share of single ratings that are wrong, None where unmeasured.
+    """Build pairs from `samples` (records.SAMPLES), with at most `pairs_per_prompt` per prompt and `pairs_per_person` per user.
 
-    A pair's weight is P(the order is right) - P(it is reversed): where people voted, P(chosen right) - P(rejected right).
+    `noise` is the share of single ratings that are wrong; None means not measured. `salt` fixes the order of equal candidates. The
+    weight of a pair is P(the order is right) - P(it is reversed). For user ratings this is P(chosen right) - P(rejected right); for
+    other tiers it is 1.
     """
     dropped: Counter[str] = Counter()
     taken = []
@@ -73,7 +75,10 @@ def make_pairs(
 
 
 def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) -> pl.DataFrame:
-    """Chosen and rejected side by side; the best pair of every prompt before the second of any, else in an order without meaning."""
+    """Return chosen and rejected answers as one row per candidate.
+
+    The best candidate of every prompt comes before the second candidate of any prompt. Ties are in pseudo-random order.
+    """
     keys = ["prompt_id", "tier"]
     kept = ["answer", "reward", "right", "user", "origin", "ours", "parts"]
     ours = (pl.col("origin") == "probe") | pl.col("model_version").is_not_null()
@@ -110,7 +115,10 @@ def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) ->
 
 
 def _common_margin(row: Mapping[str, Any], margin: float, weights: Mapping[tuple[Tier, str], float]) -> bool:
-    """Whether the margin holds on the tier's scorers that spoke on both answers. A user's correction stands on its own word."""
+    """Return whether the margin holds on the tier's scorers that scored both answers.
+
+    Without such a scorer, the pair is valid only if one of its answers is a user's correction.
+    """
     parts, other = json.loads(row["parts"]), json.loads(row["parts_rejected"])
     own = {name: weight for (tier, name), weight in weights.items() if tier == row["tier"]}
     common = [name for name in own if parts.get(name) is not None and other.get(name) is not None]

@@ -1,5 +1,8 @@
-"""Asks the champion training prompts several times each, because traffic has one answer per prompt and so neither pairs nor
-groups. Probe answers are samples of origin `probe`: never feedback, never evidence for a rollout. Knows no lake."""
+"""The probe: samples several answers of the champion to each selected training prompt, and scores them.
+
+Traffic usually has one answer per prompt, which gives neither pairs nor groups. Probe answers have the origin `probe`. They are never
+used as feedback or as evidence for a rollout.
+"""
 
 from __future__ import annotations
 
@@ -22,34 +25,39 @@ from materializer.schemas import frame_of
 from rewards.panel import Panel
 
 MIXED = 1e-6
-"""Rewards of one prompt that differ by more are mixed."""
+"""Difference of rewards above which the rewards of one prompt count as mixed."""
 _LEAST_UNBIASED = 20
-"""Scored prompts with a reference that did not come from an error of the model, from which on these alone say how good it is."""
+"""Minimum number of scored prompts with an unbiased reference. From this number on, `usual` is measured on these prompts only."""
 
 
 @dataclass(frozen=True)
 class Probed:
-    """The answers and what they measure."""
+    """Scored answers of the probe, and counts."""
 
     answers: pl.DataFrame
     """records.SAMPLES"""
     prompts: int
+    """Number of prompts that were sent."""
     failures: int
+    """Number of requests without an answer."""
 
 
 def scorable(prompts: pl.DataFrame, panel: Panel) -> pl.DataFrame:
-    """The prompts whose answers some scorer may score: those with a reference, and the others where one needs none."""
+    """Return the prompts whose answers can be scored: all prompts if some scorer needs no reference, else those with a reference."""
     return prompts if panel.without_reference() else prompts.filter(pl.col("reference").is_not_null())
 
 
 def choose_prompts(known: pl.DataFrame, most: int, salt: str) -> pl.DataFrame:
-    """At most `most` of the prompts, by hash: the same prompts for the same snapshot."""
+    """Select at most `most` prompts by hash. The same `salt` gives the same selection."""
     ranks = [share("probe", salt, prompt) for prompt in known["prompt_id"].to_list()]
     return known.with_columns(pl.Series("rank", ranks, dtype=pl.Float64)).sort("rank", "prompt_id").head(most).drop("rank")
 
 
 def ask(prompts: pl.DataFrame, settings: ProbeSettings, panel: Panel, client: ModelClient, salt: str, progress: Progress) -> Probed:
-    """Asks each prompt `settings.samples` times. Retryable where nothing at all is answered: the server is the trouble then."""
+    """Request `settings.samples` answers to each prompt, and score them.
+
+    Raises Retryable if no request is answered at all, which indicates a problem of the server.
+    """
     asked = [row for row in prompts.to_dicts() for _ in range(settings.samples)]
     if not asked:
         return Probed(frame_of([], SAMPLES), 0, 0)
@@ -57,7 +65,7 @@ def ask(prompts: pl.DataFrame, settings: ProbeSettings, panel: Panel, client: Mo
     answers = client.chat(requests, progress)
     answered = [(row, answer.text) for row, answer in zip(asked, answers, strict=True) if answer.text is not None]
     if not answered:
-        raise Retryable(f"the probe got no answer to {len(asked)} requests ({_first_error(answers)}); check the champion's server")
+        raise Retryable(f"the probe got no answer to any of {len(asked)} requests ({_first_error(answers)}); check the champion's server")
     return Probed(frame_of(_score(answered, panel), SAMPLES), len(prompts), len(asked) - len(answered))
 
 
@@ -68,7 +76,7 @@ def _request(row: Mapping[str, Any], index: int, settings: ProbeSettings, salt: 
 
 
 def _first_error(answers: Sequence[ChatAnswer]) -> str:
-    return next((answer.error for answer in answers if answer.error), "no reason given")
+    return next((answer.error for answer in answers if answer.error), "no error reported")
 
 
 def _score(answered: Sequence[tuple[Mapping[str, Any], str]], panel: Panel) -> list[dict[str, Any]]:
@@ -95,26 +103,26 @@ def _score(answered: Sequence[tuple[Mapping[str, Any], str]], panel: Panel) -> l
 
 
 def group_rewards(answers: pl.DataFrame) -> dict[str, list[float]]:
-    """Rewards per prompt, of prompts with at least two scored answers."""
+    """Return prompt id -> rewards, for the prompts with at least two scored answers."""
     scored = answers.filter(pl.col("reward").is_not_null()).group_by("prompt_id").agg("reward").sort("prompt_id")
     return {prompt: rewards for prompt, rewards in scored.iter_rows() if len(rewards) > 1}
 
 
 def coverage(groups: Mapping[str, Sequence[float]]) -> float | None:
-    """Share of groups with mixed rewards: what GRPO can learn from."""
+    """Return the share of groups with mixed rewards, from which GRPO can learn; None without groups."""
     return fmean(max(group) - min(group) > MIXED for group in groups.values()) if groups else None
 
 
 def best_of(groups: Mapping[str, Sequence[float]]) -> float | None:
-    """Mean over prompts of the best reward."""
+    """Return the mean over prompts of the best reward; None without groups."""
     return fmean(max(group) for group in groups.values()) if groups else None
 
 
 def usual(answers: pl.DataFrame, prompts: pl.DataFrame) -> tuple[float | None, float | None]:
-    """(mean over prompts of the reward of the most frequent answer, or of several as frequent; its standard error); None without rewards.
+    """Return (mean over prompts of the reward of the most frequent answer, its standard error); (None, None) without rewards.
 
-    `prompts`: records.PROMPTS of those that were asked. The mean over all draws would be lower: a model that is right on
-    every prompt errs in draws at temperature 1.
+    If several answers are equally frequent, the mean of their rewards counts. `prompts` is records.PROMPTS of the prompts sent. The
+    mean over all draws would be lower: at temperature 1, even a model whose usual answers are all right makes errors.
     """
     scored = answers.filter(pl.col("reward").is_not_null())
     counted = scored.group_by("prompt_id", "answer").agg(pl.len(), pl.col("reward").mean())
@@ -125,8 +133,11 @@ def usual(answers: pl.DataFrame, prompts: pl.DataFrame) -> tuple[float | None, f
 
 
 def unbiased(rows: pl.DataFrame, prompts: pl.DataFrame, least: int) -> pl.DataFrame:
-    """The rows (one per `prompt_id`) of prompts whose reference says nothing of an answer of the model, where those are `least` or
-    more; else all. A prompt that has its reference from a correction was answered wrong when it was logged."""
+    """Return the `rows` (one per `prompt_id`) of prompts with an unbiased reference if there are at least `least`; else all rows.
+
+    A reference is unbiased if it comes from a reviewer or from the application. A reference from a correction is biased, because the
+    logged answer to that prompt was wrong.
+    """
     fair = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))["prompt_id"].to_list()
     alone = rows.filter(pl.col("prompt_id").is_in(fair))
     return alone if len(alone) >= least else rows

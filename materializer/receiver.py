@@ -1,7 +1,8 @@
-"""The OTLP/HTTP receiver: takes trace and log requests and answers 200 only when they are on disk. It decodes just enough to
-refuse what can never be read; what a request means is found out at ingest. Run: `python -m materializer.receiver --help`.
+"""OTLP/HTTP receiver: accepts trace and log requests and answers 200 only after they are on disk.
 
-Source: OTLP 1.x, section OTLP/HTTP (responses carry a google.rpc.Status where they fail).
+It decodes a request only to check that it can be read; ingest interprets the content. Run: `python -m materializer.receiver --help`.
+
+Source: OTLP 1.x, section OTLP/HTTP (error responses carry a google.rpc.Status).
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from materializer.spool import Spool, has_room
 
 JSON, PROTO = "application/json", "application/x-protobuf"
 MAX_BODY = 16 << 20
-"""Bytes of a request, before and after decompression."""
+"""Maximum size of a request in bytes, both before and after decompression."""
 
 ROOM = 64 << 20
-"""Bytes that must stay free on the disk."""
+"""Disk space in bytes that must stay free."""
 
 RETRY_SECONDS = 30
+"""Value of the Retry-After header of a 503 response, in seconds."""
+
 _PATHS: dict[str, tuple[bytes, str, type[Message]]] = {
     "/v1/traces": (b"T", "resourceSpans", ExportTraceServiceResponse),
     "/v1/logs": (b"L", "resourceLogs", ExportLogsServiceResponse),
@@ -49,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
-    """A request that is answered with an error."""
+    """A request that gets the error response `status` with `message`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -58,9 +61,12 @@ class Refused(Exception):
 
 
 def create_app(spool: Spool, token: str, max_body: int = MAX_BODY, room: int = ROOM) -> FastAPI:
-    """The receiver as an ASGI app. Every request but /healthz needs `Authorization: Bearer <token>`."""
+    """Return the receiver as an ASGI app. Every request except /healthz needs `Authorization: Bearer <token>`.
+
+    `max_body` and `room` are in bytes. Raises ConfigError if the token is shorter than 16 characters.
+    """
     if len(token) < 16:
-        raise ConfigError("the receiver's token is shorter than 16 characters; write a longer one, for example `openssl rand -hex 32`")
+        raise ConfigError("the receiver's token is shorter than 16 characters; use a longer one, for example from `openssl rand -hex 32`")
     app = FastAPI(title="Ratchet receiver", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/healthz")
@@ -90,10 +96,10 @@ def _authorise(request: Request, token: str) -> None:
 
 
 async def _read(request: Request, most: int) -> bytes:
-    """The body, decompressed, never more than `most` bytes in memory."""
+    """Return the decompressed body. Raises Refused 413 as soon as it is larger than `most` bytes."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, PROTO):
-        raise Refused(415, f"content type {kind[:80]!r} is not read; send {PROTO} or {JSON}")
+        raise Refused(415, f"content type {kind[:80]!r} is not supported; send {PROTO} or {JSON}")
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > most:
         raise Refused(413, f"the request is larger than {most} bytes; export smaller batches")
@@ -104,7 +110,7 @@ async def _read(request: Request, most: int) -> bytes:
             raise Refused(413, f"the request is larger than {most} bytes; export smaller batches")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", ""):
-        raise Refused(415, f"content encoding {encoding[:80]!r} is not read; send gzip or none")
+        raise Refused(415, f"content encoding {encoding[:80]!r} is not supported; send gzip or none")
     return _inflate(bytes(body), most) if encoding == "gzip" else bytes(body)
 
 
@@ -113,36 +119,36 @@ def _inflate(body: bytes, most: int) -> bytes:
     try:
         data = inflater.decompress(body, most + 1)
     except zlib.error as error:
-        raise Refused(400, f"the gzip body is damaged: {error}") from error
+        raise Refused(400, f"the gzip body is corrupt: {error}") from error
     if len(data) > most:
         raise Refused(413, f"the request is larger than {most} bytes after decompression; export smaller batches")
     if not inflater.eof:
-        raise Refused(400, "the gzip body is cut")
+        raise Refused(400, "the gzip body is truncated")
     return data
 
 
 def _store(spool: Spool, kind: str, mark: bytes, field: str, body: bytes, room: int) -> None:
-    """Checks that the body is a request at all, and spools it. Refused 400, or 503 where the disk is full."""
+    """Check that the body is a readable request, and spool it. Raises Refused: 400 if it is not, 503 if the disk is full or fails."""
     try:
         if kind == PROTO:
             REQUESTS[mark][1].FromString(body)
         else:
             request = parse(body)
             if not isinstance(request, dict) or (request and not isinstance(request.get(field), list)):
-                raise Rejected("wrong_type", f"a JSON object with the list {field} is needed")
+                raise Rejected("wrong_type", f"the body must be a JSON object with the list {field}")
     except (DecodeError, Rejected) as error:
-        raise Refused(400, f"the body is no {kind} request: {error}") from error
+        raise Refused(400, f"the body is not a valid {kind} request: {error}") from error
     if not has_room(spool.folder, room):
         raise Refused(503, "the receiver's disk is full; send again later")
     try:
         spool.put_proto(mark, body) if kind == PROTO else spool.put_json(body)
     except Retryable as error:
-        log.error("cannot spool: %s", error)
+        log.error("cannot write to the spool: %s", error)
         raise Refused(503, "the receiver cannot write to its disk; send again later") from error
 
 
 def _error(kind: str, status: int, message: str) -> Response:
-    """A google.rpc.Status in the request's own encoding."""
+    """Return an error response with a google.rpc.Status in the encoding of the request."""
     code = _CODES[status]
     headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
     body = _status_proto(code, message.encode()) if kind == PROTO else canonical({"code": code, "message": message})
@@ -150,25 +156,28 @@ def _error(kind: str, status: int, message: str) -> Response:
 
 
 def _status_proto(code: int, message: bytes) -> bytes:
-    """google.rpc.Status on the wire: field 1 the code (varint, below 128), field 2 the message (length-delimited, varint length)."""
+    """Encode a google.rpc.Status: field 1 is the code (a varint below 128), field 2 the message (length-delimited).
+
+    The message is cut to 16,000 bytes, so that its length fits in a varint of two bytes.
+    """
     message = message[:16_000]
     length = struct.pack("B", len(message)) if len(message) < 128 else bytes([len(message) & 0x7F | 0x80, len(message) >> 7])
     return bytes([0x08, code, 0x12]) + length + message
 
 
 def read_token(file: Path | None) -> str:
-    """From a file, or from RATCHET_RECEIVER_TOKEN. ConfigError where there is none."""
+    """Return the token from `file`, or from RATCHET_RECEIVER_TOKEN if `file` is None. Raises ConfigError if there is no token."""
     try:
         token = file.read_text(encoding="utf-8").strip() if file else os.environ.get("RATCHET_RECEIVER_TOKEN", "")
     except OSError as error:
-        raise ConfigError(f"the token file {file} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"the token file {file} cannot be read: {error.strerror}; check --token-file") from error
     if not token:
-        raise ConfigError("the receiver needs a token: name a file with --token-file, or set RATCHET_RECEIVER_TOKEN")
+        raise ConfigError("the receiver has no token; give a file with --token-file, or set RATCHET_RECEIVER_TOKEN")
     return token
 
 
 class _Announcing(uvicorn.Server):
-    """Writes receiver.json, {pid, port}, once the socket listens."""
+    """A uvicorn server that writes receiver.json, {pid, port}, once the socket listens."""
 
     def __init__(self, config: uvicorn.Config, where: Path, port: int) -> None:
         super().__init__(config)
@@ -181,15 +190,15 @@ class _Announcing(uvicorn.Server):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT."""
+    """Run the receiver until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m materializer.receiver", description="OTLP/HTTP receiver that spools to disk.")
-    parser.add_argument("--spool", type=Path, required=True, help="folder for received requests; receiver.json is written beside it")
+    parser.add_argument("--spool", type=Path, required=True, help="folder for received requests; its parent folder gets receiver.json")
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
-    parser.add_argument("--host", default="127.0.0.1", help="another address than loopback exposes the receiver: put TLS in front")
-    parser.add_argument("--token-file", type=Path, default=None, help="else RATCHET_RECEIVER_TOKEN")
-    parser.add_argument("--max-body", type=int, default=MAX_BODY, help="bytes of one request")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; outside loopback, put TLS in front of the receiver")
+    parser.add_argument("--token-file", type=Path, default=None, help="file with the token (default: the value of RATCHET_RECEIVER_TOKEN)")
+    parser.add_argument("--max-body", type=int, default=MAX_BODY, help="maximum size of a request in bytes")
     given = parser.parse_args(arguments)
-    os.umask(0o077)  # what is spooled are users' conversations
+    os.umask(0o077)  # the spool contains users' conversations
     try:
         app = create_app(Spool(given.spool), read_token(given.token_file), given.max_body)
     except ConfigError as error:

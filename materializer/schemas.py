@@ -1,5 +1,4 @@
-"""Builds Arrow, polars and Iceberg schemas from the columns that contracts/records.py declares, and writes Parquet whose bytes
-depend on its rows alone."""
+"""Builds Arrow, polars and Iceberg schemas from the columns in contracts/records.py, and writes deterministic Parquet."""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ _ICEBERG: Mapping[str, IcebergType] = {
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The Arrow schema of a table."""
+    """Return the Arrow schema of a table."""
     return pa.schema([pa.field(column.name, _ARROW[column.type], nullable=not column.required) for column in columns])
 
 
 def iceberg_schema(columns: Sequence[Column]) -> Schema:
-    """The Iceberg schema; field ids are positions, counted from 1."""
+    """Return the Iceberg schema of a table. Field ids are column positions, counted from 1."""
     fields = [
         NestedField(field_id=index, name=column.name, field_type=_ICEBERG[column.type], required=column.required, doc=column.doc or None)
         for index, column in enumerate(columns, 1)
@@ -46,7 +45,7 @@ def iceberg_schema(columns: Sequence[Column]) -> Schema:
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pa.Table:
-    """Rows as a table, column by column. Times are microseconds since the epoch."""
+    """Convert rows to an Arrow table. Times are microseconds since the epoch."""
     arrays = []
     for column in columns:
         values = [row[column.name] for row in rows]
@@ -56,7 +55,10 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) ->
 
 
 def parquet(frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> bytes:
-    """Parquet of `frame`'s `columns`, rows sorted by `order` (which must be a key), without anything that varies from run to run."""
+    """Return the `columns` of `frame` as Parquet, with rows sorted by `order`, which must be a unique key.
+
+    Equal rows give equal bytes: the file contains no metadata that differs between runs.
+    """
     table = frame.sort(order, nulls_last=True).select([column.name for column in columns]).to_arrow().cast(arrow_schema(columns))
     buffer = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(None), buffer, compression="zstd")
@@ -64,17 +66,17 @@ def parquet(frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]
 
 
 def read_parquet(data: bytes) -> pl.DataFrame:
-    """The frame of an artifact."""
+    """Return the frame stored in a Parquet artifact."""
     return pl.read_parquet(io.BytesIO(data))
 
 
 def empty(columns: Sequence[Column]) -> pl.DataFrame:
-    """No rows, typed."""
+    """Return a frame without rows and with the types of `columns`."""
     return frame_of([], columns)
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.DataFrame:
-    """Rows as a polars frame with the columns' types."""
+    """Convert rows to a polars frame with the types of `columns`."""
     found = pl.from_arrow(arrow_table(rows, columns))
     assert isinstance(found, pl.DataFrame)
     return found

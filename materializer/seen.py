@@ -1,7 +1,7 @@
-"""An index of what the lake already holds, so that a batch is checked without reading the lake: key -> (batch, content).
+"""Deduplication index of the lake: key -> (batch, content hash). A batch is checked against it without reading the lake.
 
-It is a copy, never the truth: it remembers up to which Iceberg snapshot it has read and catches up with the rows appended
-since, so a crash between a commit and the index costs nothing, and a lost index is built again from the lake.
+The index is a derived copy. It stores the last Iceberg snapshot that it has read, and it adds the rows appended since then. A crash
+between a commit and the index update therefore loses nothing. A lost index is rebuilt from the lake.
 """
 
 from __future__ import annotations
@@ -27,30 +27,33 @@ _CHUNK = 500
 
 
 class Known(NamedTuple):
-    """What the lake holds under a key."""
+    """The stored row of a key: the batch that wrote it and the hash of its content."""
 
     batch: str
     content: bytes
 
 
 def hashed(*parts: object) -> bytes:
-    """128 bits over the parts; None and the empty text differ."""
+    """Return a 128-bit hash of the parts. None and the empty string give different hashes."""
     plain = "\x1f".join("\x00" if part is None else str(part) for part in parts)
     return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def trace_key(source: str, identity: str) -> Key:
-    """Identity of a trace."""
+    """Return the key that identifies a trace."""
     return hashed("t", source, identity)
 
 
 def response_key(source: str, response: str) -> Key:
-    """How feedback that knows no trace id finds its trace."""
+    """Return the key by which feedback without a trace id finds its trace."""
     return hashed("r", source, response)
 
 
 def key_of(table: TableName, row: dict[str, Any]) -> Key:
-    """Identity of a row; feedback: (trace, source, rater, kind, time). `time` in microseconds since the epoch."""
+    """Return the key that identifies a row of `table`.
+
+    Feedback is identified by (trace, source, rater, kind, time), with `time` in microseconds since the epoch.
+    """
     if table == "traces":
         return trace_key(row["source"], row["id"])
     if table == "feedback":
@@ -60,7 +63,7 @@ def key_of(table: TableName, row: dict[str, Any]) -> Key:
 
 
 def content_of(table: TableName, row: dict[str, Any]) -> bytes:
-    """What makes two deliveries under one key the same record."""
+    """Return the content hash of a row. Two rows with equal keys are the same record if their content hashes are equal."""
     if table == "traces":
         return hashed(row["messages"], row["answer"], row["model"], row["status"])
     if table == "feedback":
@@ -69,7 +72,7 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
 
 
 class Seen:
-    """The index beside a lake. For use by the lake's one writer."""
+    """The deduplication index in the folder of a lake. Only the process that holds the lake's write lock may use it."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -85,7 +88,7 @@ class Seen:
         return connection
 
     def catch_up(self, table: TableName) -> None:
-        """Reads what was appended to `table` since the last time."""
+        """Add the rows that were appended to `table` since the previous call."""
         current = self.lake.snapshot(table)
         with closing(self._open()) as connection, connection:
             row = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
@@ -111,12 +114,15 @@ class Seen:
         return frame.to_dicts()
 
     def lookup(self, table: TableName, keys: Sequence[Key]) -> dict[Key, Known]:
-        """Those of `keys` that the lake holds."""
+        """Return the stored row of each of `keys` that exists in `table`."""
         rows = self._select(f"SELECT key, batch, content FROM {table} WHERE key IN", keys)  # noqa: S608
         return {key: Known(batch.decode(), content) for key, batch, content in rows}
 
     def subjects(self, keys: Sequence[Key]) -> dict[Key, bool]:
-        """Those of `keys` (trace_key or response_key) that name a trace of the lake -> whether its content was kept."""
+        """Map each of `keys` that belongs to a stored trace to whether the content of that trace is stored.
+
+        A key is the result of `trace_key` or `response_key`. Keys of unknown traces are left out.
+        """
         return {key: bool(kept) for key, kept in self._select("SELECT key, consent FROM responses WHERE key IN", keys)}
 
     def _select(self, query: str, keys: Sequence[Key]) -> Iterable[tuple[Any, ...]]:

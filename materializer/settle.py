@@ -1,7 +1,6 @@
-"""What several samples of one answer to one prompt say together, and which answers nobody can call right or wrong.
+"""Resolves conflicts between samples of the same answer to the same prompt.
 
-Votes on equal answers are one body of evidence; corrections that contradict each other are none. Knows nothing of pairs,
-demonstrations or training.
+Votes on equal answers are pooled. Corrections that contradict each other, and answers with contradictory rewards, are removed.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ _ANSWER = ["prompt_id", "answer"]
 
 
 def uncontested(feedback: pl.DataFrame, traces: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """(feedback without the corrections that somebody contradicted, how many those were).
+    """Return (feedback without contradicted corrections, number of corrections removed).
 
-    A correction to a text that was itself given as an answer and corrected to something else is one person's word against
-    another's. `traces` has source, id, prompt_id, answer; `feedback` is as label.attach gives it. White space does not count.
+    A correction is contradicted if the same text was given as an answer to the same prompt and corrected to a different text. Then
+    two users contradict each other, and neither is trusted. `traces` has the columns source, id, prompt_id and answer; `feedback` is the
+    result of label.attach. Differences in white space are ignored.
     """
     corrections = feedback.filter((pl.col("kind") == FeedbackKind.CORRECTION.value) & pl.col("text").is_not_null())
     said = corrections.select("source", "id", _plain("text").alias("told")).join(
@@ -41,10 +41,11 @@ def _plain(column: str) -> pl.Expr:
 
 
 def pooled(samples: pl.DataFrame) -> pl.DataFrame:
-    """records.SAMPLES in which answers that only people judged are one row per prompt and text, with all their votes.
+    """Pool logged answers whose reward comes from user ratings: one row per prompt and text, with all their votes.
 
-    One of four who liked an answer does not make it right, and one of four who did not does not make it wrong. The row
-    is charged to the first of its persons by name, so that nobody escapes the caps by company.
+    `samples` and the result are records.SAMPLES; all other rows are unchanged. One positive rating among four does not make an
+    answer right, and one negative rating does not make it wrong. The pooled row is charged to the user with the smallest pseudonym,
+    so the caps per person still apply to it.
     """
     rated = (pl.col("tier") == Tier.FEEDBACK.value) & (pl.col("origin") == "traffic") & pl.col("reward").is_not_null()
     several = samples.filter(rated).filter(pl.len().over(_ANSWER) > 1)
@@ -79,10 +80,10 @@ def _mean(weighed: Sequence[tuple[float | None, int]]) -> float | None:
 
 
 def settled(samples: pl.DataFrame, settings: SnapshotSettings) -> tuple[pl.DataFrame, int]:
-    """(samples without those that stand on both sides, how many answers those were).
+    """Return (samples without contradictions, number of answers with contradictions).
 
-    Where an answer would be chosen here and rejected there, the strongest tier that takes a side decides; where that
-    tier takes both, the answer is out altogether.
+    An answer has a contradiction if one sample of it counts as chosen and another one as rejected. The strongest tier with a sample
+    on either side decides, and samples on the other side are removed. If that tier has samples on both sides, all of them are removed.
     """
     side = pl.when(pl.col("reward") >= settings.chosen_min).then(1).when(pl.col("reward") < settings.rejected_max).then(0)
     order = {tier.value: place for place, tier in enumerate(Tier)}

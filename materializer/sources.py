@@ -1,4 +1,4 @@
-"""Where raw batches come from: files in a folder, and the receiver's spool. Decodes nothing, remembers nothing."""
+"""Sources of raw batches: the files of a folder, and the receiver's spool. Sources neither decode batches nor store state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl"}
 
 
 class FileSource:
-    """Files below a folder (or one file), each a batch, in order of their names. The files stay where they are."""
+    """Delivers each file below a folder (or one single file) as a batch, in the order of file names. The files are not changed."""
 
     def __init__(self, name: str, kind: str, path: Path) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class FileSource:
         self.path = path
 
     def batches(self) -> Iterator[RawBatch]:
-        """ConfigError where the path does not exist."""
+        """Yield one batch per file. Raises ConfigError if the path does not exist."""
         if not self.path.exists():
             raise ConfigError(f"source {self.name!r}: {self.path} does not exist; correct its path in the loop file")
         for path in self._files():
@@ -38,10 +38,11 @@ class FileSource:
         if self.path.is_file():
             return [self.path]
         files = [file for file in self.path.rglob("*") if file.name.endswith(_ENDINGS) and not file.name.startswith(".") and file.is_file()]
-        return sorted(files, key=lambda file: (file.name, str(file)))  # names of daily files begin with the day, whatever the folder
+        # Names of daily files begin with the date, so this is the order of time across all folders.
+        return sorted(files, key=lambda file: (file.name, str(file)))
 
     def done(self, batch: RawBatch) -> None:
-        """Nothing: a folder is its owner's."""
+        """Do nothing, because the files belong to the owner of the folder."""
 
 
 def _open(path: Path) -> BinaryIO:
@@ -51,17 +52,20 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _one_line(path: Path) -> BinaryIO:
-    """A `.json` file may be one value written over many lines: no JSON string holds a bare line end, so they can go."""
+    """Open a `.json` file, with one value over several lines joined to one line.
+
+    This is safe because JSON strings cannot contain unescaped line breaks.
+    """
     data = path.read_bytes()
     try:
         parse(data)
     except Rejected:
-        return io.BytesIO(data)  # lines of JSON after all, or broken: the decoder tells
+        return io.BytesIO(data)  # JSON Lines or malformed: the decoder reports errors per line
     return io.BytesIO(data.replace(b"\n", b" ").replace(b"\r", b" "))
 
 
 class SpoolSource:
-    """The receiver's spool: requests as they came, one file each, in order of arrival.
+    """Delivers the requests in the receiver's spool, one file each, in order of arrival.
 
     Small requests are joined to batches, because a commit to the lake costs the same for one record as for thousands.
     """
@@ -74,6 +78,7 @@ class SpoolSource:
         self._handed_out: dict[Digest, list[Path]] = {}
 
     def batches(self) -> Iterator[RawBatch]:
+        """Yield batches of one format each. A batch ends when it has `max_bytes` bytes or `max_files` files."""
         files = sorted(file for file in self.folder.glob("*.*") if file.suffix in SPOOLED)
         for suffix, run in groupby(files, key=lambda file: file.suffix):
             for group in self._grouped(list(run)):
@@ -96,10 +101,13 @@ class SpoolSource:
             yield group
 
     def done(self, batch: RawBatch) -> None:
-        """Drops the batch's files: the ledger has it. A crash before leaves them, and their records are duplicates next time."""
+        """Delete the files of a batch that the ledger has recorded.
+
+        After a crash before this call, the files are delivered again and their records count as duplicates.
+        """
         for file in self._handed_out.pop(batch.digest, ()):
             file.unlink(missing_ok=True)
 
 
 SPOOLED = {".json": "otlp-json", ".pb": "otlp-proto"}
-"""Ending of a spool file -> its format. A JSON file is one line; a protobuf file is one frame (materializer/decode.py)."""
+"""Suffix of a spool file -> its format. A JSON file is one line; a protobuf file is one frame (materializer/decode.py)."""

@@ -1,7 +1,7 @@
-"""Writes received requests to the spool so that an acknowledged one survives a crash. Knows nothing of HTTP.
+"""Writes received requests to the spool, so that an acknowledged request survives a crash.
 
-One file per request: a line of JSON (`.json`), or one frame of protobuf (`.pb`, see materializer/decode.py). Names sort by
-time of arrival.
+Each request is one file: one line of JSON (`.json`), or one protobuf frame (`.pb`, see materializer/decode.py). File names sort by
+arrival time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contracts.files import write_atomic
 
 
 class Spool:
-    """The folder that the receiver writes and `SpoolSource` reads."""
+    """The spool folder, which the receiver writes and `SpoolSource` reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,15 +26,18 @@ class Spool:
         self._lock = threading.Lock()
 
     def put_json(self, body: bytes) -> Path:
-        """Stores a JSON request, in one line: line ends in JSON lie between values only, never within."""
+        """Store a JSON request as one line and return its path. Raises Retryable if the disk cannot be written.
+
+        Line breaks are replaced by spaces. This is safe because JSON strings cannot contain unescaped line breaks.
+        """
         return self._put(body.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n", ".json")
 
     def put_proto(self, mark: bytes, body: bytes) -> Path:
-        """Stores a protobuf request as a frame. `mark` is T or L."""
+        """Store a protobuf request as a frame and return its path. `mark` is b"T" (traces) or b"L" (logs). Raises like `put_json`."""
         return self._put(mark + struct.pack(">I", len(body)) + body, ".pb")
 
     def _put(self, data: bytes, ending: str) -> Path:
-        """Returns when the file and its name are on disk. Retryable where the disk refuses."""
+        """Return after the file and its folder entry are on disk. Raises Retryable if the disk cannot be written."""
         with self._lock:
             number = next(self._numbers)
         path = self.folder / f"{time.time_ns():020d}-{os.getpid()}-{number:08d}{ending}"
@@ -43,7 +46,7 @@ class Spool:
 
 
 def has_room(folder: Path, least: int) -> bool:
-    """Whether the disk below `folder` has at least `least` bytes left."""
+    """Return whether the disk of `folder` has at least `least` bytes free; False if this cannot be determined."""
     try:
         stat = os.statvfs(folder)
     except OSError:

@@ -1,6 +1,6 @@
-"""Care of an Iceberg table that small commits wear down: which days have too many files, and which snapshots nobody needs.
+"""Compaction of an Iceberg table after many small commits: finds days with too many files, and expires old snapshots.
 
-pyiceberg neither compacts by itself nor deletes files of expired snapshots; the replaced files stay on disk.
+pyiceberg does not compact by itself and does not delete the files of expired snapshots. The replaced files stay on disk.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
 _FILES_PER_DAY = 32
+"""Number of data files of one day above which the day is compacted."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def crowded_days(table: Table) -> list[BooleanExpression]:
-    """Filters on `time`, one per day that lies in more files than is good for its readers."""
+    """Return filters on `time`, one for each day with more than 32 data files."""
     files: dict[int, int] = {}
     for task in table.scan().plan_files():
         day = int(task.file.partition[0])
@@ -30,7 +31,7 @@ def _day(number: int) -> BooleanExpression:
 
 
 def forget_snapshots(table: Table, keep: int) -> None:
-    """Expires all but the newest `keep` snapshots; heads of branches and tagged ones always stay."""
+    """Expire all but the newest `keep` snapshots. Branch heads and tagged snapshots are always kept."""
     held = {ref.snapshot_id for ref in table.refs().values() if ref.snapshot_ref_type in (SnapshotRefType.TAG, SnapshotRefType.BRANCH)}
     ordered = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     old = [snapshot.snapshot_id for snapshot in ordered[:-keep] if snapshot.snapshot_id not in held]

@@ -168,7 +168,7 @@ def test_a_file_that_went_away_is_retryable(tmp_path: Path) -> None:
     path.write_bytes(b"{}")
     gone = next(FileSource("gateway", "otlp", path).batches())
     path.unlink()
-    with pytest.raises(Retryable, match="bring it back"):
+    with pytest.raises(Retryable, match="restore the file, then ingest again"):
         make_datasets(tmp_path).ingest(gone)
 
 
