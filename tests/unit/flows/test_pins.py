@@ -82,4 +82,4 @@ def test_a_running_job_is_wanted_though_a_later_version_of_ours_would_name_it_ot
     named = duties.job_of
     monkeypatch.setattr(duties, "job_of", lambda *given: named(*given).model_copy(update={"name": "rt-0000000000000000-a1"}))
     assert duties._wanted_job(town.house, town.view()) == town.view().incarnations[-1].job
-    assert not [words for words in reconcile(town.house) if words.startswith("cancelled the job")]
+    assert not [words for words in reconcile(town.house) if words.startswith("cancelled orphaned job")]
