@@ -53,7 +53,7 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """Folder of the service's log files."""
+        """Folder reserved for log files."""
         return self.root / "logs"
 
     def lake(self, line: str) -> Path:

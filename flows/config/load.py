@@ -81,7 +81,7 @@ def _nearest(word: str, known: list[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known here: {', '.join(known)}" if known else ""
+    return f"; valid keys: {', '.join(known)}" if known else ""
 
 
 def _misspelt(location: tuple[str | int, ...], data: Any) -> str:

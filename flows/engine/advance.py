@@ -143,7 +143,7 @@ def _do(effect: Do, cycle: CycleView, house: House, lease: Lease) -> None:
     """Write `intended`, run the effect, write `done`.
 
     A permanent failure or missing evidence ends the cycle. A retryable failure is recorded and retried without a limit.
-    Any other exception is retried at most UNFORESEEN_TRIES times.
+    After any other exception, the effect is tried at most UNFORESEEN_TRIES times in all.
     """
     if effect.key not in cycle.intended:
         minted = {} if effect.adjustment is None else {"adjustment": effect.adjustment.model_dump(mode="json")}

@@ -22,8 +22,7 @@ SLACK = 50.0
 """A run is rejected if its estimate exceeds its timeout or its cap by more than this factor.
 
 The factor is large because estimates count every row at its full length, while answers are often a tenth of that. Machines may also be
-several times faster than assumed. Below this factor, `ratchet plan` only warns that the estimate exceeds the
-timeout.
+several times faster than assumed. Below this factor, `ratchet plan` only warns that the estimate exceeds the timeout.
 """
 
 Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
@@ -118,7 +117,7 @@ def _fits(method: Method, cost: Cost, settings: TrainingSettings) -> RuleResult:
     return RuleResult(
         rule=f"{method.value} fits its time and budget",
         holds=not raised,
-        evidence=f"{said}; rejected above {SLACK:g} times the limit",
+        evidence=f"{said}; rejected only above {SLACK:g} times the limit",
         effect=f"{method.value} can finish" if not raised else f"{method.value} would be stopped long before its last step",
         change=remedy if raised else f"training.timeout below {cost.seconds / SLACK:.3g} s",
     )

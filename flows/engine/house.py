@@ -153,7 +153,7 @@ def leased(house: House, name: str | None = None, wait: float = 0.0) -> Iterator
 def take(house: House, name: str, wait: float = 0.0) -> Lease:
     """Acquire a lease, and retry for `wait` seconds. The lease of a dead process of this machine is taken over at once.
 
-    Raises Retryable if another holder still has it then.
+    Raises Retryable if another holder still has the lease after that time.
     """
     until, told = house.clock.now() + timedelta(seconds=wait), False
     while True:

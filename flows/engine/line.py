@@ -98,7 +98,7 @@ def approvals(ledger: Ledger, line: str) -> list[ApprovalView]:
 def answer(ledger: Ledger, request: ApprovalView, given: Answer, now: datetime) -> tuple[Answer | None, bool]:
     """Record an answer to an approval request. The first answer wins.
 
-    Return the valid answer, or None if the request expired without one, and whether the given answer was recorded.
+    Return a pair: the answer that counts (None if the request expired without one), and whether the given answer was recorded.
     """
     if request.awaiting and now < request.expires:
         row = Row(kind="answered", key=request.kind, data=given.model_dump(mode="json"))

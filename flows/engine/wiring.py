@@ -45,7 +45,7 @@ class SystemClock:
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
-    """Ignore all progress reports. No-op progress callback."""
+    """Ignore a progress report. This is the default progress callback."""
 
 
 def open_ledger(home: Home) -> Ledger:

@@ -19,7 +19,7 @@ from flows.engine.rollout import tick
 def pull_spool(house: House) -> None:
     """Ingest the receiver's spool into the lake, because a rollout needs it as evidence.
 
-    If the ingest fails for now, for example because another process ingests, the error is only shown as progress.
+    A Retryable error, for example because another process ingests now, is only shown as progress.
     """
     kinds = {source.name: source.kind for source in house.loop.sources}
     spools = [source for source in house.sources if kinds[source.name] == "receiver"]
