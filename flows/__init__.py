@@ -1,2 +1,4 @@
-"""The service: the only room that knows all the others. Layers, bottom to top: core and ledger, config, engine,
-prefect and report, cli."""
+"""The service: the only package that imports all other packages.
+
+Layers, from bottom to top: core and ledger, config, engine, prefect and report, cli.
+"""

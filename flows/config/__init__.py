@@ -1,1 +1,1 @@
-"""Loop files: TOML in, a checked `Loop` out. Every complaint names the file, the key and the nearest known key."""
+"""Reads loop files: TOML in, a validated `Loop` out. Every error names the file, the key and the nearest known key."""

@@ -1,4 +1,4 @@
-"""Where an installation keeps its state: one folder, RATCHET_HOME (default ./.ratchet). Names its rooms, nothing else."""
+"""The folder layout of an installation. All state is in one folder, RATCHET_HOME (default ./.ratchet)."""
 
 from __future__ import annotations
 
@@ -12,63 +12,75 @@ from contracts.errors import Retryable
 
 @dataclass(frozen=True)
 class Home:
-    """The folders of an installation; `for_line` ones are per model line."""
+    """The folders and files of an installation. Methods with a `line` argument return paths of one model line."""
 
     root: Path
 
     @classmethod
     def from_environment(cls) -> Home:
+        """Return the home folder named by RATCHET_HOME, by default ./.ratchet."""
         return cls(Path(os.environ.get("RATCHET_HOME", ".ratchet")).absolute())
 
     @property
     def ledger_url(self) -> str:
-        """RATCHET_LEDGER_URL, or SQLite in the folder. A password in it is never logged."""
+        """RATCHET_LEDGER_URL, or a SQLite file in the home folder. A password in the URL is never logged."""
         return os.environ.get("RATCHET_LEDGER_URL") or f"sqlite:///{self.root / 'ledger.db'}"
 
     @property
     def artifacts(self) -> Path:
+        """Folder of the content-addressed artifact store."""
         return self.root / "artifacts"
 
     @property
     def mlflow_url(self) -> str:
+        """MLFLOW_TRACKING_URI, or a SQLite file in the home folder."""
         return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow' / 'mlflow.db'}"
 
     @property
     def prefect(self) -> Path:
+        """Folder of Prefect's state and processes."""
         return self.root / "prefect"
 
     @property
     def scratch(self) -> Path:
-        """May be deleted while nothing runs."""
+        """Folder for temporary files. It may be deleted while no Ratchet process runs."""
         return self.root / "scratch"
 
     @property
     def reports(self) -> Path:
+        """Folder of the rendered HTML reports."""
         return self.root / "reports"
 
     @property
     def logs(self) -> Path:
+        """Folder reserved for log files."""
         return self.root / "logs"
 
     def lake(self, line: str) -> Path:
+        """Folder of the line's Iceberg lake."""
         return self.root / "lines" / line / "lake"
 
     def spool(self, line: str) -> Path:
+        """Folder where the receiver stores batches before ingest."""
         return self.root / "lines" / line / "spool"
 
     def receiver(self, line: str) -> Path:
-        """Where the receiver says on which port it listens."""
+        """File in which the receiver announces its port."""
         return self.root / "lines" / line / "receiver.json"
 
     def jobs(self, line: str) -> Path:
+        """Folder of the line's training jobs and their run folders."""
         return self.root / "lines" / line / "jobs"
 
     def serving(self, line: str) -> Path:
-        """Records of running servers and of the router."""
+        """Folder with the records of the running model servers and of the router."""
         return self.root / "lines" / line / "serving"
 
     def token(self, line: str) -> Path:
-        """The file with the receiver's bearer token, made at first use and readable by its owner only."""
+        """Return the file with the receiver's bearer token. It is created at first use and readable only by its owner.
+
+        Raises Retryable if the file cannot be written.
+        """
         path = self.root / "lines" / line / "receiver.token"
         if not path.exists():
             try:
@@ -79,5 +91,5 @@ class Home:
             except FileExistsError:
                 pass
             except OSError as error:
-                raise Retryable(f"cannot write {path}: {error.strerror}; set RATCHET_HOME to a folder that is writable") from error
+                raise Retryable(f"cannot write {path}: {error.strerror}; set RATCHET_HOME to a writable folder") from error
         return path

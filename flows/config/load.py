@@ -1,4 +1,4 @@
-"""Reads a loop file. Knows TOML and words; what a setting means is contracts/loop.py's business, and trainers/recipes.py's for recipes."""
+"""Reads and validates a loop file. contracts/loop.py defines the settings, and trainers/recipes.py defines the recipes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from trainers.recipes import KINDS, complete
 
 
 def load_loop(path: Path) -> Loop:
-    """The loop file at `path`. ConfigError lists everything that is wrong with it, a line each."""
+    """Read the loop file at `path`. Raises ConfigError with one line per error if it is missing or invalid."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no loop file {path}; `ratchet init {path}` writes one to start from") from None
+        raise ConfigError(f"there is no loop file {path}; create one with `ratchet init {path}`") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder; name a loop file (*.toml)") from None
+        raise ConfigError(f"{path} is a folder; pass a loop file (*.toml)") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); a loop file is TOML") from error
     except tomllib.TOMLDecodeError as error:
@@ -33,7 +33,7 @@ def load_loop(path: Path) -> Loop:
 
 
 def parse_loop(data: dict[str, Any], where: str) -> Loop:
-    """`data` as a Loop; `where` names its origin in messages."""
+    """Validate `data` as a Loop. `where` names the origin in messages. Raises ConfigError with one line per error."""
     try:
         loop = Loop.model_validate(data)
     except ValidationError as error:
@@ -45,7 +45,7 @@ def parse_loop(data: dict[str, Any], where: str) -> Loop:
 
 
 def _wrong_recipes(loop: Loop) -> Iterator[str]:
-    """All recipes, those of methods that may not be taken too: a slip in one must not wait for the day on which it is allowed."""
+    """Check all recipes, including those of methods that are not allowed now, so that errors do not surface later."""
     for method, kind in KINDS.items():
         try:
             recipe = complete(kind, loop.training.recipe(method))
@@ -81,11 +81,11 @@ def _nearest(word: str, known: list[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known here: {', '.join(known)}" if known else ""
+    return f"; valid keys: {', '.join(known)}" if known else ""
 
 
 def _misspelt(location: tuple[str | int, ...], data: Any) -> str:
-    """A missing key beside an unknown one that looks like it is a misspelling."""
+    """Suggest a similar key for a missing one, because it may be a misspelling."""
     for part in location[:-1]:
         data = data[part]
     close = difflib.get_close_matches(str(location[-1]), [str(key) for key in data], n=1) if isinstance(data, dict) else []
@@ -93,7 +93,7 @@ def _misspelt(location: tuple[str | int, ...], data: Any) -> str:
 
 
 def _known(location: tuple[str | int, ...]) -> list[str]:
-    """The keys that are known where `location` points to."""
+    """List the valid keys of the section that `location` points to."""
     model: Any = Loop
     for part in location:
         if isinstance(part, str) and isinstance(model, type) and issubclass(model, BaseModel):
@@ -103,7 +103,7 @@ def _known(location: tuple[str | int, ...]) -> list[str]:
 
 
 def _model_in(annotation: Any) -> Any:
-    """The settings class within `X`, `X | None`, `tuple[X, ...]`."""
+    """Find the settings class in an annotation such as `X`, `X | None` or `tuple[X, ...]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for arg in typing.get_args(annotation) if (found := _model_in(arg)) is not None), None)

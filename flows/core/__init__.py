@@ -1,1 +1,1 @@
-"""Pure decisions over folded ledger rows: contracts in, decisions out. No clock, no I/O, no randomness of its own."""
+"""Pure decisions over folded ledger rows: contracts in, decisions out. Uses no clock, no I/O and no randomness."""

@@ -1,6 +1,6 @@
-"""The loop itself: what a cycle does next, as a pure function of its rows, of what is seen outside, and of the time.
+"""The cycle's state machine: the next decision as a pure function of the cycle's rows, outside observations and the time.
 
-Read `decide` top to bottom: one line per step of the diagram. It refuses to know how anything is done.
+`decide` has one line per step of the cycle, in order. It does not perform any step; flows/engine does.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from flows.core.views import AUTO, CycleView, Incarnation, train_key
 
 @dataclass(frozen=True)
 class Do:
-    """Perform an effect: an `intended` row, the effect, a `done` row."""
+    """Perform an effect: write an `intended` row, run the effect, write a `done` row."""
 
     step: Step
     key: str
     adjustment: Adjustment | None = None
-    """What an attempt of training is minted with; in its `intended` row."""
+    """The adjustment that a new training attempt runs with. It is stored in the attempt's `intended` row."""
 
     @staticmethod
     def of(step: Step) -> Do:
+        """Return the decision for a step whose effect key is its name."""
         return Do(step, str(step))
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Open a request for approval."""
+    """Open an approval request that expires at `expires`."""
 
     kind: ApprovalKind
     expires: datetime
@@ -40,7 +41,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Settle:
-    """Copy the answer of a request into the cycle."""
+    """Copy the answer to an approval request into the cycle's stream."""
 
     kind: ApprovalKind
     answer: Answer
@@ -48,7 +49,7 @@ class Settle:
 
 @dataclass(frozen=True)
 class JobEnded:
-    """Record how an incarnation ended."""
+    """Record the end of an incarnation and its outcome."""
 
     attempt: int
     incarnation: int
@@ -56,27 +57,27 @@ class JobEnded:
     reason: str
     proposal: Proposal | None = None
     successor: int = 0
-    """The incarnation that the executor has started in its place, where it did so by itself."""
+    """The incarnation that the executor started by itself as a replacement; 0 if there is none."""
     usage: Usage | None = None
 
 
 @dataclass(frozen=True)
 class AcceptStep:
-    """Accept an intermediate checkpoint: the next incarnation resumes there."""
+    """Accept an intermediate checkpoint, from which the next incarnation resumes."""
 
     resume: ResumePoint
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until something outside changes."""
+    """Do nothing until an outside condition changes."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class End:
-    """The cycle is over."""
+    """End the cycle in `state`, with the reason."""
 
     state: State
     reason: str
@@ -87,24 +88,27 @@ Decision = Do | Ask | Settle | JobEnded | AcceptStep | Wait | End
 
 @dataclass(frozen=True)
 class Seen:
-    """What was observed outside the cycle's own stream, as far as its state needs it."""
+    """The observations from outside the cycle's stream that its current state needs."""
 
     answers: Mapping[ApprovalKind, Answer] = field(default_factory=dict)
     job: JobStatus | None = None
     saved: ResumePoint | None = None
-    """The newest checkpoint that the current incarnation reports."""
+    """The newest checkpoint that the current incarnation reports. If the job proposes a change, the newest one up to the last good step."""
     rollout: tuple[str, str] | None = None
-    """How the rollout ended, and why; None while it runs."""
+    """How the rollout ended (promoted | rolled_back) and the reason; None while it runs."""
     rollback_asked: str | None = None
-    """Who asked the line to go back while this cycle is open."""
+    """The actor who requested a rollback of the line while this cycle is open."""
     cancel_asked: str | None = None
-    """Who asked to end this cycle."""
+    """The actor who requested the end of this cycle."""
     champion: str = ""
-    """Tag of the version that the line's ledger names as its champion now; empty: not looked at."""
+    """Tag of the line's current champion according to the ledger; empty if it was not observed."""
 
 
 def decide(cycle: CycleView, seen: Seen, now: datetime) -> Decision:
-    """The next decision of an open cycle."""
+    """Return the next decision of an open cycle.
+
+    `seen` is the observation of everything outside the cycle's stream. Raises ValueError if the cycle has ended.
+    """
     stopped = _stopped_from_outside(cycle, seen)
     if stopped is not None and cycle.state is not State.ROLLING:
         return stopped
@@ -136,20 +140,20 @@ def decide(cycle: CycleView, seen: Seen, now: datetime) -> Decision:
 
 
 def _stopped_from_outside(cycle: CycleView, seen: Seen) -> End | None:
-    """People come before plans, and a cycle whose champion no longer serves compares with the wrong model."""
+    """Operator requests override the plan. A changed champion ends the cycle, because the cycle compares with the wrong model."""
     if seen.rollback_asked:
-        return End(State.CANCELLED, f"a rollback was asked for by {seen.rollback_asked}")
+        return End(State.CANCELLED, f"rollback requested by {seen.rollback_asked}")
     if seen.cancel_asked:
-        return End(State.CANCELLED, f"{seen.cancel_asked} cancelled it")
+        return End(State.CANCELLED, f"cancelled by {seen.cancel_asked}")
     if seen.champion and seen.champion != cycle.champion.tag:
-        return End(State.SUPERSEDED, f"{seen.champion} serves now, not {cycle.champion.tag}, which this cycle was opened against")
+        return End(State.SUPERSEDED, f"{seen.champion} serves now, but this cycle was opened against {cycle.champion.tag}")
     return None
 
 
 def _not_trained(cycle: CycleView) -> End | None:
     choice = cycle.choice
     if choice is None or choice.method is Method.NONE:
-        return End(State.NOT_TRAINED, choice.reason if choice else "the plan holds no choice")
+        return End(State.NOT_TRAINED, choice.reason if choice else "the plan contains no choice")
     return None
 
 
@@ -191,35 +195,38 @@ def _train(cycle: CycleView, seen: Seen) -> Decision:
         case _:
             return End(
                 State.FAILED,
-                f"training {now.outcome} in attempt {now.attempt}, incarnation {now.number}, and its budget is spent: {now.reason}",
+                f"training {now.outcome} in attempt {now.attempt}, incarnation {now.number}, and its budget is exhausted: {now.reason}",
             )
 
 
 def _starts(cycle: CycleView, attempt: int) -> int:
-    """Incarnations of an attempt so far. Their numbers rise, but a cluster may skip some."""
+    """Count the incarnations of an attempt so far. Their numbers rise, but a cluster may skip some."""
     return sum(incarnation.attempt == attempt for incarnation in cycle.incarnations)
 
 
 def _next_attempt(cycle: CycleView, failed: Incarnation) -> Do | End:
-    """The plan stays as it is; what its job asked to change goes into the attempt. Each rule of the watch may ask once in a plan."""
+    """Start the next attempt of the same plan, with the adjustment that the failed job proposed.
+
+    Each rule of the health watch may request one adjustment per plan. A second request by the same rule ends the cycle.
+    """
     key, proposal = train_key(failed.attempt + 1, 1), failed.proposal
     if proposal is None:
         return Do(Step.TRAIN, key)
     ran_with = cycle.adjustments.get(failed.attempt, Adjustment())
     if proposal.rule in ran_with.rules:
-        return End(State.FAILED, f"training failed again, although it was adjusted for {proposal.rule} before: {failed.reason}")
+        return End(State.FAILED, f"training failed again after an adjustment for {proposal.rule}: {failed.reason}")
     return Do(Step.TRAIN, key, ran_with.then(proposal, failed.reason))
 
 
 def _watch(cycle: CycleView, seen: Seen) -> Decision:
     now, job = cycle.incarnations[-1], seen.job
     if job is not None and job.incarnation > now.number:
-        why = "the cluster restarted its gang" + (f": {job.reason}" if job.reason else "")
+        why = "the cluster restarted the gang" + (f": {job.reason}" if job.reason else "")
         return JobEnded(now.attempt, now.number, Outcome.PREEMPTED, why, successor=job.incarnation, usage=job.usage)
     if seen.saved is not None and _newer(seen.saved, cycle, job.proposal if job else None):
         return AcceptStep(seen.saved)
     if job is None or job.state is JobState.ABSENT:
-        return JobEnded(now.attempt, now.number, Outcome.LOST, "the executor does not know the job any more")
+        return JobEnded(now.attempt, now.number, Outcome.LOST, "the executor no longer knows the job")
     if job.state is JobState.ENDED and job.incarnation == now.number:
         return JobEnded(now.attempt, now.number, job.outcome or Outcome.LOST, job.reason, job.proposal, usage=job.usage)
     if job.state is JobState.PENDING and job.reason:
@@ -228,7 +235,10 @@ def _watch(cycle: CycleView, seen: Seen) -> Decision:
 
 
 def _newer(saved: ResumePoint, cycle: CycleView, asked: Proposal | None) -> bool:
-    """Newer than what this attempt has had accepted; where it ended in trouble, than what it had from before the trouble."""
+    """Whether `saved` is newer than the checkpoints of its attempt that were accepted so far.
+
+    If the attempt failed with a proposal, only accepted checkpoints up to the last good step count.
+    """
     own = [point for point in cycle.accepted if point.attempt == saved.attempt]
     known = [point for point in own if asked is None or point.step <= asked.good]
     return all((saved.incarnation, saved.step) > (point.incarnation, point.step) for point in known)
@@ -241,7 +251,7 @@ def _stopped_at_gate(cycle: CycleView) -> End | None:
     reasons = "; ".join(f"{c.check}: {c.reason}" for c in verdict.checks if c.result is not Result.PASS) if verdict else "no verdict"
     if verdict is not None and verdict.result is Result.FAIL:
         return End(State.REJECTED, f"the gate failed: {reasons}")
-    return End(State.HELD, f"the gate is inconclusive: {reasons or 'no check said anything'}")
+    return End(State.HELD, f"the gate is inconclusive: {reasons or 'no check returned a result'}")
 
 
 def _rolled(cycle: CycleView, seen: Seen) -> Decision:
@@ -249,13 +259,13 @@ def _rolled(cycle: CycleView, seen: Seen) -> Decision:
         return Wait("the rollout")
     end, reason = seen.rollout
     if end != "promoted":
-        return End(State.ROLLED_BACK, f"the rollout went back {reason}")
+        return End(State.ROLLED_BACK, f"the rollout was rolled back ({reason})")
     stopped = _stopped_from_outside(cycle, seen)
     if stopped is not None:
-        return End(State.ROLLED_BACK, f"at the end of the rollout, {stopped.reason}")
+        return End(State.ROLLED_BACK, f"at the end of the rollout: {stopped.reason}")
     return End(State.PROMOTED, _shown(cycle, reason)) if Step.PROMOTE in cycle.done else Do.of(Step.PROMOTE)
 
 
 def _shown(cycle: CycleView, reason: str) -> str:
     quality = next((check.reason for check in cycle.verdict.checks if check.check == "quality"), "") if cycle.verdict else ""
-    return f"the gate showed it better ({quality}), and the rollout no harm ({reason})"
+    return f"the gate showed an improvement ({quality}), and the rollout showed no harm ({reason})"

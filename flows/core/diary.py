@@ -1,7 +1,7 @@
-"""What a training's diary says: the figures of the steps that led to the accepted model, and of those that led nowhere. Pure.
+"""Reads training figures from job event logs: all steps, and the steps that led to the accepted model. Pure.
 
-A step may have been taken twice, after an interruption or in another attempt; the accepted line holds the one that counted. It refuses
-to know where events are kept: they come in as lists, one per attempt.
+A step may have run twice, after an interruption or in another attempt. `accepted_line` keeps the run that the final model is based on.
+Events are passed in as lists, one per attempt.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contracts.training import JobEvent, StepFigures
 from flows.core.views import CycleView, train_key
 
 Diaries = Mapping[int, Sequence[JobEvent]]
-"""Attempt -> its events, over all incarnations, in order."""
+"""Maps an attempt number to its events, over all incarnations, in order."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One incarnation's steps."""
+    """The optimiser steps of one incarnation."""
 
     attempt: int
     incarnation: int
@@ -29,16 +29,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at a step."""
+    """An event to show at a step of a training curve."""
 
     step: int
     kind: str
     """checkpoint | interruption | warning | attempt"""
     words: str
+    """Text to show to the user."""
 
 
 def runs(diaries: Diaries) -> list[Run]:
-    """Every incarnation that took a step, in order."""
+    """List every incarnation that completed at least one step, in order."""
     found = []
     for attempt, events in sorted(diaries.items()):
         for incarnation in sorted({event.incarnation for event in events}):
@@ -48,14 +49,14 @@ def runs(diaries: Diaries) -> list[Run]:
 
 
 def marks(cycle: CycleView, diaries: Diaries) -> list[Mark]:
-    """Checkpoints, interruptions, warnings and new attempts, each at its step."""
+    """List checkpoints, interruptions, warnings and new attempts, each with its step."""
     found = []
     for attempt, events in sorted(diaries.items()):
         who = f"attempt {attempt}"
         if attempt > 1:
             begins = cycle.done.get(train_key(attempt, 1), {}).get("resume")
-            found.append(Mark(begins["step"] if begins else 0, "attempt", f"{who} begins"))
-        found += [Mark(e.step, "checkpoint", f"{who}: checkpoint of step {e.step}") for e in events if e.kind == "checkpoint"]
+            found.append(Mark(begins["step"] if begins else 0, "attempt", f"{who} starts"))
+        found += [Mark(e.step, "checkpoint", f"{who}: checkpoint at step {e.step}") for e in events if e.kind == "checkpoint"]
         found += [Mark(e.step, "warning", f"{who}: {e.data.get('reason', '')}") for e in events if e.kind == "warning"]
         for ended in cycle.incarnations:
             if ended.attempt == attempt and ended.outcome in (Outcome.PREEMPTED, Outcome.LOST):
@@ -65,8 +66,10 @@ def marks(cycle: CycleView, diaries: Diaries) -> list[Mark]:
 
 
 def accepted_line(cycle: CycleView, diaries: Diaries, attempt: int) -> list[StepFigures]:
-    """The steps that led to an attempt's model: its own, and before them those of the attempt whose step it went on from. Of a step
-    that was taken twice, the later one counts."""
+    """List the steps that led to an attempt's model, by step number.
+
+    These are the attempt's own steps and, before them, the steps of the attempt it resumed from. If a step ran twice, the later run counts.
+    """
     line = {event.step: _figures(event) for event in diaries.get(attempt, ()) if event.kind == "progress"}
     taken = cycle.done.get(train_key(attempt, 1), {}).get("resume")
     if taken and taken["attempt"] < attempt:

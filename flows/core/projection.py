@@ -1,4 +1,4 @@
-"""Two runs are equal when their projections are: (stream, effect, output digest) of every effect that was done, in order."""
+"""Compares two runs by their projections: (stream, kind, key, data digest) of each row that does not depend on timing, in order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from contracts.ids import Digest, digest
 
 
 def project(entries: Sequence[Entry]) -> list[tuple[str, str, str, Digest]]:
-    """What happened, without when, who and how often it was tried. Intermediate checkpoints depend on timing: left out, and which of
-    them a job resumed from."""
+    """Project ledger rows to (stream, kind, key, digest of the data), without times, lease epochs and retries.
+
+    Intermediate checkpoints, and the checkpoint that a job resumed from, depend on timing and are left out.
+    """
     kept = [entry for entry in entries if entry.kind not in ("intended", "step_accepted", "judged", "tried")]
     return [(entry.stream, entry.kind, entry.key, digest(_timeless(entry))) for entry in kept]
 
 
 def _timeless(entry: Entry) -> dict[str, Any]:
-    """A job's diary and its meter hold times."""
+    """Return the row's data without the fields that depend on timing: resume points, event logs and usage."""
     left_out = ("resume", "refused") if entry.key.startswith(f"{Step.TRAIN}/") else ("events", "usage") if entry.kind == "job_ended" else ()
     return {name: value for name, value in entry.data.items() if name not in left_out}

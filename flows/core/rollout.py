@@ -1,4 +1,4 @@
-"""A rollout's next decision, pure: which weight, for how long, forward or back. What the evidence means is the judge's word."""
+"""A rollout's next decision, pure: set the next weight, hold, promote or roll back. The judge interprets the evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flows.core.views import RolloutView
 
 @dataclass(frozen=True)
 class SetWeight:
-    """Route `weight` percent of sessions to the candidate."""
+    """Route `weight` percent of sessions to the candidate. `index` is the step's position in `rollout.steps`."""
 
     index: int
     weight: float
@@ -20,16 +20,17 @@ class SetWeight:
 
 @dataclass(frozen=True)
 class Hold:
-    """Stay at this weight."""
+    """Stay at the current weight until the next tick."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Finish:
-    """promoted | rolled_back"""
+    """End the rollout with a promotion or a rollback."""
 
     end: str
+    """promoted | rolled_back"""
     reason: str
 
 
@@ -39,8 +40,11 @@ RolloutDecision = SetWeight | Hold | Finish
 def decide_rollout(
     view: RolloutView, settings: RolloutSettings, judgement: StepJudgement | None, stop: str | None, now: datetime
 ) -> RolloutDecision:
-    """`judgement` is of the current step, None where none is running or its evidence could not be had. `stop`: a reason from
-    outside to go back."""
+    """Return the next decision of a rollout that has not ended.
+
+    `judgement` applies to the current step. It is None if no step is running or its evidence could not be read.
+    `stop` is an outside reason to roll back, or None. A step that is undecided after `settings.max_seconds` is rolled back.
+    """
     if stop:
         return Finish("rolled_back", stop)
     if not view.steps:
@@ -54,25 +58,28 @@ def decide_rollout(
             return SetWeight(step.index + 1, settings.steps[step.index + 1])
         return Finish("promoted", _told(view, judgement))
     if seconds > settings.max_seconds:
-        return Finish("rolled_back", f"undecided after {seconds:.0f} s at {step.weight:g} %; inconclusive does not move forward")
+        return Finish("rolled_back", f"undecided after {seconds:.0f} s at {step.weight:g} %; an inconclusive step is rolled back")
     return Hold("; ".join(judgement.reasons) if judgement else "no evidence yet")
 
 
 def _told(view: RolloutView, last: StepJudgement) -> str:
-    """What was shown at each weight: the last word on every step."""
+    """Summarise the evidence at each weight: the reasons of each step's last judgement."""
     words = {row.data["index"]: (row.data["weight"], row.data["judgement"]["reasons"]) for row in view.judgements}
     words[view.steps[-1].index] = (view.steps[-1].weight, list(last.reasons))
     return "; ".join(f"at {weight:g} %: {', '.join(reasons)}" for _, (weight, reasons) in sorted(words.items()))
 
 
 def is_largest_concurrent(settings: RolloutSettings, index: int) -> bool:
-    """Whether this step has the largest weight below 100 (or is the only step): quality is decided there."""
+    """Whether this step has the largest weight below 100, where quality is decided. Without such a step, it is the last one."""
     below = [i for i, weight in enumerate(settings.steps) if weight < 100]
     return index == (below[-1] if below else len(settings.steps) - 1)
 
 
 def weights(weight: float, settings: RolloutSettings, champion: Endpoint, candidate: Endpoint) -> tuple[Backend, Backend]:
-    """Both backends at a step's weight. At 100 the holdback stays with the champion, so that the arms stay comparable."""
+    """Return the champion's and the candidate's backend for a step weight in percent.
+
+    At weight 100, `settings.holdback` percent stay with the champion, so that both arms remain comparable.
+    """
     share = min(weight, 100 - settings.holdback)
     return (
         Backend(tag=champion.tag, url=champion.url, model=champion.model, weight=100 - share),

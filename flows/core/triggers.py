@@ -1,4 +1,7 @@
-"""Whether a line's next cycle is due, pure. The cursor over the lake is the truth; schedules and events only wake us up."""
+"""Decides whether a line's next cycle is due, pure.
+
+Only the lake's cursor decides how many traces are new. Schedules and events only cause the check.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from flows.core.views import LineView
 
 
 def due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bool, now: datetime) -> tuple[bool, str]:
-    """(due, why or why not). `scheduled`: a cron tick asks; then any new trace is enough."""
+    """Return whether a cycle is due, and the reason. With `scheduled` (a cron tick), one new trace is enough."""
     if line.champion is None:
         return False, "no model is adopted yet: run `ratchet adopt`"
     if line.open_cycle is not None:
@@ -25,10 +28,16 @@ def due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bo
 
 
 def edition_number(evaluations: int, rotate_after: int) -> int:
-    """The holdout edition in force: a new one after every `rotate_after` evaluations, which together spend its error budget."""
+    """Return the number of the current holdout edition, starting at 1.
+
+    A new edition starts after every `rotate_after` evaluations, because these together use up the edition's error budget.
+    """
     return 1 + evaluations // rotate_after
 
 
 def evaluation_level(loop: Loop) -> float:
-    """The level of one evaluation's intervals: an edition's whole error, 1 - gate.level, divided over the evaluations it may give."""
+    """Return the confidence level of one evaluation's intervals.
+
+    The error of a whole edition, 1 - gate.level, is divided by the number of evaluations per edition, holdout.rotate_after.
+    """
     return 1 - (1 - loop.gate.level) / loop.holdout.rotate_after

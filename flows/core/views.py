@@ -1,4 +1,4 @@
-"""Folds of ledger streams: what a list of rows means. Refuses to know where rows come from and what happens next."""
+"""Folds ledger streams into views: each view is the state that a list of rows describes. Pure; makes no decisions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATE_APPROVED = {ApprovalKind.TRAINING: State.TRAINING_APPROVED, ApprovalKind.
 
 @dataclass(frozen=True)
 class Incarnation:
-    """One start of a training job."""
+    """One start of a training job within an attempt."""
 
     attempt: int
     number: int
@@ -39,18 +39,18 @@ class Incarnation:
     outcome: Outcome | None = None
     reason: str = ""
     proposal: Proposal | None = None
-    """What the next attempt should change, where the job failed and knew."""
+    """The change that the failed job proposes for the next attempt; None if it proposes none."""
     events: str | None = None
-    """Artifact: all events of its attempt up to its end."""
+    """Artifact digest of the attempt's event log, up to the end of this incarnation."""
     successor: int = 0
-    """The incarnation that the executor started in its place by itself; 0: none."""
+    """The incarnation that the executor started by itself as a replacement; 0 if there is none."""
     usage: Usage | None = None
-    """Of its attempt up to its end, where somebody metered."""
+    """Resources that the attempt used up to the end of this incarnation; None without metering."""
 
 
 @dataclass(frozen=True)
 class CycleView:
-    """A cycle as its rows tell it."""
+    """The state of a cycle, folded from its rows."""
 
     id: str
     seq: int
@@ -59,32 +59,37 @@ class CycleView:
     opened_at: datetime
     intended: frozenset[str]
     done: dict[str, dict[str, Any]]
-    """Effect key -> output."""
+    """Maps the effect key to the effect's output."""
     asked: dict[ApprovalKind, datetime] = field(default_factory=dict)
-    """Open or answered requests -> when they expire."""
+    """Maps each open or answered approval request to its expiry time."""
     answers: dict[ApprovalKind, Answer] = field(default_factory=dict)
     incarnations: tuple[Incarnation, ...] = ()
     accepted: tuple[ResumePoint, ...] = ()
-    """Every intermediate checkpoint that was accepted, of all attempts, in order."""
+    """Accepted intermediate checkpoints of all attempts, in order of acceptance."""
     adjustments: dict[int, Adjustment] = field(default_factory=dict)
-    """Attempt -> what it was minted with, where that is anything."""
+    """Maps an attempt number to its adjustment. Attempts without an adjustment are absent."""
     tries: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Effect key -> what went wrong each time that it was tried and failed."""
+    """Maps an effect key to the errors that were recorded for its failed tries."""
     reason: str = ""
+    """Why the cycle ended; empty while it is open."""
 
     @property
     def ended(self) -> bool:
+        """Whether the cycle is in an end state."""
         return self.state in ENDS
 
     @property
     def resume(self) -> ResumePoint | None:
-        """Where the next incarnation of the newest attempt resumes, if its files are whole."""
+        """The preferred resume point for the next incarnation of the newest attempt. Its files are not checked here."""
         points = self.resumable(self.incarnations[-1].attempt) if self.incarnations else ()
         return points[0] if points else None
 
     def resumable(self, attempt: int) -> tuple[ResumePoint, ...]:
-        """Accepted checkpoints that an attempt may resume from, best first: its own, then, where it was minted with an adjustment, those
-        of the attempt before up to its last good step. An attempt without one begins at the start model."""
+        """List the accepted checkpoints that an attempt may resume from, best first.
+
+        The attempt's own checkpoints come first. If the attempt has an adjustment, those of the previous attempt follow, up to its
+        last good step. An attempt without any checkpoint begins at the start model.
+        """
         own = [point for point in self.accepted if point.attempt == attempt]
         own.sort(key=lambda point: (point.incarnation, point.step), reverse=True)
         good = self._good(attempt - 1) if attempt in self.adjustments else None
@@ -97,20 +102,22 @@ class CycleView:
 
     @property
     def line(self) -> str:
+        """Name of the cycle's model line."""
         return str(self.opened["line"])
 
     @property
     def number(self) -> int:
+        """Number of the cycle within its line, starting at 1."""
         return int(self.opened["number"])
 
     @cached_property
     def loop(self) -> Loop:
-        """The loop file's content, frozen when the cycle was opened."""
+        """The content of the loop file when the cycle was opened."""
         return Loop.model_validate(self.opened["loop"])
 
     @cached_property
     def champion(self) -> ModelVersion:
-        """The version that served when the cycle was opened."""
+        """The line's champion when the cycle was opened."""
         return ModelVersion.model_validate(self.opened["champion"])
 
     @cached_property
@@ -120,33 +127,38 @@ class CycleView:
 
     @cached_property
     def choice(self) -> Choice | None:
+        """The chosen method and its rules; None before the plan is done."""
         return Choice.model_validate(self.done[Step.PLAN]["choice"]) if Step.PLAN in self.done else None
 
     @cached_property
     def plan(self) -> TrainingPlan | None:
+        """The training plan; None before planning, or if nothing is trained."""
         plan = self.done.get(Step.PLAN, {}).get("plan")
         return TrainingPlan.model_validate(plan) if plan else None
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:
+        """The accepted final checkpoint; None before its acceptance."""
         return Checkpoint.model_validate(self.done[Step.ACCEPT]["checkpoint"]) if Step.ACCEPT in self.done else None
 
     @cached_property
     def candidate(self) -> ModelVersion | None:
+        """The model version made from the accepted checkpoint; None before its acceptance."""
         return ModelVersion.model_validate(self.done[Step.ACCEPT]["version"]) if Step.ACCEPT in self.done else None
 
     @cached_property
     def verdict(self) -> Verdict | None:
+        """The gate's verdict on the candidate; None before the judge step."""
         return Verdict.model_validate(self.done[Step.JUDGE]) if Step.JUDGE in self.done else None
 
 
 def train_key(attempt: int, incarnation: int) -> str:
-    """The effect key of one incarnation."""
+    """Return the effect key of one incarnation, `train/ATTEMPT/INCARNATION`."""
     return f"{Step.TRAIN}/{attempt}/{incarnation}"
 
 
 def fold_cycle(entries: Sequence[Entry]) -> CycleView:
-    """A cycle's rows into its view. The first row is `opened`."""
+    """Fold a cycle's rows into its view. The first row must be `opened`."""
     first = entries[0]
     state, reason = State.OPENED, ""
     intended: set[str] = set()
@@ -213,32 +225,33 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
 
 @dataclass(frozen=True)
 class LineView:
-    """A model line as its rows tell it."""
+    """The state of a model line, folded from its rows."""
 
     line: str
     seq: int
     champion: ModelVersion | None = None
     previous: ModelVersion | None = None
-    """The champion before, kept warm for a rollback."""
+    """The champion before the current one. Its server keeps running for a rollback."""
     base: ModelVersion | None = None
-    """Version 0."""
+    """The adopted model, version 0."""
     cycles: int = 0
+    """Number of cycles opened so far."""
     evaluations: int = 0
-    """Cycles whose candidate was evaluated: each has used up a share of its edition's error budget."""
+    """Ended cycles whose candidate was evaluated. Each used a share of its holdout edition's error budget."""
     open_cycle: str | None = None
     last_opened: datetime | None = None
     last_traces: int = 0
-    """Traces in the lake when the newest cycle was opened."""
+    """Number of traces in the lake when the newest cycle was opened."""
     promotions: int = 0
     rollback_asked: str | None = None
-    """The actor who asked to go back, not yet carried out."""
+    """The actor of a rollback request that is not carried out yet."""
     cancel_asked: str | None = None
-    """The actor who asked to end the open cycle."""
+    """The actor who requested the end of the open cycle."""
     rows: tuple[Entry, ...] = ()
 
 
 def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
-    """A line's rows into its view."""
+    """Fold a line's rows into its view. The list may be empty."""
     view: dict[str, Any] = {"line": line, "seq": entries[-1].seq if entries else 0, "rows": tuple(entries)}
     served: list[ModelVersion] = []
     for entry in entries:
@@ -255,7 +268,7 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
             case "rolled_back":
                 view["rollback_asked"] = None
                 if data.get("to"):
-                    served.pop()  # never to be gone back to: a second rollback goes further back
+                    served.pop()  # a second rollback must not return to this version, but to an earlier one
             case "cancel_asked":
                 view["cancel_asked"] = data["actor"]
             case "cycle_opened":
@@ -268,7 +281,7 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
 
 @dataclass(frozen=True)
 class RolloutStep:
-    """One weight that was set."""
+    """One weight that the rollout has set."""
 
     index: int
     weight: float
@@ -277,7 +290,7 @@ class RolloutStep:
 
 @dataclass(frozen=True)
 class RolloutView:
-    """A rollout as its rows tell it."""
+    """The state of a rollout, folded from its rows."""
 
     id: str
     seq: int
@@ -292,15 +305,17 @@ class RolloutView:
 
     @cached_property
     def champion(self) -> ModelVersion:
+        """The champion when the rollout was opened."""
         return ModelVersion.model_validate(self.opened["champion"])
 
     @cached_property
     def candidate(self) -> ModelVersion:
+        """The version that the rollout introduces."""
         return ModelVersion.model_validate(self.opened["candidate"])
 
 
 def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
-    """A rollout's rows into its view. The first row is `opened`."""
+    """Fold a rollout's rows into its view. The first row must be `opened`."""
     done = [entry for entry in entries if entry.kind == "done" and "index" in entry.data]
     steps = tuple(RolloutStep(entry.data["index"], entry.data["weight"], entry.at) for entry in done)
     ended = next((entry for entry in entries if entry.kind == "ended"), None)
@@ -319,27 +334,28 @@ def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
 
 @dataclass(frozen=True)
 class ApprovalView:
-    """A request for approval as its rows tell it."""
+    """The state of an approval request, folded from its rows."""
 
     id: str
     seq: int
     cycle: str
     kind: ApprovalKind
     subject: str
-    """Digest of what is approved: the plan, or the verdict's report."""
+    """Digest of the approved object: the plan, or the candidate with its evaluation report."""
     evidence: str
-    """Artifact: JSON that the form and the CLI show."""
+    """Artifact digest of the evidence, a JSON object that the form shows."""
     expires: datetime
     answer: Answer | None = None
     expired: bool = False
 
     @property
     def awaiting(self) -> bool:
+        """Whether the request is neither answered nor expired."""
         return self.answer is None and not self.expired
 
 
 def fold_approval(entries: Sequence[Entry]) -> ApprovalView:
-    """An approval's rows into its view. The first row is `asked`; the second, whatever it is, settles it."""
+    """Fold an approval request's rows into its view. The first row must be `asked`; an `answered` or `expired` row closes the request."""
     asked = entries[0].data
     answered = next((entry for entry in entries if entry.kind == "answered"), None)
     return ApprovalView(

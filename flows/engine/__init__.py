@@ -1,2 +1,4 @@
-"""Turns decisions into effects and effects into rows: observe, decide, perform, record. Reaches every room through
-ports only; wiring.py is the one file that imports the rooms."""
+"""Executes decisions and records them as ledger rows: observe, decide, perform, record.
+
+The engine uses the other packages through ports only. wiring.py is the only file that imports the implementations.
+"""

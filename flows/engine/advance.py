@@ -1,4 +1,7 @@
-"""The loop's motor: observe, decide, perform, record. A crash anywhere resumes at the same line."""
+"""Advances an open cycle: observe, decide, perform, record.
+
+After a crash at any point, the next call takes the same decision again and continues from the recorded rows.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from flows.engine.house import House, leased
 
 
 def advance(cycle_id: str, house: House) -> Decision:
-    """One turn of an open cycle, under the line's lease. Returns what was decided (and done)."""
+    """Run one turn of a cycle under the line's lease. Return the decision, which has been performed and recorded.
+
+    For an ended cycle, return its `End` and change nothing. Raises Retryable if another living process holds the line's lease.
+    """
     with leased(house) as lease:
         cycle = house.cycle_view(cycle_id)
         if cycle.ended:
@@ -29,7 +35,10 @@ def advance(cycle_id: str, house: House) -> Decision:
 
 
 def drive(cycle_id: str, house: House, patience: float = 0.0, poll: float = 0.5) -> Decision:
-    """Advances until the cycle ends, or has waited for the same thing for `patience` seconds."""
+    """Advance until the cycle ends, or until it has only waited for `patience` seconds. Return the last decision.
+
+    `poll` is the pause in seconds between two turns while the cycle waits.
+    """
     since = house.clock.now()
     while True:
         decision = advance(cycle_id, house)
@@ -44,7 +53,7 @@ def drive(cycle_id: str, house: House, patience: float = 0.0, poll: float = 0.5)
 
 
 def observe(cycle: CycleView, house: House) -> Seen:
-    """What lies outside the cycle's own stream, as far as its state needs it."""
+    """Collect the outside observations that the cycle's current state needs."""
     line = house.line_view()
     outside = Seen(rollback_asked=line.rollback_asked, cancel_asked=line.cancel_asked, champion=line.champion.tag if line.champion else "")
     match cycle.state:
@@ -63,8 +72,10 @@ def observe(cycle: CycleView, house: House) -> Seen:
 
 
 def _saved(cycle: CycleView, house: House, asked: Proposal | None) -> ResumePoint | None:
-    """The newest checkpoint that the running incarnation reports; where it ended in trouble, the newest from before the trouble.
-    One of an older incarnation is a zombie's: not read."""
+    """Return the newest checkpoint that the current incarnation reports, or None.
+
+    If the job failed with a proposal, only checkpoints up to the last good step count. Checkpoints from stale incarnations are ignored.
+    """
     now = cycle.incarnations[-1]
     events = [e for e in house.executor.events(now.job) if e.kind == "checkpoint" and e.incarnation == now.number]
     events = [e for e in events if asked is None or e.step <= asked.good]
@@ -81,7 +92,7 @@ def _saved(cycle: CycleView, house: House, asked: Proposal | None) -> ResumePoin
 
 
 def record(decision: Decision, cycle: CycleView, house: House, lease: Lease) -> None:
-    """Performs a decision and writes its rows."""
+    """Perform a decision and write its rows to the ledger."""
     match decision:
         case Do():
             _do(decision, cycle, house, lease)
@@ -102,7 +113,10 @@ def record(decision: Decision, cycle: CycleView, house: House, lease: Lease) -> 
 
 
 def _job_ended(ended: JobEnded, cycle: CycleView, house: House, lease: Lease) -> None:
-    """How it ended, what it asks for, and its diary, which is kept beyond the run folder's life: reports and registry draw from it."""
+    """Record the end of an incarnation, its proposal and its event log.
+
+    The event log becomes an artifact, because reports and the registry need it after the run folder is deleted.
+    """
     data: dict[str, Any] = {
         "attempt": ended.attempt,
         "incarnation": ended.incarnation,
@@ -126,8 +140,11 @@ def _append(house: House, lease: Lease, cycle: CycleView, *rows: Row) -> None:
 
 
 def _do(effect: Do, cycle: CycleView, house: House, lease: Lease) -> None:
-    """`intended`, the effect, `done`. An effect that can never succeed, or whose evidence is missing, ends the cycle; one that
-    fails for a while is tried again, and the ledger says why; one that fails in a way that nobody foresaw, not for ever."""
+    """Write `intended`, run the effect, write `done`.
+
+    A permanent failure or missing evidence ends the cycle. A retryable failure is recorded and retried without a limit.
+    After any other exception, the effect is tried at most UNFORESEEN_TRIES times in all.
+    """
     if effect.key not in cycle.intended:
         minted = {} if effect.adjustment is None else {"adjustment": effect.adjustment.model_dump(mode="json")}
         _append(house, lease, cycle, Row(kind="intended", key=effect.key, data=minted))
@@ -139,7 +156,7 @@ def _do(effect: Do, cycle: CycleView, house: House, lease: Lease) -> None:
     except Permanent as error:
         return end(End(State.FAILED, f"{effect.step}: {error}"), cycle, house, lease)
     except (Conflict, Fenced):
-        raise  # about rows, not about the effect: read again, decide again
+        raise  # concerns the ledger's rows, not the effect: the next turn reads the rows and decides again
     except Retryable as error:
         if cycle.tries.get(effect.key, ("",))[-1] != _brief(str(error)):
             _tried(effect, _brief(str(error)), cycle, house, lease)
@@ -151,10 +168,14 @@ def _do(effect: Do, cycle: CycleView, house: House, lease: Lease) -> None:
 
 
 UNFORESEEN_TRIES = 3
+"""Number of unexpected exceptions in one effect after which the cycle ends as failed."""
 
 
 def _unforeseen(effect: Do, error: Exception, cycle: CycleView, house: House, lease: Lease) -> None:
-    """A defect, ours or a library's. The row names its type and place, never its words, which may quote a user."""
+    """Handle a defect in this service or in a library.
+
+    The row records the exception's type and place, but not its message, because the message may quote a user.
+    """
     place = traceback.extract_tb(error.__traceback__)[-1]
     said = f"unforeseen {type(error).__name__} at {place.filename.rsplit('/', 2)[-2]}/{place.name}:{place.lineno}"
     tries = sum(word.startswith("unforeseen") for word in cycle.tries.get(effect.key, ())) + 1
@@ -173,7 +194,7 @@ def _brief(text: str) -> str:
 
 
 def _ask(kind: ApprovalKind, expires: str, cycle: CycleView, house: House, lease: Lease) -> None:
-    """The request and the cycle's note of it are one transaction."""
+    """Write the approval request and the cycle's row about it in one transaction."""
     evidence = approval_evidence(cycle, kind)
     data = {
         "cycle": cycle.id,
@@ -191,7 +212,11 @@ def _ask(kind: ApprovalKind, expires: str, cycle: CycleView, house: House, lease
 
 
 def end(decision: End, cycle: CycleView, house: House, lease: Lease) -> None:
-    """The cycle's last row, the line's, and the request's that it leaves unanswered: one transaction."""
+    """End a cycle in one transaction: its last row, the line's row, and the expiry of its unanswered approval requests.
+
+    On a Conflict from the cycle's stream, the Conflict is raised. A Conflict from another stream is ignored, because the next turn
+    decides again.
+    """
     line = house.line_view()
     closed_as = {"state": decision.state, "reason": decision.reason, "evaluated": Step.EVALUATE in cycle.done}
     rows = [Row(kind="cycle_ended", key=cycle.id, data=closed_as)]
@@ -214,4 +239,4 @@ def end(decision: End, cycle: CycleView, house: House, lease: Lease) -> None:
         house.ledger.append(appends, lease, house.clock.now())
     except Conflict:
         if house.cycle_view(cycle.id).seq != cycle.seq:
-            raise  # not ours to end; an answer or a request that came in between is decided upon in the next turn
+            raise  # the cycle itself changed

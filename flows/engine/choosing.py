@@ -1,7 +1,7 @@
-"""Which method is taken, with which plan: the trainers' choice, tried against the machines before anybody is asked to approve it.
+"""Selects the training method and its plan. The selected method is checked against the machines before approval is requested.
 
-A method whose job could not be built, or could by far not end within its time and budget, is out, and the next one is taken; a recipe that
-is wrong in itself is a person's to mend.
+A method is rejected if its job cannot be built, or if its estimate far exceeds its time or budget. The next method is then checked.
+An invalid recipe is an error that the user must correct.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from contracts.training import Attempt, Choice, Cost, Method, RuleResult, Traini
 from flows.engine.house import House
 
 SLACK = 50.0
-"""So many times its time, or its budget, must a run be estimated at to be refused: estimates count every row at its full length, and
-answers are often a tenth of that; and machines may be some times as fast as taken. Between once and this, `ratchet plan` warns."""
+"""A run is rejected if its estimate exceeds its timeout or its cap by more than this factor.
+
+The factor is large because estimates count every row at its full length, while answers are often a tenth of that. Machines may also be
+several times faster than assumed. Below this factor, `ratchet plan` only warns that the estimate exceeds the timeout.
+"""
 
 Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
-"""(method, complete recipe) -> the plan."""
+"""Builds the plan from a method and its complete recipe."""
 
 
 def drafts(house: House, loop: Loop, cycle: str, start: ModelRef, seed: int, dataset: TrainingSet) -> Draft:
-    """Plans that train `start` on `dataset`, and differ in method and recipe only."""
+    """Return a function that builds plans for training `start` on `dataset`. Its plans differ only in method and recipe."""
 
     def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
         return TrainingPlan(
@@ -50,16 +53,17 @@ def drafts(house: House, loop: Loop, cycle: str, start: ModelRef, seed: int, dat
 
 
 def choose_plan(house: House, facts: Facts, settings: TrainingSettings, draft: Draft) -> tuple[Choice, TrainingPlan | None]:
-    """The choice with a row for each method that was tried on the machines, and the plan; none where nothing is to be trained.
+    """Choose the method and build its plan.
 
-    ConfigError where the recipe of a chosen method has a wrong key or value.
+    Return the choice, which contains a row for each check against the machines, and the plan. The plan is None if nothing is to be trained.
+    Raises ConfigError if the recipe of a chosen method has a wrong key or value.
     """
     unseen = house.rewards.unseen()
     first = choice = house.choose(facts, settings, unseen)
     left, tried = settings, dict[Method, tuple[RuleResult, ...]]()
     plan: TrainingPlan | None = None
     while plan is None and choice.method is not Method.NONE:
-        house.trainers[choice.method].recipe(settings.recipe(choice.method))  # what is wrong in itself is not tried on
+        house.trainers[choice.method].recipe(settings.recipe(choice.method))  # an invalid recipe must raise, not reject the method
         plan, tried[choice.method] = _tried(house, facts, settings, choice.method, draft)
         if plan is None:
             left = left.model_copy(update={"methods": tuple(name for name in left.methods if name != choice.method.value)})
@@ -69,26 +73,29 @@ def choose_plan(house: House, facts: Facts, settings: TrainingSettings, draft: D
 
 
 def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, tuple[RuleResult, ...]]) -> str:
-    """What is taken and why; a method that the rules would have taken, and the machines would not, is an aside to that."""
+    """Compose the reason of the choice. Methods that were rejected for the machines are appended with their evidence."""
     refused = [(method.value.upper(), row.evidence) for method, rows in tried.items() for row in rows if not row.holds]
     if not refused:
         return choice.reason
     if plan is None:
         return "do not train: " + "; ".join(f"{method}: {evidence}" for method, evidence in refused)
-    return f"{choice.reason}; not tried: " + ", ".join(f"{method} ({evidence})" for method, evidence in refused)
+    return f"{choice.reason}; rejected: " + ", ".join(f"{method} ({evidence})" for method, evidence in refused)
 
 
 def _tried(
     house: House, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft
 ) -> tuple[TrainingPlan | None, tuple[RuleResult, ...]]:
-    """Builds the job of a first attempt, and throws it away: whether it can be built is what is to be known, and whether it could end."""
+    """Check a method: its first attempt's job must build, and its estimate must fit time and budget. The job itself is discarded.
+
+    Return the plan, or None if the method is rejected, and the rows of the checks.
+    """
     rule, machines = f"{method.value} fits the machines", f"{settings.nodes} x {settings.gpus} GPUs"
     try:
         plan = draft(method, house.trainers[method].recipe(settings.recipe(method), facts))
         house.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
     except ConfigError as error:
         _, _, remedy = str(error).partition("; ")
-        change = remedy or f"other training.nodes, training.gpus, or changes to [training.{method.value}]"
+        change = remedy or f"different training.nodes or training.gpus, or changes to [training.{method.value}]"
         return None, (RuleResult(rule=rule, holds=False, evidence=str(error), effect=f"no {method.value} on {machines}", change=change),)
     built = RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")
     if house.cost is None:
@@ -98,19 +105,19 @@ def _tried(
 
 
 def _fits(method: Method, cost: Cost, settings: TrainingSettings) -> RuleResult:
-    """Whether a run could end within its time and its budget, if all went far better than estimated."""
+    """Check that the estimate exceeds neither SLACK times the timeout nor SLACK times the cap."""
     late = cost.seconds > SLACK * settings.timeout
     dear = cost.price is not None and cost.cap is not None and cost.price > SLACK * cost.cap
-    said = f"estimated at {cost.seconds:.0f} s ({cost.basis}) of training.timeout = {settings.timeout:g} s"
+    said = f"estimated at {cost.seconds:.0f} s ({cost.basis}), with training.timeout = {settings.timeout:g} s"
     if cost.price is not None and cost.cap is not None:
-        said += f", and at a price of {cost.price:.2f} of {cost.cap:g}"
+        said += f", and at a price of {cost.price:.2f}, with a cap of {cost.cap:g}"
     raised = [f"training.timeout = {ceil(cost.seconds / SLACK)} or more"] if late else []
     raised += [f"caps of {ceil((cost.price or 0.0) / SLACK)} or more in [cluster]"] if dear else []
-    remedy = f"{' and '.join(raised)}, or less to do in [training.{method.value}]: steps, rows, tokens"
+    remedy = f"{' and '.join(raised)}, or less work in [training.{method.value}]: steps, rows, tokens"
     return RuleResult(
         rule=f"{method.value} fits its time and budget",
         holds=not raised,
-        evidence=f"{said}; refused beyond {SLACK:g} times",
-        effect=f"{method.value} could end" if not raised else f"{method.value} would be cut short long before its last step",
+        evidence=f"{said}; rejected only above {SLACK:g} times the limit",
+        effect=f"{method.value} can finish" if not raised else f"{method.value} would be stopped long before its last step",
         change=remedy if raised else f"training.timeout below {cost.seconds / SLACK:.3g} s",
     )

@@ -1,4 +1,4 @@
-"""Reads the diaries that ended jobs left in the artifacts. A diary that is gone makes a picture poorer, never a cycle fail."""
+"""Reads the event logs of ended jobs from the artifacts. A missing log leaves a gap in the curves, but never fails a cycle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVENTS = TypeAdapter(list[JobEvent])
 
 
 def read_diaries(cycle: CycleView, artifacts: Artifacts) -> Diaries:
-    """Attempt -> its events, as its newest ended incarnation left them."""
+    """Read the event logs of a cycle: attempt number to its events, from its newest ended incarnation with a readable log."""
     found: dict[int, list[JobEvent]] = {}
     for incarnation in cycle.incarnations:
         if incarnation.events is not None:

@@ -1,5 +1,8 @@
-"""What each step does, through ports. Every function may be called again after a crash and finds what it did before:
-datasets, artifacts, jobs, servers, registry and routes are all idempotent by name."""
+"""The effect of each step, performed through ports.
+
+Every function may be called again after a crash and then finds its earlier result. Datasets, artifacts, jobs, servers, registry and
+routes are all idempotent by name.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,11 @@ from flows.engine.diaries import read_diaries
 from flows.engine.house import House
 
 Output = dict[str, Any]
+"""The data of an effect's `done` row, as JSON values."""
 
 
 def freeze(house: House, cycle: CycleView, key: str) -> Output:
-    """The holdout edition in force is set apart first, then everything else is frozen."""
+    """Freeze the current holdout edition first, then the snapshot of all other data."""
     number = edition_number(house.line_view().evaluations, cycle.loop.holdout.rotate_after)
     edition = house.datasets.edition(number)
     snapshot = house.datasets.freeze(effect_name(cycle.id, key), cycle.opened_at, edition)
@@ -33,7 +37,7 @@ def freeze(house: House, cycle: CycleView, key: str) -> Output:
 
 
 def probe(house: House, cycle: CycleView, key: str) -> Output:
-    """The start model's own answers; an empty output where the loop file asks for none."""
+    """Sample answers of the start model to training prompts. The output is empty if probe.prompts is 0."""
     if cycle.loop.probe.prompts == 0:
         return {}
     client = house.client(house.server.ensure(cycle.start))
@@ -42,7 +46,10 @@ def probe(house: House, cycle: CycleView, key: str) -> Output:
 
 
 def plan(house: House, cycle: CycleView, key: str) -> Output:
-    """Choice and plan, computed once, of a method whose job can be built for the machines."""
+    """Assemble the training set, choose a method that fits the machines, and build the plan, once per cycle.
+
+    The output's plan is None if nothing is to be trained.
+    """
     asked = cycle.done[Step.PROBE]
     report = ProbeReport.model_validate(asked) if asked else None
     dataset = house.datasets.assemble(effect_name(cycle.id, key), _snapshot(cycle), report)
@@ -57,8 +64,11 @@ def plan(house: House, cycle: CycleView, key: str) -> Output:
 
 
 def train(house: House, cycle: CycleView, key: str) -> Output:
-    """Starts one incarnation, unless the executor has restarted the job by itself. It resumes from the last step that the ledger accepted
-    for its attempt, or that it took over with an adjustment; where that step's files are not what was accepted, from the one before it."""
+    """Start one incarnation, unless the executor has already restarted the job by itself.
+
+    The incarnation resumes from the best accepted checkpoint of its attempt. An adjusted attempt may also use checkpoints of the previous
+    attempt. If a checkpoint's files do not match the accepted digest, the next best checkpoint is used.
+    """
     attempt, incarnation = (int(part) for part in key.split("/")[1:])
     spec = job_of(house, cycle, attempt)
     adjustment = cycle.adjustments.get(attempt, Adjustment())
@@ -66,14 +76,14 @@ def train(house: House, cycle: CycleView, key: str) -> Output:
     if adjustment != Adjustment():
         output["adjustment"] = adjustment.model_dump(mode="json")
     if house.executor.restarts and house.executor.observe(spec.name).incarnation >= incarnation:
-        return output  # it runs already, from what was pinned when the cluster restarted it; its diary says from which step
+        return output  # the cluster restarted it from the step that was pinned then; the event log records which one
     output |= lay_resume_point(house, cycle, spec)
     house.executor.submit(spec, incarnation)
     return output
 
 
 def job_of(house: House, cycle: CycleView, attempt: int) -> JobSpec:
-    """The job of an attempt of the cycle's plan: the same however often it is asked for."""
+    """Build the job of an attempt of the cycle's plan. Repeated calls return the same job."""
     training, settings = _plan(cycle), cycle.loop.training
     adjustment = cycle.adjustments.get(attempt, Adjustment())
     minted = Attempt(number=attempt, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus, adjustment=adjustment)
@@ -81,7 +91,10 @@ def job_of(house: House, cycle: CycleView, attempt: int) -> JobSpec:
 
 
 def lay_resume_point(house: House, cycle: CycleView, spec: JobSpec) -> Output:
-    """Pins the best accepted step whose files are whole, and says which, and which were not."""
+    """Pin the best accepted checkpoint whose files are intact.
+
+    Return the pinned checkpoint under `resume`, and the rejected ones with their errors under `refused`. Absent keys mean none.
+    """
     refused: list[str] = []
     for point in cycle.resumable(spec.attempt):
         try:
@@ -94,16 +107,19 @@ def lay_resume_point(house: House, cycle: CycleView, spec: JobSpec) -> Output:
 
 
 def accept(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001 -- all effects have one signature
-    """A finished checkpoint becomes a model version only if its bytes are the model that it claims to be."""
+    """Accept the final checkpoint as a model version, after its files are verified against its claimed digests.
+
+    Raises Permanent if the job published no checkpoint, or if the digests or the plan differ.
+    """
     training, last = _plan(cycle), cycle.incarnations[-1]
     bound = house.artifacts.resolve(checkpoint_name(training.id, last.attempt, last.number))
     if bound is None:
-        raise Permanent(f"the job of attempt {last.attempt} says it is done but published no checkpoint; look at its log")
+        raise Permanent(f"the job of attempt {last.attempt} reports success but published no checkpoint; check its log")
     checkpoint = Checkpoint.model_validate_json(house.artifacts.get(bound))
     folder = house.artifacts.fetch(checkpoint.files, house.scratch / "models" / checkpoint.files)
     found = house.read_model(folder, checkpoint.files, checkpoint.model.parent)
     if found != checkpoint.model or checkpoint.plan != training.id:
-        raise Permanent(f"checkpoint {checkpoint.id[:12]} is not what its job claims: its files have other digests")
+        raise Permanent(f"checkpoint {checkpoint.id[:12]} does not match its job's claim: its files' digests or its plan differ")
     version = ModelVersion(
         line=cycle.line, number=cycle.number, tag=version_tag(checkpoint.id), model=checkpoint.model, cycle=cycle.id, plan=training.id
     )
@@ -111,7 +127,7 @@ def accept(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001 
 
 
 def evaluate(house: House, cycle: CycleView, key: str) -> Output:
-    """Champion against candidate, over HTTP. The report is bound to the step's name, so a repeat does not ask again."""
+    """Evaluate the champion and the candidate over HTTP. The report is bound to the step's name, so a repeat sends no requests."""
     name = effect_name(cycle.id, key)
     bound = house.artifacts.resolve(name)
     if bound is None:
@@ -123,16 +139,19 @@ def evaluate(house: House, cycle: CycleView, key: str) -> Output:
 
 
 def judge(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
-    """Every check on the report; no check passes without data."""
+    """Run every gate check on the evaluation report and combine the results into the verdict. No check passes without data.
+
+    Raises Permanent if the report compares other models than the cycle's champion and candidate.
+    """
     report = EvalReport.model_validate(cycle.done[Step.EVALUATE]["report"])
     if report.candidate != _candidate(cycle).model.id or report.champion != cycle.champion.model.id:
-        raise Permanent("the report compares other models than this cycle's; it cannot be used")
+        raise Permanent("the report does not compare this cycle's champion and candidate; it cannot be used")
     checks = tuple(check.check(report) for check in house.checks)
     return verdict_of(checks, cycle.done[Step.EVALUATE]["digest"]).model_dump(mode="json")
 
 
 def register(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
-    """A copy for people to find: version, lineage tags, metrics, and the curves of the training that led to it."""
+    """Register the candidate with lineage tags, metrics and training curves, and point the alias `candidate` at it."""
     version, training = _candidate(cycle), _plan(cycle)
     folder = house.artifacts.fetch(version.model.files, house.scratch / "models" / version.model.files)
     tags = {
@@ -157,10 +176,13 @@ def register(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG00
 
 
 def roll(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
-    """Opens the rollout's own stream; its ticks do the rest."""
+    """Start the candidate's server and open the rollout's stream. The rollout's ticks then change the weights.
+
+    Raises Permanent if the router does not attribute answers to versions.
+    """
     candidate = _candidate(cycle)
     if not house.router.attribution:
-        raise Permanent("the router does not attribute answers to versions; without attribution there is no rollout")
+        raise Permanent("the router does not attribute answers to versions; a rollout requires attribution")
     house.server.ensure(candidate)
     data = {
         "cycle": cycle.id,
@@ -178,15 +200,17 @@ def roll(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
 
 
 def promote(house: House, cycle: CycleView, key: str) -> Output:
-    """The route follows; the ledger's `champion` row is written with the cycle's end. The registry's alias is left to the
-    reconciler: a registry that is away must not hold up a promotion, or a rollback."""
+    """Route all sessions to the candidate. The `champion` row is written later, with the end of the cycle.
+
+    The reconciler updates the registry's alias, so that an unavailable registry delays neither a promotion nor a rollback.
+    """
     version = _candidate(cycle)
     house.router.set(sole_route(house, version, effect_name(cycle.id, key)))
     return {"version": version.tag}
 
 
 def sole_route(house: House, version: ModelVersion, annotation: str) -> Route:
-    """All sessions to one version."""
+    """Return a route that sends all sessions to one version. Its server is started if necessary."""
     endpoint = house.server.ensure(version)
     backend = Backend(tag=endpoint.tag, url=endpoint.url, model=endpoint.model, weight=100)
     return Route(line=house.line, served_model=house.loop.line.served_model, backends=(backend,), annotation=annotation)
@@ -202,7 +226,7 @@ def _edition(cycle: CycleView) -> HoldoutEdition:
 
 def _plan(cycle: CycleView) -> TrainingPlan:
     if cycle.plan is None:
-        raise Permanent(f"{cycle.id} has no plan to train")
+        raise Permanent(f"{cycle.id} has no training plan")
     return cycle.plan
 
 
@@ -224,3 +248,4 @@ EFFECTS: dict[Step, Callable[[House, CycleView, str], Output]] = {
     Step.ROLL: roll,
     Step.PROMOTE: promote,
 }
+"""Maps each step to its effect: (line context, cycle, effect key) -> the data of the `done` row."""

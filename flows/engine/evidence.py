@@ -1,4 +1,4 @@
-"""What a person is shown before saying yes: plain data from the cycle's own rows; the report room gives it a form."""
+"""Collects the evidence for an approval request as plain data from the cycle's rows. flows/prefect renders it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from flows.core.views import CycleView
 
 
 def approval_evidence(cycle: CycleView, kind: ApprovalKind) -> dict[str, Any]:
-    """`subject` is the digest of exactly what is approved: the plan, or the candidate with its report."""
+    """Return the evidence for an approval request as JSON values.
+
+    `subject` in the result is the digest of the approved object: the plan, or the candidate with its evaluation report.
+    """
     common = {"kind": str(kind), "cycle": cycle.id, "line": cycle.line, "champion": cycle.champion.tag, "opened": cycle.opened["reason"]}
     if kind is ApprovalKind.TRAINING:
         plan = cycle.done[Step.PLAN]

@@ -1,4 +1,4 @@
-"""Batches into the lake, exactly once: the ledger knows a batch by its content, the lake a record by (source, id)."""
+"""Ingests batches into the lake exactly once. The ledger identifies a batch by its digest, the lake a record by (source, id)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from flows.engine.house import House, leased
 
 
 def ingest(house: House, sources: Sequence[TraceSource] | None = None, wait: float = 0.0) -> IngestReport:
-    """Everything that the sources hold now. A batch that the ledger knows counts as duplicates and is not read again.
-    Retryable where another process ingests for this line, and still does after `wait` seconds."""
+    """Ingest all batches that the sources hold now; by default, all sources of the line. Return the summed report.
+
+    The records of a batch that the ledger knows count as duplicates, and the batch is not read again.
+    Raises Retryable if another process still ingests for this line after `wait` seconds.
+    """
     total = IngestReport()
     with leased(house, f"ingest/{house.line}", wait) as lease:
         for source in house.sources if sources is None else sources:

@@ -1,4 +1,7 @@
-"""An installation: a home folder, its ledger, and a house per loop. A cycle is worked on with the loop that was frozen in it."""
+"""An installation: a home folder, its ledger, and one line context per loop.
+
+A cycle always runs with the loop file's content that was stored when the cycle was opened.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from flows.engine.wiring import build_house, open_ledger, silent
 
 
 class Installation:
-    """What a command or a flow works with."""
+    """Gives commands and flows access to the ledger and to the line contexts of one home folder."""
 
     def __init__(self, home: Home, progress: Progress = silent) -> None:
         self.home = home
@@ -25,15 +28,16 @@ class Installation:
 
     @cached_property
     def ledger(self) -> Ledger:
+        """The ledger of the installation, opened at first use."""
         return open_ledger(self.home)
 
     def house(self, path: Path) -> House:
-        """The line of a loop file, with today's content of the file."""
+        """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid."""
         path = path.absolute()
         return self._house(load_loop(path), path.parent)
 
     def house_of(self, cycle: CycleView) -> House:
-        """The line of a cycle, with the loop that was frozen when it was opened."""
+        """Return the line context of a cycle, with the loop content stored when the cycle was opened."""
         return self._house(cycle.loop, Path(cycle.opened["folder"]))
 
     def _house(self, loop: Loop, folder: Path) -> House:
@@ -43,16 +47,18 @@ class Installation:
         return self._houses[key]
 
     def lines(self) -> list[LineView]:
-        """Every line that the ledger knows."""
+        """List the views of all lines in the ledger."""
         return [self.line(stream.removeprefix("line/")) for stream in self.ledger.streams("line/")]
 
     def line(self, name: str) -> LineView:
+        """Return the view of a line; it is empty for an unknown line."""
         return fold_line(name, self.ledger.read(line_stream(name)))
 
     def cycles(self, line: str) -> list[CycleView]:
-        """All cycles of a line, oldest first."""
+        """List all cycles of a line, oldest first."""
         return [fold_cycle(self.ledger.read(stream)) for stream in self.ledger.streams(f"cycle/{line}/")]
 
     def cycle(self, line: str, number: int) -> CycleView | None:
+        """Return a cycle by its number, or None if it does not exist."""
         entries = self.ledger.read(cycle_stream(line, number))
         return fold_cycle(entries) if entries else None

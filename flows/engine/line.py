@@ -1,4 +1,7 @@
-"""What people and triggers say to a line: adopt, open a cycle, answer a request, go back. Each is rows under compare-and-set."""
+"""Requests to a line from users and triggers: adopt, open a cycle, answer an approval request, roll back, cancel.
+
+Each request appends ledger rows by compare-and-set.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,20 @@ from flows.engine.house import House
 
 
 def adopt(house: House, folder: Path, actor: str) -> ModelVersion:
-    """A person names the model that serves today: version 0, the first champion. The same model twice is one adoption."""
+    """Adopt the model in `folder` as the line's version 0 and first champion. Adopting the same model again changes nothing.
+
+    Raises Permanent if `folder` is not a folder, or if the line has already adopted another model.
+    """
     line = house.line_view()
     if not folder.is_dir():
-        raise Permanent(f"{folder} is not a folder; name the folder of the model that serves today (config.json, *.safetensors, tokenizer)")
+        raise Permanent(f"{folder} is not a folder; pass the folder of the currently served model (config.json, *.safetensors, tokenizer)")
     model = model_ref(folder, house.artifacts.put_folder(folder))
     version = ModelVersion(line=line.line, number=0, tag=version_tag(digest(model.id)), model=model, cycle=None)
     if line.base is not None:
         if line.base.model == model:
             return line.base
         raise Permanent(
-            f"line {line.line!r} has adopted {line.base.tag} already; a line is adopted once: start a new line for another model"
+            f"line {line.line!r} has already adopted {line.base.tag}; a line adopts one model only: create a new line for another model"
         )
     row = Row(kind="adopted", key=version.tag, data={"version": version.model_dump(mode="json"), "actor": actor})
     house.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], None, house.clock.now())
@@ -35,12 +41,15 @@ def adopt(house: House, folder: Path, actor: str) -> ModelVersion:
 
 
 def open_cycle(house: House, reason: str) -> str:
-    """Opens the line's next cycle with the loop file's content frozen in it. Rejected while one is open or none is adopted."""
+    """Open the line's next cycle, store the loop file's content in it, and return its stream name.
+
+    Raises Rejected if no model is adopted, if a cycle is open, or if another process changes the line at the same time.
+    """
     line = house.line_view()
     if line.champion is None or line.base is None:
         raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
     if line.open_cycle is not None:
-        raise Rejected("cycle_open", f"{line.open_cycle} is still open; `ratchet status` says what it waits for")
+        raise Rejected("cycle_open", f"{line.open_cycle} is still open; `ratchet status` shows what it waits for")
     cycle, traces = cycle_stream(line.line, line.cycles + 1), house.datasets.cursor().traces
     loop = house.loop.model_dump(mode="json")
     opened = {
@@ -65,13 +74,13 @@ def open_cycle(house: House, reason: str) -> str:
         house.ledger.append(rows, None, house.clock.now())
     except Conflict as error:
         raise Rejected(
-            "cycle_open", f"another process changed line {line.line!r} at the same moment; look again with `ratchet status`"
+            "cycle_open", f"another process changed line {line.line!r} at the same time; check `ratchet status` and retry"
         ) from error
     return cycle
 
 
 def open_if_due(house: House, scheduled: bool) -> tuple[str | None, str]:
-    """(cycle opened or None, why)."""
+    """Open a cycle if one is due. Return the opened cycle or None, and the reason in either case."""
     wanted, reason = due(house.line_view(), house.datasets.cursor(), house.loop.trigger, scheduled, house.clock.now())
     if not wanted:
         return None, reason
@@ -82,12 +91,15 @@ def open_if_due(house: House, scheduled: bool) -> tuple[str | None, str]:
 
 
 def approvals(ledger: Ledger, line: str) -> list[ApprovalView]:
-    """All requests of a line, oldest first."""
+    """List all approval requests of a line, oldest first."""
     return [fold_approval(ledger.read(stream)) for stream in ledger.streams(f"approval/{line}/")]
 
 
 def answer(ledger: Ledger, request: ApprovalView, given: Answer, now: datetime) -> tuple[Answer | None, bool]:
-    """The first answer wins. Returns (the answer that stands, or None where it expired; whether it is this one)."""
+    """Record an answer to an approval request. The first answer wins.
+
+    Return a pair: the answer that counts (None if the request expired without one), and whether the given answer was recorded.
+    """
     if request.awaiting and now < request.expires:
         row = Row(kind="answered", key=request.kind, data=given.model_dump(mode="json"))
         try:
@@ -99,7 +111,11 @@ def answer(ledger: Ledger, request: ApprovalView, given: Answer, now: datetime) 
 
 
 def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> None:
-    """Asks the line to go back; the next turn (seconds) does it. Rejected where there is nothing to go back from."""
+    """Request a rollback of the line to its previous champion, or of its running rollout. The service carries it out within seconds.
+
+    A second request has no effect while the first one is open.
+    Raises Rejected if the line has neither an open cycle nor a previous champion.
+    """
     line = fold_line(name, ledger.read(line_stream(name)))
     if line.rollback_asked:
         return
@@ -110,7 +126,7 @@ def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: dateti
 
 
 def ask_cancel(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> None:
-    """Asks the line's open cycle to end; the champion goes on serving. Rejected where no cycle is open."""
+    """Request the end of the line's open cycle. The champion keeps serving. Raises Rejected if no cycle is open."""
     line = fold_line(name, ledger.read(line_stream(name)))
     if line.open_cycle is None:
         raise Rejected("no_open_cycle", f"line {name!r} has no open cycle")

@@ -1,6 +1,6 @@
-"""What a cycle would choose if it were opened now: data frozen, probed and judged as a cycle does it, under names of its own.
+"""Previews the choice of a cycle opened now. Data is frozen, probed and assembled as in a cycle, but under separate names.
 
-Nothing is written to the ledger, and no holdout edition that a gate will use is begun. It refuses to train.
+A preview writes nothing to the ledger, starts no holdout edition that a gate will use, and trains nothing.
 """
 
 from __future__ import annotations
@@ -18,23 +18,30 @@ from flows.engine.choosing import choose_plan, drafts
 from flows.engine.house import House
 
 EDITION = 0
-"""Holdout editions of cycles begin at 1; this one only tells which prompts are training's."""
+"""Edition number for previews. Cycles use editions from 1 on; edition 0 only separates holdout prompts from training prompts."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """The choice, and what it would run."""
+    """The choice that a cycle would make now, and the inputs of its training run."""
 
     start: ModelVersion
     data: TrainingSet
     choice: Choice
     recipe: dict[str, Any] | None
+    """The complete recipe; None if nothing would be trained."""
     parameters: int
+    """Number of weights of the start model."""
     probed: bool
+    """Whether the start model was probed."""
 
 
 def preview(house: House, probe: bool) -> Preview:
-    """Rejected where no model is adopted yet. With `probe` the start model is served and asked, which takes its time."""
+    """Compute the choice that a cycle opened now would make.
+
+    With `probe`, the start model is served and answers the probe's prompts, which can take minutes.
+    Raises Rejected if no model is adopted yet, and ConfigError if a chosen method's recipe is invalid.
+    """
     line = house.line_view()
     start = line.champion if house.loop.line.start_from == "champion" else line.base
     if start is None:

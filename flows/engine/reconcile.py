@@ -1,4 +1,4 @@
-"""Makes the copies follow the ledger: servers, routes, registry aliases, jobs. What differs is repaired, and said."""
+"""Makes the derived copies follow the ledger: servers, routes, registry aliases, jobs, resume points. Repairs and reports differences."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ _HAS_CANDIDATE = {State.ACCEPTED, State.EVALUATED, State.VERDICT, State.REGISTER
 
 
 def reconcile(house: House, wait: float = 0.0) -> list[str]:
-    """What was repaired, in words. Where another process works on the line, and still does after `wait` seconds, only a rollback
-    is carried out: it waits for nobody."""
+    """Carry out a requested rollback and repair all derived copies. Return one text per repair.
+
+    If another process still holds the line's lease after `wait` seconds, only the rollback is carried out.
+    """
     said = go_back(house)
     try:
         with leased(house, wait=wait):
             return said + converge(house)
     except Retryable as error:
-        return [*said, f"left alone: {error}"]
+        return [*said, f"skipped: {error}"]
 
 
 def go_back(house: House) -> list[str]:
-    """Carries out a rollback of a promoted version. Under a lease of its own, so that an evaluation or a training that holds the
-    line's lease for minutes does not keep users on a bad version; the open cycle ends when it looks again. While a rollout
-    runs, its next tick goes back instead."""
+    """Carry out a requested rollback of a promoted version. Return one text if the version was rolled back.
+
+    This uses a separate lease. An effect that holds the line's lease for minutes must not keep users on a bad version.
+    The open cycle ends at its next turn. While a rollout runs, its next tick rolls back instead.
+    """
     line = house.line_view()
     if not line.rollback_asked or line.champion is None or _rolling(house, line):
         return []
@@ -45,11 +49,11 @@ def go_back(house: House) -> list[str]:
             "to": to.model_dump(mode="json") if to else None,
             "from": line.champion.model_dump(mode="json"),
             "actor": actor,
-            "reason": f"{actor} asked for it",
+            "reason": f"requested by {actor}",
         }
         row = Row(kind="rolled_back", data=data)
         house.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], lease, house.clock.now())
-    return [f"rolled back from {line.champion.tag} to {to.tag}, asked by {actor}"] if to else []
+    return [f"rolled back from {line.champion.tag} to {to.tag}, requested by {actor}"] if to else []
 
 
 def _rolling(house: House, line: LineView) -> bool:
@@ -57,7 +61,10 @@ def _rolling(house: House, line: LineView) -> bool:
 
 
 def converge(house: House) -> list[str]:
-    """Servers first, then the route, aliases, jobs and where these resume; a failure of one does not keep the others from being mended."""
+    """Repair servers, route, registry aliases, jobs and resume points, in this order. Return one text per repair.
+
+    A failure in one of them does not prevent the repair of the others.
+    """
     line = house.line_view()
     if line.champion is None:
         return []
@@ -68,12 +75,12 @@ def converge(house: House) -> list[str]:
         try:
             mended += mend(house, line, cycle, rollout)
         except RatchetError as error:
-            mended.append(f"could not mend {mend.__name__[1:]}: {error}")
+            mended.append(f"could not repair {mend.__name__[1:]}: {error}")
     return mended
 
 
 def wanted_versions(line: LineView, cycle: CycleView | None) -> list[ModelVersion]:
-    """Who must be up: the champion, the one before it (warm, for a rollback), and an open cycle's candidate."""
+    """List the versions whose servers must run: the champion, the previous champion for a rollback, and an open cycle's candidate."""
     wanted = [line.champion, line.previous]
     if cycle is not None and cycle.state in _HAS_CANDIDATE:
         wanted.append(cycle.candidate)
@@ -89,7 +96,7 @@ def _servers(house: House, line: LineView, cycle: CycleView | None, _rollout: Ro
             try:
                 house.server.ensure(version)
                 mended.append(f"started the server of {tag}")
-            except RatchetError as error:  # one that cannot start must not keep the others from it
+            except RatchetError as error:  # a server that cannot start must not block the others
                 mended.append(f"could not start the server of {tag}: {error}")
     for tag in running - wanted.keys():
         house.server.stop(tag)
@@ -103,7 +110,7 @@ def _route(house: House, line: LineView, cycle: CycleView | None, rollout: Rollo
     if wanted is None or (current is not None and _same(current, wanted)):
         return []
     house.router.set(wanted)
-    return [f"routed {line.line} as {', '.join(f'{b.tag} {b.weight:g} %' for b in wanted.backends)}"]
+    return [f"routed {line.line} to {', '.join(f'{b.tag} {b.weight:g} %' for b in wanted.backends)}"]
 
 
 def _wanted_route(house: House, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> Route | None:
@@ -111,12 +118,12 @@ def _wanted_route(house: House, line: LineView, cycle: CycleView | None, rollout
         step = rollout.steps[-1]
         return step_route(rollout, SetWeight(step.index, step.weight), RolloutSettings.model_validate(rollout.opened["settings"]), house)
     if rollout is not None and rollout.end == "promoted":
-        return None  # the cycle's promotion sets it, and records that
+        return None  # the cycle's promote step sets and records this route
     return sole_route(house, line.champion, line_stream(line.line)) if line.champion else None
 
 
 def _same(a: Route, b: Route) -> bool:
-    """Equal but for the annotation."""
+    """Whether two routes are equal, ignoring the annotation."""
     return a.backends == b.backends and a.served_model == b.served_model
 
 
@@ -129,24 +136,24 @@ def _aliases(house: House, line: LineView, cycle: CycleView | None, _rollout: Ro
         house.registry.register(line.champion, folder, {"ratchet.adopted": "true", "ratchet.model": line.champion.model.id}, {})
     if house.registry.aliases(line.line).get("champion") != line.champion.tag:
         house.registry.alias(line.line, "champion", line.champion.tag)
-        mended.append(f"pointed the registry's champion at {line.champion.tag}")
+        mended.append(f"set the registry's alias champion to {line.champion.tag}")
     return mended
 
 
 def _jobs(house: House, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
-    """Nobody's job trains on: not one of a cycle that has ended, nor of an attempt that another has followed."""
+    """Cancel orphaned jobs: those of ended cycles and of superseded attempts."""
     if line.cycles == 0:
         return []
     wanted, mended = _wanted_job(house, cycle), []
     for name in house.executor.live():
         if name != wanted:
             house.executor.cancel(name)
-            mended.append(f"cancelled the job {name}, which nobody waits for")
+            mended.append(f"cancelled orphaned job {name}")
     return mended
 
 
 def _pins(house: House, _line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
-    """Where the cluster restarts a job by itself, its resume point is what the ledger accepted last, though laying it down failed then."""
+    """Pin the newest accepted checkpoint again if that failed earlier. Only needed where the cluster restarts jobs by itself."""
     if not house.executor.restarts or cycle is None or not cycle.incarnations or cycle.incarnations[-1].outcome is not None:
         return []
     attempt = cycle.incarnations[-1].attempt
@@ -156,16 +163,19 @@ def _pins(house: House, _line: LineView, cycle: CycleView | None, _rollout: Roll
         return []
     laid = lay_resume_point(house, cycle, spec)
     changed = house.executor.pinned(spec) != before
-    mended = [f"laid down step {laid['resume']['step']} as where {spec.name} resumes"] if changed else []
-    return mended + [f"did not lay down {refused}" for refused in laid.get("refused", ())]
+    mended = [f"pinned step {laid['resume']['step']} as the resume point of {spec.name}"] if changed else []
+    return mended + [f"did not pin {refused}" for refused in laid.get("refused", ())]
 
 
 def _wanted_job(house: House, cycle: CycleView | None) -> str | None:
-    """The job of the open cycle's newest attempt: also where we died after it was submitted and before that was written down."""
+    """Return the job name of the open cycle's newest attempt, or None.
+
+    This includes an attempt that is only intended: the service may have crashed between the submission and its `done` row.
+    """
     if cycle is None or cycle.state not in (State.TRAINING_APPROVED, State.ATTEMPT):
         return None
     newest = max((int(key.split("/")[1]) for key in cycle.intended if key.startswith(f"{Step.TRAIN}/")), default=None)
     begun = cycle.incarnations[-1] if cycle.incarnations else None
     if newest is None or (begun and begun.attempt == newest):
-        return begun.job if begun else None  # as it was submitted: a later version of ours may name the same work otherwise
+        return begun.job if begun else None  # the submitted name: a later release may derive another name for the same attempt
     return job_of(house, cycle, newest).name

@@ -1,4 +1,7 @@
-"""One tick of a rollout: look at the evidence, decide, set a weight or go back. Never a process that lives for days."""
+"""One tick of a rollout: read the evidence, decide, then set a weight or roll back.
+
+All state is in the ledger between ticks, so that no process has to run for days.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,14 @@ from flows.engine.house import House, leased
 
 
 def tick(rollout_id: str, house: House) -> RolloutDecision:
-    """Observes, decides, performs, records; once, under the line's lease."""
+    """Observe, decide, perform and record once, under the line's lease. Return the decision.
+
+    An ended rollout returns its `Finish` unchanged. Raises Permanent if the ledger has no such rollout, and Retryable if the lease is held.
+    """
     with leased(house) as lease:
         view = house.rollout_view(rollout_id)
         if view is None:
-            raise Permanent(f"there is no {rollout_id} in the ledger")
+            raise Permanent(f"{rollout_id} is not in the ledger")
         if view.end:
             return Finish(view.end, view.reason)
         settings = RolloutSettings.model_validate(view.opened["settings"])
@@ -37,18 +43,21 @@ def tick(rollout_id: str, house: House) -> RolloutDecision:
 
 
 def _stop(view: RolloutView, house: House) -> str | None:
-    """Why the rollout must go back whatever its evidence says."""
+    """Return the reason to roll back independently of the evidence, or None."""
     line = house.line_view()
     asked = line.rollback_asked or line.cancel_asked
     if asked:
-        return f"because {asked} asked for it"
+        return f"requested by {asked}"
     if line.champion is not None and line.champion.tag != view.champion.tag:
-        return f"because {line.champion.tag} serves now, not {view.champion.tag}"
+        return f"{line.champion.tag} serves now instead of {view.champion.tag}"
     return None
 
 
 def _judge(view: RolloutView, settings: RolloutSettings, house: House) -> StepJudgement | None:
-    """The judge's word on the current step; a rollback where both arms have gone dark; None where no step runs."""
+    """Judge the current step. Return None if no step is running, or if the metrics fail within the first `settings.dark` seconds.
+
+    The judgement is a rollback if the step is older than `settings.dark` seconds and metrics or traffic are missing.
+    """
     if not view.steps:
         return None
     step, now = view.steps[-1], house.clock.now()
@@ -61,16 +70,16 @@ def _judge(view: RolloutView, settings: RolloutSettings, house: House) -> StepJu
         lately = house.metrics.evidence(champion, candidate, max(step.since, now - timedelta(seconds=settings.dark)), now)
     except Retryable as error:
         if seconds > settings.dark:
-            return StepJudgement(result=StepResult.ROLL_BACK, reasons=(f"the metrics are dark: {error}",))
+            return StepJudgement(result=StepResult.ROLL_BACK, reasons=(f"metrics unavailable: {error}",))
         return None
     if seconds > settings.dark and lately.champion.requests + lately.candidate.requests == 0:
-        reason = f"no traffic was seen for {settings.dark:g} s: without evidence a candidate does not serve"
+        reason = f"no traffic for {settings.dark:g} s: a candidate without evidence must not serve"
         return StepJudgement(result=StepResult.ROLL_BACK, reasons=(reason,))
     return house.judge.judge(is_largest_concurrent(settings, step.index), seconds, fresh, mature)
 
 
 def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutDecision, house: House, lease: Lease) -> RolloutView:
-    """Keeps what was judged where it decided something, or where the evidence has grown by a tenth since the last row."""
+    """Record the judgement if it led to a decision, or if the number of requests has grown by a tenth since the last record."""
     if judgement is None or not view.steps:
         return view
     seen = judgement.requests
@@ -90,14 +99,14 @@ def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSetting
 
 
 def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, house: House) -> Route:
-    """The route of one step."""
+    """Return the route for one step's weight. The servers of both versions are started if necessary."""
     backends = weights(step.weight, settings, house.server.ensure(view.champion), house.server.ensure(view.candidate))
     annotation = f"{view.id}/{step.index}"
     return Route(line=house.line, served_model=house.loop.line.served_model, backends=backends, annotation=annotation)
 
 
 def _finish(decision: Finish, view: RolloutView, house: House, lease: Lease) -> None:
-    """Going back takes the route first: users before books. Going forward leaves the route to the cycle's promotion."""
+    """End the rollout. On rollback, update the route before the ledger. On promotion, the cycle's promote step sets the route."""
     if decision.end == "rolled_back" and "back" not in view.done:
         if "back" not in view.intended:
             view = _append(view, house, lease, Row(kind="intended", key="back"))
@@ -110,5 +119,5 @@ def _append(view: RolloutView, house: House, lease: Lease, row: Row) -> RolloutV
     house.ledger.append([Append(stream=view.id, after=view.seq, rows=(row,))], lease, house.clock.now())
     after = house.rollout_view(view.id)
     if after is None:
-        raise Permanent(f"{view.id} vanished from the ledger")
+        raise Permanent(f"{view.id} is missing from the ledger")
     return after

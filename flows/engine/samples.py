@@ -1,5 +1,6 @@
-"""A job of each kind that a loop file may ask for, as its own trainers would make it, for a model and data that do not exist: what is asked
-of a cluster can be shown and tried before there is a plan. It knows plans and trainers, and refuses to know where jobs run.
+"""Builds a sample job for each method of a loop file, with the line's own trainers and placeholder digests for model and data.
+
+The requirements on a cluster can thus be shown and checked before a plan exists.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contracts.training import Attempt, JobSpec, Method, TrainingPlan
 
 
 class Sample(NamedTuple):
-    """One method's job, or why the loop file's settings allow none."""
+    """The sample job of one method, or the reason why the loop file's settings allow none."""
 
     method: str
     job: JobSpec | None
@@ -24,7 +25,7 @@ class Sample(NamedTuple):
 
 
 def samples(loop: Loop, trainers: Mapping[str, Trainer]) -> list[Sample]:
-    """By method, in the loop file's order; always the same for the same loop file."""
+    """Build one sample per method, in the loop file's order. The same loop file always gives the same samples."""
     return [_sample(loop, method, trainers[method]) for method in loop.training.methods]
 
 

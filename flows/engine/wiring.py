@@ -1,4 +1,7 @@
-"""The one file that knows which class stands behind which port. Imports the rooms, late, because some take seconds."""
+"""Selects the implementation of each port. This is the only engine file that imports other packages' implementations.
+
+The imports are inside the functions, because some of the packages take seconds to import.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +33,31 @@ if TYPE_CHECKING:
 
 
 class SystemClock:
-    """The machine's clock."""
+    """A clock that uses the machine's time."""
 
     def now(self) -> datetime:
+        """Return the current time in UTC."""
         return datetime.now(UTC)
 
     def sleep(self, seconds: float) -> None:
+        """Block the thread for `seconds` seconds."""
         time.sleep(seconds)
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
-    """No progress shown."""
+    """Ignore a progress report. This is the default progress callback."""
 
 
 def open_ledger(home: Home) -> Ledger:
-    """The installation's ledger, made at first use."""
+    """Open the installation's ledger. A new database is created at first use."""
     return SqlLedger(home.ledger_url)
 
 
 def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silent) -> House:
-    """All ports of one line, as its loop file asks for them. Starts nothing."""
+    """Build the line context: all ports of one line, as selected by its loop file. Starts no process.
+
+    `folder` is the folder of the loop file. Raises ConfigError if a named trainer, server or setting is not available.
+    """
     from flows.engine.house import House, process_holder
     from gates.checks import checks
     from gates.client import HttpModelClient
@@ -103,7 +111,10 @@ def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silen
 
 
 def open_executor(loop: Loop, folder: Path, home: Home) -> Executor:
-    """Where the line's jobs run: on this machine, or as gangs on the cluster that the loop file names. ConfigError where it cannot be."""
+    """Open the executor for the line's jobs: this machine, or the cluster named in the loop file.
+
+    Raises ConfigError if the cluster's profile or kubeconfig is missing or invalid.
+    """
     name = loop.line.name
     if loop.cluster is None:
         from local.executor import LocalExecutor
@@ -113,7 +124,7 @@ def open_executor(loop: Loop, folder: Path, home: Home) -> Executor:
 
 
 def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home) -> KubernetesExecutor:
-    """The executor on the cluster that the loop file names. Asks it nothing yet."""
+    """Open the executor for the cluster named in the loop file. Sends no request yet."""
     from k8s.client import connect
     from k8s.executor import KubernetesExecutor
     from k8s.profile import load_profile
@@ -123,7 +134,7 @@ def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home
 
 
 def open_source(source: SourceSettings, folder: Path, home: Home, line: str) -> TraceSource:
-    """The trace source that a loop file names; relative paths start at the loop file."""
+    """Open a trace source of a loop file. Relative paths start at the folder of the loop file."""
     from materializer.sources import FileSource, SpoolSource
 
     if source.kind == "receiver":
@@ -132,7 +143,10 @@ def open_source(source: SourceSettings, folder: Path, home: Home, line: str) -> 
 
 
 def start_receiver(loop: Loop, home: Home) -> str:
-    """Keeps the OTLP/HTTP receiver of a line up; returns its base URL. Its port is kept, so that senders need no new one."""
+    """Start the OTLP/HTTP receiver of a line unless it runs, and return its base URL.
+
+    The port is stored and reused after a restart, so that senders keep their configuration.
+    """
     home.spool(loop.line.name).mkdir(parents=True, exist_ok=True)
     kept = home.receiver(loop.line.name).with_name("receiver-port")
     port = loop.serving.receiver_port or (int(kept.read_bytes()) if kept.exists() else 0)
@@ -151,7 +165,7 @@ def _receiver(loop: Loop, home: Home, port: int = 0) -> Service:
 
 
 def stop_line(house: House, home: Home) -> list[str]:
-    """Ends every long-lived process of a line: receiver, router, model servers. Returns what was stopped, in words."""
+    """Stop every long-lived process of a line: receiver, router and model servers. Return one text per stopped process."""
     from local.router import LocalRouter
 
     stopped = []
@@ -169,30 +183,33 @@ def stop_line(house: House, home: Home) -> list[str]:
 
 
 PREFECT_SERVER = "server"
-"""Folder of the Prefect server's process, below RATCHET_HOME/prefect."""
+"""Name of the Prefect server's process folder, below RATCHET_HOME/prefect."""
 
 
 def prefect_server(home: Home, command: Sequence[str], environment: Mapping[str, str]) -> Service:
-    """The process of the installation's Prefect server. Command and environment matter where it is to be started."""
+    """Return the handle of the installation's Prefect server process. `command` and `environment` are used only to start it."""
     from local.service import Service
 
     return Service(home.prefect / PREFECT_SERVER, command, environment)
 
 
 def announce_service(port: int) -> None:
-    """Called by a long-lived process when it answers."""
+    """Announce that this long-lived process answers on `port`. The process itself calls this when it is ready."""
     from local.service import announce
 
     announce(port)
 
 
 def open_artifacts(home: Home) -> Artifacts:
-    """The installation's artifacts."""
+    """Open the installation's artifact store."""
     return FolderArtifacts(home.artifacts)
 
 
 def estimate_cost(loop: Loop, folder: Path, method: str, recipe: Mapping[str, Any], parameters: int) -> dict[str, Any]:
-    """What one attempt would cost at most; on a cluster also `price`, in the price table's currency, None where it does not know."""
+    """Estimate the maximum cost of one attempt for a model with `parameters` weights.
+
+    Return the estimate as JSON values. On a cluster it also contains `price` in the price table's currency, or None for unknown machines.
+    """
     from trainers.estimate import estimate
     from trainers.recipes import KINDS, complete
 
@@ -207,7 +224,7 @@ def estimate_cost(loop: Loop, folder: Path, method: str, recipe: Mapping[str, An
 
 
 def cost_of(plan: TrainingPlan, loop: Loop, folder: Path, home: Home) -> Cost:
-    """What an attempt at the plan would take at most, and what it may."""
+    """Estimate the maximum time and price of one attempt at the plan, with the lower one of the cluster's caps."""
     model = open_artifacts(home).fetch(plan.start.files, home.scratch / "models" / plan.start.files)
     found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model))
     caps = [cap for cap in (loop.cluster.cap_run, loop.cluster.cap_month) if cap is not None] if loop.cluster else []
@@ -215,9 +232,10 @@ def cost_of(plan: TrainingPlan, loop: Loop, folder: Path, home: Home) -> Cost:
 
 
 def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple[str, JobSpec | str]]]:
-    """The line on its cluster, and a sample job of each of its methods, or why there is none. ConfigError without [cluster].
+    """Return the line's site on its cluster, and a sample job per method, or the reason why there is none.
 
-    Where RATCHET_HOME is not on the shared volume, as on the machine of one who only prepares the cluster, it is taken to lie there.
+    If RATCHET_HOME is not on the shared volume, the folder `ratchet` on that volume is assumed. This is the case on a machine that only
+    prepares the cluster. Raises ConfigError if the loop file has no section [cluster].
     """
     from flows.engine.samples import samples
     from k8s.profile import load_profile
@@ -237,7 +255,10 @@ def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple
 
 
 def render_cluster(loop: Loop, folder: Path, home: Home, part: str, **words: Any) -> str:
-    """What the loop file asks of its cluster, as YAML. `part`: admin, gang or all; `words` as k8s.environment.extras takes them."""
+    """Render the manifests that the loop file requires on its cluster, as YAML.
+
+    `part` is admin, gang or all. `words` are the options of k8s.environment.extras.
+    """
     from k8s.environment import extras
     from k8s.sheet import write_sheet
 
@@ -246,8 +267,11 @@ def render_cluster(loop: Loop, folder: Path, home: Home, part: str, **words: Any
 
 
 def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bool, stop: Event | None = None) -> Iterator[str]:
-    """What the guardian of the line's namespace mended, as it happens, until `stop`. Whatever goes wrong is said once, and tried again:
-    who watches must not end where nobody watches him. With `once`, one look, and what goes wrong is raised."""
+    """Run the guardian of the line's gangs every `seconds` seconds until `stop` is set. Yield one text per repair.
+
+    The guardian must not end because of an error: an error is yielded once while it repeats, and the check is retried.
+    With `once`, the guardian checks once and raises errors. Raises ConfigError if the loop file has no section [cluster].
+    """
     if loop.cluster is None:
         raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
     executor, stop, problem = open_cluster(loop, loop.cluster, folder, home), stop or Event(), ""
@@ -267,11 +291,14 @@ def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bo
 
 
 def job_words(loop: Loop, folder: Path, home: Home, job: str | None, lines: int, follow: bool) -> Iterator[str]:
-    """What the pods and trainers of a job on the cluster wrote last: of the newest one where none is named."""
+    """Yield the last log lines of a job's pods and trainers on the cluster. The default job is the newest one.
+
+    With `follow`, new lines are yielded as they arrive. Raises ConfigError if the loop file has no section [cluster].
+    """
     from k8s.logs import newest_job, words
 
     if loop.cluster is None:
-        raise ConfigError(f"line {loop.line.name} trains on this machine: its jobs' logs lie below {home.jobs(loop.line.name)}")
+        raise ConfigError(f"line {loop.line.name} trains on this machine: its jobs' logs are below {home.jobs(loop.line.name)}")
     executor = open_cluster(loop, loop.cluster, folder, home)
     name = job or newest_job(executor)
     yield f"{name}:"
@@ -279,7 +306,7 @@ def job_words(loop: Loop, folder: Path, home: Home, job: str | None, lines: int,
 
 
 def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, str, str]]:
-    """What would stop the line's gangs on the live cluster: (stop or note, about, text, remedy)."""
+    """List the problems of the live cluster for the line's gangs: (level, subject, text, remedy); level is stop or note."""
     from k8s.client import connect
     from k8s.lint import lint
 
@@ -288,15 +315,18 @@ def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, s
 
 
 def _trainer(loop: Loop, method: str) -> str:
-    """The entry point's name: GRPO runs on what the loop file says."""
+    """Return the entry point's name for a method. The loop file's `grpo_on` selects the one for GRPO."""
     return loop.training.grpo_on if method == "grpo" and loop.training.grpo_on != "trl" else method
 
 
 def installed(group: str, name: str) -> Callable[..., Any]:
-    """What an installed package offers under a short name. ConfigError names the ones that are there."""
+    """Load an entry point of an installed package by group and short name.
+
+    Raises ConfigError with the available names if the name is not installed.
+    """
     offers = {entry.name: entry for entry in entry_points(group=group)}
     if name not in offers:
         raise ConfigError(
-            f"no {group.removeprefix('ratchet.').removesuffix('s')} {name!r} is installed; there are: {', '.join(sorted(offers))}"
+            f"no {group.removeprefix('ratchet.').removesuffix('s')} {name!r} is installed; available: {', '.join(sorted(offers))}"
         )
     return offers[name].load()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""One turn of the service for one line: traces in, the open cycle on, its rollout on, the copies mended."""
+"""One turn of the service for one line: ingest traces, advance the open cycle and its rollout, and reconcile when the cycle ends."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ from flows.engine.rollout import tick
 
 
 def pull_spool(house: House) -> None:
-    """What the receiver has on disk, into the lake: a rollout's evidence comes this way. Another process may be at it already."""
+    """Ingest the receiver's spool into the lake, because a rollout needs it as evidence.
+
+    A Retryable error, for example because another process ingests now, is only shown as progress.
+    """
     kinds = {source.name: source.kind for source in house.loop.sources}
     spools = [source for source in house.sources if kinds[source.name] == "receiver"]
     if spools:
         try:
             ingest(house, spools)
         except Retryable as error:
-            house.progress(f"ingest waits: {error}", 0, 0)
+            house.progress(f"ingest is waiting: {error}", 0, 0)
 
 
 def turn(installation: Installation, cycle: CycleView) -> Decision:
-    """As far as the cycle goes without waiting; one tick of its rollout."""
+    """Advance a cycle as far as possible without waiting, and tick its rollout until it holds. Return the last decision.
+
+    When the cycle ends, the derived copies are reconciled before the return.
+    """
     house = installation.house_of(cycle)
     while True:
         decision = advance(cycle.id, house)
@@ -46,7 +52,10 @@ def turn(installation: Installation, cycle: CycleView) -> Decision:
 
 
 def run_to_end(installation: Installation, cycle: CycleView, seconds: float, poll: float = 1.0) -> Decision:
-    """Turns until the cycle ends or `seconds` have passed; busy or unreachable parts are tried again."""
+    """Run turns until the cycle ends or `seconds` have passed. Return the last decision.
+
+    Retryable errors are retried. `poll` is the pause in seconds between two turns.
+    """
     house = installation.house_of(cycle)
     started = house.clock.now()
     while True:

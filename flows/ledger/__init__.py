@@ -1,2 +1,4 @@
-"""The append-only truth in SQLite (one machine) or Postgres (a team): streams of hash-chained rows, compare-and-set
-appends, leases with epochs. Knows rows, not what they mean."""
+"""The append-only ledger in SQLite (one machine) or Postgres (several machines).
+
+It stores streams of hash-chained rows, with compare-and-set appends and leases with epochs. It does not interpret the rows.
+"""

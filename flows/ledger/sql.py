@@ -1,7 +1,7 @@
-"""`Ledger` over SQLAlchemy Core. One table of rows, one of leases; every append is one transaction.
+"""Implements the port `Ledger` with SQLAlchemy Core: one table of rows and one of leases. Every append is one transaction.
 
-The primary key (stream, seq) makes two writers of one row impossible; the lease row, read for update in the same
-transaction, makes a write by a writer who lost its lease impossible. SQLite gets the same from BEGIN IMMEDIATE.
+The primary key (stream, seq) prevents two writers from writing the same row. The lease row is read for update in the same transaction,
+so that a writer that lost its lease cannot write. On SQLite, BEGIN IMMEDIATE gives the same guarantees.
 """
 
 from __future__ import annotations
@@ -48,14 +48,18 @@ _leases = sa.Table(
 
 
 class SqlLedger:
-    """A ledger at a SQLAlchemy URL. Retryable where the database cannot be reached or is busy."""
+    """A ledger in the database at a SQLAlchemy URL. Creates missing tables when it is opened.
+
+    Every method raises Retryable if the database cannot be reached or is busy. Opening raises Permanent for an invalid URL or a missing
+    driver.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._engine = _engine(url)
         try:
             self._create()
-        except Retryable:  # another process may have made the same tables at the same moment
+        except Retryable:  # another process may have created the tables at the same time
             self._create()
 
     def _create(self) -> None:
@@ -63,17 +67,23 @@ class SqlLedger:
             _meta.create_all(self._engine)
 
     def read(self, stream: str, after: int = 0) -> list[Entry]:
+        """Return the stream's rows with seq > `after`, in order; empty for an unknown stream."""
         query = sa.select(_rows).where(_rows.c.stream == stream, _rows.c.seq > after).order_by(_rows.c.seq)
         with self._errors(), self._engine.connect() as connection:
             return [_entry(row) for row in connection.execute(query).mappings()]
 
     def streams(self, prefix: str) -> list[str]:
+        """Return the names of the streams that begin with `prefix`, sorted."""
         query = sa.select(_rows.c.stream).where(_rows.c.seq == 1, _rows.c.stream.startswith(prefix, autoescape=True))
         with self._errors(), self._engine.connect() as connection:
             found = connection.execute(query).scalars().all()
-        return sorted(stream for stream in found if stream.startswith(prefix))  # SQLite's LIKE does not tell A from a
+        return sorted(stream for stream in found if stream.startswith(prefix))  # SQLite's LIKE ignores case
 
     def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
+        """Write all appends in one transaction and return the new rows.
+
+        Raises Conflict if a stream does not end at its `after`, and Fenced if `lease` is no longer the current one.
+        """
         with self._errors(), self._engine.begin() as connection:
             if lease is not None:
                 current = self._lease(connection, lease.name, lock=True)
@@ -109,9 +119,10 @@ class SqlLedger:
         )
 
     def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
+        """Return the lease with a new epoch, valid for `ttl` seconds; None while another holder's lease has not expired."""
         try:
             return self._acquire(name, holder, ttl, now)
-        except Conflict:  # the lease's very first row: another process made it, so the lease is that one's
+        except Conflict:  # another process inserted the lease's first row and thus holds the lease
             return None
 
     def _acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
@@ -128,16 +139,19 @@ class SqlLedger:
             return lease
 
     def holder(self, name: str) -> Lease | None:
+        """Return the newest lease of that name, expired or not; None for an unknown name."""
         with self._errors(), self._engine.connect() as connection:
             return self._lease(connection, name)
 
     def renew(self, lease: Lease, ttl: float, now: datetime) -> Lease:
+        """Extend the lease to `ttl` seconds from `now`, with the same epoch. Raises Fenced if another process has it."""
         renewed = lease.model_copy(update={"expires": now + timedelta(seconds=ttl)})
         if not self._expire_at(lease, renewed.expires):
             raise Fenced(f"the lease {lease.name!r} (epoch {lease.epoch}) has passed to another process; this one stops writing")
         return renewed
 
     def release(self, lease: Lease) -> None:
+        """End the lease now. Does nothing if it is no longer the current one."""
         self._expire_at(lease, datetime.fromtimestamp(0, UTC))
 
     def _expire_at(self, lease: Lease, expires: datetime) -> bool:
@@ -147,13 +161,13 @@ class SqlLedger:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Names a database's failures by who must act."""
+        """Translate database errors into Ratchet's errors: Conflict for a duplicate row, otherwise Retryable."""
         try:
             yield
         except IntegrityError as error:
             raise Conflict(f"another process wrote the same row of the ledger first ({_where(self.url)}); read it again") from error
         except DBAPIError as error:
-            raise Retryable(f"the ledger at {_where(self.url)} cannot be used now: {str(error.orig).splitlines()[0]}") from error
+            raise Retryable(f"the ledger at {_where(self.url)} is not available: {str(error.orig).splitlines()[0]}") from error
 
 
 def _where(url: str) -> str:
@@ -175,7 +189,7 @@ def _engine(url: str) -> Engine:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Retryable(
-                f"cannot make the ledger's folder {Path(parsed.database).parent}: {error.strerror}; set RATCHET_HOME"
+                f"cannot create the ledger's folder {Path(parsed.database).parent}: {error.strerror}; set RATCHET_HOME"
             ) from error
     engine = sa.create_engine(parsed, connect_args={"timeout": 30})
     event.listen(engine, "connect", _on_connect)
@@ -184,7 +198,7 @@ def _engine(url: str) -> Engine:
 
 
 def _on_connect(connection: Any, _record: Any) -> None:
-    """The driver must not begin transactions by itself; FULL makes a commit survive a power cut."""
+    """Configure a SQLite connection: explicit transactions only, WAL, and FULL, so that a commit survives a power loss."""
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")

@@ -1,4 +1,4 @@
-"""What every artifact store must do."""
+"""Contract tests for every implementation of the port Artifacts."""
 
 from __future__ import annotations
 

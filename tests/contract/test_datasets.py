@@ -1,4 +1,4 @@
-"""What every Datasets promises: a name done before returns what it returned then, whatever has come since."""
+"""Contract tests for every implementation of the port Datasets: a repeated name returns its first result, even after new data."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _batch(first: int, count: int = 30) -> RawBatch:
 
 
 class Client:
-    """Counts up."""
+    """A model client whose answers count up from `start`, modulo 3."""
 
     def __init__(self, start: int) -> None:
         self.start = start

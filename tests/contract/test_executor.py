@@ -1,4 +1,4 @@
-"""What every executor must do. A bench builds one with jobs of known behaviour; add a bench for another executor."""
+"""Contract tests for every executor. A bench builds an executor and jobs of known behaviour; a new executor needs its own bench."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _spec(behaviour: str, attempt: int, grace: int, data: dict[str, Digest]) -> 
 
 
 class LocalBench:
-    """`LocalExecutor` with a small Python program as the job."""
+    """A bench for `LocalExecutor`, with a small Python program as the job."""
 
     def __init__(self, folder: Path) -> None:
         self.artifacts = FolderArtifacts(folder / "artifacts")
@@ -82,7 +82,7 @@ class LocalBench:
         self.names: list[str] = []
 
     def restarted(self) -> Executor:
-        """The executor as a new process of ours would have it."""
+        """Return a new executor on the same folders, as after a restart of the service."""
         return LocalExecutor(self.root, self.artifacts.root)
 
     def spec(self, behaviour: str, attempt: int = 1, grace: int = 5) -> JobSpec:
@@ -91,7 +91,7 @@ class LocalBench:
         return spec
 
     def checkpoint(self, spec: JobSpec, step: int) -> ResumePoint:
-        """A finished checkpoint, as a job leaves it."""
+        """Write a complete checkpoint, as a job does, and return its resume point."""
         path = f"a{spec.attempt}/i1/step_{step}"
         folder = self.root / spec.plan[:16] / path
         folder.mkdir(parents=True)
@@ -102,7 +102,7 @@ class LocalBench:
         (self.root / ("a" * 16) / resume.path / "weights").write_text("short")
 
     def starts(self, spec: JobSpec, incarnation: int) -> int:
-        """How often an incarnation really began."""
+        """Count how often an incarnation actually started."""
         events = self.executor.events(spec.name)
         return sum(event.kind == "started" and event.incarnation == incarnation for event in events)
 
@@ -123,7 +123,7 @@ class LocalBench:
 
 
 class FakeBench:
-    """`FakeExecutor`: jobs that end as scripted, without processes, words or files."""
+    """A bench for `FakeExecutor`: jobs end as scripted, without processes, output or files."""
 
     outcomes: ClassVar[dict[str, Outcome]] = {
         "done": Outcome.DONE,
@@ -159,7 +159,7 @@ class FakeBench:
         return self.world.effects[f"submit/{spec.name}/{incarnation}"]
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing, because the fake starts no processes."""
 
 
 @pytest.fixture(params=[LocalBench, FakeBench], ids=["local", "fake"])
@@ -171,7 +171,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[LocalBench]:
-    """A bench with real processes, files and words: what a fake does not have."""
+    """A bench with real processes, output and files, which the fake does not have."""
     bench = LocalBench(tmp_path)
     yield bench
     bench.close()
@@ -194,7 +194,7 @@ def test_a_job_runs_and_ends(bench: Any, behaviour: str, outcome: Outcome) -> No
     assert bench.executor.observe(spec.name).state != JobState.ABSENT
     status = bench.until(spec.name)
     assert (status.outcome, status.incarnation) == (outcome, 1)
-    assert bench.until(spec.name) == status, "what ended stays ended"
+    assert bench.until(spec.name) == status, "an ended job keeps its status"
 
 
 def test_submit_is_idempotent(bench: Any) -> None:

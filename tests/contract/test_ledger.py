@@ -1,4 +1,4 @@
-"""What every ledger must do, on every database that can be had here: in memory, SQLite, and a real Postgres server."""
+"""Contract tests for every ledger: in memory, on SQLite, and on a real Postgres server if Postgres is installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _postgres_binaries() -> Path | None:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """Postgres refuses to run as root."""
+    """Return the account options for Postgres, which does not run as root."""
     if os.geteuid() != 0:
         return {}
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -49,7 +49,7 @@ def _unprivileged() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an own server on a unix socket; skipped where Postgres is not installed."""
+    """The URL of a private Postgres server on a Unix socket. Skips the test if Postgres is not installed."""
     binaries = _postgres_binaries()
     if binaries is None:
         lacks(Need.POSTGRES, "the ledger's contract runs over SQLite only")
@@ -98,7 +98,7 @@ def empty_postgres(postgres: str) -> Iterator[str]:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Opens the same ledger, again and again."""
+    """A function that opens the same ledger again at each call."""
     if request.param == "memory":
         ledger = MemoryLedger()
         return lambda: ledger
@@ -115,7 +115,7 @@ def ledger(reopen: Open) -> Ledger:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of a database that several processes share."""
+    """The URL of a database that several processes share."""
     return f"sqlite:///{tmp_path / 'ledger.db'}" if request.param == "sqlite" else str(request.getfixturevalue("empty_postgres"))
 
 
@@ -200,7 +200,7 @@ def test_whoever_lost_the_lease_writes_nothing_more(ledger: Ledger) -> None:
         ledger.append([rows("a", 1, "late"), rows("b", 0, "late")], old, NOON)
     with pytest.raises(Fenced):
         ledger.renew(old, 60, NOON)
-    ledger.release(old)  # says nothing, does nothing
+    ledger.release(old)  # a stale lease is ignored without an error
     assert ledger.holder("line") == new
     ledger.append([rows("a", 1, "two")], new, NOON)
     assert [entry.epoch for entry in ledger.read("a")] == [1, 2]
@@ -223,7 +223,7 @@ def test_a_released_lease_is_free_at_once_and_its_epoch_is_spent(ledger: Ledger)
     after = ledger.acquire("line", "two", 60, NOON)
     assert after is not None
     assert after.epoch == 2
-    again = ledger.acquire("line", "two", 60, NOON)  # the same holder after its own crash
+    again = ledger.acquire("line", "two", 60, NOON)  # the same holder acquires it again after a crash
     assert again is not None
     assert again.epoch == 3
     with pytest.raises(Fenced):
@@ -279,7 +279,7 @@ def _contend(url: str, worker: int, wanted: int, results: Any) -> None:
 def test_processes_that_write_one_stream_give_every_row_its_own_place(url: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
-    workers = [spawn.Process(target=_contend, args=(url, n, 6, results)) for n in range(4)]  # on a database that is not there yet
+    workers = [spawn.Process(target=_contend, args=(url, n, 6, results)) for n in range(4)]  # the database does not exist yet
     for worker in workers:
         worker.start()
     for worker in workers:

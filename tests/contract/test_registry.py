@@ -1,4 +1,4 @@
-"""What every registry must do: the fake, and MLflow on a SQLite file."""
+"""Contract tests for every registry: the fake, and MLflow on a SQLite file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def version(number: int, line: str = "line-a") -> ModelVersion:
 
 @pytest.fixture(scope="module", params=["fake", pytest.param("mlflow", marks=pytest.mark.slow)])
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Opens the same registry again, as another process would."""
+    """A function that opens the same registry again, as another process would."""
     if request.param == "fake":
         registry = FakeRegistry(World())
         return lambda: registry

@@ -1,4 +1,7 @@
-"""What every reward promises: one score in [0, 1] or an abstention per sample, from the keys that it names, alone and in any company."""
+"""Contract tests for every reward function.
+
+A scorer returns one score in [0, 1] or an abstention per sample, from the keys that it declares, independently of the other samples.
+"""
 
 from __future__ import annotations
 

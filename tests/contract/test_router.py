@@ -1,4 +1,4 @@
-"""What every router must do; and what the local one does for users, over real HTTP with two backends and a receiver."""
+"""Contract tests for every router, and tests of the local router over real HTTP with two backends and a receiver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from local.router import LocalRouter
 
 
 class Site:
-    """HTTP servers in threads: two backends and a receiver."""
+    """HTTP servers in threads, used as backends and as the receiver of traces."""
 
     def __init__(self) -> None:
         self.servers: list[ThreadingHTTPServer] = []
@@ -241,7 +241,7 @@ def test_odd_requests_get_an_answer_that_says_so(local: LocalRouter, site: Site,
 def test_a_body_without_a_length_is_cut_off_at_the_limit(local: LocalRouter, site: Site) -> None:
     local.set(route(site.backend("old", 100)))
     pieces = (b" " * 1_000_000 for _ in range(20))
-    with contextlib.suppress(httpx.WriteError):  # the router may have hung up already
+    with contextlib.suppress(httpx.WriteError):  # the router may have closed the connection already
         assert httpx.post(f"{local.url()}/v1/chat/completions", content=pieces, timeout=20, trust_env=False).status_code == 413
     assert ask(local.url()).status_code == 200
 

@@ -1,4 +1,4 @@
-"""What every server must do; and what the embedded one answers, with a tiny model in a process of its own."""
+"""Contract tests for every model server, and tests of the embedded server with a tiny model in a separate process."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.slow]
 
 
 class Site:
+    """An embedded server with a tiny model, and the folders that it uses."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         artifacts = FolderArtifacts(folder / "artifacts")

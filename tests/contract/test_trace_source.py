@@ -1,4 +1,4 @@
-"""What every TraceSource promises: batches known by their bytes, in order, and still there until they are done."""
+"""Contract tests for every TraceSource: batches are identified by their bytes, ordered, and available until they are done."""
 
 from __future__ import annotations
 

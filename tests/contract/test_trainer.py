@@ -1,4 +1,4 @@
-"""What every trainer must do: purely turn a plan into a job, and complete or refuse a recipe."""
+"""Contract tests for every trainer: a plan determines the job, and a recipe is completed or rejected."""
 
 from __future__ import annotations
 

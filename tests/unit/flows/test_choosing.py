@@ -1,4 +1,4 @@
-"""A method is taken only where its job can be built for the machines of the loop file."""
+"""Tests that a method is chosen only if its job can be built for the loop file's machines and fits time and budget."""
 
 from __future__ import annotations
 
@@ -67,19 +67,19 @@ def test_a_method_that_cannot_use_the_machines_gives_way_to_the_next() -> None:
     assert choice.method == plan.method == Method.DPO
     rows = {row.rule: row.holds for row in choice.rules}
     assert (rows["sft fits the machines"], rows["grpo fits the machines"], rows["dpo fits the machines"]) == (False, False, True)
-    assert rows["sft is allowed"], "the table is that of the settings as they are"
+    assert rows["sft is allowed"], "the rules describe the unchanged settings"
     assert choice.reason.startswith("DPO: ")
     said = "training.gpus = 8 on 1 nodes: {} on TRL uses at most one GPU; set training.nodes to 1 and training.gpus to 0 or 1"
-    assert choice.reason.endswith(f"; not tried: SFT ({said.format('sft')}), GRPO ({said.format('grpo')})"), choice.reason
+    assert choice.reason.endswith(f"; rejected: SFT ({said.format('sft')}), GRPO ({said.format('grpo')})"), choice.reason
 
 
 def test_what_does_not_fit_says_what_would() -> None:
-    """A person reads the last column to know what to change."""
+    """The last column of the table tells the user which settings to change."""
     rows = {row.rule: row for row in chosen(gpus=8)[0].rules}
     assert rows["sft fits the machines"].change == "set training.nodes to 1 and training.gpus to 0 or 1"
     tight = {"generation": "dedicated", "generation_gpus": 8}
     choice, _ = chosen(trainer=NemoGRPO(), methods=("grpo",), gpus=8, grpo={"nemo": tight})
-    assert choice.rules[-1].change == "other training.nodes, training.gpus, or changes to [training.grpo]"
+    assert choice.rules[-1].change == "different training.nodes or training.gpus, or changes to [training.grpo]"
     assert "0 < nemo.generation_gpus < 8" in choice.rules[-1].evidence
 
 
@@ -103,7 +103,7 @@ def test_a_slip_in_a_recipe_is_a_persons_to_mend() -> None:
 
 
 def costing(parameters: int, price: float | None = None, cap: float | None = None) -> Callable[[TrainingPlan], Cost]:
-    """As the machine's own estimate, for a model of so many weights; `price` of a second."""
+    """Return the trainers' own estimate for a model with `parameters` weights. `price` is per second."""
 
     def cost(plan: TrainingPlan) -> Cost:
         found = estimate(complete(KINDS[plan.method], plan.recipe), parameters, 1, 0)
@@ -119,7 +119,7 @@ def test_a_run_that_could_never_end_in_its_time_gives_way_to_the_next() -> None:
     assert choice.method == plan.method == Method.DPO
     rows = {row.rule: row for row in choice.rules}
     assert [rows[f"{name} fits its time and budget"].holds for name in ("sft", "dpo")] == [False, True]
-    assert "not tried: SFT (estimated at " in choice.reason
+    assert "rejected: SFT (estimated at " in choice.reason
     assert "training.timeout = 600 s" in rows["sft fits its time and budget"].evidence
     needed = int(rows["sft fits its time and budget"].change.split()[2])
     for timeout, method in ((needed, Method.SFT), (needed - 1, Method.DPO)):
@@ -130,7 +130,7 @@ def test_nothing_is_planned_that_could_never_end() -> None:
     choice, plan = chosen(cost=costing(700_000), methods=("sft",), timeout=1, sft={"steps": 10**9})
     assert (choice.method, plan) == (Method.NONE, None)
     assert choice.reason.startswith("do not train: SFT: estimated at ")
-    assert choice.rules[-1].change.endswith("or less to do in [training.sft]: steps, rows, tokens")
+    assert choice.rules[-1].change.endswith("or less work in [training.sft]: steps, rows, tokens")
 
 
 def test_what_would_cost_many_times_its_cap_is_not_planned() -> None:

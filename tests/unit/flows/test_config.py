@@ -1,4 +1,4 @@
-"""What a person reads when a loop file is wrong: the file, the key, and the nearest right one."""
+"""Tests the error messages for an invalid loop file: the file, the key, and the nearest valid key. Also tests Home."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD: dict[str, Any] = {
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """GOOD with one key set; numbers are places in lists."""
+    """Return a copy of GOOD with one key changed. Numbers in `path` are list indexes."""
     data = copy.deepcopy(GOOD)
     *way, last = path.split(".")
     at: Any = data
@@ -148,7 +148,7 @@ junk = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no defect of the input
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a slow machine does not make the input invalid
 @given(st.dictionaries(st.sampled_from([*Loop.model_fields, "x"]), junk, max_size=6))
 def test_any_rubbish_is_a_complaint_and_never_a_crash(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

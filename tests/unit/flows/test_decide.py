@@ -1,4 +1,4 @@
-"""The loop's table, state by state; and when a cycle is due, a weight is set, an answer stands."""
+"""Tests the cycle's decisions state by state, the trigger, the rollout's decisions, and the first answer to an approval request."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ def test_attempts_and_restarts_have_budgets(incarnations: tuple[Incarnation, ...
 
 
 def test_a_gang_that_the_cluster_restarted_is_followed() -> None:
-    """Its own steps do not count any more, however new: who wrote them may be cut off from the others."""
+    """Checkpoints of the old incarnation no longer count, however new: their writer may be cut off from the rest of the gang."""
     seen = Seen(job=JobStatus(state=JobState.RUNNING, incarnation=4, step=2, total=9), saved=resume(1, 8))
     decision = decide(training(run(1, 1)), seen, NOON)
-    assert decision == JobEnded(1, 1, Outcome.PREEMPTED, "the cluster restarted its gang", successor=4)
+    assert decision == JobEnded(1, 1, Outcome.PREEMPTED, "the cluster restarted the gang", successor=4)
     died = replace(seen, job=JobStatus(state=JobState.PENDING, incarnation=4, reason="worker-1: exit code 137 (OOMKilled)"))
     decision = decide(training(run(1, 1)), died, NOON)
     assert isinstance(decision, JobEnded)
-    assert decision.reason == "the cluster restarted its gang: worker-1: exit code 137 (OOMKilled)"
+    assert decision.reason == "the cluster restarted the gang: worker-1: exit code 137 (OOMKilled)"
 
 
 def test_what_a_job_waits_for_is_said() -> None:
@@ -163,12 +163,12 @@ def test_a_rule_adjusts_once_in_a_plan_and_adjustments_add_up() -> None:
     again = replace(training(failed(1), failed(2), adjustments=ran), **roomy)
     decision = decide(again, Seen(), NOON)
     assert isinstance(decision, End)
-    assert "although it was adjusted for kl" in decision.reason
+    assert "again after an adjustment for kl" in decision.reason
     slower = Proposal(rule="not_finite", adjustment=Adjustment(learning_rate=0.5), good=9)
     other = replace(training(failed(1), failed(2, slower), adjustments=ran), **roomy)
     expected = Adjustment(kl=2.0, learning_rate=0.5, rules=("kl", "not_finite"), reason="KL too large")
     assert decide(other, Seen(), NOON) == Do(Step.TRAIN, train_key(3, 1), expected)
-    assert isinstance(decide(training(failed(1), failed(2, slower), adjustments=ran), Seen(), NOON), End), "the budget of attempts holds"
+    assert isinstance(decide(training(failed(1), failed(2, slower), adjustments=ran), Seen(), NOON), End), "the attempt budget applies"
 
 
 def test_an_adjusted_attempt_takes_over_good_steps_only_and_others_begin_afresh() -> None:
@@ -205,7 +205,7 @@ def test_a_running_job_is_watched_by_its_incarnation() -> None:
     assert isinstance(decide(now, Seen(job=job(JobState.RUNNING)), NOON), Wait)
     assert isinstance(decide(now, Seen(job=job(JobState.PENDING)), NOON), Wait)
     assert decide(now, Seen(job=job(JobState.ENDED, 2, Outcome.DONE)), NOON) == JobEnded(1, 2, Outcome.DONE, "because")
-    assert isinstance(decide(now, Seen(job=job(JobState.ENDED, 1, Outcome.LOST)), NOON), Wait), "the end of the one before"
+    assert isinstance(decide(now, Seen(job=job(JobState.ENDED, 1, Outcome.LOST)), NOON), Wait), "the previous incarnation's end is ignored"
     for gone in (None, job(JobState.ABSENT)):
         decision = decide(now, Seen(job=gone), NOON)
         assert isinstance(decision, JobEnded)
@@ -241,7 +241,7 @@ def test_only_a_pass_goes_on_from_the_gate(results: list[Result] | None, expecte
 
 
 def test_a_rollout_ends_as_it_ends() -> None:
-    assert isinstance(decide(cycle(State.ROLLING), Seen(rollback_asked="ada"), NOON), Wait), "the rollout itself goes back first"
+    assert isinstance(decide(cycle(State.ROLLING), Seen(rollback_asked="ada"), NOON), Wait), "the rollout itself rolls back first"
     back = decide(cycle(State.ROLLING), Seen(rollout=("rolled_back", "worse")), NOON)
     assert isinstance(back, End)
     assert (back.state, "worse" in back.reason) == (State.ROLLED_BACK, True)
@@ -337,6 +337,6 @@ def test_of_two_answers_the_first_stands() -> None:
     (request,) = approvals(ledger, "sim")
     assert give(ledger, request, answer(False), LATER) == (None, False), "too late"
     assert give(ledger, request, answer(True), NOON) == (answer(True), True)
-    assert give(ledger, request, answer(False), NOON) == (answer(True), False), "from a page that was open before"
+    assert give(ledger, request, answer(False), NOON) == (answer(True), False), "given on a form opened earlier"
     (after,) = approvals(ledger, "sim")
     assert give(ledger, replace(after), answer(False), NOON) == (answer(True), False)

@@ -1,4 +1,4 @@
-"""Whoever watches over a line's gangs goes on whatever happens, says it once, and ends when told to."""
+"""Tests that the guardian of a line's gangs continues after errors, reports a repeated error once, and stops on request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOP = Loop.model_validate(
 
 
 class Watched:
-    """Looks as they are told, and the end after the last."""
+    """An executor whose `guard` returns or raises the given results in turn. It sets `stop` with the last one."""
 
     def __init__(self, stop: Event, *looks: list[str] | Exception) -> None:
         self.stop, self.looks = stop, list(looks)

@@ -1,4 +1,4 @@
-"""The resume point is a copy of the ledger's newest accepted row: where laying it down failed, or died, it is done again."""
+"""Tests that the reconciler pins the newest accepted checkpoint again after a failed or interrupted pin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulation.town import Crash, Scenario, Town
 
 
 def until_accepted(town: Town) -> None:
-    """Turns, without the reconciler's, until an intermediate checkpoint's row is written."""
+    """Advance without the reconciler until the row of an intermediate checkpoint is written."""
     open_cycle(town.house, "a test")
     for _ in range(60):
         town.clock.sleep(7)
@@ -41,11 +41,11 @@ def test_a_pin_that_failed_after_its_row_is_laid_down_by_the_reconciler(how: Bas
     town.world.faults = strike
     until_accepted(town)
     assert struck
-    assert town.executor.pins == {}, "the row is there, the file is not"
-    town.clock.sleep(61)  # a dead holder's lease runs out
+    assert town.executor.pins == {}, "the row is written, but nothing is pinned yet"
+    town.clock.sleep(61)  # the lease of a dead holder expires
     assert [words for words in reconcile(town.house) if "step 1" in words]
     assert list(town.executor.pins.values()) == [town.view().accepted[-1]]
-    assert not [words for words in reconcile(town.house) if "step 1" in words], "once"
+    assert not [words for words in reconcile(town.house) if "step 1" in words], "a repair is reported only once"
 
 
 def test_where_the_newest_step_s_files_are_damaged_the_one_before_is_laid_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,4 +82,4 @@ def test_a_running_job_is_wanted_though_a_later_version_of_ours_would_name_it_ot
     named = duties.job_of
     monkeypatch.setattr(duties, "job_of", lambda *given: named(*given).model_copy(update={"name": "rt-0000000000000000-a1"}))
     assert duties._wanted_job(town.house, town.view()) == town.view().incarnations[-1].job
-    assert not [words for words in reconcile(town.house) if words.startswith("cancelled the job")]
+    assert not [words for words in reconcile(town.house) if words.startswith("cancelled orphaned job")]

@@ -1,4 +1,4 @@
-"""What the flows ask of the engine, on a town of fakes: which flow goes on next, and what is said."""
+"""Tests the flow handlers on a simulated line with fake ports: the next flow and the reported text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOP = Path("sim.toml")
 
 
 def _shop(town: Town) -> Any:
-    """An installation of one simulated line."""
+    """Return an installation with one simulated line."""
     return SimpleNamespace(house=lambda _path: town.house, house_of=lambda _cycle: town.house)
 
 

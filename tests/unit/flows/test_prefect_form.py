@@ -1,4 +1,4 @@
-"""What is shown is the evidence, all of it, and it cannot break out of its tables."""
+"""Tests that the approval form shows all evidence, and that no text can break its tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
 
 def _waiting(kind: ApprovalKind) -> dict[str, object]:
-    """The evidence of a simulated cycle that waits for `kind`."""
+    """Return the evidence of a simulated cycle that waits for the approval `kind`."""
     town = Town(Scenario(seed=1))
     cycle = open_cycle(town.house, "500 new traces")
     while True:

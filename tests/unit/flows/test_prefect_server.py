@@ -1,4 +1,4 @@
-"""The server's address and port, and which runs still have a process; without starting any server."""
+"""Tests the Prefect server's address and port, and the detection of runs without a process. Starts no server."""
 
 from __future__ import annotations
 

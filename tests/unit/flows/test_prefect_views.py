@@ -1,4 +1,4 @@
-"""Prefect's forms follow the ledger, at a cost that does not grow with the line's history."""
+"""Tests that Prefect's forms follow the ledger, and that the cost does not grow with the line's history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flows.prefect import views
 
 
 class Api:
-    """The few calls of Prefect's client that are made, counted."""
+    """A stub of Prefect's client with the calls that are used. It counts queries and records closed runs."""
 
     def __init__(self, runs: list[Any]) -> None:
         self.runs, self.queries, self.closed = runs, 0, {}

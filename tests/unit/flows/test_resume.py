@@ -1,4 +1,4 @@
-"""A checkpoint that is cut, changed or added to at any place is refused, and the accepted one before it is used instead."""
+"""Tests that a truncated, changed or extended checkpoint is rejected, and that the previous accepted one is used instead."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def save(folder: Path) -> str:
 
 
 def damage(folder: Path, point: int) -> str:
-    """One of: cut short at some byte, one bit changed, a byte added, gone. Every file gets its turn, the manifest too."""
+    """Damage one file: truncate it, flip one bit, append a byte, or delete it. `point` selects the file, including the manifest."""
     name = [*FILES, MANIFEST][point % (len(FILES) + 1)]
     path = folder / name
     data = path.read_bytes()

@@ -56,7 +56,7 @@ def test_an_adjusted_attempt_is_told_with_its_cause_and_where_it_went_on() -> No
     [
         ({"difference": -0.2}, State.REJECTED, "The candidate fails"),
         ({"difference": 0.0}, State.HELD, "inconclusive holds"),
-        ({"bad_canary": True}, State.ROLLED_BACK, "the rollout went back at 25 %"),
+        ({"bad_canary": True}, State.ROLLED_BACK, "the rollout was rolled back (at 25 %"),
         ({"people": "no"}, State.REJECTED, "ada rejected the training"),
         ({"people": "never"}, State.EXPIRED, "nobody answered"),
         ({"method": Method.NONE}, State.NOT_TRAINED, "scripted"),
@@ -116,7 +116,7 @@ def test_the_page_draws_what_jobs_told_of_their_steps() -> None:
         "attempt 1, incarnation 1: preempted after step 2",
     ):
         assert words_ in page
-    assert "attempt 2 begins" in page
+    assert "attempt 2 starts" in page
     assert 'class="curve newest"' in page
     assert 'class="checkpoint"' in page
     assert "KL to the start model" not in page, "there is no figure that can be drawn"
