@@ -1,1 +1,1 @@
-"""The `ratchet` command: thin. Each command parses words, calls the engine or a report, and shows the result."""
+"""The `ratchet` command line. Each command parses its arguments, calls the engine or a report, and prints the result."""

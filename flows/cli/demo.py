@@ -1,4 +1,4 @@
-"""`ratchet demo`: the whole loop on this machine, with the product's own parts."""
+"""`ratchet demo`: runs the complete loop on this machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ from flows.core.views import CycleView
 
 @click.command()
 @click.option(
-    "--home", type=click.Path(path_type=Path), default=Path(".ratchet-demo"), show_default=True, help="Its folder; emptied first."
+    "--home",
+    type=click.Path(path_type=Path),
+    default=Path(".ratchet-demo"),
+    show_default=True,
+    help="Folder of the demo. Its previous content is deleted.",
 )
-@click.option("--stop", is_flag=True, help="Only end what an earlier demo left running; its report stays.")
+@click.option("--stop", is_flag=True, help="Only stop the processes of an earlier demo. Its files are kept.")
 def demo(home: Path, stop: bool) -> None:
-    """Build a small model, serve it to simulated users, and run two cycles: an honest one, and one with a bad recipe."""
+    """Run the complete loop on this machine with simulated users.
+
+    Trains a small model, serves it to the users, and runs two cycles: one with a normal recipe and one with a bad recipe. Takes a few
+    minutes.
+    """
     from flows.demo import stage as theatre
     from flows.demo.play import Demo
 
@@ -33,7 +41,7 @@ def demo(home: Path, stop: bool) -> None:
         _show(place, home, cycles, stage.url)
     finally:
         stage.close()
-    say(f"{time.monotonic() - started:.0f} s in all; `ratchet demo --stop` ends the model servers, the router and Prefect")
+    say(f"finished in {time.monotonic() - started:.0f} s; `ratchet demo --stop` stops the model servers, the router and Prefect")
 
 
 def _show(place: Home, home: Path, cycles: list[CycleView], url: str) -> None:
@@ -44,14 +52,14 @@ def _show(place: Home, home: Path, cycles: list[CycleView], url: str) -> None:
     rows = [
         [c.id, "–" if c.choice is None else str(c.choice.method), *_change(c), str(c.state).replace("_", " "), c.reason] for c in cycles
     ]
-    table("", ["cycle", "method", "before", "after", "ended", "why"], rows)
+    table("", ["cycle", "method", "before", "after", "state", "reason"], rows)
     say(f"\nreport      {page}")
     say(f"Prefect UI  {url}")
-    say(f"story       RATCHET_HOME={home} .venv/bin/ratchet explain kubectl/1   (and kubectl/2)")
+    say(f"details     RATCHET_HOME={home} .venv/bin/ratchet explain kubectl/1   (and kubectl/2)")
 
 
 def _change(cycle: CycleView) -> tuple[str, str]:
-    """Accuracy of champion and candidate on questions that no training saw."""
+    """Return the accuracy of champion and candidate on questions excluded from training."""
     from flows.report.story import report_of
 
     report = report_of(cycle)

@@ -1,5 +1,7 @@
-"""`ratchet dev`: what a developer of Ratchet uses beside the tests. It works in a source checkout only, where the test cluster's own
-programs lie; an installation does not have them."""
+"""`ratchet dev`: tools for developers of Ratchet.
+
+They require a source checkout, because an installation does not contain the test cluster.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,44 @@ from contracts.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 folder_option = click.option(
-    "--folder", type=click.Path(path_type=Path), default=Path(".ratchet-rig"), show_default=True, help="Where the cluster keeps its state."
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path(".ratchet-rig"),
+    show_default=True,
+    help="Folder for the state of the cluster.",
 )
 
 
 @click.group()
 def dev() -> None:
-    """Things for developing Ratchet itself; they need its source checkout."""
+    """Tools for developing Ratchet. They require a source checkout."""
 
 
 @dev.group()
 def cluster() -> None:
-    """A Kubernetes cluster on this machine: control plane, Volcano, pretending nodes and real ones; no container engine needed."""
+    """Manage a Kubernetes test cluster on this machine.
+
+    The cluster consists of a control plane, Volcano, simulated nodes and optional real nodes. It does not need a container engine.
+    """
 
 
 @cluster.command()
 @folder_option
-@click.option("--real", type=click.IntRange(0, 2), default=0, show_default=True, help="Nodes whose pods really run (needs root).")
-@click.option("--fake", type=click.IntRange(0), default=0, show_default=True, help="Nodes of 8 GPUs that only pretend.")
-@click.option("--karpenter", is_flag=True, help="With an autoscaler that makes pretending nodes.")
-@click.option("--traefik", is_flag=True, help="With a data plane for the Gateway API.")
+@click.option(
+    "--real",
+    type=click.IntRange(0, 2),
+    default=0,
+    show_default=True,
+    help="Number of real nodes, whose pods run as processes. Requires root.",
+)
+@click.option("--fake", type=click.IntRange(0), default=0, show_default=True, help="Number of simulated nodes, with 8 GPUs each.")
+@click.option("--karpenter", is_flag=True, help="Start Karpenter, which creates simulated nodes on demand.")
+@click.option("--traefik", is_flag=True, help="Start Traefik as the data plane of the Gateway API.")
 def up(folder: Path, real: int, fake: int, karpenter: bool, traefik: bool) -> None:
-    """Start the cluster and print the line that points kubectl at it. The first time, its programs are built (about 20 minutes)."""
+    """Start the cluster and print the KUBECONFIG setting for kubectl.
+
+    The first start builds the cluster's programs, which takes about 20 minutes.
+    """
     chosen = [name for name, asked in (("--karpenter", karpenter), ("--traefik", traefik)) if asked]
     _rig("up", folder, f"--real={real}", f"--fake={fake}", *chosen)
 
@@ -42,7 +60,7 @@ def up(folder: Path, real: int, fake: int, karpenter: bool, traefik: bool) -> No
 @cluster.command()
 @folder_option
 def down(folder: Path) -> None:
-    """End the cluster, however it was left; only its logs stay."""
+    """Stop the cluster and delete its state, except the logs."""
     _rig("down", folder)
 
 
@@ -50,21 +68,25 @@ def down(folder: Path) -> None:
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @folder_option
 def lose(nodes: tuple[str, ...], folder: Path) -> None:
-    """Let nodes vanish as reclaimed machines do: every process of a real one ends at once, a pretending one falls silent."""
+    """Simulate the sudden loss of nodes.
+
+    A cloud provider that reclaims machines has the same effect. All processes of a real node are killed. A simulated node stops
+    sending heartbeats.
+    """
     _rig("lose", folder, *nodes)
 
 
 @cluster.command()
 @folder_option
 def status(folder: Path) -> None:
-    """Show the cluster's programs and nodes."""
+    """Show the programs and nodes of the cluster."""
     _rig("status", folder)
 
 
 def _rig(command: str, folder: Path, *words: str) -> None:
-    """Raises ConfigError outside a source checkout; otherwise ends with the rig's exit code."""
+    """Run a command of the test cluster and exit with its exit code if not 0. Raises ConfigError outside a source checkout."""
     if not (CHECKOUT / "tests" / "cluster" / "rig" / "__main__.py").exists():
-        raise ConfigError(f"the test cluster belongs to Ratchet's source checkout, and {CHECKOUT} is an installation: work in a clone")
+        raise ConfigError(f"the test cluster requires a source checkout, but {CHECKOUT} is an installation; run this command in a clone")
     run = [sys.executable, "-m", "tests.cluster.rig", command, *words, "--folder", str(folder.absolute())]
     code = subprocess.run(run, cwd=CHECKOUT, check=False).returncode
     if code:

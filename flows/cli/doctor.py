@@ -1,4 +1,4 @@
-"""`ratchet doctor`: what is installed, reachable and misconfigured, each with what to do."""
+"""`ratchet doctor`: checks packages, storage, services and configuration, and suggests a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _GIGABYTE = 1 << 30
 @click.argument("loop", type=click.Path(path_type=Path), required=False)
 @json_option
 def doctor(loop: Path | None, as_json: bool) -> None:
-    """Examine this installation, and LOOP if given."""
+    """Check this installation, and the loop file at the path LOOP if given.
+
+    Exits with code 1 if any check reports an error.
+    """
     home = Home.from_environment()
     findings = [*_packages(), *_plugins(), *_home(home), *_ledger(home), *_prefect(home)]
     if loop is not None:
@@ -32,7 +35,7 @@ def doctor(loop: Path | None, as_json: bool) -> None:
         print_json([{"level": level, "about": about, "text": text} for level, about, text in findings])
     else:
         marks = {"ok": "✓", "note": "·", "error": "✗"}
-        table("ratchet doctor", ["", "about", ""], [[marks[level], about, text] for level, about, text in findings])
+        table("ratchet doctor", ["", "check", "result"], [[marks[level], about, text] for level, about, text in findings])
     sys.exit(1 if any(level == "error" for level, _, _ in findings) else 0)
 
 
@@ -46,7 +49,7 @@ def _packages() -> list[Finding]:
             have = version(name)
         except PackageNotFoundError:
             remedy = (
-                "install ratchet[train] on machines that train or serve"
+                "install ratchet[train] on machines that train or serve models"
                 if name in ("torch", "transformers", "trl")
                 else "reinstall ratchet"
             )
@@ -54,10 +57,10 @@ def _packages() -> list[Finding]:
             continue
         floor = _FLOORS.get(name)
         old = floor is not None and _parts(have) < _parts(floor)
-        found.append(("error", name, f"{have} has known holes; {floor} or newer is needed") if old else ("ok", name, have))
+        found.append(("error", name, f"{have} has known vulnerabilities; upgrade to >= {floor}") if old else ("ok", name, have))
     if importlib.util.find_spec("torch"):
         found.append(
-            ("note", "gpu", f"nvidia-smi {'found' if shutil.which('nvidia-smi') else 'not found: training and serving run on the CPU'}")
+            ("note", "gpu", f"nvidia-smi {'found' if shutil.which('nvidia-smi') else 'not found; training and serving use the CPU'}")
         )
     return found
 
@@ -70,7 +73,11 @@ def _plugins() -> list[Finding]:
     found: list[Finding] = []
     for group in ("ratchet.rewards", "ratchet.trainers", "ratchet.servers"):
         names = sorted(entry.name for entry in entry_points(group=group))
-        found.append(("ok", group, ", ".join(names)) if names else ("error", group, "none: install the project (pip install -e .)"))
+        found.append(
+            ("ok", group, ", ".join(names))
+            if names
+            else ("error", group, "no entry points found; reinstall the project with `pip install -e .`")
+        )
     return found
 
 
@@ -81,7 +88,7 @@ def _home(home: Home) -> list[Finding]:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        return [("error", "home", f"{home.root} is not writable ({error.strerror}); set RATCHET_HOME")]
+        return [("error", "home", f"{home.root} is not writable ({error.strerror}); set RATCHET_HOME to a writable folder")]
     free = shutil.disk_usage(home.root).free / _GIGABYTE
     level = "ok" if free > 5 else "note" if free > 1 else "error"
     return [(level, "home", f"{home.root}, {free:.0f} GB free")]
@@ -98,7 +105,7 @@ def _ledger(home: Home) -> list[Finding]:
             verify(ledger.read(stream))
     except RatchetError as error:
         return [("error", "ledger", str(error))]
-    return [("ok", "ledger", f"{len(streams)} streams, every hash chain is whole")]
+    return [("ok", "ledger", f"{len(streams)} streams; all hash chains valid")]
 
 
 def _prefect(home: Home) -> list[Finding]:
@@ -108,12 +115,12 @@ def _prefect(home: Home) -> list[Finding]:
 
     url = known_url(home)
     if url is None:
-        return [("note", "prefect", "no server known; `ratchet serve` starts one, or set PREFECT_API_URL")]
+        return [("note", "prefect", "no server is running; run `ratchet serve` to start one, or set PREFECT_API_URL")]
     try:
         answer = httpx.get(f"{url}/health", timeout=5, trust_env=False)
     except httpx.HTTPError as error:
-        return [("error", "prefect", f"{url} does not answer ({type(error).__name__}); start it, or unset PREFECT_API_URL")]
-    return [("ok" if answer.status_code == 200 else "error", "prefect", f"{url} answers {answer.status_code}")]
+        return [("error", "prefect", f"{url} does not respond ({type(error).__name__}); start the server, or unset PREFECT_API_URL")]
+    return [("ok" if answer.status_code == 200 else "error", "prefect", f"{url} responds with HTTP {answer.status_code}")]
 
 
 def _line(home: Home, loop: Path) -> list[Finding]:
@@ -126,12 +133,12 @@ def _line(home: Home, loop: Path) -> list[Finding]:
     view = house.line_view()
     found: list[Finding] = [("ok", "loop file", f"{loop}: line {house.line}")]
     if view.champion is None:
-        return [*found, ("note", "line", "no model is adopted yet: run `ratchet adopt`")]
+        return [*found, ("note", "line", "no model adopted; run `ratchet adopt`")]
     up = {endpoint.tag for endpoint in house.server.running()}
     if view.champion.tag in up:
-        found.append(("ok", "serving", f"champion {view.champion.tag} is up"))
+        found.append(("ok", "serving", f"champion {view.champion.tag} is running"))
     else:
-        found.append(("error", "serving", f"champion {view.champion.tag} is down: `ratchet serve` mends it"))
+        found.append(("error", "serving", f"champion {view.champion.tag} is not running; run `ratchet serve` to start it"))
     route = house.router.read(house.line)
-    found.append(("ok", "router", route.annotation) if route else ("error", "router", "down: `ratchet serve` mends it"))
+    found.append(("ok", "router", route.annotation) if route else ("error", "router", "not running; run `ratchet serve` to start it"))
     return found

@@ -1,4 +1,4 @@
-"""`ratchet k8s`: what a line's cluster must hold, printed, and what would stop its gangs there, looked for."""
+"""`ratchet k8s`: renders manifests, checks the cluster, guards gangs and shows job logs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,36 @@ from flows.config.load import load_loop
 
 @click.group()
 def k8s() -> None:
-    """Prepare and examine the Kubernetes cluster that a loop file names."""
+    """Prepare and check the Kubernetes cluster of a line, and show its logs.
+
+    LOOP is the path of a loop file with a [cluster] section.
+    """
 
 
 @k8s.command()
 @loop_argument
-@click.option("--admin", "part", flag_value="admin", help="Only what an administrator applies once.")
-@click.option("--gang", "part", flag_value="gang", help="Only what the service applies for each gang, as samples.")
-@click.option("--eks", metavar="NAME", help="EKS cluster, where nodes are made on AWS: subnets and security groups carry its tag.")
-@click.option("--ami", metavar="FAMILY@VERSION", help="Image of AWS nodes, pinned, such as al2023@v20260901.")
-@click.option("--node-role", metavar="NAME", help="IAM role of AWS nodes; default KarpenterNodeRole-CLUSTER.")
-@click.option("--placement-group", metavar="NAME", help="EC2 placement group: a gang's nodes near each other.")
-@click.option("--reservation", multiple=True, metavar="ID", help="EC2 capacity reservation; may be given several times.")
-@click.option("--storage-class", metavar="NAME", help="Class of the shared volume; many nodes must be able to write it.")
-@click.option("--size", metavar="QUANTITY", help="Of the shared volume; default 1Ti.")
-@click.option("--judge", metavar="FOLDER", help="Model of judges, on the shared volume; they are rendered too.")
-@click.option("--vllm", metavar="IMAGE", help="vLLM's image, for the judges.")
+@click.option("--admin", "part", flag_value="admin", help="Print only the manifests that an administrator applies once.")
+@click.option("--gang", "part", flag_value="gang", help="Print only samples of the manifests that the service applies for each gang.")
+@click.option(
+    "--eks", metavar="NAME", help="Name of the EKS cluster, for nodes on AWS. Its subnets and security groups must carry the cluster's tag."
+)
+@click.option("--ami", metavar="FAMILY@VERSION", help="Image of AWS nodes, with a fixed version, for example al2023@v20260901.")
+@click.option("--node-role", metavar="NAME", help="IAM role of AWS nodes. Default: KarpenterNodeRole-CLUSTER.")
+@click.option("--placement-group", metavar="NAME", help="EC2 placement group for the nodes of a gang.")
+@click.option("--reservation", multiple=True, metavar="ID", help="EC2 capacity reservation. Repeat the option for several.")
+@click.option(
+    "--storage-class", metavar="NAME", help="Storage class of the shared volume. It must allow writes from many nodes (ReadWriteMany)."
+)
+@click.option("--size", metavar="QUANTITY", help="Size of the shared volume. Default: 1Ti.")
+@click.option(
+    "--judge", metavar="FOLDER", help="Folder of the judge model on the shared volume. Also renders the judge servers; requires --vllm."
+)
+@click.option("--vllm", metavar="IMAGE", help="vLLM image of the judge servers. Requires --judge.")
 def render(loop: Path, part: str | None, **words: str | None) -> None:
-    """Print what LOOP asks of its cluster, in the order of applying, with a sample of each gang; changes nothing."""
+    """Print the Kubernetes manifests that LOOP requires.
+
+    The output is YAML in the order in which to apply it, with a sample of each gang. The cluster is not changed.
+    """
     from flows.engine.wiring import render_cluster
 
     click.echo(render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", **words), nl=False)
@@ -39,12 +51,13 @@ def render(loop: Path, part: str | None, **words: str | None) -> None:
 
 @k8s.command()
 @loop_argument
-@click.option("--seconds", default=2.0, show_default=True, help="Between two looks.")
-@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--seconds", default=2.0, show_default=True, help="Interval between two checks, in seconds.")
+@click.option("--once", is_flag=True, help="Check once and exit.")
 def guard(loop: Path, seconds: float, once: bool) -> None:
-    """Watch over the gangs of LOOP's namespace and mend those that are half alive or half present.
+    """Watch LOOP's gangs and repair incomplete ones.
 
-    The service does so itself while it waits for a job; this is for its absence. It never submits anything.
+    A gang is incomplete if only some of its processes are running. `ratchet serve` does the same while it runs; use this command when
+    the service is not running. It does not submit jobs.
     """
     from flows.engine.wiring import guard_cluster
 
@@ -55,10 +68,13 @@ def guard(loop: Path, seconds: float, once: bool) -> None:
 @k8s.command()
 @loop_argument
 @click.argument("job", required=False)
-@click.option("--lines", default=20, show_default=True, help="From the end of each log.")
-@click.option("--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("--lines", default=20, show_default=True, help="Number of lines to show from the end of each log.")
+@click.option("--follow", is_flag=True, help="Print new lines until the job has ended.")
 def logs(loop: Path, job: str | None, lines: int, follow: bool) -> None:
-    """Print what JOB, or LOOP's newest job, wrote last: its pods that are there, and its trainers, whose logs lie in the run folder."""
+    """Print the latest log lines of JOB, or of LOOP's newest job.
+
+    Shows the logs of the job's existing pods, and the trainer logs from the run folder.
+    """
     from flows.engine.wiring import job_words
 
     for words in job_words(load_loop(loop), loop.absolute().parent, Home.from_environment(), job, lines, follow):
@@ -69,7 +85,10 @@ def logs(loop: Path, job: str | None, lines: int, follow: bool) -> None:
 @loop_argument
 @json_option
 def lint(loop: Path, as_json: bool) -> None:
-    """Say what would stop LOOP's gangs on the live cluster, with what to do. Exit code 1 where something would; changes nothing."""
+    """Check whether LOOP's gangs can run on the live cluster.
+
+    Prints each problem with its remedy. Exits with code 1 if a problem would stop a gang. The cluster is not changed.
+    """
     from flows.engine.wiring import lint_cluster
 
     found = lint_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment())
@@ -80,5 +99,5 @@ def lint(loop: Path, as_json: bool) -> None:
             click.secho(f"{level:4} ", fg="red" if level == "stop" else None, nl=False)
             click.echo(f"{about}: {text}" + (f"; {remedy}" if remedy else ""))
         if not any(level == "stop" for level, *_ in found):
-            click.echo("nothing is known that would stop a gang")
+            click.echo("no problems found that would stop a gang")
     sys.exit(1 if any(level == "stop" for level, *_ in found) else 0)

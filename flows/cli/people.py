@@ -1,4 +1,4 @@
-"""`ratchet approve`, `reject`, `cancel` and `rollback`: what a person says, into the ledger. The first answer wins."""
+"""`ratchet approve`, `reject`, `cancel` and `rollback`: write an operator's request or answer to the ledger."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flows.engine.installation import Installation
 from flows.engine.line import answer, approvals, ask_cancel, ask_rollback
 
 _request = click.argument("request", required=False)
-_by = click.option("--by", default=actor, show_default="your login name", help="Who answers (claimed, not proven).")
-_note = click.option("--note", default="", help="Why; kept in the ledger.")
+_by = click.option("--by", default=actor, show_default="your login name", help="Your name, recorded in the ledger without verification.")
+_note = click.option("--note", default="", help="Reason, recorded in the ledger.")
 
 
 @click.command()
@@ -26,7 +26,11 @@ _note = click.option("--note", default="", help="Why; kept in the ledger.")
 @_note
 @json_option
 def approve(request: str | None, by: str, note: str, as_json: bool) -> None:
-    """Approve REQUEST (approval/LINE/NUMBER/training or …/rollout); without it, the only one that waits."""
+    """Approve a pending request; the cycle continues.
+
+    REQUEST is approval/LINE/NUMBER/training or approval/LINE/NUMBER/rollout. It can be omitted if only one request is pending. The
+    first answer counts.
+    """
     _answer(request, True, by, note, as_json)
 
 
@@ -36,7 +40,11 @@ def approve(request: str | None, by: str, note: str, as_json: bool) -> None:
 @_note
 @json_option
 def reject(request: str | None, by: str, note: str, as_json: bool) -> None:
-    """Reject REQUEST; the cycle ends."""
+    """Reject a pending request; the cycle ends.
+
+    REQUEST is approval/LINE/NUMBER/training or approval/LINE/NUMBER/rollout. It can be omitted if only one request is pending. The
+    first answer counts.
+    """
     _answer(request, False, by, note, as_json)
 
 
@@ -47,8 +55,8 @@ def _answer(name: str | None, yes: bool, by: str, note: str, as_json: bool) -> N
     named = [view for view in known if name in (view.id, view.id.removeprefix("approval/"))] if name else waiting
     if len(named) != 1:
         listed = "\n".join(f"  {view.id}  until {view.expires:%Y-%m-%d %H:%M} UTC" for view in waiting) or "  none"
-        problem = f"there is no request {name!r}" if name else f"{len(waiting)} requests wait"
-        raise Rejected("which_request", f"{problem}; waiting now:\n{listed}")
+        problem = f"there is no request {name!r}" if name else f"no REQUEST given, and {len(waiting)} requests are pending"
+        raise Rejected("which_request", f"{problem}; pending requests:\n{listed}")
     given = Answer(approve=yes, actor=by, identity=Identity.CLAIMED, via="cli", note=note)
     stands, ours = answer(shop.ledger, named[0], given, datetime.now(UTC))
     if as_json:
@@ -56,20 +64,28 @@ def _answer(name: str | None, yes: bool, by: str, note: str, as_json: bool) -> N
     elif ours:
         say(f"{'approved' if yes else 'rejected'} {named[0].id} as {by}")
     if not ours:
-        said = f"{stands.actor} {'approved' if stands.approve else 'rejected'} it first, by {stands.via}" if stands else "it has expired"
+        said = (
+            f"{stands.actor} {'approved' if stands.approve else 'rejected'} it first via {stands.via}"
+            if stands
+            else "the request has expired"
+        )
         raise Rejected("answered", f"{named[0].id}: {said}")
 
 
-_reason = click.option("--reason", default="", help="Why; kept in the ledger.")
+_reason = click.option("--reason", default="", help="Reason, recorded in the ledger.")
 
 
 @click.command()
 @loop_argument
 @_by
 @_reason
-@click.option("--no-wait", is_flag=True, help="Only ask; a running service carries it out within a minute.")
+@click.option("--no-wait", is_flag=True, help="Only record the request. A running service executes it within a minute.")
 def rollback(loop: Path, by: str, reason: str, no_wait: bool) -> None:
-    """Go back: a running rollout ends with the champion, or a promoted version gives way to the one before. An open cycle ends."""
+    """Roll back the line of LOOP to the previous version.
+
+    LOOP is the path of a loop file. During a rollout, all traffic returns to the champion. Otherwise, the previous version replaces
+    the champion. An open cycle ends.
+    """
     from flows.engine.reconcile import reconcile
     from flows.engine.work import turn
 
@@ -77,7 +93,7 @@ def rollback(loop: Path, by: str, reason: str, no_wait: bool) -> None:
     name = picked_line(shop, loop)
     ask_rollback(shop.ledger, name, by, reason, datetime.now(UTC))
     if no_wait:
-        say(f"asked line {name} to go back")
+        say(f"rollback of line {name} requested")
         return
     house = shop.house(loop)
     for line in reconcile(house):
@@ -85,8 +101,8 @@ def rollback(loop: Path, by: str, reason: str, no_wait: bool) -> None:
     _end_open_cycle(shop, house, turn)
     view = house.line_view()
     if view.rollback_asked:
-        raise Retryable(f"line {name} is asked to go back and has not done so yet; a running service does, or this command again")
-    say(f"line {name} serves {view.champion.tag if view.champion else 'nothing'}")
+        raise Retryable(f"rollback of line {name} requested but not completed; a running service completes it, or run this command again")
+    say(f"line {name} now serves {view.champion.tag if view.champion else 'nothing'}")
 
 
 @click.command()
@@ -94,7 +110,10 @@ def rollback(loop: Path, by: str, reason: str, no_wait: bool) -> None:
 @_by
 @_reason
 def cancel(loop: Path, by: str, reason: str) -> None:
-    """End the open cycle; the champion goes on serving."""
+    """Cancel the open cycle of the line of LOOP; the champion keeps serving.
+
+    LOOP is the path of a loop file.
+    """
     from flows.engine.work import turn
 
     shop = installation()
@@ -102,11 +121,11 @@ def cancel(loop: Path, by: str, reason: str) -> None:
     ask_cancel(shop.ledger, name, by, reason, datetime.now(UTC))
     _end_open_cycle(shop, shop.house(loop), turn)
     opened = shop.line(name).open_cycle
-    say(f"{opened} ends when it looks up from what it does" if opened else f"line {name} has no open cycle any more")
+    say(f"cancellation requested; {opened} stops after its current step" if opened else f"line {name} has no open cycle")
 
 
 def _end_open_cycle(shop: Installation, house: House, turn: Callable[..., object]) -> None:
-    """Lets the open cycle hear it now, unless another process is at it."""
+    """Advance the open cycle so that it ends now, unless another process holds its lease."""
     opened = house.line_view().open_cycle
     if opened is not None:
         try:

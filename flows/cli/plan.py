@@ -1,4 +1,4 @@
-"""`ratchet plan`: which method a cycle would take if it were opened now, on which evidence, at what cost, and what would change that."""
+"""`ratchet plan`: shows the training method that a cycle would use now, with its evidence, its cost and the conditions of a change."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from flows.engine.preview import Preview
 
 @click.command()
 @loop_argument
-@click.option("--no-probe", is_flag=True, help="Do not ask the start model: quicker, and nothing is known of groups and headroom.")
+@click.option(
+    "--no-probe", is_flag=True, help="Do not sample answers from the start model. Faster, but group coverage and headroom remain unknown."
+)
 @json_option
 def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
-    """Show which method a cycle would take now, why, at what cost, and what would change the answer."""
+    """Show which training method the next cycle would use.
+
+    LOOP is the path of a loop file. Also shows the rules and evidence of the choice, the change that would reverse each rule, and the
+    estimated cost. Does not open a cycle and does not train.
+    """
     from flows.engine.preview import preview
 
     with watched(as_json) as progress:
@@ -28,19 +34,19 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
         print_json(_as_json(found, cost))
         return
     rows = [[row.rule, "yes" if row.holds else "no", row.evidence, row.effect, row.change] for row in found.choice.rules]
-    table(f"Choice for line {house.line}, from {found.start.tag}", ["rule", "holds", "evidence", "so", "it would turn with"], rows)
+    table(f"Choice for line {house.line}, from {found.start.tag}", ["rule", "holds", "evidence", "effect", "would change with"], rows)
     click.echo()
     click.secho(found.choice.reason, bold=True)
     if not found.probed:
-        click.echo("The start model was not asked, so nothing is known of group coverage and headroom.")
+        click.echo("Without a probe of the start model, group coverage and headroom are unknown.")
     if cost is not None and found.recipe is not None:
         changed = ", ".join(f"{key} {found.recipe[key]:g}" for key in ("steps", "learning_rate"))
-        click.echo(f"It would run {found.choice.method.upper()} ({changed}) on a model of {cost['parameters']:,} weights.")
+        click.echo(f"A cycle would run {found.choice.method.upper()} ({changed}) on a model with {cost['parameters']:,} parameters.")
         spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
         spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
         click.echo(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
         if cost["seconds"] > house.loop.training.timeout:
-            click.secho(f"That is longer than training.timeout = {house.loop.training.timeout:g} s allows.", fg="yellow")
+            click.secho(f"The estimated duration exceeds training.timeout = {house.loop.training.timeout:g} s.", fg="yellow")
 
 
 def _cost(found: Preview, house: House) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""`ratchet serve`: checks the loop files, starts what serves users, and runs the flows until it is told to stop."""
+"""`ratchet serve`: validates the loop files, starts the serving processes, and runs the flows until it receives a stop signal."""
 
 from __future__ import annotations
 
@@ -20,21 +20,28 @@ from flows.engine.house import House
 from flows.engine.installation import Installation
 
 GUARD_SECONDS = 2.0
-"""Between two looks at a cluster's gangs."""
+"""Seconds between two checks of a cluster's gangs."""
 GUARD_ENDS = 10.0
-"""How long the end of the service waits for a look to end; one that hangs on a server that is away is left behind."""
+"""Seconds that the service waits for each running gang check when it stops. A check that hangs on an unreachable server is abandoned."""
 
 
 @click.command()
 @click.argument("loops", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--port", default=0, show_default="a free one, kept", help="Of the Prefect server and its UI, on 127.0.0.1.")
-@click.option("--stop", is_flag=True, help="End every process of these lines and of the service: jobs, receiver, router, models, Prefect.")
+@click.option(
+    "--port", default=0, show_default="the previous port, or a free one", help="Port of the Prefect server and its UI on 127.0.0.1."
+)
+@click.option(
+    "--stop",
+    is_flag=True,
+    help="Stop all processes of LOOPS and the service: jobs, receivers, routers, model servers and the Prefect server.",
+)
 @json_option
 def serve(loops: tuple[Path, ...], port: int, stop: bool, as_json: bool) -> None:
-    """Run the service for LOOPS: schedules, events, approvals in the Prefect UI, rollouts.
+    """Run the service for the lines of LOOPS: schedules, event triggers, approvals and rollouts.
 
-    Ends on Ctrl-C or SIGTERM. Models, router, receiver and the Prefect server go on without it, so that a restart never interrupts
-    users; --stop ends them too. A job that --stop interrupts goes on from its last checkpoint when the line is served again.
+    LOOPS are the paths of loop files, one per line. The service stops on Ctrl-C or SIGTERM. Model servers, routers, receivers and the
+    Prefect server keep running, so a restart does not interrupt users. Use --stop to stop them too; an interrupted job resumes from
+    its last checkpoint when its line is served again.
     """
     shop = installation(lambda what, _done, total: say(what) if total == 0 else None)
     checked = _checked(loops)
@@ -46,17 +53,21 @@ def serve(loops: tuple[Path, ...], port: int, stop: bool, as_json: bool) -> None
 
 
 def _checked(paths: Sequence[Path]) -> list[Path]:
-    """Absolute paths of loop files that make sense, alone and together."""
+    """Validate the loop files and return their absolute paths. Raises ConfigError for a duplicate line or an unknown time zone."""
     lines: dict[str, Path] = {}
     for path in paths:
         loop = load_loop(path)
         if loop.line.name in lines:
-            raise ConfigError(f"{lines[loop.line.name]} and {path} are both line {loop.line.name!r}; a line has one loop file")
+            raise ConfigError(
+                f"{lines[loop.line.name]} and {path} both define line {loop.line.name!r}; a line must have exactly one loop file"
+            )
         lines[loop.line.name] = path.absolute()
         try:
             zoneinfo.ZoneInfo(loop.trigger.timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            raise ConfigError(f"{path}: trigger.timezone {loop.trigger.timezone!r} is no IANA zone, such as Europe/Berlin") from None
+            raise ConfigError(
+                f"{path}: trigger.timezone {loop.trigger.timezone!r} is not an IANA time zone such as Europe/Berlin"
+            ) from None
     return list(lines.values())
 
 
@@ -64,7 +75,7 @@ def _serve(shop: Installation, lines: list[tuple[Path, House]], port: int, as_js
     from flows.prefect import server
 
     home = shop.home
-    say("starting the Prefect server …" if server.known_url(home) is None else "joining the Prefect server …")
+    say("starting the Prefect server …" if server.known_url(home) is None else "connecting to the Prefect server …")
     external = server.is_external()
     url = server.join_or_start(home, port)
     os.environ.update(server.settings(home, url))
@@ -73,7 +84,7 @@ def _serve(shop: Installation, lines: list[tuple[Path, House]], port: int, as_js
         os.environ.pop(server.OURS, None)
 
     from flows.prefect import runs
-    from flows.prefect import serve as service  # only now: Prefect reads its settings when it is imported
+    from flows.prefect import serve as service  # imported late: Prefect reads its settings on import
 
     served = [service.Served(path, house.loop) for path, house in lines]
     for one in served:
@@ -84,12 +95,12 @@ def _serve(shop: Installation, lines: list[tuple[Path, House]], port: int, as_js
         _announce([["all", "Prefect UI and approvals", ui], *rows], as_json)
         with _guarded([house for _, house in lines], shop):
             asyncio.run(service.serve(home, served, url, shop.progress))
-    say("stopped; models, router, receiver and the Prefect server are still up (`ratchet serve --stop LOOP.toml` ends them)")
+    say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
 
 
 @contextmanager
 def _guarded(houses: Sequence[House], shop: Installation) -> Iterator[None]:
-    """Gangs are watched over as long as the service lives: flows come and go, and what is half alive must be seen all the time."""
+    """Guard the gangs of all cluster lines for the duration of the block, because flow runs are too short to detect incomplete gangs."""
     stop = threading.Event()
     guards = [
         threading.Thread(target=_guard, args=(house, shop, stop), daemon=True, name=f"guard-{house.line}")
@@ -120,22 +131,24 @@ def _cron_makes_sense(path: Path, cron: str | None) -> None:
         if cron is not None:
             CronSchedule(cron=cron)
     except ValueError:
-        raise ConfigError(f"{path}: trigger.cron {cron!r} is no schedule; five fields: minute hour day month weekday") from None
+        raise ConfigError(
+            f"{path}: trigger.cron {cron!r} is not a valid schedule; use five fields: minute hour day month weekday"
+        ) from None
 
 
 def _start_line(path: Path, house: House, shop: Installation) -> list[list[str]]:
-    """Receiver, model servers and router up; what a person needs to reach them."""
+    """Start receiver, model servers and router of a line. Returns the rows (line, service, address) to show."""
     from flows.engine.reconcile import reconcile
     from flows.engine.wiring import start_receiver
 
     name, rows = house.line, []
     if any(source.kind == "receiver" for source in house.loop.sources):
         rows.append([name, "OTLP receiver", f"{start_receiver(house.loop, shop.home)}/v1/traces"])
-        rows.append([name, "its token", str(shop.home.token(name))])
+        rows.append([name, "receiver token file", str(shop.home.token(name))])
     for text in reconcile(house):
         say(f"{name}: {text}")
     if house.line_view().champion is None:
-        return [*rows, [name, "model", f"none yet: ratchet adopt {path} MODEL_FOLDER"]]
+        return [*rows, [name, "model", f"none; run `ratchet adopt {path} MODEL_FOLDER`"]]
     return [[name, "chat (OpenAI API)", f"{house.router.url()}/v1"], *rows, [name, "flows", _schedule(house)]]
 
 
@@ -146,7 +159,7 @@ def _schedule(house: House) -> str:
     cron = f"cron {trigger.cron!r} {trigger.timezone}, or " if trigger.cron else ""
     return (
         f"ingest/{house.line} every {INGEST_SECONDS} s; reconcile/{house.line} every {RECONCILE_SECONDS} s; "
-        f"retrain/{house.line} by {cron}{trigger.new_traces} new traces; rollout/{house.line} and approval/{house.line} when needed"
+        f"retrain/{house.line} on {cron}{trigger.new_traces} new traces; rollout/{house.line} and approval/{house.line} on demand"
     )
 
 
@@ -154,11 +167,11 @@ def _announce(rows: list[list[str]], as_json: bool) -> None:
     if as_json:
         print_json([{"line": line, "what": what, "where": where} for line, what, where in rows])
     else:
-        table("Serving", ["line", "what", "where"], rows)
+        table("Serving", ["line", "service", "address"], rows)
 
 
 def _stop(shop: Installation, houses: list[House], as_json: bool) -> None:
-    """The serving process first, so that nothing is started again; the Prefect server last."""
+    """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last."""
     from flows.engine.wiring import stop_line
     from flows.prefect import server
 
@@ -186,7 +199,7 @@ def _stop_serving(shop: Installation) -> list[str]:
         try:
             process.wait(60)
         except psutil.TimeoutExpired:
-            raise Permanent(f"process {process.pid} does not end on SIGTERM; kill it, then try again") from None
+            raise Permanent(f"process {process.pid} did not stop within 60 s of SIGTERM; kill it and try again") from None
     return ["the service"]
 
 

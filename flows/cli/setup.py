@@ -1,4 +1,4 @@
-"""`ratchet init`, `check` and `adopt`: from nothing to a line that serves."""
+"""`ratchet init`, `check` and `adopt`: the commands that set up a line."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from flows.cli.show import actor, installation, json_option, loop_argument, prin
 from flows.engine.house import House
 
 _TEMPLATE = """\
-# A loop file: everything that a person decides about one model line. `ratchet check {name}` explains it.
+# Loop file: the settings of one model line. Validate it with `ratchet check {name}`.
 
 [line]
 name = "{line}"                  # lower-case letters, digits, hyphens
-served_model = "{line}"          # the model name that clients ask for
+served_model = "{line}"          # model name in client requests
 
-[[sources]]                      # where traces and feedback come from
+[[sources]]                      # sources of traces and feedback
 name = "receiver"
-kind = "receiver"                # our OTLP/HTTP endpoint; or otlp / jsonl with a path
+kind = "receiver"                # built-in OTLP/HTTP endpoint; or "otlp" / "jsonl" with a path
 
 [[rewards]]                      # scorers; at least one must be able to score unseen answers
-name = "exact_match"             # answer equals reference, but for blanks
+name = "exact_match"             # answer equals reference, ignoring whitespace
 
 [[rewards]]
-name = "user_feedback"           # thumbs of users: for labels only
+name = "user_feedback"           # user ratings: for labels only
 
 [holdout]
-fraction = 0.2                   # of all prompts, for ever
-# golden = "golden.jsonl"        # {{"prompt": …, "reference": …}} a line; only the gate sees it
+fraction = 0.2                   # share of prompts that are never used for training
+# golden = "golden.jsonl"        # one {{"prompt": …, "reference": …}} per line; used by the gate only
 
 [gate]
-min_effect = 0.0                 # the candidate must be better by more than this, with confidence
+min_effect = 0.0                 # the lower confidence bound of the improvement must exceed this
 
 [rollout]
-steps = [1, 5, 25, 100]          # percent of sessions
+steps = [1, 5, 25, 100]          # percent of sessions routed to the candidate
 margin = 0.05                    # non-inferiority margin on the mean rating
 
 [approvals.training]
-mode = "person"                  # or "auto": nobody is asked, and the ledger says so
+mode = "person"                  # "person": an approval is required; "auto": no approval
 [approvals.rollout]
 mode = "person"
 
 [trigger]
 cron = "0 3 * * *"
 timezone = "UTC"
-new_traces = 1000                # or as soon as so many new traces have come
+new_traces = 1000                # also open a cycle after this many new traces
 """
 
 
@@ -54,7 +54,10 @@ new_traces = 1000                # or as soon as so many new traces have come
 @click.argument("path", type=click.Path(path_type=Path), default="loop.toml")
 @click.option("--line", default="my-model", show_default=True, help="Name of the model line.")
 def init(path: Path, line: str) -> None:
-    """Write a loop file to start from to PATH."""
+    """Create a starter loop file at PATH (default: loop.toml).
+
+    An existing file is not overwritten.
+    """
     from flows.config.load import parse_loop
 
     text = _TEMPLATE.format(line=line, name=path.name)
@@ -65,19 +68,23 @@ def init(path: Path, line: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigError(f"{path} exists already; name another file, or remove it first") from None
+        raise ConfigError(f"{path} already exists; choose another path or remove the file") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    say(f"wrote {path}; next:\n  ratchet check {path}\n  ratchet adopt {path} MODEL_FOLDER\n  ratchet serve {path}")
+    say(f"wrote {path}; next steps:\n  ratchet check {path}\n  ratchet adopt {path} MODEL_FOLDER\n  ratchet serve {path}")
 
 
 @click.command()
 @loop_argument
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--by", default=actor, show_default="your login name", help="Who adopts it; kept in the ledger.")
+@click.option("--by", default=actor, show_default="your login name", help="Your name, recorded in the ledger without verification.")
 @json_option
 def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
-    """Name MODEL, a Hugging Face folder (safetensors), as the version 0 of the line: the first champion. Serves it at once."""
+    """Register MODEL as version 0 of the line of LOOP and serve it.
+
+    LOOP is the path of a loop file. MODEL is a folder in Hugging Face format with safetensors weights. It becomes the first champion
+    of the line.
+    """
     from flows.engine.house import TURN_SECONDS
     from flows.engine.line import adopt as name_first
     from flows.engine.reconcile import reconcile
@@ -92,14 +99,17 @@ def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
     for line in mended:
         say(line)
     served = f"{house.loop.line.served_model!r} at {house.router.url()}/v1"
-    say(f"line {house.line}: {version.tag} is version 0, adopted by {by}; it answers as {served}")
+    say(f"line {house.line}: {version.tag} adopted by {by} as version 0; served as {served}")
 
 
 @click.command()
 @loop_argument
 @json_option
 def check(loop: Path, as_json: bool) -> None:
-    """Check LOOP: keys, scorers, sources, servers; and what the gate and the rollout will need to decide."""
+    """Validate the loop file at the path LOOP.
+
+    Checks keys, scorers, sources and servers. Also estimates how many prompts and ratings the gate and the rollout need for a decision.
+    """
     from flows.engine.wiring import installed
 
     house = installation().house(loop)
@@ -110,7 +120,7 @@ def check(loop: Path, as_json: bool) -> None:
         print_json({"line": house.line, "ok": not bad, "findings": [{"level": a, "about": b, "text": c} for a, b, c in findings]})
     else:
         marks = {"ok": "✓", "note": "·", "error": "✗"}
-        table(f"{loop}: line {house.line}", ["", "about", ""], [[marks[a], b, c] for a, b, c in findings])
+        table(f"{loop}: line {house.line}", ["", "check", "result"], [[marks[a], b, c] for a, b, c in findings])
     if bad:
         raise ConfigError(f"{loop}: " + "; ".join(bad))
 
@@ -121,7 +131,9 @@ Finding = tuple[str, str, str]
 def _rewards(house: House) -> list[Finding]:
     found: list[Finding] = [("ok", "reward", f"{v.name} {v.version}, tier {v.tier}, weight {v.weight:g}") for v in house.rewards.versions]
     if not house.rewards.unseen():
-        found.append(("error", "reward", "no scorer for unseen answers: nothing could judge a candidate; add exact_match or final_number"))
+        found.append(
+            ("error", "reward", "no scorer for unseen answers, so the gate cannot score a candidate; add exact_match or final_number")
+        )
     return found
 
 
@@ -136,7 +148,7 @@ def _sources(house: House) -> list[Finding]:
         else:
             found.append(("error", "source", f"{source.name}: {path} does not exist"))
     if not house.loop.sources:
-        found.append(("error", "source", "no source: add [[sources]]"))
+        found.append(("error", "source", "no source; add a [[sources]] section"))
     return found
 
 
@@ -145,16 +157,18 @@ def _serving(house: House) -> list[Finding]:
     said = ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in can.model_dump().items())
     found: list[Finding] = [("ok", "server", f"{house.loop.serving.kind}: {said}")]
     if not can.sampling and house.loop.probe.prompts:
-        found.append(("error", "server", "it cannot sample, so there is no probe; set probe.prompts = 0 or use another server"))
+        found.append(
+            ("error", "server", "the server does not support sampling, which the probe needs; set probe.prompts = 0 or use another server")
+        )
     if not house.router.attribution:
-        found.append(("error", "router", "it does not attribute answers to versions; without attribution there is no rollout"))
+        found.append(("error", "router", "the router does not attribute answers to versions, which the rollout needs; use another router"))
     return found
 
 
 def _golden(house: House) -> list[Finding]:
     golden = house.loop.holdout.golden
     if golden is None:
-        return [("note", "gate", "no golden set: the gate rests on the holdout alone")]
+        return [("note", "gate", "no golden set; the gate uses only the holdout")]
     path = house.folder / golden
     if not path.exists():
         return [("error", "gate", f"the golden set {path} does not exist")]
@@ -163,7 +177,7 @@ def _golden(house: House) -> list[Finding]:
 
 
 def _power(house: House) -> list[Finding]:
-    """What can be shown, and how long it takes: printed before anybody pays for it."""
+    """Estimate the detectable effects of the gate, and the number of ratings and the time that the rollout needs."""
     from flows.core.triggers import evaluation_level
     from gates.judge import ratings_to_decide
     from gates.statistics import detectable_effect
@@ -172,13 +186,23 @@ def _power(house: House) -> list[Finding]:
     found: list[Finding] = []
     for n in (loop.gate.min_prompts, 300, 1000):
         effect = detectable_effect(n, evaluation_level(loop))
-        found.append(("note", "gate", f"{n} prompts show a true gain of {effect:.3f} with power 0.8 (differences of deviation 0.5)"))
+        found.append(
+            (
+                "note",
+                "gate",
+                f"{n} prompts detect a true improvement of {effect:.3f} with power 0.8 (standard deviation of differences 0.5)",
+            )
+        )
     ratings = ratings_to_decide(loop.rollout)
-    found.append(("note", "rollout", f"non-inferiority within {loop.rollout.margin:g} needs about {ratings} ratings if both are equal"))
+    found.append(
+        ("note", "rollout", f"non-inferiority within {loop.rollout.margin:g} needs about {ratings} ratings if both versions are equal")
+    )
     cursor = house.datasets.cursor()
     line = house.line_view()
     if cursor.feedback and cursor.newest and line.rows:
         days = max((cursor.newest - line.rows[0].at).total_seconds() / 86_400, 1e-6)
         wait = ratings / (cursor.feedback / days)
-        found.append(("note", "rollout", f"at the feedback seen so far ({cursor.feedback} in {days:.2f} days) that takes {wait:.2g} days"))
+        found.append(
+            ("note", "rollout", f"at the current feedback rate ({cursor.feedback} in {days:.2f} days), this takes {wait:.2g} days")
+        )
     return found

@@ -1,4 +1,4 @@
-"""How commands show things: tables for people, JSON for programs, progress bars where a terminal watches."""
+"""Output of the commands: tables, JSON, messages, and progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from flows.config.home import Home
 from flows.engine.installation import Installation
 
 loop_argument = click.argument("loop", type=click.Path(path_type=Path))
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def print_json(value: Any) -> None:
-    """The machine-readable result, on standard output, alone."""
+    """Print the value as JSON on standard output."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on standard output; the last column wraps."""
+    """Print a table on standard output. All columns except the first wrap."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -41,12 +41,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def say(text: str) -> None:
-    """A line for people: on standard error, so that standard output stays the result's."""
+    """Print a message on standard error, because standard output is reserved for results."""
     click.echo(text, err=True)
 
 
 def actor() -> str:
-    """Who we believe the person at the terminal to be; claimed, not proven."""
+    """Return the login name of the user, unverified, or `unknown`."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -55,7 +55,7 @@ def actor() -> str:
 
 @contextmanager
 def watched(quiet: bool) -> Iterator[Progress]:
-    """A progress callback: bars on a terminal, a line at each tenth elsewhere, nothing where `quiet`."""
+    """Yield a progress callback: bars on a terminal, otherwise one line per 10 percent, or no output if `quiet`."""
     if quiet:
         yield lambda _what, _done, _total: None
     elif sys.stderr.isatty():
@@ -103,13 +103,16 @@ def _lines() -> Progress:
 
 
 def installation(progress: Progress | None = None) -> Installation:
-    """The installation that the environment names."""
+    """Return the installation in RATCHET_HOME, with `progress` as its callback if given."""
     home = Home.from_environment()
     return Installation(home, progress) if progress else Installation(home)
 
 
 def picked_line(shop: Installation, loop: Path | None) -> str:
-    """The line of a loop file, or the only line there is."""
+    """Return the name of the line of a loop file, or of the only line if `loop` is None.
+
+    Raises UsageError if `loop` is None and the number of lines is not one.
+    """
     if loop is not None:
         from flows.config.load import load_loop
 

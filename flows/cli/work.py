@@ -1,4 +1,4 @@
-"""`ratchet ingest` and `ratchet run`."""
+"""`ratchet ingest` and `ratchet run`: ingest records and run one cycle."""
 
 from __future__ import annotations
 
@@ -20,11 +20,19 @@ from flows.engine.house import House
 
 @click.command()
 @loop_argument
-@click.option("--source", type=click.Path(path_type=Path), help="Read this file or folder instead of the loop file's sources.")
-@click.option("--format", "kind", type=click.Choice(["otlp", "jsonl"]), help="Of --source; default: that of the loop file's first source.")
+@click.option("--source", type=click.Path(path_type=Path), help="File or folder to read instead of the sources in the loop file.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["otlp", "jsonl"]),
+    help="Format of --source. Default: the format of the first file source in the loop file, else otlp.",
+)
 @json_option
 def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> None:
-    """Bring traces and feedback into the lake, each record exactly once."""
+    """Ingest traces and feedback into the lake, each record exactly once.
+
+    LOOP is the path of a loop file; its sources are read.
+    """
     from flows.engine.house import TURN_SECONDS
     from flows.engine.ingest import ingest as bring_in
 
@@ -42,11 +50,11 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
     table(f"Ingested into line {house.line}", columns, rows)
     reasons = {**report.traces.reasons, **{f"feedback {reason}": n for reason, n in report.feedback.reasons.items()}}
     if reasons:
-        table("Why skipped or quarantined", ["reason", "records"], sorted(reasons.items()))
+        table("Skipped or quarantined", ["reason", "records"], sorted(reasons.items()))
 
 
 def ingest_json(report: IngestReport) -> dict[str, Any]:
-    """The counts of one ingest; read is the sum of the rest, for traces and for feedback."""
+    """Return the counts of one ingest as JSON data. `read` is the sum of the other counts, for traces and for feedback."""
     traces = report.traces.model_dump()
     return {**traces, "feedback": report.feedback.model_dump()}
 
@@ -66,11 +74,17 @@ def _named_source(house: House, path: Path, kind: str | None) -> TraceSource:
 
 @click.command()
 @loop_argument
-@click.option("--wait", default=86_400.0, show_default=True, help="Seconds to stay with the cycle; it goes on later where it stopped.")
-@click.option("--no-ingest", is_flag=True, help="Do not read the sources first.")
+@click.option(
+    "--wait", default=86_400.0, show_default=True, help="Maximum time to wait for the cycle, in seconds. The cycle can be continued later."
+)
+@click.option("--no-ingest", is_flag=True, help="Do not ingest the sources first.")
 @json_option
 def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
-    """Run one cycle now: go on with the open one, or open the next. Waits for approvals (`ratchet approve` in another terminal)."""
+    """Run one cycle of the line of LOOP now.
+
+    LOOP is the path of a loop file. Continues the open cycle, or opens the next one. Waits for approvals, which can be answered in
+    another terminal with `ratchet approve`.
+    """
     from flows.engine.house import TURN_SECONDS
     from flows.engine.ingest import ingest as bring_in
     from flows.engine.line import open_cycle
@@ -90,6 +104,6 @@ def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
     if as_json:
         print_json({"cycle": cycle.id, "state": cycle.state, "ended": cycle.state in ENDS, "reason": cycle.reason, "waiting": waiting})
     else:
-        say(f"{cycle.id} {'ended' if isinstance(decision, End) else 'is at'} {cycle.state}: {cycle.reason or waiting}")
-        say(f"ratchet explain {cycle.id} tells why")
+        say(f"{cycle.id} {'ended' if isinstance(decision, End) else 'is in state'} {cycle.state}: {cycle.reason or waiting}")
+        say(f"for details, run `ratchet explain {cycle.id}`")
     sys.exit(1 if cycle.state is State.FAILED else 0)

@@ -1,2 +1,4 @@
-"""The demo's world: a task, simulated users and reviewers, and a script that uses the product as people would. Everything
-else that runs is the product. Seeds are fixed; outcomes follow from the computation."""
+"""The demo: a task, simulated users and reviewers, and a script that uses the product through its normal interfaces.
+
+All other running parts are the product itself. The seeds are fixed, and the results are computed, not scripted.
+"""

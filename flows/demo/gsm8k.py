@@ -1,7 +1,8 @@
-"""Builds the tiny model that `loops/gsm8k.toml` starts from, out of right answers to questions that the loop never reads.
+"""Builds the small base model for `loops/gsm8k.toml` from correct answers to questions that the loop does not read.
 
-`python -m flows.demo.gsm8k DATA OUT`: DATA is the folder of the GSM8K traces. The loop reads the OTLP third of the
-questions; this takes the right answers of the other two thirds, so that the base has seen neither holdout nor golden set.
+Usage: `python -m flows.demo.gsm8k DATA OUT`, where DATA is the folder of the GSM8K traces. The loop reads the third of the questions
+that is in OTLP format. This script uses the correct answers of the other two thirds, so the base model has seen neither the holdout
+nor the golden set.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ _THREADS = 2
 
 
 def examples(data: Path) -> list[dict[str, str]]:
-    """{"prompt", "answer"} of right answers outside the OTLP files."""
+    """Return one {"prompt", "answer"} per correct answer that is not in OTLP format.
+
+    `data` is the folder of the GSM8K traces. Raises ConfigError if it does not contain `golden.jsonl.gz`.
+    """
     source = data / "golden.jsonl.gz"
     if not source.exists():
-        raise ConfigError(f"{source} does not exist; name the folder of the GSM8K traces")
+        raise ConfigError(f"{source} does not exist; DATA must be the folder of the GSM8K traces")
     with gzip.open(source, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     right = [row["record"] for row in rows if row["correct"] and row["format"] != "otlp"]
@@ -38,7 +42,7 @@ def examples(data: Path) -> list[dict[str, str]]:
 @click.argument("data", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 def main(data: Path, out: Path) -> None:
-    """Trains the base model into OUT (about a minute on two cores)."""
+    """Train the base model from DATA and write it to the folder OUT (about one minute on two cores)."""
     pairs = examples(data)
     with tempfile.TemporaryDirectory() as folder:
         lines, corpus = Path(folder, "pairs.jsonl"), Path(folder, "corpus.txt")

@@ -1,5 +1,8 @@
-"""The demo: people use the product for three minutes. It builds a base model, adopts it, lets users talk to it, and runs
-an honest cycle, then one with a bad recipe. What happens to the candidates follows from the computation."""
+"""The demo script: simulated users and a reviewer use the product for about three minutes.
+
+It trains a base model, adopts it, sends user traffic, and runs two cycles: one with a normal recipe and one with a bad recipe. The
+results of both cycles are computed, not scripted.
+"""
 
 from __future__ import annotations
 
@@ -28,90 +31,95 @@ from flows.engine.work import run_to_end
 Say = Callable[[str], None]
 _FIRST_TRAFFIC, _SEED = 900, 1
 MARKER = ".ratchet-demo"
-"""A file in every folder that the demo made: what it may delete again."""
+"""Marker file in every folder created by the demo. The demo deletes only folders that contain it."""
 BAD_RECIPE = {
     'methods = ["sft", "dpo", "grpo"]': 'methods = ["dpo"]',
     "losses = { sigmoid = 0.2, sft = 1.0 }\nbeta = 0.1\nlearning_rate = 5e-4": (
         "losses = { sigmoid = 1.0 }\nbeta = 0.1\nlearning_rate = 1e-3"
     ),
 }
-"""What somebody changes in the loop file before the second cycle: preference alone, at a rate far too high."""
+"""Changes to the loop file before the second cycle: preference loss only, with a learning rate that is far too high."""
 
 
 @dataclass
 class Demo:
-    """One run of the demo in its own folder."""
+    """One run of the demo in its own folder. `say` receives its messages."""
 
     home: Home
     say: Say
     approve: Callable[[House, str], None]
-    """Answers a request for approval as a person would."""
+    """Answers the pending approval request of the cycle with the given id."""
     started: float = field(default_factory=time.monotonic)
     world: World = field(default_factory=build_world)
     last: str = ""
 
     def lap(self, text: str) -> None:
+        """Report a message with the seconds since the start of the demo."""
         self.say(f"{time.monotonic() - self.started:6.1f} s  {text}")
 
     def prepare(self) -> Path:
-        """Loop file and golden set into the demo's folder; returns the loop file's path."""
+        """Write the loop file and the golden set to the demo's folder; return the path of the loop file."""
         self.home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self.home.root / MARKER).write_text("made by `ratchet demo`, which deletes this folder at its next run\n", encoding="utf-8")
+        (self.home.root / MARKER).write_text("created by `ratchet demo`, which deletes this folder on its next run\n", encoding="utf-8")
         path = self.home.root / "demo.toml"
         path.write_text(demo_loop(), encoding="utf-8")
         write_golden(self.world, self.home.root / "demo_golden.jsonl")
         return path
 
     def play(self, beside: Callable[[], None]) -> list[CycleView]:
-        """Both cycles; `beside` runs while the base model is trained."""
+        """Run both cycles and return their final states. `beside` is called while the base model is training."""
         loop = self.prepare()
         shop, house, crowd = self.open_shop(loop, beside)
-        first = self.cycle(shop, house, crowd, "an honest cycle")
+        first = self.cycle(shop, house, crowd, "a cycle with a normal recipe")
         loop.write_text(spoil(loop.read_text(encoding="utf-8")), encoding="utf-8")
-        self.lap("somebody changes the recipe: preference alone, at a learning rate far too high")
+        self.lap("the recipe is changed: preference loss only, with a learning rate that is far too high")
         second = self.cycle(shop, shop.house(loop), crowd, "a cycle with a bad recipe")
         return [first, second]
 
     def open_shop(self, loop: Path, beside: Callable[[], None]) -> tuple[Installation, House, Crowd]:
-        """A base model that serves, and the first traffic in the lake."""
+        """Train, adopt and serve the base model, and ingest the first traffic. `beside` is called while the base model is training."""
         training = start_base(self.world, self.home.root)
-        self.lap("training a small base model from scratch; it knows six of eight kinds of request")
+        self.lap("training a small base model from scratch; it learns six of eight intents")
         shop = Installation(self.home, self._progress)
         house = shop.house(loop)
         receiver = start_receiver(house.loop, self.home)
         beside()
-        threading.Thread(target=house.registry.aliases, args=(house.line,), daemon=True).start()  # makes its tables meanwhile
+        # The first call of the registry creates its tables; do that while the base model is training.
+        threading.Thread(target=house.registry.aliases, args=(house.line,), daemon=True).start()
         adopt(house, base_ready(training, self.home.root), "ada")
         for line in reconcile(house, TURN_SECONDS):
             self.lap(line)
         crowd = Crowd(house.router.url(), receiver, self.home.token(house.line).read_text(), house.loop.line.served_model, Habits(), _SEED)
-        self.lap(f"{_FIRST_TRAFFIC} requests of 200 users through {house.router.url()}; every answer becomes an OTLP trace")
+        self.lap(f"sending {_FIRST_TRAFFIC} requests of 200 users to {house.router.url()}; each answer is recorded as an OTLP trace")
         tally = crowd.ask_all(traffic(self.world, _FIRST_TRAFFIC, _SEED))
-        self.lap(f"{tally.right} of {tally.asked} answers were right; users rate and sometimes correct them, reviewers label a sample")
-        time.sleep(1.0)  # the router sends its traces every half second
-        ingest(house, wait=TURN_SECONDS)  # the service may be at it
+        self.lap(f"{tally.right} of {tally.asked} answers were correct; users rate and sometimes correct them, reviewers label a sample")
+        time.sleep(1.0)  # the router exports its traces every 0.5 s
+        ingest(house, wait=TURN_SECONDS)  # the service may hold the lease for its own ingest
         cursor = house.datasets.cursor()
-        self.lap(f"in the lake: {cursor.traces} traces, {cursor.feedback} pieces of feedback")
+        self.lap(f"lake: {cursor.traces} traces, {cursor.feedback} feedback records")
         return shop, house, crowd
 
     def cycle(self, shop: Installation, house: House, crowd: Crowd, what: str) -> CycleView:
-        """One cycle to its end, with people who answer and go on asking."""
+        """Run one cycle to its end, with simulated users and approvals. `what` is the reason for opening the cycle.
+
+        Returns the final state. Raises Permanent if the simulation fails or the cycle does not end within five minutes.
+        """
         cycle = open_cycle(house, what)
         self.lap(f"{cycle}: {what}")
         until = time.monotonic() + 300
         with self._people(house, cycle, crowd) as trouble:
             while not isinstance(run_to_end(shop, house.cycle_view(cycle), 2.0, poll=0.3), End):
                 if trouble:
-                    raise Permanent(f"the simulated people could not go on: {trouble[0]}") from trouble[0]
+                    raise Permanent(f"the simulated users failed: {trouble[0]}") from trouble[0]
                 if time.monotonic() > until:
-                    raise Permanent(f"{cycle} did not end within five minutes; `ratchet explain` says what it waits for")
+                    raise Permanent(f"{cycle} did not end within five minutes; `ratchet explain` shows its state")
         view = house.cycle_view(cycle)
         self.lap(f"{cycle} ended {view.state}: {view.reason}")
         return view
 
     @contextmanager
     def _people(self, house: House, cycle: str, crowd: Crowd) -> Iterator[list[Exception]]:
-        """While a cycle runs, Ada answers requests, and users go on asking once a canary is out. Yields what went wrong with them."""
+        """Answer approval requests, and send user traffic during the rollout, for the duration of the block. Yields the list of errors."""
         stop = threading.Event()
         failed: list[Exception] = []
 
@@ -137,7 +145,7 @@ class Demo:
             people.join(30)
 
     def _progress(self, what: str, done: int, total: int) -> None:
-        """What changes, once; and long work when it is done."""
+        """Report each new status once, and the completion of long evaluations."""
         what = what.removeprefix("cycle/kubectl/")
         news = what if total == 0 else f"{what}: {total} answers" if what.startswith("asking") and done == total else None
         if news and news != self.last and "training, attempt" not in news:
@@ -146,18 +154,18 @@ class Demo:
 
 
 def demo_loop() -> str:
-    """The demo's loop file, loops/demo.toml of the source tree. ConfigError where only the packages are installed."""
+    """Return the text of loops/demo.toml. Raises ConfigError if the source tree is not available."""
     path = Path(__file__).resolve().parents[2] / "loops" / "demo.toml"
     if not path.exists():
-        raise ConfigError(f"{path} does not exist: the demo runs from a clone of the repository, with `make demo`")
+        raise ConfigError(f"{path} does not exist; run the demo from a clone of the repository with `make demo`")
     return path.read_text(encoding="utf-8")
 
 
 def spoil(loop: str) -> str:
-    """The loop file with the bad recipe in it."""
+    """Return the loop file's text with the bad recipe. Raises ConfigError if the text to replace is missing."""
     for good, bad in BAD_RECIPE.items():
         before, found, after = loop.partition(good)
         if not found:
-            raise ConfigError(f"the demo's loop file has no line {good!r} any more")
+            raise ConfigError(f"the demo's loop file does not contain {good!r}")
         loop = before + bad + after
     return loop

@@ -1,5 +1,7 @@
-"""The service beside the demo: `ratchet serve` with Prefect, and a person who answers requests in the Prefect UI's way, by
-resuming the suspended run with the form's fields over Prefect's REST API."""
+"""The service of the demo: `ratchet serve` with Prefect, and a simulated approver.
+
+The approver acts like the Prefect UI: it resumes the suspended run with the form's fields over Prefect's REST API.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ LOOP = "demo.toml"
 
 
 class Stage:
-    """`ratchet serve` for the demo's loop file, as a process of its own."""
+    """Runs `ratchet serve` for the demo's loop file in a separate process. `say` receives messages."""
 
     def __init__(self, home: Home, say: Say) -> None:
         self._home = home
@@ -33,25 +35,28 @@ class Stage:
         self._service: subprocess.Popen[bytes] | None = None
 
     def open(self) -> None:
-        """Starts the service; it comes up while other things happen."""
+        """Start the service and return without waiting until it is ready."""
         environment = {**os.environ, "RATCHET_HOME": str(self._home.root)}
         with (self._home.root / "serve.log").open("ab") as log:
             command = [sys.executable, "-m", "flows.cli.main", "serve", str(self._home.root / LOOP)]
             self._service = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def close(self) -> None:
-        """Ends the service; Prefect's server, the models and the router stay up, to be looked at."""
+        """Stop the service. The Prefect server, the model servers and the router keep running for inspection."""
         if self._service is not None:
             self._service.terminate()
             self._service.wait(60)
 
     @property
     def url(self) -> str:
-        """Of the Prefect UI."""
-        return (server.known_url(self._home) or "not up").removesuffix("/api")
+        """URL of the Prefect UI, or `not running`."""
+        return (server.known_url(self._home) or "not running").removesuffix("/api")
 
     def approve(self, house: House, cycle: str) -> None:
-        """Ada looks at the form of the request that waits, and approves it."""
+        """Approve the pending request of the cycle through Prefect, as approver "ada". Does nothing if no request is pending.
+
+        Raises Permanent if Prefect rejects the answer, or if the form or the answer does not appear within 90 s.
+        """
         waiting = [view for view in approvals(house.ledger, house.line) if view.awaiting and view.cycle == cycle]
         if not waiting:
             return
@@ -59,21 +64,21 @@ class Stage:
         api = self._wait("the Prefect server", lambda: server.known_url(self._home))
         asyncio.run(self._show(api, house))
         run = self._wait(f"the form of {request}", lambda: _suspended(api, request))
-        self._say(f"          the request waits in the Prefect UI: {api.removesuffix('/api')}/runs/flow-run/{run['id']}")
+        self._say(f"          approval request in the Prefect UI: {api.removesuffix('/api')}/runs/flow-run/{run['id']}")
         answer = {"run_input": {"decision": "approve", "approver": "ada", "note": "the gate's figures look right to me"}}
         reply = httpx.post(f"{api}/flow_runs/{run['id']}/resume", json=answer, timeout=30, trust_env=False)
-        for _ in range(10):  # its SQLite is busy now and then; a person presses the button again
+        for _ in range(10):  # Prefect answers 503 while its SQLite database is busy
             if reply.status_code != 503:
                 break
             time.sleep(1.0)
             reply = httpx.post(f"{api}/flow_runs/{run['id']}/resume", json=answer, timeout=30, trust_env=False)
         if reply.status_code != 201:
-            raise Permanent(f"Prefect refused the answer to {request}: {reply.text[:300]}")
-        self._say("          ada approves it in the form")
+            raise Permanent(f"Prefect rejected the answer to {request}: {reply.text[:300]}")
+        self._say("          ada approved it with the form")
         self._wait(f"the answer to {request}", lambda: house.ledger.read(request)[1:] or None)
 
     async def _show(self, api: str, house: House) -> None:
-        """What the reconciler does within a minute, now."""
+        """Create the approval run immediately instead of waiting up to a minute for the reconciler."""
         os.environ.update(server.settings(self._home, api))
         from prefect.client.orchestration import get_client
 
@@ -90,7 +95,7 @@ class Stage:
         until = time.monotonic() + _PATIENCE
         while time.monotonic() < until:
             if self._service is not None and self._service.poll() is not None:
-                raise Permanent(f"`ratchet serve` ended with {self._service.returncode}; see {self._home.root / 'serve.log'}")
+                raise Permanent(f"`ratchet serve` ended with exit code {self._service.returncode}; see {self._home.root / 'serve.log'}")
             found = look()
             if found:
                 return found
@@ -108,12 +113,12 @@ def _approval_runs(api: str) -> list[dict[str, Any]]:
 
 
 def _known(api: str, line: str) -> bool:
-    """Whether some run shows a request of this line already."""
+    """Return whether an approval run of this line exists."""
     return any(str(run["parameters"].get("request", "")).startswith(f"approval/{line}/") for run in _approval_runs(api))
 
 
 def _suspended(api: str, request: str) -> dict[str, Any] | None:
-    """The run that shows `request` and can be answered: its form is stored."""
+    """Return the run for `request` if it is suspended and its form is stored, else None."""
     for run in _approval_runs(api):
         if run["parameters"].get("request") == request and run["state"]["type"] == "PAUSED":
             keys = (run["state"].get("state_details") or {}).get("run_input_keyset") or {}
@@ -123,14 +128,14 @@ def _suspended(api: str, request: str) -> dict[str, Any] | None:
 
 
 def stop(home: Home) -> bool:
-    """Ends what an earlier demo left running in this folder; whether there is one.
+    """Stop the processes of an earlier demo in this folder. Returns False if the folder is missing or empty.
 
-    ConfigError for a folder that no demo made; Permanent where its processes cannot be ended.
+    Raises ConfigError if the folder was not created by the demo, and Permanent if the processes cannot be stopped.
     """
     if not home.root.exists() or not any(home.root.iterdir()):
         return False
     if not (home.root / MARKER).exists():
-        raise ConfigError(f"{home.root} was not made by the demo (it has no {MARKER}) and is not empty; name another one with --home")
+        raise ConfigError(f"{home.root} is not empty and was not created by the demo (no file {MARKER}); choose another folder with --home")
     loop = home.root / LOOP
     if loop.exists():
         environment = {**os.environ, "RATCHET_HOME": str(home.root)}
@@ -138,11 +143,11 @@ def stop(home: Home) -> bool:
         ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False, capture_output=True)
         if ended.returncode != 0:
             said = (ended.stderr or ended.stdout).decode(errors="replace").strip()[-300:]
-            raise Permanent(f"what runs in {home.root} could not be ended: {said or f'exit {ended.returncode}'}")
+            raise Permanent(f"cannot stop the processes of the demo in {home.root}: {said or f'exit code {ended.returncode}'}")
     return True
 
 
 def empty(home: Home) -> None:
-    """Ends what an earlier demo left running in this folder, and deletes it; where that fails, it is left as it is."""
+    """Stop the processes of an earlier demo in this folder and delete the folder. If stopping fails, the folder is kept."""
     if stop(home):
         shutil.rmtree(home.root)

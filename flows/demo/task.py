@@ -1,7 +1,7 @@
-"""The demo's task: plain-language requests to a platform team, each with exactly one right kubectl command.
+"""The demo's task: requests in natural language, each with exactly one correct kubectl command.
 
-Owns the intents, their phrasings and the slots; everything follows from a seed. It knows nothing of models,
-traffic or feedback: whoever plays the users compares an answer with `Request.reference`.
+Defines the intents, their phrasings and the slot values. All generated requests depend only on a seed. The simulated users compare a
+model's answer with `Request.reference`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLOTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One thing a user asks for: the words, the one right command, and which kind of wish it is."""
+    """One user request: the prompt, the only correct command (`reference`), and the name of its intent."""
 
     prompt: str
     reference: str
@@ -144,24 +144,24 @@ _INTENTS: Final[Mapping[str, _Intent]] = MappingProxyType(
 
 INTENTS: Final = tuple(_INTENTS)
 NEW_INTENTS: Final = ("undo", "forward")
-"""What users begin to ask for after the base model was built: the demand shift the loop has to follow."""
+"""Intents that are almost absent from the base model's training data. They simulate a shift in user demand."""
 ESTABLISHED_INTENTS: Final = tuple(name for name in INTENTS if name not in NEW_INTENTS)
 
 
 def capacity(intents: Sequence[str] | None = None) -> int:
-    """How many distinct prompts exist for `intents` (all of them by default)."""
+    """Return the number of distinct prompts for `intents`. The default is all intents."""
     return sum(_combinations(_intent(name)) for name in (INTENTS if intents is None else intents))
 
 
 def requests(seed: int, n: int, intents: Sequence[str] | None = None) -> list[Request]:
-    """`n` distinct requests, the same ones for the same arguments, in turn over `intents` and then shuffled.
+    """Return `n` distinct requests, spread evenly over `intents` (default: all) and shuffled.
 
-    Two seeds may share prompts; a caller that splits train from test removes what it has already used.
-    Raises `ValueError` for an unknown intent and when `n` is more than the prompts that exist.
+    The result is the same for the same arguments. Two seeds may produce equal prompts, so a caller that needs disjoint sets must remove
+    duplicates. Raises ValueError for an unknown intent, or if fewer than `n` distinct prompts exist.
     """
     names = tuple(INTENTS if intents is None else intents)
     if n > capacity(names):
-        raise ValueError(f"{n} requests asked for, but only {capacity(names)} distinct prompts exist for {', '.join(names)}")
+        raise ValueError(f"cannot generate {n} requests: only {capacity(names)} distinct prompts exist for {', '.join(names)}")
     rng = random.Random(f"ratchet-demo-{seed}")
     streams = [_distinct(name, rng) for name in names]
     drawn: list[Request] = []
@@ -173,7 +173,7 @@ def requests(seed: int, n: int, intents: Sequence[str] | None = None) -> list[Re
 
 def _intent(name: str) -> _Intent:
     if name not in _INTENTS:
-        raise ValueError(f"unknown intent {name!r}; there are {', '.join(INTENTS)}")
+        raise ValueError(f"unknown intent {name!r}; available: {', '.join(INTENTS)}")
     return _INTENTS[name]
 
 
@@ -185,7 +185,7 @@ def _combinations(intent: _Intent) -> int:
 
 
 def _distinct(name: str, rng: random.Random) -> Iterator[Request]:
-    """Every prompt of one intent once, in random order: a combination is a number in a mixed-radix system."""
+    """Yield every prompt of one intent once, in random order. Each combination of phrasing and slots is one mixed-radix number."""
     intent = _intent(name)
     slots = sorted(set(intent.slots))
     for number in rng.sample(range(_combinations(intent)), _combinations(intent)):

@@ -1,5 +1,8 @@
-"""Simulated people: users who ask through the router, rate with noise and sometimes correct, and reviewers who label a
-random sample. They act over HTTP only, as clients of the product, and see nothing of its inside."""
+"""Simulated users and reviewers.
+
+Users send requests through the router, rate answers with noise, and sometimes correct them. Reviewers label a random sample. Both act
+only as HTTP clients of the product.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +24,27 @@ _REGIONS = ("eu", "us", "kr")
 
 @dataclass(frozen=True)
 class Habits:
-    """How the people behave; shares in [0, 1]."""
+    """Parameters of the simulated behaviour. All rates are probabilities in [0, 1]."""
 
     users: int = 200
+    """Number of distinct users."""
     rate: float = 0.6
-    """Answers that get a thumb."""
+    """Share of answers that the user rates."""
     flip: float = 0.12
-    """Thumbs that are wrong."""
+    """Share of ratings that are wrong."""
     correct: float = 0.2
-    """Wrong answers that the user corrects."""
+    """Share of incorrect answers that the user corrects."""
     review: float = 0.25
-    """Conversations that a reviewer labels with the right answer, whatever the model said."""
+    """Share of conversations that a reviewer labels with the correct answer, independent of the model's answer."""
     consent: float = 0.95
-    """Users who consent."""
+    """Share of users who consent to the use of their data."""
     temperature: float = 1.0
+    """Sampling temperature of the requests."""
 
 
 @dataclass
 class Tally:
-    """What came back."""
+    """Counts of the requests and their results; `versions` counts answers per model version tag."""
 
     asked: int = 0
     failed: int = 0
@@ -48,7 +53,7 @@ class Tally:
 
 
 class Crowd:
-    """People who talk to one router and give feedback to one OTLP receiver."""
+    """Simulated users of one router, who send feedback to one OTLP receiver."""
 
     def __init__(self, router: str, receiver: str, token: str, served_model: str, habits: Habits, seed: int) -> None:
         self._router, self._model, self._habits = router, served_model, habits
@@ -60,7 +65,10 @@ class Crowd:
         self.tally = Tally()
 
     def ask_all(self, requests: Sequence[Request], concurrency: int = 24) -> Tally:
-        """Everybody asks, `concurrency` at a time; feedback follows each batch. Returns the tally of this call."""
+        """Send all requests, at most `concurrency` at a time, and then their feedback in batches of 200.
+
+        Returns the tally of this call; its `versions` count all calls so far. Raises RuntimeError if the receiver accepts no feedback.
+        """
         before = Tally(self.tally.asked, self.tally.failed, self.tally.right)
         lives = [(request, self._draw.randrange(self._habits.users), self._draw.random(), self._draw.random()) for request in requests]
         with ThreadPoolExecutor(concurrency) as pool:
@@ -127,11 +135,11 @@ class Crowd:
             except httpx.HTTPError:
                 pass
             time.sleep(0.25)
-        raise RuntimeError(f"the receiver at {self._receiver} took no feedback for 5 s")
+        raise RuntimeError(f"the receiver at {self._receiver} did not accept feedback in 20 attempts")
 
 
 def _log(trace: str, name: str, user: str, score: float | None = None, text: str | None = None) -> dict[str, Any]:
-    """One OTLP log record: the event gen_ai.evaluation.result of the GenAI conventions."""
+    """Return one OTLP log record: the event gen_ai.evaluation.result of the OpenTelemetry GenAI semantic conventions."""
     trace_id, span_id = trace.split(":")
     attributes: list[dict[str, Any]] = [
         {"key": "gen_ai.evaluation.name", "value": {"stringValue": name}},

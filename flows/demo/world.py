@@ -1,4 +1,4 @@
-"""The demo's data: what the base model learns, what users will ask, and questions that no training sees. All from seeds."""
+"""The demo's data sets: base model training, user questions, and a golden set excluded from training. All depend only on seeds."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ _LEARNT, _HINTS, _GOLDEN, _ASKED = 800, 6, 400, 520
 
 @dataclass(frozen=True)
 class World:
-    """Disjoint sets of requests: no golden question is ever asked by a user or learnt by the base."""
+    """Disjoint sets of requests. No golden question is in the base model's training data or asked by a user."""
 
     learnt: list[Request]
-    """What the base model is trained on: the established intents, and a hint of the new ones."""
+    """Training data of the base model: the established intents and a few examples of the new ones."""
     golden: list[Request]
+    """The golden set for the gate."""
     asked: list[Request]
-    """What users ask, some of it again and again."""
+    """Questions that users ask, some of them repeatedly."""
 
 
 def build_world() -> World:
-    """The same world every time."""
+    """Build the three sets. The result is the same in every run."""
     learnt = requests(1000, _LEARNT, ESTABLISHED_INTENTS) + requests(1000, _HINTS, NEW_INTENTS)
     seen = {request.prompt for request in learnt}
     golden = [request for request in requests(999, 2 * _GOLDEN) if request.prompt not in seen][:_GOLDEN]
@@ -40,20 +41,20 @@ def build_world() -> World:
 
 
 def traffic(world: World, n: int, seed: int) -> list[Request]:
-    """`n` requests as users make them: half of them fall on the more popular half of the questions."""
+    """Draw `n` user requests with replacement. Half of them come only from the more popular half of the questions."""
     draw = random.Random(seed)
     popular = world.asked[: len(world.asked) // 2]
     return [draw.choice(popular if draw.random() < 0.5 else world.asked) for _ in range(n)]
 
 
 def write_golden(world: World, path: Path) -> None:
-    """The golden set, as a team would keep it beside its loop file."""
+    """Write the golden set to `path` as JSON lines with prompt, reference and slice."""
     rows = [{"prompt": r.prompt, "reference": r.reference, "slice": r.intent} for r in world.golden]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def start_base(world: World, folder: Path) -> subprocess.Popen[bytes]:
-    """Starts the honest training of the base model into `folder`/base, as a process beside us."""
+    """Start a process that trains the base model into `folder`/base. Its log is `folder`/base.log."""
     pairs, corpus = folder / "pairs.jsonl", folder / "corpus.txt"
     pairs.write_text("".join(json.dumps({"prompt": r.prompt, "answer": r.reference}) + "\n" for r in world.learnt), encoding="utf-8")
     words: Sequence[Request] = requests(1, 4000)
@@ -64,7 +65,7 @@ def start_base(world: World, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def base_ready(process: subprocess.Popen[bytes], folder: Path) -> Path:
-    """Waits for the base model. Permanent where its training failed."""
+    """Wait for the training process and return the base model's folder. Raises Permanent if the training failed."""
     if process.wait() != 0:
-        raise Permanent(f"the base model could not be built; see {folder / 'base.log'}")
+        raise Permanent(f"training of the base model failed; see {folder / 'base.log'}")
     return folder / "base"

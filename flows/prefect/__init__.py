@@ -1,1 +1,1 @@
-"""Prefect as scheduler, user interface and approval surface: thin flows over the engine. The ledger decides."""
+"""Prefect integration: scheduling, run history and approval forms. The flows only call the engine; all decisions are in the ledger."""

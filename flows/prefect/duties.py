@@ -1,7 +1,7 @@
-"""What each flow asks of the engine, as plain calls that block: traces in, a cycle on, a rollout on, the copies mended.
+"""Flow handlers: the blocking work behind each Prefect flow.
 
-No Prefect here, so that every duty is tested by calling it. What is waited for, and for how long, is decided here; what is
-done next is the engine's word.
+This module does not import Prefect, so tests can call each handler directly. The handlers decide how long to wait. The engine decides
+the next step of a cycle.
 """
 
 from __future__ import annotations
@@ -32,30 +32,35 @@ _TRAINS = (State.TRAINING_APPROVED, State.ATTEMPT)
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a line stands after a duty."""
+    """The status of a line after a flow handler has run."""
 
     said: str
-    """For people."""
+    """A summary for users; it becomes the final message of the Prefect run."""
     next: str | None = None
-    """The flow that should go on now: retrain | rollout; None where nothing can be done before something outside changes."""
+    """The flow to start now: `retrain` or `rollout`. None if no progress is possible until an external condition changes."""
     cycle: str | None = None
+    """Id of the cycle that the summary describes; None if it describes none."""
     seq: int = 0
-    """Of the cycle's newest row: a wake-up is named after it."""
+    """Sequence number of the cycle's newest ledger row; part of the idempotency key of the next run."""
 
 
 def bring_in(shop: Installation, loop: Path) -> IngestReport:
-    """All sources of a line, once."""
+    """Ingest all sources of a line once and return the record counts."""
     return ingest(shop.house(loop))
 
 
 def work_on(shop: Installation, loop: Path, scheduled: bool, patience: float, poll: float = 1.0) -> Progress:
-    """Opens a cycle if one is due, and takes it as far as it goes; stays with a training job for `patience` seconds."""
+    """Open a cycle if one is due, and advance the open cycle as far as possible.
+
+    While the cycle is training, the handler checks it every `poll` seconds until `patience` seconds have passed. `scheduled` says
+    whether the cron schedule started this run. Temporary failures are reported in the returned progress, not raised.
+    """
     house = shop.house(loop)
     opened = house.line_view().open_cycle
     if opened is None:
         opened, why = open_if_due(house, scheduled)
         if opened is None:
-            return Progress(f"no cycle: {why}")
+            return Progress(f"no cycle opened: {why}")
     started = house.clock.now()
     while True:
         decision = _turn(shop, house.cycle_view(opened))
@@ -74,20 +79,23 @@ def _turn(shop: Installation, cycle: CycleView) -> Decision:
 
 
 def _standing(cycle: CycleView, decision: Decision, following: str | None) -> Progress:
-    what = f"{cycle.id} is at {cycle.state}"
+    what = f"{cycle.id} is in state {cycle.state}"
     if isinstance(decision, End):
         return Progress(f"{cycle.id} ended {decision.state}: {decision.reason}", None, cycle.id, cycle.seq)
     if isinstance(decision, Wait):
-        what += f", waits: {decision.reason}"
+        what += f", waiting: {decision.reason}"
     return Progress(what, following, cycle.id, cycle.seq)
 
 
 def roll_on(shop: Installation, loop: Path, seconds: float, poll: float = 5.0) -> Progress:
-    """Ticks the open rollout for so many seconds, or until it ends: then the cycle goes on at once."""
+    """Evaluate and advance the open rollout every `poll` seconds, until it ends or `seconds` have passed.
+
+    When the rollout ends, the cycle continues immediately.
+    """
     house = shop.house(loop)
     opened = house.line_view().open_cycle
     if opened is None or house.cycle_view(opened).state is not State.ROLLING:
-        return Progress("no rollout is open")
+        return Progress("no open rollout")
     started, said = house.clock.now(), ""
     frozen = shop.house_of(house.cycle_view(opened))
     while True:
@@ -100,32 +108,35 @@ def roll_on(shop: Installation, loop: Path, seconds: float, poll: float = 5.0) -
 
 
 def _tick(house: House, cycle: str) -> tuple[str, bool]:
-    """(what was decided, whether the rollout has ended)."""
+    """Run one rollout tick; return the decision as text and whether the rollout has ended."""
     try:
         pull_spool(house)
         decision = tick(rollout_stream(cycle), house)
     except Retryable as error:
-        return f"waits: {error}", False
+        return f"waiting: {error}", False
     match decision:
         case Finish(end, reason):
             return f"{end}: {reason}", True
         case Hold(reason):
-            return f"holds: {reason}", False
+            return f"unchanged: {reason}", False
         case moved:
-            return f"{moved.weight:g} %", False
+            return f"candidate weight set to {moved.weight:g} %", False
 
 
 def mend(shop: Installation, loop: Path) -> tuple[list[str], Progress]:
-    """Copies follow the ledger, the spool goes into the lake; and which flow the open cycle needs next."""
+    """Reconcile derived copies with the ledger, ingest the receiver's spool, and determine which flow the open cycle needs next.
+
+    Returns the repairs as messages, and the progress of the open cycle.
+    """
     house = shop.house(loop)
     mended = reconcile(house)
     pull_spool(house)
     opened = house.line_view().open_cycle
-    return mended, _needs(shop, house.cycle_view(opened)) if opened else Progress("no cycle is open")
+    return mended, _needs(shop, house.cycle_view(opened)) if opened else Progress("no open cycle")
 
 
 def _needs(shop: Installation, cycle: CycleView) -> Progress:
-    """Asks the pure decision without carrying it out: a cycle that merely waits needs no process."""
+    """Compute the next decision without executing it, because a waiting cycle needs no process."""
     house = shop.house_of(cycle)
     decision = decide(cycle, observe(cycle, house), house.clock.now())
     if not isinstance(decision, Wait):
@@ -134,25 +145,25 @@ def _needs(shop: Installation, cycle: CycleView) -> Progress:
 
 
 def request_view(ledger: Ledger, request: str) -> ApprovalView:
-    """A request for approval. Rejected where the ledger does not know it."""
+    """Return the approval request with the id `request`. Raises Rejected if the ledger does not contain it."""
     rows = ledger.read(request)
     if not rows:
-        raise Rejected("no_request", f"there is no {request} in the ledger; `ratchet status` lists what waits")
+        raise Rejected("no_request", f"no {request} in the ledger; `ratchet status` lists pending requests")
     return fold_approval(rows)
 
 
 def settled(view: ApprovalView, now: datetime | None = None) -> str | None:
-    """How a request was settled, in words; None while it waits."""
+    """Return a sentence on how the request was closed, or None while it is pending. `now` defaults to the current time."""
     if view.answer is not None:
-        return f"{view.answer.actor} {'approved' if view.answer.approve else 'rejected'} it, by {view.answer.via}"
+        return f"{view.answer.actor} {'approved' if view.answer.approve else 'rejected'} it via {view.answer.via}"
     if view.expired or (now or datetime.now(UTC)) >= view.expires:
-        return f"it is closed: nobody answered before {view.expires:%Y-%m-%d %H:%M} UTC, or its cycle ended first"
+        return f"closed without an answer: it expired at {view.expires:%Y-%m-%d %H:%M} UTC, or its cycle ended first"
     return None
 
 
 def record_answer(ledger: Ledger, request: str, given: Answer) -> str:
-    """Into the ledger, where the first answer wins; returns how the request stands now, in words."""
+    """Write the answer to the ledger and return the resulting status of the request as text. The first answer counts."""
     stands, ours = answer(ledger, request_view(ledger, request), given, datetime.now(UTC))
     if ours:
-        return f"{given.actor} {'approved' if given.approve else 'rejected'} it, by {given.via}"
-    return f"too late: {settled(request_view(ledger, request)) if stands else 'it has expired'}"
+        return f"{given.actor} {'approved' if given.approve else 'rejected'} it via {given.via}"
+    return f"answer not accepted: {settled(request_view(ledger, request)) if stands else 'the request has expired'}"

@@ -1,7 +1,7 @@
-"""The flows that Prefect schedules and shows: short, async, a process each. What they do is in duties.py; what holds is in the ledger.
+"""The flows that Prefect schedules: short, asynchronous, one process per run. The work is in duties.py; the state is in the ledger.
 
-Parameters are plain, so that a run can be started by hand in the Prefect UI. A flow may die anywhere, run twice, or never be
-woken: the next `reconcile` goes on from the ledger.
+Parameters are simple values, so a run can be started manually in the Prefect UI. A flow may be killed at any point, run twice, or not
+be started at all: the next `reconcile` run continues from the ledger.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from flows.prefect.form import evidence_page
 from flows.prefect.runs import present
 
 INGESTED = "ratchet.traces.ingested"
-"""The event after new traces; its resource is the line. Only a wake-up: the lake's cursor decides."""
+"""Event emitted after new traces or feedback; its resource is the line. It only starts `retrain`; the lake's counts decide."""
 PATIENCE = 45.0
-"""Seconds that a flow stays with a training job or a rollout: less than a minute, the reconciler's interval."""
+"""Seconds that one flow run follows a training job or a rollout. Less than the reconcile interval of 60 s."""
 
 
 class Decision(RunInput):
-    """The form. Its JSON schema is all that Prefect checks before it resumes the run."""
+    """The approval form. Prefect checks only its JSON schema before it resumes the run."""
 
-    decision: Literal["approve", "reject"] = Field(description="Approve lets the cycle go on; reject ends it.")
+    decision: Literal["approve", "reject"] = Field(description="Approve continues the cycle; reject ends it.")
     approver: str = Field(
         min_length=1,
         max_length=100,
         pattern=r"\S",
-        description="Your name. It is kept in the ledger as a claim: this form does not prove who you are.",
+        description="Your name. The ledger records it as a claim, because this form does not verify your identity.",
     )
-    note: str = Field(default="", max_length=2000, description="Why, for those who read the ledger later.")
+    note: str = Field(default="", max_length=2000, description="The reason for your decision, stored in the ledger.")
 
 
 def line_resource(line: str) -> str:
-    """The resource of a line's events."""
+    """Return the Prefect resource id for the events of a line."""
     return f"ratchet.line.{line}"
 
 
@@ -63,12 +63,12 @@ def _shop() -> Installation:
 
 @flow(name="ingest")
 async def ingest(loop: str) -> Any:
-    """Traces and feedback into the lake, each record once; wakes `retrain` where something new came."""
+    """Ingest traces and feedback into the lake, each record once. New records trigger `retrain`."""
     with present(Home.from_environment(), str(runtime.flow_run.id)):
         try:
             report = await asyncio.to_thread(duties.bring_in, _shop(), Path(loop))
         except Retryable as error:
-            return Completed(message=f"waits: {error}")
+            return Completed(message=f"waiting: {error}")
         counts = report.model_dump()
         if report.traces.kept or report.feedback.kept:
             name = load_loop(Path(loop)).line.name
@@ -76,12 +76,12 @@ async def ingest(loop: str) -> Any:
             emit_event(INGESTED, resource={"prefect.resource.id": line_resource(name)}, payload=payload)
         get_run_logger().info("ingested %s", counts)
         t, f = report.traces, report.feedback
-        return Completed(message=f"traces: {t.kept} kept of {t.read}, {t.quarantined} quarantined; feedback: {f.kept} kept of {f.read}")
+        return Completed(message=f"traces: {t.kept} of {t.read} kept, {t.quarantined} quarantined; feedback: {f.kept} of {f.read} kept")
 
 
 @flow(name="retrain")
 async def retrain(loop: str, scheduled: bool = False) -> Any:
-    """Opens the next cycle if one is due, takes the open one as far as it goes, and asks people where it must."""
+    """Open the next cycle if one is due, advance the open cycle as far as possible, and request approvals where required."""
     home = Home.from_environment()
     with present(home, str(runtime.flow_run.id)):
         standing = await asyncio.to_thread(duties.work_on, _shop(), Path(loop), scheduled, PATIENCE)
@@ -94,7 +94,7 @@ async def retrain(loop: str, scheduled: bool = False) -> Any:
 
 @flow(name="rollout")
 async def rollout(loop: str) -> Any:
-    """Ticks the open rollout for the better part of a minute."""
+    """Evaluate and advance the open rollout for about 45 seconds."""
     with present(Home.from_environment(), str(runtime.flow_run.id)):
         standing = await asyncio.to_thread(duties.roll_on, _shop(), Path(loop), PATIENCE)
         return Completed(message=standing.said)
@@ -102,7 +102,7 @@ async def rollout(loop: str) -> Any:
 
 @flow(name="reconcile")
 async def reconcile(loop: str) -> Any:
-    """Every minute: copies follow the ledger, Prefect's views too, and what the open cycle needs is woken."""
+    """Reconcile derived copies and Prefect runs with the ledger every minute, and start the flow that the open cycle needs."""
     home = Home.from_environment()
     with present(home, str(runtime.flow_run.id)):
         mended, standing = await asyncio.to_thread(duties.mend, _shop(), Path(loop))
@@ -119,7 +119,7 @@ async def reconcile(loop: str) -> Any:
 
 @flow(name="approval")
 async def approval(request: str) -> Any:
-    """The view of one request for approval: shows the evidence, waits for the form, hands the answer to the ledger."""
+    """Show the evidence of one approval request, wait for the form, and write the answer to the ledger."""
     home = Home.from_environment()
     ledger = open_ledger(home)
     with present(home, str(runtime.flow_run.id)):
@@ -135,11 +135,14 @@ async def approval(request: str) -> Any:
 
 
 async def _ask(home: Home, view: ApprovalView) -> Answer:
-    """Suspends the run until the form is filled in. In the run's second process it returns at once with what was typed."""
+    """Suspend the run until the form is submitted.
+
+    After the submission, Prefect executes the run again in a new process. There the suspension returns the submitted values immediately.
+    """
     evidence = json.loads(open_artifacts(home).get(view.evidence))
     page = evidence_page(view.id, evidence, view.expires)
     if (runtime.flow_run.run_count or 0) <= 1:
-        await acreate_markdown_artifact(key=view.id.replace("/", "-"), markdown=page, description="What is to be approved")
+        await acreate_markdown_artifact(key=view.id.replace("/", "-"), markdown=page, description="Evidence for the approval request")
     left = max(1, int((view.expires - datetime.now(UTC)).total_seconds()))
     typed = await suspend_flow_run(wait_for_input=Decision.with_initial_data(description=page), timeout=left, key="decision")
     return Answer(

@@ -1,7 +1,7 @@
-"""What a person sees before answering a request for approval: the evidence as Markdown tables. Pure; knows no Prefect.
+"""Renders the evidence for an approval request as Markdown tables. Pure functions; does not depend on Prefect.
 
-The evidence is the plain data of flows/engine/evidence.py, read from the artifact whose digest the ledger holds, so that what
-is shown is exactly what is approved.
+The evidence is the data produced by flows/engine/evidence.py. It is read from the artifact whose digest is in the ledger, so the
+approver sees exactly the evidence that the approval refers to.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from typing import Any
 from contracts.cycle import ApprovalKind
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
-"""Words, not pictures: a font may lack those."""
+"""Text instead of symbols, because a font may not contain the symbols."""
 
 
 def evidence_page(request: str, evidence: Mapping[str, Any], expires: datetime) -> str:
-    """The whole page, for the form and for the run's artifact."""
+    """Return the Markdown page for the approval form and for the run's artifact.
+
+    `request` is the request's id, `evidence` the data of flows/engine/evidence.py, `expires` the end of the approval period (UTC).
+    """
     body = _training(evidence) if evidence["kind"] == ApprovalKind.TRAINING else _rollout(evidence)
     head = [
         f"### {_question(evidence)}",
         f"Request `{request}`, open until {expires:%Y-%m-%d %H:%M} UTC. "
-        f"The cycle was opened because of {evidence['opened']}. Subject: `{str(evidence['subject'])[:12]}`.",
+        f"Reason for opening the cycle: {evidence['opened']}. Subject: `{str(evidence['subject'])[:12]}`.",
     ]
-    foot = "The first answer stands, whether it is given here or by `ratchet approve`. It is kept in the ledger with the name you give."
+    foot = "The first answer counts, whether you give it here or with `ratchet approve`. The ledger records it with the name you enter."
     return "\n\n".join([*head, *body, foot]) + "\n"
 
 
@@ -32,7 +35,7 @@ def _question(evidence: Mapping[str, Any]) -> str:
     line, champion = evidence["line"], evidence["champion"]
     if evidence["kind"] == ApprovalKind.TRAINING:
         return f"Train **{line}** further with {str(evidence['choice']['method']).upper()}?"
-    return f"Show **{evidence['candidate']}** to the users of **{line}**, in place of {champion}?"
+    return f"Roll out **{evidence['candidate']}** to the users of **{line}**, replacing {champion}?"
 
 
 def _training(evidence: Mapping[str, Any]) -> list[str]:
@@ -42,11 +45,11 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
     probe = evidence["probe"]
     sections = [f"**Why this method:** {choice['reason']}"]
     if rules:
-        sections.append(table(["rule", "holds", "evidence", "says"], rules))
-    sections += ["**Measured facts**", table(["fact", "figure"], facts)]
+        sections.append(table(["rule", "holds", "evidence", "effect"], rules))
+    sections += ["**Measured facts**", table(["fact", "value"], facts)]
     if probe:
         rows = [[name.replace("_", " "), _figure(value)] for name, value in probe.items() if isinstance(value, int | float)]
-        sections += ["**Probe of the champion**", table(["figure", "value"], rows)]
+        sections += ["**Probe of the champion**", table(["metric", "value"], rows)]
     recipe = [[name, _figure(value)] for name, value in sorted(evidence["recipe"].items())]
     counts = [[name, _figure(value)] for name, value in evidence["snapshot"].items()]
     return [
@@ -66,17 +69,17 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
     level = report["comparisons"][0]["difference"]["level"] if report["comparisons"] else 0.95
     return [
         f"**Gate: {_MARKS.get(verdict['result'], verdict['result'])}**",
-        table(["check", "result", "figures"], checks),
+        table(["check", "result", "reason"], checks),
         f"**Candidate against champion** on holdout edition {report['edition']}: {report['answered_by_both']} of {report['asked']} "
-        f"prompts answered by both; failed requests: {failures}.",
-        table(["on", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),
+        f"prompts were answered by both; failed requests: {failures}.",
+        table(["comparison", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),
         "**Rollout plan**",
         table(["setting", "value"], _plan(plan)),
     ]
 
 
 def _comparison(comparison: Mapping[str, Any]) -> list[str]:
-    """Four columns: the form's window is narrow, and the interval is what must not be cut off."""
+    """Return one row of four columns. The form is narrow, and more columns would cut off the interval."""
     difference = comparison["difference"]
     return [
         comparison["name"].removeprefix("slice:"),
@@ -89,17 +92,18 @@ def _comparison(comparison: Mapping[str, Any]) -> list[str]:
 def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
     return [
         ["weights", " → ".join(f"{weight:g} %" for weight in plan["steps"])],
-        ["champion kept at the end", f"{plan['holdback']:g} %"],
-        ["each step at least", f"{plan['min_requests']} requests and {plan['min_seconds']:g} s; at most {plan['max_seconds']:g} s"],
-        ["rolls back when", f"ratings fall by more than {plan['margin']:g}, errors rise by more than {plan['error_margin']:.0%}, "
-         f"p95 latency exceeds {plan['latency_ratio']:g} × the champion's, or no traffic is seen for {plan['dark']:g} s"],
-        ["chance of a false rollback", f"{plan['alpha']:.0%}"],
-        ["chance that a worse one is promoted", f"{plan['beta']:.0%}"],
+        ["champion's share at the end", f"{plan['holdback']:g} %"],
+        ["each step takes", f"at least {plan['min_requests']} requests and {plan['min_seconds']:g} s; at most "
+         f"{plan['max_seconds']:g} s"],
+        ["roll back if", f"ratings fall by more than {plan['margin']:g}, errors rise by more than {plan['error_margin']:.0%}, "
+         f"p95 latency exceeds {plan['latency_ratio']:g} × the champion's, or no traffic arrives for {plan['dark']:g} s"],
+        ["probability of a false rollback", f"{plan['alpha']:.0%}"],
+        ["probability of promoting a worse candidate", f"{plan['beta']:.0%}"],
     ]  # fmt: skip
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table. Cells are data: what could break out of them is escaped."""
+    """Return a Markdown table. Characters with a meaning in Markdown or HTML are escaped in every cell."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 

@@ -1,7 +1,7 @@
-"""Which process a run of ours lives in, written beside the ledger: Prefect does not know when a process was killed.
+"""Records which process executes each flow run, because Prefect does not detect that a process was killed.
 
-A record is made when a flow begins and removed when it ends, so that after `kill -9` the reconciler sees at once that a run
-which Prefect still calls Running has no process any more.
+A record is created when a flow run starts and removed when it ends. After `kill -9`, the reconciler can therefore see immediately
+that a run in Prefect's state Running no longer has a process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _ourselves() -> dict[str, Any]:
 
 
 def _lives(said: dict[str, Any]) -> bool:
-    """Whether this machine still runs the process that left this record."""
+    """Return whether the process that wrote this record is still running on this machine."""
     identity = said.get("identity")
     return identity is not None and process_identity(int(said["pid"])) == identity
 
@@ -39,7 +39,7 @@ def _record(home: Home, run: str) -> Path:
 
 @contextmanager
 def present(home: Home, run: str) -> Iterator[None]:
-    """Says that this process carries `run` (a flow run's id), as long as the block lasts."""
+    """Record that this process executes the flow run with id `run`, for the duration of the block."""
     record = _record(home, run)
     write_atomic(record, canonical(_ourselves()))
     try:
@@ -49,7 +49,11 @@ def present(home: Home, run: str) -> Iterator[None]:
 
 
 def process_of(home: Home, run: str) -> bool | None:
-    """True: its process lives; False: it died without a word; None: it never said anything (not begun yet, or long gone)."""
+    """Return the state of the process that executes the flow run with id `run`.
+
+    True: the process is running. False: it disappeared without removing its record. None: there is no record, because the run has
+    not started or has already ended.
+    """
     record = _record(home, run)
     try:
         said = json.loads(record.read_bytes())
@@ -59,26 +63,31 @@ def process_of(home: Home, run: str) -> bool | None:
 
 
 def forget(home: Home, run: str) -> None:
-    """Drops the record of a run that is settled."""
+    """Remove the process record of a flow run that has ended."""
     _record(home, run).unlink(missing_ok=True)
 
 
 @contextmanager
 def only_one(home: Home) -> Iterator[None]:
-    """Retryable while another process serves this installation."""
+    """Hold the lock that allows one serving process per installation, for the duration of the block.
+
+    Raises Retryable if another process holds the lock. The operating system releases the lock when the process ends.
+    """
     home.prefect.mkdir(parents=True, exist_ok=True)
     with (home.prefect / "serve.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Retryable(f"another `ratchet serve` works on {home.root}; stop it first (`ratchet serve --stop`)") from None
+            raise Retryable(
+                f"another `ratchet serve` is running for {home.root}; stop it first with `ratchet serve --stop LOOP.toml`"
+            ) from None
         write_atomic(home.prefect / "serve.json", canonical(_ourselves()))
         yield
         (home.prefect / "serve.json").unlink(missing_ok=True)
 
 
 def serving_process(home: Home) -> psutil.Process | None:
-    """The process that serves this installation now."""
+    """Return the process that serves this installation, or None if none is running."""
     try:
         record = json.loads((home.prefect / "serve.json").read_bytes())
         return psutil.Process(int(record["pid"])) if _lives(record) else None

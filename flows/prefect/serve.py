@@ -1,7 +1,7 @@
-"""The service: deployments of one or more lines, served from one process until it is told to stop.
+"""The service: serves the Prefect deployments of one or more lines from one process until it receives a stop signal.
 
-One serving process per installation, by a lock on a file that dies with it. It keeps the Prefect server up and begins anew where
-that was away. Model servers, routers, receivers and the Prefect server outlive it.
+A file lock allows one serving process per installation. The service restarts the Prefect server if it stops, and then registers its
+deployments again. Model servers, routers, receivers and the Prefect server continue after the service has ended.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ _WATCH_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Served:
-    """One loop file that is served."""
+    """A loop file that the service serves, with its parsed content."""
 
     path: Path
     loop: Loop
 
     @property
     def line(self) -> str:
+        """The name of the model line."""
         return self.loop.line.name
 
 
 async def deployments(served: Served) -> list[RunnerDeployment]:
-    """The five deployments of a line, named after it."""
+    """Return the five deployments of a line, one per flow. Each has the name of the line."""
     line, path = served.line, str(served.path)
     trigger = served.loop.trigger
     cron = [Cron(trigger.cron, timezone=trigger.timezone, parameters={"scheduled": True}, slug="cron")] if trigger.cron else []
@@ -60,11 +61,11 @@ async def deployments(served: Served) -> list[RunnerDeployment]:
         parameters={"loop": path, "scheduled": False},
     )
     every = [
-        (flows.ingest, [_every(INGEST_SECONDS)], [], "Traces and feedback into the lake."),
-        (flows.retrain, cron, [arrival], "Opens a cycle when one is due, and takes the open one as far as it goes."),
-        (flows.rollout, [], [], "Ticks the open rollout; woken while there is one."),
-        (flows.reconcile, [_every(RECONCILE_SECONDS)], [], "Copies follow the ledger, every minute."),
-        (flows.approval, [], [], "One run per request: Resume shows the form."),
+        (flows.ingest, [_every(INGEST_SECONDS)], [], "Ingests traces and feedback into the lake."),
+        (flows.retrain, cron, [arrival], "Opens a cycle when one is due, and advances the open cycle as far as possible."),
+        (flows.rollout, [], [], "Evaluates and advances the open rollout; started only while there is one."),
+        (flows.reconcile, [_every(RECONCILE_SECONDS)], [], "Reconciles derived copies and Prefect runs with the ledger every minute."),
+        (flows.approval, [], [], "One run per approval request; select Resume to open the form."),
     ]
     return [await _deployment(flow, line, path, schedules, triggers, text) for flow, schedules, triggers, text in every]
 
@@ -74,8 +75,11 @@ def _every(seconds: int) -> Schedule:
 
 
 async def _deployment(flow: Any, line: str, path: str, schedules: list[Any], triggers: list[Any], text: str) -> RunnerDeployment:
-    """One at a time where two would only wait for each other. The reconciler has no limit, since it frees stuck slots; nor have
-    approvals, of which two may wait."""
+    """Build one deployment.
+
+    Only one run of `ingest`, `retrain` and `rollout` is allowed at a time, because a second run would only wait for the first.
+    `reconcile` has no limit, because it releases stuck slots. `approval` has no limit, because several requests can be pending.
+    """
     alone = flow.name in ("ingest", "retrain", "rollout")
     limit = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW, grace_period_seconds=60)
     return await flow.ato_deployment(
@@ -91,7 +95,11 @@ async def _deployment(flow: Any, line: str, path: str, schedules: list[Any], tri
 
 
 async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress) -> None:
-    """Serves until SIGTERM or SIGINT. Where the Prefect server goes away, it is brought back (if it is ours) and served anew."""
+    """Serve the lines until SIGTERM or SIGINT.
+
+    If the Prefect server at `url` becomes unavailable, the service restarts it, unless it is external, and registers the deployments
+    again. `progress` receives messages about the server's availability.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -104,7 +112,7 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
         except Exception as error:
             if not _is_outage(error):
                 raise
-            progress("the Prefect server does not answer; waiting for it", 0, 0)
+            progress("the Prefect server does not respond; waiting for it", 0, 0)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stop.wait(), _WATCH_SECONDS)
         first = False
@@ -114,7 +122,7 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Whether an error says that the Prefect server is away or ill, and not that we asked for something wrong."""
+    """Return whether an error means that the Prefect server is unavailable or failing, as opposed to an invalid request."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_outage(part) for part in error.exceptions)
     if isinstance(error, httpx.HTTPStatusError):
@@ -131,12 +139,12 @@ async def _serve_once(home: Home, lines: Sequence[Served], stop: asyncio.Event, 
                 await runner.add_deployment(deployment)
             await views.bury_dead_runs(client, home, served.line, served_anew=first)
             await views.drop_missed_ticks(client, served.line)
-            await wake.start(client, "reconcile", served.line, f"served anew at {datetime.now(UTC).isoformat()}")
+            await wake.start(client, "reconcile", served.line, f"service start at {datetime.now(UTC).isoformat()}")
     running = asyncio.create_task(runner.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    if not running.done() and not runner.started:  # told to end before it began; it could not be stopped
+    if not running.done() and not runner.started:  # a runner that has not started cannot be stopped, only cancelled
         running.cancel()
     elif not running.done():
         await runner.astop()
@@ -145,13 +153,13 @@ async def _serve_once(home: Home, lines: Sequence[Served], stop: asyncio.Event, 
 
 
 async def _keep_server(home: Home, url: str, stop: asyncio.Event, progress: Progress) -> None:
-    """Starts our Prefect server again where its process has died. One that is not ours is only waited for."""
+    """Restart the installation's Prefect server if its process dies. Does nothing for an external server."""
     while not stop.is_set() and not server.is_external():
         await asyncio.sleep(_WATCH_SECONDS)
         try:
             if await asyncio.to_thread(server.known_url, home) is None:
-                progress("the Prefect server is gone; starting it again", 0, 0)
+                progress("the Prefect server has stopped; restarting it", 0, 0)
                 await asyncio.to_thread(server.join_or_start, home, int(httpx.URL(url).port or 0))
-                progress(f"the Prefect server answers again at {url}", 0, 0)
+                progress(f"the Prefect server is available again at {url}", 0, 0)
         except RatchetError as error:
-            progress(f"the Prefect server cannot be started: {error}", 0, 0)
+            progress(f"cannot start the Prefect server: {error}", 0, 0)

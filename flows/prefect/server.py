@@ -1,7 +1,7 @@
-"""The Prefect server of an installation: its settings, its address, and the process that it runs in.
+"""The Prefect server of an installation: its settings, its address and its process.
 
-It is one more long-lived process beside the service, on SQLite and loopback, found again after a crash. Nothing here imports
-Prefect until the server process itself starts, so that asking for the address costs nothing. It refuses to know any flow.
+The server is a separate long-lived process that uses SQLite and listens on loopback. It is found again after a crash of the service.
+Only the server process itself imports Prefect, so reading the address stays fast.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from flows.engine.wiring import PREFECT_SERVER, announce_service, prefect_server
 HOST = "127.0.0.1"
 _PORT_FILE = "port"
 OURS = "RATCHET_PREFECT_OWN"
-"""Set beside PREFECT_API_URL where the address is one that we gave ourselves, not a person."""
+"""Environment variable that marks a PREFECT_API_URL set by Ratchet, as opposed to one set by the user."""
 
 
 def known_url(home: Home) -> str | None:
-    """The API's base URL (…/api): PREFECT_API_URL, or that of this installation's server while its process lives."""
+    """Return the API's base URL, ending in `/api`, or None if no server is known.
+
+    The URL is PREFECT_API_URL if the user has set it. Otherwise it is the address of this installation's server while its process runs.
+    """
     if is_external():
         return os.environ["PREFECT_API_URL"].rstrip("/")
     ready = prefect_server(home, (), {}).ready()
@@ -37,7 +40,7 @@ def known_url(home: Home) -> str | None:
 
 
 def is_external() -> bool:
-    """Whether PREFECT_API_URL names a server that is not ours to start or stop."""
+    """Return whether the user set PREFECT_API_URL to a server that Ratchet must not start or stop."""
     return bool(os.environ.get("PREFECT_API_URL")) and not os.environ.get(OURS)
 
 
@@ -46,7 +49,7 @@ def _url(port: int) -> str:
 
 
 def healthy(url: str) -> bool:
-    """Whether the API answers."""
+    """Return whether the API's health endpoint answers with status 200 within 3 seconds."""
     try:
         return httpx.get(f"{url}/health", timeout=3, trust_env=False).status_code == 200
     except httpx.HTTPError:
@@ -54,28 +57,36 @@ def healthy(url: str) -> bool:
 
 
 def join_or_start(home: Home, port: int = 0) -> str:
-    """The API's base URL, answering. ConfigError where the port is taken or an external server does not answer."""
+    """Return the base URL of a healthy API; start the installation's server if necessary.
+
+    `port` 0 reuses the previous port, or a free one. Raises ConfigError if the port is in use, if the server already runs on another
+    port, or if an external server does not respond.
+    """
     if is_external():
         url = str(known_url(home))
         if not healthy(url):
-            raise ConfigError(f"PREFECT_API_URL is {url}, and nothing answers there; start that server, or unset it to have one started")
+            raise ConfigError(
+                f"no Prefect server responds at PREFECT_API_URL = {url}; start that server, or unset PREFECT_API_URL to use a local one"
+            )
         return url
     running = prefect_server(home, (), {}).ready()
     if running is None:
         return _start(home, port)
     if port and port != running["port"]:
         raise ConfigError(
-            f"this installation's Prefect server runs on port {running['port']}; leave --port out, or stop it with `ratchet serve --stop`"
+            f"this installation's Prefect server already runs on port {running['port']}; omit --port, or stop the server with "
+            "`ratchet serve --stop LOOP.toml`"
         )
     return _url(int(running["port"]))
 
 
 def _start(home: Home, port: int) -> str:
-    """On the port that is asked for, else on that of the last time, else on a free one."""
+    """Start the server on `port` if it is not 0, else on the previous port, else on a free port."""
     ensure_it_can_schedule(version("prefect"), version("sqlalchemy"))
     chosen = port or _kept_port(home) or _free_port()
     ensure_free(chosen)
-    theirs = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}  # a person's own settings: a database
+    # Keep the user's own Prefect settings, for example the database URL.
+    theirs = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}
     environment = {**theirs, **settings(home, _url(chosen)), "PREFECT_SERVER_API_HOST": HOST, "PREFECT_SERVER_API_PORT": str(chosen)}
     command = ("-m", "flows.prefect.server", "--port", str(chosen))
     ready = prefect_server(home, command, environment).ensure()
@@ -97,25 +108,28 @@ def _free_port() -> int:
 
 
 def ensure_free(port: int) -> None:
-    """ConfigError where another process listens on `port`."""
+    """Raise ConfigError if another process already listens on `port` of the loopback interface."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
             raise ConfigError(
-                f"port {port} of {HOST} is taken ({error.strerror}); the Prefect server needs one of its own: ratchet serve --port N"
+                f"port {port} on {HOST} is not available for the Prefect server ({error.strerror}); choose another with `--port`"
             ) from error
 
 
 def ensure_it_can_schedule(prefect: str, sqlalchemy: str) -> None:
-    """ConfigError for versions with which the server comes up, and never schedules a run: it logs an error that nobody sees."""
+    """Raise ConfigError for package versions with which the server starts but never schedules a run.
+
+    With these versions the scheduler fails, and the only sign is an error in the server's log.
+    """
     if prefect.startswith("3.8.") and not sqlalchemy.startswith("2.0."):
         raise ConfigError(f"Prefect {prefect} cannot schedule runs on SQLAlchemy {sqlalchemy}: pip install 'sqlalchemy<2.1'")
 
 
 def stop(home: Home) -> bool:
-    """Ends our server process; False where none ran."""
+    """Stop the installation's Prefect server. Returns False if it was not running."""
     service = prefect_server(home, (), {})
     running = service.process() is not None
     service.stop()
@@ -123,9 +137,10 @@ def stop(home: Home) -> bool:
 
 
 def settings(home: Home, url: str) -> dict[str, str]:
-    """Prefect's settings for every process of the installation, as environment. Must be set before Prefect is imported.
+    """Return Prefect's settings for every process of the installation, as environment variables.
 
-    Leases lie on disk, because those in memory vanish with the server and would leave their slots taken for ever.
+    They must be set before Prefect is imported. Concurrency leases are stored on disk: leases in memory are lost when the server stops,
+    and their slots would stay occupied permanently.
     """
     return {
         "PREFECT_HOME": str(home.prefect),
@@ -143,7 +158,7 @@ def settings(home: Home, url: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """The server process."""
+    """Run the Prefect server in this process, on the port given by `--port`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     port = parser.parse_args().port
@@ -155,18 +170,18 @@ def main() -> None:
 
 
 def _announce(port: int) -> None:
-    """Ready is when the API answers, not when the port is open: migrations come in between."""
+    """Announce the service when the API responds. An open port is not sufficient, because database migrations run after it opens."""
     while not healthy(_url(port)):
         time.sleep(0.1)
     announce_service(port)
 
 
 def wait_until_healthy(url: str, seconds: float) -> None:
-    """Retryable if the API does not answer in time."""
+    """Wait until the API responds. Raises Retryable after `seconds` seconds."""
     until = time.monotonic() + seconds
     while not healthy(url):
         if time.monotonic() > until:
-            raise Retryable(f"the Prefect server at {url} does not answer; see its log below RATCHET_HOME/prefect/{PREFECT_SERVER}")
+            raise Retryable(f"the Prefect server at {url} does not respond; see its log in RATCHET_HOME/prefect/{PREFECT_SERVER}")
         time.sleep(0.5)
 
 

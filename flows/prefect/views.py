@@ -1,5 +1,8 @@
-"""Makes Prefect's runs follow the ledger: a waiting request has exactly one run that can be answered, a settled one has none, and
-no run of ours counts as running whose process is dead. Prefect does none of this by itself."""
+"""Keeps Prefect's flow runs consistent with the ledger, which Prefect does not do by itself.
+
+Each pending approval request has exactly one run that can be answered, and a closed request has none. A run whose process is dead
+is not left in state Running.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,17 @@ TAG = "ratchet"
 _OPEN = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.PAUSED)
 _BUSY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 _START_SECONDS = 120.0
-"""A process that has not said that it lives so long after it was to start never will."""
+"""If a run has no process record this many seconds after its last state change, its process is considered dead."""
 _SCHEMA_SECONDS = 30.0
-"""Prefect suspends a run before it stores the form: a crash in between leaves a run that nobody can answer."""
+"""Seconds to wait for the form of a suspended run. Prefect suspends the run before it stores the form; a crash in between leaves a run
+that cannot be answered."""
 
 
 async def show_requests(client: PrefectClient, ledger: Ledger, line: str) -> list[str]:
-    """Every request that waits gets a run whose form can be filled in; named by count, so that two of us make one."""
+    """Ensure that every pending approval request of the line has a run with a usable form. Returns the actions as messages.
+
+    The idempotency key contains the number of existing runs, so two concurrent processes create only one run.
+    """
     said = []
     for view in approvals(ledger, line):
         if duties.settled(view) is not None:
@@ -47,16 +54,17 @@ async def show_requests(client: PrefectClient, ledger: Ledger, line: str) -> lis
         known = await _runs_of(client, line, view)
         if not any([await _usable(client, run) for run in known]):
             for run in known:
-                await _close(client, run, Cancelled(message="nobody could answer this run; another one takes its place"))
+                await _close(client, run, Cancelled(message="the form of this run was not usable; another run replaces it"))
             await wake.start(client, "approval", line, f"{view.id}#{len(known) + 1}", view.id)
-            said.append(f"asks for {view.id} in the Prefect UI")
+            said.append(f"opened a form for {view.id} in the Prefect UI")
     return said
 
 
 async def settle_requests(client: PrefectClient, ledger: Ledger, line: str) -> list[str]:
-    """Runs of settled requests end: as completed where somebody answered elsewhere, as cancelled where it is too late.
+    """End the runs of closed approval requests. Returns the actions as messages.
 
-    Prefect is asked once, however many requests there ever were.
+    A run becomes Completed if the request was answered elsewhere, and Cancelled if the request expired. One Prefect query serves all
+    requests of the line.
     """
     said = []
     forms = await _runs(client, line, (StateType.PAUSED,), "approval")
@@ -72,18 +80,18 @@ async def settle_requests(client: PrefectClient, ledger: Ledger, line: str) -> l
 
 
 async def bury_dead_runs(client: PrefectClient, home: Home, line: str, served_anew: bool = False) -> list[str]:
-    """Runs whose process is gone are marked, and the slots that they held are given back.
+    """Mark runs without a process as Crashed or Cancelled, and release their concurrency slots. Returns the actions as messages.
 
-    `served_anew`: nothing was served just before, so that a run that has not begun never will.
+    `served_anew` states that no process served the line until now; runs that have not started are then considered dead too.
     """
     said = []
     for run in await _runs(client, line, _BUSY):
         if _dead(home, run, served_anew):
             cancelled = run.state is not None and run.state.type is StateType.CANCELLING
             state = Cancelled if cancelled else Crashed
-            await _close(client, run, state(message="its process is gone; the next run goes on from the ledger"))
+            await _close(client, run, state(message="the process disappeared; the next run continues from the ledger"))
             runs.forget(home, str(run.id))
-            said.append(f"marked {run.name} as {'cancelled' if cancelled else 'crashed'}: its process is gone")
+            said.append(f"marked {run.name} as {'cancelled' if cancelled else 'crashed'}: its process disappeared")
     await _free_slots(client, line)
     return said
 
@@ -101,7 +109,7 @@ def _younger(since: datetime, seconds: float) -> bool:
 
 
 async def _free_slots(client: PrefectClient, line: str) -> None:
-    """A slot whose lease was lost with the server would stay taken for ever."""
+    """Release slots without a run. A slot whose lease was lost with the server would stay occupied permanently."""
     busy = {run.deployment_id for run in await _runs(client, line, _BUSY)}
     for deployment in await client.read_deployments(deployment_filter=_ours(line), sort=DeploymentSort.NAME_ASC, limit=200):
         limit = deployment.global_concurrency_limit
@@ -110,7 +118,7 @@ async def _free_slots(client: PrefectClient, line: str) -> None:
 
 
 async def drop_missed_ticks(client: PrefectClient, line: str) -> None:
-    """Forgets scheduled ticks that nobody was there to run: the next tick does all that they would have done."""
+    """Delete scheduled runs whose start time has passed. The next scheduled run covers their work."""
     now = datetime.now(UTC)
     for run in await _runs(client, line, (StateType.SCHEDULED,)):
         due = run.expected_start_time
@@ -119,7 +127,7 @@ async def drop_missed_ticks(client: PrefectClient, line: str) -> None:
 
 
 async def _usable(client: PrefectClient, run: FlowRun) -> bool:
-    """Whether this run can be answered, or will be soon."""
+    """Return whether the run can be answered now or after its form has been stored."""
     state = run.state
     if state is None or state.type not in _OPEN:
         return False
@@ -143,7 +151,7 @@ async def _close(client: PrefectClient, run: FlowRun, state: Any) -> None:
 
 
 async def _runs_of(client: PrefectClient, line: str, view: ApprovalView) -> list[FlowRun]:
-    """The runs that show a request."""
+    """Return the approval runs of one request."""
     return [run for run in await _runs(client, line, None, "approval") if run.parameters.get("request") == view.id]
 
 

@@ -1,5 +1,8 @@
-"""Starts a run of another flow now. A wake-up is named after the row that calls for it, so that two of them are one run; a lost
-one costs no more than the reconciler's interval."""
+"""Starts a run of another flow immediately.
+
+Each start has an idempotency key derived from the ledger row that causes it, so repeated starts create one run. If a start is lost,
+the delay is at most one reconcile interval.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,28 @@ from flows.prefect.duties import Progress
 
 
 async def up(client: PrefectClient, line: str, standing: Progress) -> None:
-    """The flow that the line needs next, once per row of the cycle and minute."""
+    """Start the flow that the line needs next, if any.
+
+    The idempotency key allows one run per newest row of the cycle and per minute.
+    """
     if standing.next is not None:
         minute = datetime.now(UTC).strftime("%Y%m%dT%H%M")
         await start(client, standing.next, line, f"{standing.next}/{standing.cycle}@{standing.seq}/{minute}")
 
 
 async def retrain(client: PrefectClient, line: str, reason: str) -> None:
-    """Goes on with the open cycle."""
+    """Start `retrain` for the line so that its open cycle continues.
+
+    `reason` is part of the idempotency key: each reason starts at most one run.
+    """
     await start(client, "retrain", line, f"retrain after {reason}")
 
 
 async def start(client: PrefectClient, flow: str, line: str, key: str, request: str | None = None) -> str | None:
-    """A run of a line's deployment, its id; the one that exists where `key` was used before; None where nothing is served.
+    """Start a run of the deployment `flow`/`line` and return the run id.
 
-    `request`: of an approval, which the run is named after.
+    `key` is Prefect's idempotency key: if it was used before, Prefect returns the existing run. `request` is the id of an approval
+    request; it becomes the run's parameter and name. Returns None if the deployment does not exist.
     """
     try:
         deployment = await client.read_deployment_by_name(f"{flow}/{line}")

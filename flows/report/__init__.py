@@ -1,1 +1,1 @@
-"""What happened, for people: stories, the page, figures. Reads only the ledger and artifacts; changes nothing."""
+"""Reports for users: the text of a cycle, the HTML page and its charts. Reads the ledger and the artifacts; writes to neither."""

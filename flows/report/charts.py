@@ -1,7 +1,6 @@
-"""Charts as inline SVG, from plain numbers. They know lengths and colours, not what the numbers mean.
+"""Renders plain numbers as inline SVG charts. Does not depend on the meaning of the numbers.
 
-Colours are CSS variables of the page, so that a chart follows its light or dark theme; every mark has a <title>, and every
-chart stands beside a table with the same figures.
+Colours are CSS classes of the page, so a chart follows its light or dark theme. Every mark has a <title> for tooltips and screen readers.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _LABEL, _WIDTH, _ROW = 130, 720, 30
 
 @dataclass(frozen=True)
 class Pair:
-    """Before and after of one row, shares in [0, 1]; low and high bound the difference."""
+    """One row of a dumbbell chart: two shares in [0, 1] and the interval [low, high] of their difference, from n prompts."""
 
     name: str
     before: float
@@ -27,7 +26,10 @@ class Pair:
 
 
 def dumbbells(rows: Sequence[Pair], before: str, after: str) -> Markup:
-    """One row per slice: a dot before, a dot after, the line between them in the colour of gain or loss."""
+    """Return a dumbbell chart: per row a dot for the value before, a dot for the value after, and a line between them.
+
+    The line has the CSS class `gain` or `loss` if the interval excludes zero, else `even`. `before` and `after` label the chart.
+    """
     height = _ROW * len(rows) + 46
     x = _scale(0.0, 1.0, _LABEL, _WIDTH - 150)
     parts = [_open(height, f"{before} and {after} by slice"), *_grid(x, [0, 0.25, 0.5, 0.75, 1.0], height - 26, "{:.0%}")]
@@ -49,10 +51,10 @@ def dumbbells(rows: Sequence[Pair], before: str, after: str) -> Markup:
 
 @dataclass(frozen=True)
 class Point:
-    """One look at the evidence: an interval at a moment."""
+    """An estimate with its interval at one evaluation of the evidence. `label` is its tooltip, `group` its heading on the axis."""
 
     x: float
-    """Seconds since the first look."""
+    """Seconds since the first evaluation."""
     estimate: float
     low: float
     high: float
@@ -61,7 +63,10 @@ class Point:
 
 
 def funnel(points: Sequence[Point], margin: float, what: str) -> Markup:
-    """Intervals over time, with zero and the margin as lines: evidence closing in on a decision."""
+    """Return a chart of intervals over time, with horizontal lines at zero and at -`margin`. Empty if there are no points.
+
+    `what` is the accessible name of the chart.
+    """
     if not points:
         return Markup("")
     height, top, bottom = 260, 16, 224
@@ -90,21 +95,21 @@ def funnel(points: Sequence[Point], margin: float, what: str) -> Markup:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: (x, y) from left to right."""
+    """One curve: (x, y) points in order of x, with a label for its tooltip."""
 
     label: str
     points: Sequence[tuple[float, float]]
     newest: bool
-    """In the colour of what is new; others are earlier tries."""
+    """Whether the curve belongs to the newest attempt, which has its own colour."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Something that happened at an x: a point on the axis, or a line through the chart."""
+    """An event at position x: a point on the axis or a vertical line, with a label for its tooltip."""
 
     x: float
     kind: str
-    """A CSS class; `checkpoint` is a point on the axis."""
+    """The CSS class. `checkpoint` is drawn as a point on the axis, every other kind as a vertical line."""
     label: str
 
 
@@ -112,7 +117,10 @@ _MOST_POINTS = 400
 
 
 def curves(lines: Sequence[Line], ticks: Sequence[Tick], what: str) -> Markup:
-    """Curves over a common axis, with what happened meanwhile. Nothing where there is no curve."""
+    """Return a chart of curves over a common x axis, with event marks. Empty if no curve has points.
+
+    A curve with 800 points or more is thinned. `what` is the accessible name of the chart.
+    """
     points = [point for line in lines for point in line.points]
     if not points:
         return Markup("")
@@ -142,7 +150,7 @@ def _tick(tick: Tick, at: float, top: float, bottom: float) -> Markup:
 
 
 def bars(rows: Sequence[tuple[str, int]], what: str) -> Markup:
-    """Horizontal bars of counts."""
+    """Return a chart of horizontal bars, one per (name, count). `what` is the accessible name of the chart."""
     height = 26 * len(rows) + 12
     x = _scale(0.0, float(max((n for _, n in rows), default=1) or 1), 0, _WIDTH - _LABEL - 170)
     parts = [_open(height, what)]
@@ -157,7 +165,7 @@ def bars(rows: Sequence[tuple[str, int]], what: str) -> Markup:
     return Markup("").join([*parts, Markup("</svg>")])
 
 
-class _scale:  # noqa: N801 -- reads as a function: x(value)
+class _scale:  # noqa: N801 -- used like a function: x(value)
     def __init__(self, low: float, high: float, start: float, stop: float) -> None:
         self.low, self.high, self.start, self.stop = low, high, start, stop
 

@@ -1,4 +1,4 @@
-"""A line's report as one self-contained HTML file: no script, no outside resource; it can be mailed and kept."""
+"""Writes the report of a line as one self-contained HTML file, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flows.report.story import Section, Table, interval, ledger_table, report_of
 
 @dataclass(frozen=True)
 class Chapter:
-    """One cycle on the page."""
+    """The data of one cycle for the page template. A chart without data is empty markup."""
 
     cycle: CycleView
     headline: str
@@ -39,18 +39,21 @@ class Chapter:
     evidence: Markup
     rewards: Markup
     training: list[tuple[str, Markup]]
-    """Captions and curves."""
+    """(caption, chart) per training metric."""
     ledger: Table
 
 
 def write_page(ledger: Ledger, home: Home, line: str, out: Path) -> Path:
-    """Writes the report of `line` to `out`; returns its absolute path."""
+    """Write the report of `line` to the file `out` and return its absolute path."""
     write_atomic(out, render(ledger, FolderArtifacts(home.artifacts), line, datetime.now(UTC)).encode())
     return out.absolute()
 
 
 def render(ledger: Ledger, artifacts: Artifacts, line: str, now: datetime) -> str:
-    """The page's HTML. Permanent if the ledger's chains are broken: a report of a changed ledger would be a lie."""
+    """Return the HTML of the report of `line`; `now` is the time shown as its creation time.
+
+    Raises Permanent if a hash chain is broken, because a report from a modified ledger would be false.
+    """
     view = fold_line(line, ledger.read(line_stream(line)))
     chapters = [_chapter(ledger, artifacts, stream) for stream in ledger.streams(f"cycle/{line}/")]
     template = Environment(loader=PackageLoader("flows.report"), autoescape=True, undefined=StrictUndefined).get_template("page.html")
@@ -98,7 +101,7 @@ def _pair(c: Comparison) -> Pair:
 
 
 def _evidence(rollout: RolloutView | None) -> Markup:
-    """Every look at the ratings' difference, over time."""
+    """Chart every evaluation of the rating difference over time."""
     if rollout is None or not rollout.judgements:
         return Markup("")
     start = rollout.judgements[0].at
@@ -113,21 +116,21 @@ def _point(row: Entry, start: datetime) -> Point | None:
         return None
     seconds, q = (row.at - start).total_seconds(), word.quality
     weight = f"{row.data['weight']:g} %"
-    said = f"{row.at:%H:%M:%S}, {weight}: {interval(q)}, {word.candidate_requests} requests of the candidate"
+    said = f"{row.at:%H:%M:%S}, {weight}: {interval(q)}, {word.candidate_requests} candidate requests"
     return Point(seconds, q.estimate, q.low, q.high, said, weight)
 
 
 FIGURES = {
-    "reward": "Mean reward of the model's own answers",
-    "margin": "Margin of chosen over rejected answers",
-    "kl": "KL to the start model, nats per token",
+    "reward": "Mean reward of the sampled answers",
+    "margin": "Margin between chosen and rejected answers",
+    "kl": "KL divergence from the start model, nats per token",
     "grad_norm": "Gradient norm before clipping",
     "loss": "Loss",
 }
 
 
 def _training(cycle: CycleView, artifacts: Artifacts) -> list[tuple[str, Markup]]:
-    """A chart per figure that the jobs told of: every incarnation's steps, and what happened meanwhile."""
+    """Return one chart per reported training metric, with a curve per incarnation and marks for events."""
     diaries = read_diaries(cycle, artifacts)
     ticks = [Tick(mark.step, mark.kind, mark.words) for mark in marks(cycle, diaries)]
     newest = max(diaries, default=0)
@@ -144,7 +147,7 @@ def _training(cycle: CycleView, artifacts: Artifacts) -> list[tuple[str, Markup]
 
 
 def _rewards(cycle: CycleView, artifacts: Artifacts) -> Markup:
-    """How the answers that may be trained on were rewarded, by the tier that decided."""
+    """Chart the rewards of the snapshot's answers by the reward tier that decided. Empty if the snapshot is not readable."""
     if Step.FREEZE not in cycle.done:
         return Markup("")
     try:
@@ -153,7 +156,7 @@ def _rewards(cycle: CycleView, artifacts: Artifacts) -> Markup:
         return Markup("")
     counts: dict[str, int] = {}
     for reward, tier in samples:
-        name = "not scored" if reward is None else f"{tier}: {'right' if reward >= 0.7 else 'wrong' if reward < 0.5 else 'between'}"
+        name = "not scored" if reward is None else f"{tier}: {'correct' if reward >= 0.7 else 'incorrect' if reward < 0.5 else 'partial'}"
         counts[name] = counts.get(name, 0) + 1
     return bars(sorted(counts.items()), "rewards of the snapshot's answers, by deciding tier")
 

@@ -1,4 +1,4 @@
-"""A cycle's story, from its rows alone: what was there, what was decided on which figures, by whom, and what came of it."""
+"""Describes a cycle in text and tables, from its ledger rows alone: the data, the decisions with their evidence, and the outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Cells = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows of text."""
+    """A table of text: column headings and rows of cells."""
 
     columns: Cells
     rows: tuple[Cells, ...]
@@ -25,7 +25,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """One chapter: sentences, then a table where figures are many."""
+    """One section of the description: a title, sentences, and an optional table."""
 
     title: str
     text: tuple[str, ...]
@@ -33,7 +33,10 @@ class Section:
 
 
 def tell(entries: Sequence[Entry], rollout: RolloutView | None) -> list[Section]:
-    """The chapters of one cycle, as far as it has come."""
+    """Return the sections that describe a cycle, up to its current state.
+
+    `entries` are the rows of the cycle's stream; `rollout` is None if no rollout has started.
+    """
     cycle = fold_cycle(entries)
     chapters = [
         _opening(cycle),
@@ -54,8 +57,8 @@ def tell(entries: Sequence[Entry], rollout: RolloutView | None) -> list[Section]
 def _opening(cycle: CycleView) -> Section:
     text = [
         f"{cycle.id} of line {cycle.line!r} was opened at {cycle.opened_at:%Y-%m-%d %H:%M:%S} UTC ({cycle.opened['reason']}).",
-        f"{cycle.champion.tag} served; training starts from {cycle.start.tag}. "
-        f"The loop file's content was frozen (digest {str(cycle.opened['loop_digest'])[:12]}).",
+        f"The champion was {cycle.champion.tag}; training starts from {cycle.start.tag}. "
+        f"The content of the loop file was frozen (digest {str(cycle.opened['loop_digest'])[:12]}).",
     ]
     return Section("Opened", tuple(text))
 
@@ -66,10 +69,10 @@ def _data(cycle: CycleView) -> Section | None:
     output = cycle.done[Step.FREEZE]
     edition, counts = output["edition"], output["snapshot"]["counts"]
     text = [
-        f"Traces and feedback that were in the lake by then were frozen as snapshot {output['snapshot']['content'][:12]}; "
-        "whatever comes later touches the next snapshot only.",
-        f"Holdout edition {edition['number']} holds {edition['size']} prompts that training never sees"
-        + (f", and the golden set {edition['golden_size']}." if edition["golden_size"] else "; there is no golden set."),
+        f"The traces and feedback in the lake were frozen as snapshot {output['snapshot']['content'][:12]}; "
+        "later records are not part of this cycle.",
+        f"Holdout edition {edition['number']} contains {edition['size']} prompts that are excluded from training"
+        + (f"; the golden set contains {edition['golden_size']}." if edition["golden_size"] else "; there is no golden set."),
     ]
     return Section("Data", tuple(text), Table(("count", "records"), tuple((name, str(n)) for name, n in counts.items())))
 
@@ -82,7 +85,7 @@ def _probe(cycle: CycleView) -> Section | None:
         f"{cycle.start.tag} answered {report['prompts']} training prompts {report['samples_per_prompt']} times each: "
         f"{report['answered']} answers, {report['scored']} scored, {report['failures']} failed.",
         f"Mean reward {_share(report['mean_reward'])}; the best of {report['samples_per_prompt']} reaches {_share(report['best_of_k'])}; "
-        f"rewards are mixed for {_percent(report['group_coverage'])} of the prompts.",
+        f"rewards differ between answers for {_percent(report['group_coverage'])} of the prompts.",
     )
     return Section("Probe", text)
 
@@ -91,7 +94,7 @@ def _choice(cycle: CycleView) -> Section | None:
     if cycle.choice is None:
         return None
     rules = Table(
-        ("rule", "holds", "evidence", "so"),
+        ("rule", "holds", "evidence", "effect"),
         tuple((rule.rule, "yes" if rule.holds else "no", rule.evidence, rule.effect) for rule in cycle.choice.rules),
     )
     return Section("Choice", (cycle.choice.reason + ".",), rules)
@@ -101,11 +104,11 @@ def _approval(cycle: CycleView, kind: ApprovalKind) -> Section | None:
     answer = cycle.answers.get(kind)
     title = f"Approval of the {kind}"
     if answer is not None:
-        verb = "approved" if answer.approve else "rejected"
-        who = "nobody was asked: the loop file says auto" if answer.identity == "auto" else f"identity {answer.identity}, by {answer.via}"
-        return Section(title, (f"{answer.actor} {verb} it ({who})." + (f" “{answer.note}”" if answer.note else ""),))
+        verb = "Approved" if answer.approve else "Rejected"
+        who = "automatic, as configured" if answer.identity == "auto" else f"identity {answer.identity}, via {answer.via}"
+        return Section(title, (f"{verb} by {answer.actor} ({who})." + (f" “{answer.note}”" if answer.note else ""),))
     if kind in cycle.asked:
-        return Section(title, (f"Asked; unanswered until {cycle.asked[kind]:%Y-%m-%d %H:%M} UTC at most.",))
+        return Section(title, (f"Requested, not answered; the request expires at {cycle.asked[kind]:%Y-%m-%d %H:%M} UTC.",))
     return None
 
 
@@ -116,46 +119,47 @@ def _training(cycle: CycleView) -> Section | None:
     if cycle.checkpoint is not None:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(cycle.checkpoint.metrics.items()))
         text.append(
-            f"The checkpoint of step {cycle.checkpoint.step} was accepted as {cycle.candidate.tag if cycle.candidate else '?'} ({figures})."
+            f"The checkpoint of step {cycle.checkpoint.step} was accepted as version "
+            f"{cycle.candidate.tag if cycle.candidate else '?'} ({figures})."
         )
     text += [_minted(cycle, attempt) for attempt in sorted(cycle.adjustments)]
     text += [
-        f"A step that was accepted was not resumed from: {refused}."
+        f"An accepted checkpoint could not be used for resuming: {refused}."
         for key in sorted(cycle.done)
         for refused in (cycle.done[key].get("refused", ()) if key.startswith(f"{Step.TRAIN}/") else ())
     ]
     text += [_spent(attempt, usage) for attempt, usage in _usage(cycle).items()]
     rows = tuple((str(i.attempt), str(i.number), i.job, str(i.outcome or "running"), i.reason) for i in cycle.incarnations)
-    return Section("Training", tuple(text), Table(("attempt", "incarnation", "job", "ended", "why"), rows) if rows else None)
+    return Section("Training", tuple(text), Table(("attempt", "incarnation", "job", "ended", "reason"), rows) if rows else None)
 
 
 def _usage(cycle: CycleView) -> dict[int, Usage]:
-    """Attempt -> its last reading."""
+    """Return the last usage measurement of each attempt number."""
     return {i.attempt: i.usage for i in cycle.incarnations if i.usage is not None}
 
 
 def _spent(attempt: int, usage: Usage) -> str:
-    began = "never started whole" if usage.started is None else f"started whole after {usage.started:.0f} s"
-    gpus = f"GPU-minutes used {usage.used / 60:.1f}, idle {usage.idle / 60:.1f}, lost {usage.lost / 60:.1f}; " if usage.used else ""
-    cost = f", {usage.cost:.2f} by the price table" if usage.cost else ""
-    return f"Attempt {attempt} {began}; {gpus}machine-minutes {usage.nodes / 60:.1f}{cost}; {usage.preemptions} restarts by the cluster."
+    began = "never had all processes running" if usage.started is None else f"had all processes running after {usage.started:.0f} s"
+    gpus = f"GPU-minutes: {usage.used / 60:.1f} used, {usage.idle / 60:.1f} idle, {usage.lost / 60:.1f} lost; " if usage.used else ""
+    cost = f" (cost {usage.cost:.2f} by the price table)" if usage.cost else ""
+    return f"Attempt {attempt} {began}; {gpus}node-minutes: {usage.nodes / 60:.1f}{cost}; restarts by the cluster: {usage.preemptions}."
 
 
 def _minted(cycle: CycleView, attempt: int) -> str:
-    """Why the attempt before was stopped, what was changed, and from where it went on."""
+    """Describe why the previous attempt was stopped, the changed settings, and the start point of this attempt."""
     adjustment = cycle.adjustments[attempt]
-    names = (("the learning rate", "learning_rate"), ("the pull to the start model (beta)", "kl"), ("what is in memory at once", "memory"))
+    names = (("the learning rate", "learning_rate"), ("the KL penalty (beta)", "kl"), ("the memory use", "memory"))
     changed = [f"{what} × {getattr(adjustment, name):g}" for what, name in names if getattr(adjustment, name) != 1.0]
     point = cycle.done.get(train_key(attempt, 1), {}).get("resume")
-    begins = f"step {point['step']} of attempt {point['attempt']}, the last good one" if point else "the start model"
+    begins = f"step {point['step']} of attempt {point['attempt']}, the last good step" if point else "the start model"
     return (
-        f"Attempt {attempt - 1} was stopped by the rule {adjustment.rules[-1]!r}: {adjustment.reason}. "
-        f"Attempt {attempt} ran with {' and '.join(changed) or 'nothing changed'}, from {begins}; the plan stayed as it was."
+        f"The rule {adjustment.rules[-1]!r} stopped attempt {attempt - 1}: {adjustment.reason}. "
+        f"Attempt {attempt} ran with {' and '.join(changed) or 'unchanged settings'}, starting from {begins}; the plan is unchanged."
     )
 
 
 def report_of(cycle: CycleView) -> EvalReport | None:
-    """The gate's figures, where the cycle has come so far."""
+    """Return the gate's evaluation report, or None if the cycle has not been evaluated."""
     output = cycle.done.get(Step.EVALUATE)
     return EvalReport.model_validate(output["report"]) if output else None
 
@@ -165,10 +169,12 @@ def _gate(cycle: CycleView) -> Section | None:
     if report is None or cycle.candidate is None:
         return None
     overall = next((c for c in report.comparisons if c.name == "overall"), None)
-    text = [f"Both models answered {report.asked} prompts over HTTP; {report.answered_by_both} were answered and scored on both sides."]
+    text = [
+        f"Both models received {report.asked} prompts over HTTP; {report.answered_by_both} prompts have a scored answer from both models."
+    ]
     if overall:
         change = f"{overall.champion:.3f} → {overall.candidate:.3f}"
-        text.append(f"Mean reward {change}; difference {interval(overall.difference)} at level {overall.difference.level:g}.")
+        text.append(f"Mean reward {change}; difference {interval(overall.difference)}, confidence level {overall.difference.level:g}.")
     rows = tuple((c.name, str(c.n), f"{c.champion:.3f}", f"{c.candidate:.3f}", interval(c.difference)) for c in report.comparisons)
     return Section(f"Gate: {cycle.candidate.tag} against {cycle.champion.tag}", tuple(text), Table(GATE_COLUMNS, rows))
 
@@ -180,9 +186,9 @@ def _checks(cycle: CycleView) -> Section | None:
     if cycle.verdict is None:
         return None
     words = {Result.PASS: "The candidate passes", Result.FAIL: "The candidate fails"}
-    word = words.get(cycle.verdict.result, "The evidence is inconclusive, and inconclusive holds")
+    word = words.get(cycle.verdict.result, "The evidence is inconclusive, so the candidate is held")
     rows = tuple((check.check, str(check.result), check.reason) for check in cycle.verdict.checks)
-    return Section("Verdict", (f"{word}.",), Table(("check", "result", "figures"), rows))
+    return Section("Verdict", (f"{word}.",), Table(("check", "result", "reason"), rows))
 
 
 def _rollout(rollout: RolloutView | None) -> Section | None:
@@ -201,28 +207,28 @@ def _rollout(rollout: RolloutView | None) -> Section | None:
         for row, word in judgements
     )
     steps = ", ".join(f"{step.weight:g} % at {step.since:%H:%M:%S}" for step in rollout.steps)
-    ended = f"It ended {rollout.end.replace('_', ' ')}: {rollout.reason}." if rollout.end else "It is running."
+    ended = f"The rollout ended {rollout.end.replace('_', ' ')}: {rollout.reason}." if rollout.end else "The rollout is running."
     columns = ("time", "weight", "requests", "rating difference", "error difference", "judgement")
     return Section("Rollout", (f"Weights: {steps or 'none yet'}.", ended), Table(columns, rows))
 
 
 def _ending(cycle: CycleView, entries: Sequence[Entry]) -> Section:
     if cycle.state not in ENDS:
-        return Section("Now", (f"The cycle is open: {cycle.state}.",))
+        return Section("Now", (f"The cycle is open, in state {cycle.state}.",))
     seconds = (entries[-1].at - entries[0].at).total_seconds()
     serves = cycle.candidate.tag if cycle.state == "promoted" and cycle.candidate else cycle.champion.tag
     return Section(
         f"Ended: {str(cycle.state).replace('_', ' ')}",
         (
-            f"After {seconds:.0f} s: {cycle.reason}.",
-            f"{serves} serves.",
-            f"{len(entries)} rows in the ledger tell this, in one hash chain.",
+            f"The cycle ended after {seconds:.0f} s: {cycle.reason}.",
+            f"Serving version: {serves}.",
+            f"The ledger records this cycle in {len(entries)} rows of one hash chain.",
         ),
     )
 
 
 def ledger_table(entries: Sequence[Entry]) -> Table:
-    """The rows themselves, shortened."""
+    """Return the ledger rows as a table, with long values shortened."""
     return Table(
         ("row", "time", "kind", "key", "hash", "data"),
         tuple((str(e.seq), f"{e.at:%H:%M:%S.%f}"[:-3], e.kind, e.key, e.hash[:12], _short(e.data)) for e in entries),
@@ -241,7 +247,7 @@ def _leaf(value: Any) -> str:
 
 
 def interval(value: Interval) -> str:
-    """+0.137 (+0.098 to +0.176)"""
+    """Format an interval, for example `+0.137 (+0.098 to +0.176)`."""
     return f"{value.estimate:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
 
 
@@ -250,4 +256,4 @@ def _share(value: float | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "an unmeasured share" if value is None else f"{value:.0%}"
+    return "an unknown share" if value is None else f"{value:.0%}"

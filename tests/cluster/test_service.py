@@ -74,7 +74,7 @@ class Service:
         text = self.log.read_text()
         assert code == 0, text
         assert "Exception in thread" not in text, text
-        assert "stopped; models" in text, text
+        assert "stopped; model servers" in text, text
 
     def stop(self) -> None:
         command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop), "--stop"]

@@ -49,7 +49,7 @@ def loop_file(path: Path, source: str, **more: str) -> Path:
 
 def test_from_init_to_status(ratchet, tmp_path: Path) -> None:
     assert "wrote loop.toml" in ratchet("init", "loop.toml", "--line", "support").stderr
-    assert "exists already" in ratchet("init", "loop.toml", code=2).stderr
+    assert "already exists" in ratchet("init", "loop.toml", code=2).stderr
     findings = json.loads(ratchet("check", "loop.toml", "--json").stdout)
     assert findings["ok"]
     assert any("non-inferiority within 0.05 needs about" in f["text"] for f in findings["findings"])
@@ -123,11 +123,11 @@ def test_doctor_and_verify_look_at_everything(ratchet) -> None:
     findings = json.loads(ratchet("doctor", "--json").stdout)
     about = {f["about"] for f in findings}
     assert {"python", "torch", "ledger", "home", "ratchet.rewards", "prefect"} <= about
-    assert "every hash chain is whole" in ratchet("verify").stderr
+    assert "all hash chains valid" in ratchet("verify").stderr
 
 
 def test_nothing_to_answer_and_nothing_to_explain_are_said(ratchet) -> None:
-    assert "0 requests wait" in ratchet("approve", code=2).stderr
+    assert "0 requests are pending" in ratchet("approve", code=2).stderr
     assert "there is no request" in ratchet("reject", "approval/x/0001/rollout", code=2).stderr
     assert "there is no cycle" in ratchet("explain", "x/1", code=2).stderr
     assert "there is no line" in ratchet("report", "x", code=2).stderr
@@ -150,7 +150,7 @@ def test_plan_shows_the_choice_without_beginning_anything(ratchet, tmp_path: Pat
     assert by_name["pairs"]["change"].endswith("more clean pairs")
     assert not by_name["group coverage"]["holds"]
     shown = ratchet("plan", path, "--no-probe").stdout
-    assert "it would turn with" in shown
+    assert "would change with" in shown
     assert "Estimated cost" in shown
     loop_file(path, f'kind = "otlp"\npath = "{gsm8k}/otlp"', training="[training]\ntimeout = 1\nsft = { steps = 1_000_000_000 }")
     never = json.loads(ratchet("plan", path, "--no-probe", "--json").stdout)

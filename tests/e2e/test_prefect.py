@@ -253,7 +253,7 @@ def test_the_first_answer_stands_and_its_run_ends(service: Service) -> None:
     service.reconcile()
     ended = service.ended(run["id"])
     assert ended["state_type"] == "COMPLETED"
-    assert "bob approved it, by cli" in ended["state"]["message"]
+    assert "bob approved it via cli" in ended["state"]["message"]
     assert service.ratchet("reject", request, "--by", "eve").returncode == 2
     answer = fold_approval(service.ledger.read(request)).answer
     assert answer is not None
@@ -329,7 +329,7 @@ def test_a_second_service_and_a_taken_port_are_refused(service: Service) -> None
         timeout=120,
     )
     assert other.returncode == 2
-    assert f"port {port} of 127.0.0.1 is taken" in other.stderr
+    assert f"port {port} on 127.0.0.1 is not available" in other.stderr
 
 
 def test_sigterm_ends_the_service_and_leaves_the_server(service: Service) -> None:

@@ -54,7 +54,7 @@ def test_the_demo_promotes_the_better_model_and_stops_the_worse_one(tmp_path: Pa
             "Ended: promoted",
         ):
             assert chapter in story
-        assert "ada approved it (identity claimed, by prefect)" in story
+        assert "Approved by ada (identity claimed, via prefect)" in story
 
         entries = [row for row in json.loads(run(home, "explain", "kubectl/1", "--json").stdout) if row["kind"] == "done"]
         overall = next(row for row in entries if row["key"] == "evaluate")["data"]["report"]["comparisons"][0]
@@ -64,7 +64,7 @@ def test_the_demo_promotes_the_better_model_and_stops_the_worse_one(tmp_path: Pa
 
         page = (home / "reports" / "kubectl.html").read_text()
         assert page.count("<svg") >= 4
-        assert "every hash chain is whole" in run(home, "verify").stderr
+        assert "all hash chains valid" in run(home, "verify").stderr
     finally:
         run(home, "demo", "--home", str(home), "--stop")
     assert left_running(home) == []
@@ -87,7 +87,7 @@ def test_real_traces_of_a_subject_too_hard_are_held_by_the_gate(tmp_path: Path) 
         champion = json.loads(run(home, "status", "--json").stdout)[0]
         assert champion["previous"] is None  # nothing else has ever served
         story = run(home, "explain", "gsm8k").stdout
-        assert "The evidence is inconclusive, and inconclusive holds." in story or "The candidate fails." in story
+        assert "The evidence is inconclusive, so the candidate is held." in story or "The candidate fails." in story
         assert "DPO: " in story
     finally:
         run(home, "serve", str(loop), "--stop")

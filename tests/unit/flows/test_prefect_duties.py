@@ -40,7 +40,7 @@ def _opened(people: str = "yes") -> tuple[Town, Any]:
 def test_nothing_is_due_without_traces() -> None:
     town = Town(Scenario(seed=1))
     standing = duties.work_on(_shop(town), LOOP, scheduled=False, patience=0)
-    assert standing.said.startswith("no cycle: 0 new traces of 1000")
+    assert standing.said.startswith("no cycle opened: 0 new traces of 1000")
     assert standing.next is None
 
 
@@ -54,13 +54,13 @@ def test_a_cron_tick_needs_one_new_trace_only() -> None:
 def test_work_stops_where_a_person_is_asked_and_goes_on_after() -> None:
     town, shop = _opened()
     standing = duties.work_on(shop, LOOP, scheduled=False, patience=100)
-    assert "waits: approval of training" in standing.said
+    assert "waiting: approval of training" in standing.said
     assert standing.next is None
     assert duties.mend(shop, LOOP)[1].next is None
     _yes(town, "training")
     assert duties.mend(shop, LOOP)[1].next == "retrain"
     standing = duties.work_on(shop, LOOP, scheduled=False, patience=1000)
-    assert "waits: approval of rollout" in standing.said
+    assert "waiting: approval of rollout" in standing.said
 
 
 def test_a_rolling_cycle_is_given_to_the_rollout_and_ends() -> None:
@@ -71,7 +71,7 @@ def test_a_rolling_cycle_is_given_to_the_rollout_and_ends() -> None:
     standing = duties.roll_on(shop, LOOP, seconds=10_000)
     assert town.view().state is State.PROMOTED
     assert standing.next is None
-    assert duties.roll_on(shop, LOOP, seconds=1).said == "no rollout is open"
+    assert duties.roll_on(shop, LOOP, seconds=1).said == "no open rollout"
 
 
 def test_the_first_answer_wins_and_the_second_is_told() -> None:
@@ -79,7 +79,7 @@ def test_the_first_answer_wins_and_the_second_is_told() -> None:
     duties.work_on(shop, LOOP, scheduled=False, patience=0)
     _yes(town, "training", "bob")
     late = Answer(approve=False, actor="eve", identity=Identity.CLAIMED, via="prefect")
-    assert duties.record_answer(town.ledger, "approval/sim/0001/training", late) == "too late: bob approved it, by prefect"
+    assert duties.record_answer(town.ledger, "approval/sim/0001/training", late) == "answer not accepted: bob approved it via prefect"
 
 
 def test_a_request_is_settled_by_answer_or_time() -> None:
@@ -87,7 +87,7 @@ def test_a_request_is_settled_by_answer_or_time() -> None:
     duties.work_on(shop, LOOP, scheduled=False, patience=0)
     view = duties.request_view(town.ledger, "approval/sim/0001/training")
     assert duties.settled(view, view.expires - timedelta(seconds=1)) is None
-    assert "nobody answered" in str(duties.settled(view, view.expires))
+    assert "closed without an answer" in str(duties.settled(view, view.expires))
     with pytest.raises(Rejected, match="no approval/sim/0009/training"):
         duties.request_view(town.ledger, "approval/sim/0009/training")
 

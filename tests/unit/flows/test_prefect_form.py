@@ -40,7 +40,7 @@ def test_training_shows_method_facts_and_recipe() -> None:
 
 def test_rollout_shows_the_gate_the_intervals_and_the_plan() -> None:
     page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT), EXPIRES)
-    assert "in place of v-" in page
+    assert "replacing v-" in page
     assert "| overall | 100 | 0.500 → 0.700 | +0.200 (+0.150 to +0.250) |" in page
     assert "| better | pass | +0.15 to +0.25 |" in page
     assert "5 % → 25 % → 100 %" in page

@@ -32,7 +32,7 @@ def test_no_server_is_known_at_first(home: Home) -> None:
 def test_a_server_of_somebody_else_is_joined_and_never_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api/")
     assert server.known_url(home) == "http://127.0.0.1:9/api"
-    with pytest.raises(ConfigError, match="nothing answers there"):
+    with pytest.raises(ConfigError, match="no Prefect server responds"):
         server.join_or_start(home)
     assert server.OURS not in server.settings(home, "http://127.0.0.1:9/api")
 
@@ -49,7 +49,7 @@ def test_a_taken_port_is_a_clear_error(home: Home, monkeypatch: pytest.MonkeyPat
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is taken"):
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is not available"):
             server.join_or_start(home, port)
 
 

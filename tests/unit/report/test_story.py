@@ -38,7 +38,7 @@ def words(town: Town) -> str:
 def test_a_promotion_is_told_with_its_figures_and_its_people() -> None:
     story = words(lived())
     assert "Ended: promoted" in story
-    assert "ada approved it (identity claimed, by cli)" in story
+    assert "Approved by ada (identity claimed, via cli)" in story
     assert "0.500" in story
     assert "+0.200 (+0.150 to +0.250)" in story
     assert "5 % at" in story
@@ -47,20 +47,20 @@ def test_a_promotion_is_told_with_its_figures_and_its_people() -> None:
 def test_an_adjusted_attempt_is_told_with_its_cause_and_where_it_went_on() -> None:
     asks = (Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=1),)
     story = words(lived(outcomes=(Outcome.FAILED,), asks=asks))
-    assert "Attempt 1 was stopped by the rule 'kl': scripted failed." in story
-    assert "Attempt 2 ran with the pull to the start model (beta) × 2, from step 1 of attempt 1, the last good one" in story
+    assert "The rule 'kl' stopped attempt 1: scripted failed." in story
+    assert "Attempt 2 ran with the KL penalty (beta) × 2, starting from step 1 of attempt 1, the last good step" in story
 
 
 @pytest.mark.parametrize(
     ("how", "state", "word"),
     [
         ({"difference": -0.2}, State.REJECTED, "The candidate fails"),
-        ({"difference": 0.0}, State.HELD, "inconclusive holds"),
+        ({"difference": 0.0}, State.HELD, "inconclusive, so the candidate is held"),
         ({"bad_canary": True}, State.ROLLED_BACK, "the rollout was rolled back (at 25 %"),
         ({"people": "no"}, State.REJECTED, "ada rejected the training"),
         ({"people": "never"}, State.EXPIRED, "nobody answered"),
         ({"method": Method.NONE}, State.NOT_TRAINED, "scripted"),
-        ({"people": "auto"}, State.PROMOTED, "nobody was asked"),
+        ({"people": "auto"}, State.PROMOTED, "automatic, as configured"),
     ],
 )
 def test_every_end_is_told(how: dict, state: State, word: str) -> None:
@@ -119,7 +119,7 @@ def test_the_page_draws_what_jobs_told_of_their_steps() -> None:
     assert "attempt 2 starts" in page
     assert 'class="curve newest"' in page
     assert 'class="checkpoint"' in page
-    assert "KL to the start model" not in page, "there is no figure that can be drawn"
+    assert "KL divergence from the start model" not in page, "there is no figure that can be drawn"
 
 
 def test_the_accepted_line_is_the_steps_that_led_to_the_model() -> None:
