@@ -1,8 +1,8 @@
 """`Executor` on a Kubernetes cluster: runs an attempt of a plan as a gang of pods, a Volcano Job.
 
-Volcano restarts a gang that has lost a pod as a whole. Its incarnation is the Job's first incarnation plus the number of restarts in
-the pods' annotation. Events, results and checkpoints arrive through the shared volume or the bucket (`contracts/runfolder.py`); states
-come from the API server.
+If a gang loses a pod, Volcano restarts the whole gang. The gang's incarnation is the Job's first incarnation plus the number of
+restarts in the pods' annotation. Events, results and checkpoints arrive through the shared volume or the bucket
+(`contracts/runfolder.py`); states come from the API server.
 
 Each submission is recorded before the API request. A repeated call, or a later version that would render the Job differently, therefore
 finds it. The executor never decides to make another attempt.
@@ -38,7 +38,7 @@ from k8s.profile import Profile
 from k8s.remote import Remote
 
 LOOK_SECONDS = 1.0
-"""Minimum seconds between two observations of the cluster. Calls in quick succession share one observation."""
+"""Minimum seconds between two observations of the cluster. Calls within this time share one observation."""
 
 
 class KubernetesExecutor:
@@ -426,10 +426,9 @@ class KubernetesExecutor:
             self._delete(gang)
 
     def live(self) -> list[str]:
-        """Return the jobs of the line whose Volcano Jobs exist and are not being deleted, including ended ones that were not observed
-        since.
+        """Return the jobs of the line whose Volcano Jobs exist and are not being deleted.
 
-        Also delete pools and network policies of gangs that no longer exist.
+        Ended jobs that were not observed since are included. Pools and network policies of gangs that no longer exist are deleted.
         """
         jobs = self.cluster.list(JOB, self.settings.namespace, self._mine()).items
         there = {job["metadata"]["name"] for job in jobs}

@@ -63,8 +63,9 @@ GANG = "ratchet.dev/gang"
 VERSION = "volcano.sh/job-version"
 """Volcano's annotation on a pod: the number of restarts of the Job when the pod was created."""
 RAY_SECRET, RAY_TOKEN = "ratchet-ray", "/var/run/ratchet/ray"
-"""Name of the Secret with the key `token`, and the path where a pod finds it. All processes of a Ray cluster authenticate to each other
-with it.
+"""Name of the Secret with the key `token`, and the path where a pod finds it.
+
+All processes of a Ray cluster authenticate to each other with the token.
 """
 NODE_GONE = 15
 """Seconds that a pod stays bound to a node that is not ready. The gang is broken then; an earlier restart wastes less machine time."""

@@ -46,7 +46,7 @@ class Memory:
     said: str = ""
     """Last report about the gang. The same report is not repeated."""
     beats: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """Process to its newest heartbeat and the time of its last change."""
+    """Maps each process to its newest heartbeat and the time at which the heartbeat last changed."""
     unheard: tuple[str, float] = ("", 0.0)
     """Process that has never sent a heartbeat although its peers have, and since when this holds."""
 
@@ -98,7 +98,7 @@ class Guardian:
         state, why = state_of(gang, nodes, time.time(), who)
         awaited = sum(_for(claim, gang) for claim in coming)
         if state is State.HALF_PRESENT and awaited:
-            # Machines take minutes to start and arrive one by one. Releasing the first ones meanwhile would never end.
+            # Machines take minutes to start and arrive one by one. Releasing the first ones meanwhile would repeat without end.
             state, why = State.WAITING, f"some of its pods would fit, and {awaited} nodes are being added for the others"
         if state is not memory.state:
             memory.state, memory.since = state, quiet if state is State.HALF_ALIVE and who else now
@@ -157,8 +157,9 @@ class Guardian:
         return f"released {len(idle)} idle nodes of {look.gang.name} after {look.lasted:.0f} s: {look.why}"
 
     def lingering(self, name: str) -> list[str]:
-        """Return the pods of a gang that still run, even if its Job is gone. Pods that can never end because their node is lost are
-        left out.
+        """Return the pods of a gang that still run, even if its Job is gone.
+
+        Pods that can never end because their node is lost are left out.
         """
         pods = [pod for pod in self.mirrors.objects(POD, self.settings.namespace, RATCHET) if pod["metadata"]["labels"].get(GANG) == name]
         nodes = {node.name: node for node in map(node_of, self.mirrors.objects(NODE))}

@@ -69,7 +69,7 @@ class Facts:
     bucket: bool | Unread = True
     """Whether the bucket is accessible."""
     secrets: dict[str, frozenset[str] | Unread | None] | None = None
-    """Secret to its keys; values are never kept. None means that no Secret was requested."""
+    """Maps each Secret to its keys; values are never kept. None means that no Secret was requested."""
     refused: tuple[str, ...] = ()
     """Error messages of the server for pod templates that it does not admit."""
 

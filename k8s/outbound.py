@@ -47,19 +47,17 @@ class Outbound:
     def __init__(self, place: Place, say: Callable[[str], None]) -> None:
         self.place, self.say = place, say
         self._sent: dict[str, tuple[tuple[int, int], float]] = {}
-        """Small file to its modification time and size at the last upload, and the time of that upload."""
+        """Maps each small file to its modification time and size at the last upload, and to the time of that upload."""
         self._diary = -1
         """Bytes of the event log that were uploaded; -1 before the first upload."""
         self._theirs: set[str] = set()
         """Files that were downloaded from other pods."""
         self._steps: dict[str, float | None] = {}
-        """Step that is complete in the bucket to the time since when the trainer has dropped it, by the monotonic clock. None if it
-        exists.
-        """
+        """Maps each step that is complete in the bucket to the time at which its deletion by the trainer was noticed; None before."""
         self._torn: set[str] = set()
         """Steps that cannot be uploaded: dropped during the upload, or different from their manifest."""
         self._tidied: set[str] = set()
-        """Those of them that are completely deleted from the bucket."""
+        """Those of the steps in `_torn` that are completely deleted from the bucket."""
         self._content: set[str] = set()
         self._names: set[str] = set()
 

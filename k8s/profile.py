@@ -42,7 +42,7 @@ class Profile(Frozen):
     shm: str = "64Gi"
     """Size of /dev/shm, which counts as the pod's memory. NCCL and data loaders exchange data through it."""
     resources: dict[str, str] = Field(default_factory=dict)
-    """Extended resources other than GPUs, such as network adapters: name to amount per pod."""
+    """Extended resources other than GPUs, such as network adapters, with the amount per pod."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables for the collective library and its network plugin."""
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -66,8 +66,9 @@ class Profile(Frozen):
     host_network: str = ""
     """Reason why the pods use the node's network. Empty means that they do not."""
     network_cards: Annotated[int, Field(ge=0)] = 0
-    """Network cards per node that carry a fabric adapter. A node pool uses the number to attach the adapters before any pod requests
-    them.
+    """Network cards per node that carry a fabric adapter.
+
+    A node pool uses the number to attach the adapters before any pod requests them.
     """
     node_class: str = ""
     """Karpenter node class of the pools, as group/kind/name, if it is not one that Ratchet renders."""

@@ -38,7 +38,7 @@ class Remote:
     def __init__(self, bucket: Bucket, mount: Path, folders: RunFolders, artifacts: FolderArtifacts) -> None:
         self.bucket, self.mount, self.folders, self.artifacts = bucket, mount.resolve(), folders, artifacts
         self._looked: dict[Path, tuple[float, str]] = {}
-        """Run folder to the time of its last download and the error message, empty after success."""
+        """Maps each run folder to the time of its last download and the error message, which is empty after success."""
         self._tags: dict[str, str] = {}
 
     def key(self, path: Path) -> str:
