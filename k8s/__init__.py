@@ -1,1 +1,1 @@
-"""A Kubernetes cluster: jobs as gangs, the pools they run on. The twin of local/, behind the same ports."""
+"""Kubernetes backend: runs training jobs as gangs and manages the node pools they run on. It implements the same ports as `local`."""

@@ -1,8 +1,11 @@
-"""An S3 bucket as the place that the service and its gangs share: objects below a prefix, named as the files of the volume would be.
+"""S3 bucket that a line's service and its gangs share instead of a volume.
 
-Both sides use it: the service (remote.py) and process 1 of a pod (staging.py). What fails is Retryable, whatever it is: credentials turn,
-rights reach S3 late, and no run should end for that. Semantics used: strong read-after-write consistency, whole objects or none, and
-`If-None-Match: *` (https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html).
+Objects lie below a prefix, and their keys equal the paths on a volume. Both the service (`remote.py`) and process 1 of a pod
+(`staging.py`) use it. Every failure of a request is Retryable, because credentials rotate and permissions reach S3 with a delay;
+neither should end a run.
+
+Required semantics: strong read-after-write consistency, atomic object writes, and `If-None-Match: *`
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html).
 """
 
 from __future__ import annotations
@@ -20,23 +23,25 @@ from contracts.files import sync_folder
 from contracts.ids import Digest, digest_file
 
 SHA256 = "sha256"
-"""Metadata of an object that a file was sent as: its digest, as the sender counted it."""
+"""Metadata key of an uploaded file: the SHA-256 digest that the sender computed."""
 CONNECT, READ, ATTEMPTS = 5, 15, 2
-"""Seconds to connect, seconds without a byte, tries of one call: whoever asks tries again later, and a guardian waits for the answer."""
+"""Seconds to connect, seconds without received data, and attempts per call. Small, because callers retry and a guardian waits for the
+answer.
+"""
 
 
 class Found(NamedTuple):
-    """An object in a listing."""
+    """One object in a listing."""
 
     tag: str
-    """Changes with its content."""
+    """ETag of the object; changes with its content."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     modified: datetime
 
 
 class Bucket:
-    """Keys are relative to the prefix."""
+    """Client of one bucket. All keys are relative to the prefix of the settings."""
 
     def __init__(self, settings: BucketSettings) -> None:
         self.settings = settings
@@ -46,13 +51,13 @@ class Bucket:
 
     @property
     def client(self) -> Any:
-        """Made at the first use; good for all threads."""
+        """boto3 client, created at first use. It is safe for use from several threads."""
         if self._client is None:
             from boto3.session import Session
             from botocore.config import Config
 
             given = self.settings
-            # Other makers' servers do not all know the checksums that the SDK adds of itself.
+            # Some S3-compatible servers do not support the checksums that the SDK adds by default.
             sums = "when_required" if given.endpoint else "when_supported"
             config = Config(
                 connect_timeout=CONNECT,
@@ -70,11 +75,11 @@ class Bucket:
             yield
         except (RatchetError, FileNotFoundError):
             raise
-        except Exception as error:  # the SDK's own errors have several roots, and its transport's come through as they are
+        except Exception as error:  # SDK errors have several base classes, and transport errors arrive unwrapped
             raise Retryable(f"cannot {what} s3://{self.bucket}/{self.prefix}{key}: {error}") from error
 
     def get(self, key: str) -> bytes | None:
-        """The content; None: there is no such object."""
+        """Return the content of an object, or None if it does not exist."""
         with self._asked("read", key):
             try:
                 return bytes(self.client.get_object(Bucket=self.bucket, Key=self.prefix + key)["Body"].read())
@@ -82,12 +87,12 @@ class Bucket:
                 return None
 
     def put(self, key: str, data: bytes) -> None:
-        """Over whatever is there."""
+        """Write an object and replace an existing one."""
         with self._asked("write", key):
             self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data)
 
     def put_new(self, key: str, data: bytes) -> None:
-        """Nothing where the key is taken: the first one wins."""
+        """Write an object only if the key is free. Does nothing otherwise, so the first writer wins."""
         from botocore.exceptions import ClientError
 
         with self._asked("write", key):
@@ -98,7 +103,7 @@ class Bucket:
                     raise
 
     def list(self, under: str) -> dict[str, Found]:
-        """Key, relative to `under`, of every object whose key begins with it."""
+        """Return all objects whose keys begin with `under`, by key relative to `under`."""
         found = {}
         with self._asked("list", under):
             pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix + under)
@@ -107,7 +112,10 @@ class Bucket:
         return found
 
     def digest(self, key: str) -> Digest | None:
-        """Of the file that was sent as this object; None: no such object, or not sent as a file."""
+        """Return the SHA-256 digest of the file that was uploaded as this object.
+
+        Returns None if the object does not exist or was not uploaded as a file.
+        """
         from botocore.exceptions import ClientError
 
         with self._asked("look at", key):
@@ -120,7 +128,10 @@ class Bucket:
         return found
 
     def _absent(self, error: Any, key: str) -> None:
-        """Raises unless there is no such object. A 404 to a look says nothing of what is absent: it may be the bucket, or its server."""
+        """Raise `error` unless the object does not exist.
+
+        A 404 to a HEAD request does not say what is missing: it may also be the bucket. Therefore list the key, too.
+        """
         if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
             raise error
         found = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix + key, MaxKeys=1).get("Contents", ())
@@ -128,14 +139,20 @@ class Bucket:
             raise error
 
     def send(self, path: Path, key: str, expected: Digest) -> None:
-        """A file, in parts where it is large. FileNotFoundError where it is gone; Permanent where it is another one than `expected`."""
+        """Upload a file, in parts if it is large.
+
+        Raises FileNotFoundError if the file does not exist, and Permanent if its digest is not `expected`.
+        """
         if digest_file(path) != expected:
-            raise Permanent(f"{path} is not what its manifest says; it is not sent")
+            raise Permanent(f"{path} does not match its manifest; it is not uploaded")
         with self._asked("write", key):
             self.client.upload_file(str(path), self.bucket, self.prefix + key, ExtraArgs={"Metadata": {SHA256: expected}})
 
     def fetch(self, key: str, path: Path, expected: Digest | None = None) -> bool:
-        """Lays an object down as a file, whole or not at all; False: there is none. Permanent where it is not what was `expected`."""
+        """Download an object to `path` atomically. Return False if it does not exist.
+
+        Raises Permanent if `expected` is given and the digest differs.
+        """
         from botocore.exceptions import ClientError
 
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +165,7 @@ class Bucket:
                     self._absent(error, key)
                     return False
             if expected is not None and digest_file(part) != expected:
-                raise Permanent(f"s3://{self.bucket}/{self.prefix}{key} is not what it was recorded as; its bytes have another digest")
+                raise Permanent(f"s3://{self.bucket}/{self.prefix}{key} has another digest than recorded; it is not used")
             part.replace(path)
             sync_folder(path.parent)
         finally:
@@ -156,6 +173,6 @@ class Bucket:
         return True
 
     def delete(self, key: str) -> None:
-        """Nothing where it is gone."""
+        """Delete an object. Does nothing if it does not exist."""
         with self._asked("delete", key):
             self.client.delete_object(Bucket=self.bucket, Key=self.prefix + key)

@@ -1,7 +1,7 @@
-"""The port to a Kubernetes API server, and its implementation on the official client: apply, create, get, list, watch, delete.
+"""Port to a Kubernetes API server, and its implementation on the official client: apply, create, get, list, watch, log, delete.
 
-Objects are JSON as the API has it. Errors are ours: Retryable where a server is away or busy, Permanent where it refuses, with its
-own words. Knows paths and verbs; refuses to know what objects mean.
+Objects are JSON as the API defines it. Errors are Ratchet's: Retryable if a server is away or busy, Permanent if it refuses, with the
+server's message. This module handles paths and verbs and does not interpret objects.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Object = dict[str, Any]
 Query = list[tuple[str, str]]
 FIELD_MANAGER = "ratchet"
 TIMEOUT = 30.0
-"""Seconds of one request."""
+"""Timeout of one request, in seconds."""
 SLACK = 10.0
-"""Seconds beyond a watch's own end after which a server that says nothing counts as gone."""
+"""Seconds after a watch's own end at which a server that sends nothing counts as gone."""
 
 
 class Kind(NamedTuple):
-    """Where objects of a kind are found."""
+    """API version, resource name and scope of a kind of object."""
 
     api: str
-    """group/version, or v1"""
+    """group/version, or v1 for the core group."""
     plural: str
     namespaced: bool = True
 
@@ -45,81 +45,103 @@ NODE_CLAIM = Kind("karpenter.sh/v1", "nodeclaims", namespaced=False)
 
 
 class Expired(Retryable):
-    """The place in a watch is too old (HTTP 410): list again."""
+    """The resource version of a watch is too old (HTTP 410). List again."""
 
 
 class Taken(Permanent):
-    """An object of this name exists already (HTTP 409)."""
+    """An object of this name already exists (HTTP 409)."""
 
 
 class Moved(Retryable):
-    """Somebody else changed the object meanwhile, or it still goes, or it is not the one that was meant (HTTP 409): try again."""
+    """The object changed meanwhile, is being deleted, or has another uid (HTTP 409). Try again."""
 
 
 class Listing(NamedTuple):
-    """A list, and the place to watch from."""
+    """Listed objects, and the resource version to watch from."""
 
     items: list[Object]
     version: str
 
 
 class Cluster(Protocol):
-    """What we ask of an API server."""
+    """Port to an API server.
+
+    Every method raises Retryable if the server is away or busy, and Permanent if it refuses.
+    """
 
     def apply(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:
-        """Server-side apply under our field manager; fields that others own are taken over."""
+        """Apply an object server-side under Ratchet's field manager and return the result. Take over fields that other managers own."""
 
     def create(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:
-        """Taken where the name exists."""
+        """Create an object and return it. Raises Taken if the name exists."""
 
-    def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None: ...
+    def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
+        """Return an object, or None if it does not exist."""
+        ...
 
-    def list(self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing: ...
+    def list(self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:
+        """Return the objects of a kind with all of `labels`, in one namespace or in all of them."""
+        ...
 
     def watch(
         self, kind: Kind, since: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, seconds: float = 240.0
     ) -> Iterator[Object]:
-        """Events {type, object} after `since`, bookmarks too, for at most so many seconds. Expired where `since` is too old."""
+        """Yield events {type, object} after resource version `since`, bookmarks included, for at most `seconds`.
+
+        Raises Expired if `since` is too old.
+        """
 
     def log(self, pod: str, namespace: str, lines: int, size: int = 4096) -> str:
-        """The last lines of a pod's first container, of them the first `size` bytes. Permanent where it has none yet, or none any more."""
+        """Return the last `lines` lines of the log of a pod's first container, limited to the first `size` bytes of them.
+
+        Raises Permanent if the pod has no log yet or no longer has one.
+        """
 
     def delete(self, kind: Kind, name: str, namespace: str | None = None, grace: int | None = None, uid: str | None = None) -> None:
-        """In the background; nothing happens where it is gone, or where another object than `uid` has the name now."""
+        """Delete an object and its dependents in the background.
+
+        Does nothing if the object does not exist, or if `uid` is given and the object of that name has another uid. `grace` is the
+        grace period in seconds; None keeps the object's own.
+        """
 
 
 class KubernetesCluster:
-    """`Cluster` over the official client's connection."""
+    """`Cluster` on the connection of the official Python client."""
 
     def __init__(self, api: ApiClient) -> None:
         self.api = api
 
     def apply(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:
+        """Apply an object with a server-side apply PATCH and strict field validation."""
         query = [("fieldManager", FIELD_MANAGER), ("force", "true"), ("fieldValidation", "Strict"), *_dry(dry_run)]
         path = _path(kind, body["metadata"].get("namespace"), body["metadata"]["name"])
         return self._json("PATCH", path, query, body, "application/apply-patch+yaml")
 
     def create(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:
+        """Create an object with a POST and strict field validation."""
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict"), *_dry(dry_run)]
         return self._json("POST", _path(kind, body["metadata"].get("namespace")), query, body)
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
+        """Return an object, or None if the server answers 404."""
         return self._json("GET", _path(kind, namespace, name), [], absent=True) or None
 
     def list(self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:
+        """Return all objects of a kind in one unpaged request."""
         found = self._json("GET", _path(kind, namespace), _selector(labels))
         return Listing(found["items"], found["metadata"]["resourceVersion"])
 
     def watch(
         self, kind: Kind, since: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, seconds: float = 240.0
     ) -> Iterator[Object]:
+        """Yield the watch's events from one streaming request."""
         query = [("watch", "true"), ("resourceVersion", since), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(int(seconds) or 1))]
         response = self._call("GET", _path(kind, namespace), query + _selector(labels), timeout=(TIMEOUT, seconds + SLACK))
         stream = response.response
         try:
             yield from self._events(stream)
         finally:
-            stream.close()  # what was not read cannot be left in the pool
+            stream.close()  # a connection with unread data must not return to the pool
 
     def _events(self, stream: Any) -> Iterator[Object]:
         from urllib3.exceptions import HTTPError
@@ -134,9 +156,10 @@ class KubernetesCluster:
                         _refuse(int(event["object"].get("code", 500)), "watch", event["object"].get("message", ""))
                     yield event
         except (HTTPError, OSError) as error:
-            raise Retryable(f"the watch broke off: {error}") from error
+            raise Retryable(f"the watch was interrupted: {error}") from error
 
     def log(self, pod: str, namespace: str, lines: int, size: int = 4096) -> str:
+        """Return the end of a pod's log."""
         from urllib3.exceptions import HTTPError
 
         query = [("tailLines", str(lines)), ("limitBytes", str(size))]
@@ -144,9 +167,10 @@ class KubernetesCluster:
         try:
             return str(response.read().decode(errors="replace"))
         except (HTTPError, OSError) as error:
-            raise Retryable(f"the log of {pod} broke off: {error}") from error
+            raise Retryable(f"reading the log of {pod} was interrupted: {error}") from error
 
     def delete(self, kind: Kind, name: str, namespace: str | None = None, grace: int | None = None, uid: str | None = None) -> None:
+        """Delete an object, with a precondition if `uid` is given."""
         options: Object = {"propagationPolicy": "Background"}
         options |= {} if grace is None else {"gracePeriodSeconds": grace}
         options |= {} if uid is None else {"preconditions": {"uid": uid}}
@@ -155,7 +179,7 @@ class KubernetesCluster:
         except Moved as error:
             if uid is None or "recondition" not in str(error):
                 raise
-            # The precondition does not hold: another object has the name now.
+            # The precondition failed: another object has the name now.
 
     def _json(
         self,
@@ -172,7 +196,7 @@ class KubernetesCluster:
             response = self._call(method, path, query, body, content, absent=absent)
             found: Object = json.loads(response.read() or b"{}") if response is not None else {}
         except (HTTPError, OSError, ValueError) as error:
-            raise Retryable(f"the API server's answer broke off ({method} {path}): {error}") from error
+            raise Retryable(f"the API server's response was interrupted ({method} {path}): {error}") from error
         return found
 
     def _call(
@@ -185,7 +209,7 @@ class KubernetesCluster:
         timeout: float | tuple[float, float] = TIMEOUT,
         absent: bool = False,
     ) -> Any:
-        """The response; None where `absent` is allowed and the object is."""
+        """Return the response, or None if `absent` is allowed and the object does not exist."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -211,9 +235,12 @@ class KubernetesCluster:
 
 
 def _refuse(status: int, what: str, words: str) -> None:
-    """The error that an HTTP status stands for. https://kubernetes.io/docs/reference/using-api/api-concepts/"""
+    """Raise the error for an HTTP status.
+
+    Source: https://kubernetes.io/docs/reference/using-api/api-concepts/
+    """
     reason, words = _told(words)
-    text = f"the API server says {status} to {what}: {words[:500]}"
+    text = f"the API server answered {status} to {what}: {words[:500]}"
     if status == 410:
         raise Expired(text)
     if status == 409 and reason == "AlreadyExists" and "being deleted" not in words:
@@ -226,7 +253,7 @@ def _refuse(status: int, what: str, words: str) -> None:
 
 
 def _told(body: str) -> tuple[str, str]:
-    """(reason, message) of the server's Status; another body is a message."""
+    """Return (reason, message) of the server's Status. A body that is not a Status is the message."""
     try:
         told = json.loads(body)
         return str(told.get("reason", "")), str(told.get("message", ""))
@@ -249,14 +276,17 @@ def _dry(dry_run: bool) -> Query:
 
 
 def connect(context: str | None) -> KubernetesCluster:
-    """By a kubeconfig's context, or by the service account of the pod that we run in. ConfigError where neither is to be had."""
+    """Connect with a kubeconfig's context, or with the service account of the pod that this process runs in.
+
+    Raises ConfigError if neither is available or the official client is not installed.
+    """
     try:
         from kubernetes import client, config
     except ImportError as error:
-        raise ConfigError("a loop with [cluster] needs the extra `cluster`: pip install 'ratchet[cluster]'") from error
+        raise ConfigError("a loop file with [cluster] needs the extra `cluster`; run pip install 'ratchet[cluster]'") from error
     settings = client.Configuration()
     try:
-        # by name, because the client reads the variable only once, when it is imported
+        # Pass KUBECONFIG explicitly, because the client reads the variable only once, at import.
         config.load_kube_config(os.environ.get("KUBECONFIG"), context=context, client_configuration=settings)
     except config.ConfigException as error:
         if context is not None:
@@ -264,7 +294,7 @@ def connect(context: str | None) -> KubernetesCluster:
         try:
             config.load_incluster_config(client_configuration=settings)
         except config.ConfigException:
-            raise ConfigError("there is no kubeconfig and no service account; set KUBECONFIG or cluster.context") from error
-    settings.retries = False  # a request that failed is ours to try again
-    settings.connection_pool_maxsize = 32  # each watch holds one
+            raise ConfigError("found neither a kubeconfig nor a service account; set KUBECONFIG or cluster.context") from error
+    settings.retries = False  # callers retry failed requests
+    settings.connection_pool_maxsize = 32  # each watch holds one connection
     return KubernetesCluster(client.ApiClient(settings))

@@ -1,9 +1,11 @@
-"""`Executor` on a Kubernetes cluster: an attempt of a plan as a gang of pods, a Volcano Job.
+"""`Executor` on a Kubernetes cluster: runs an attempt of a plan as a gang of pods, a Volcano Job.
 
-Volcano restarts a gang that lost a pod, whole and by itself; its incarnation is then the Job's first one plus the restarts that the
-pods' annotation tells. Words and checkpoints come over the shared volume (contracts/runfolder.py), states from the API server.
-What was submitted is noted before it is asked for, so that a repeat, or a later version of ours that would render
-it differently, finds it. It never decides to make another attempt.
+If a gang loses a pod, Volcano restarts the whole gang. The gang's incarnation is the Job's first incarnation plus the number of
+restarts in the pods' annotation. Events, results and checkpoints arrive through the shared volume or the bucket
+(`contracts/runfolder.py`); states come from the API server.
+
+Each submission is recorded before the API request. A repeated call, or a later version that would render the Job differently, therefore
+finds it. The executor never decides to make another attempt.
 """
 
 from __future__ import annotations
@@ -36,11 +38,14 @@ from k8s.profile import Profile
 from k8s.remote import Remote
 
 LOOK_SECONDS = 1.0
-"""Least time between two looks at the cluster: several questions in a row have one answer."""
+"""Minimum seconds between two observations of the cluster. Calls within this time share one observation."""
 
 
 class KubernetesExecutor:
-    """Runs one line's jobs in one namespace; run folders lie below `root`, on the volume that pods see at the same path."""
+    """Executor for one line's jobs in one namespace.
+
+    Run folders lie below `root`, on the volume that pods mount at the same path, or on the service's disk if the gangs use a bucket.
+    """
 
     restarts = True
 
@@ -68,6 +73,11 @@ class KubernetesExecutor:
         self._looks: dict[str, Look] = {}
 
     def submit(self, spec: JobSpec, incarnation: int) -> None:
+        """Submit an incarnation of a job. Does nothing if it, or a later one, was already started.
+
+        Raises Retryable while an older incarnation runs or another gang waits for nodes. Raises Permanent if a cap is reached or the
+        API server refuses the Job, and ConfigError if the job does not fit the pool.
+        """
         with disk(f"submit {spec.name}"):
             run = self.folders.claim(spec)
             note = next((n for n in self.notes.of(spec.name) if n.incarnation == incarnation and not n.created), None)
@@ -87,14 +97,14 @@ class KubernetesExecutor:
             self.notes.change(spec.name, note.name, created=True)
 
     def _begun(self, spec: JobSpec, run: Path, incarnation: int) -> bool:
-        """Whether this incarnation, or a later one, was started before. Retryable while an older one has still to end."""
+        """Return whether this incarnation, or a later one, was started before. Raises Retryable while an older one has not ended."""
         if self._newest(spec.name, run)[0] >= incarnation:
             return True
         now = self.observe(spec.name)
         if now.state in (JobState.ABSENT, JobState.ENDED):
             return now.incarnation >= incarnation
         if now.incarnation < incarnation:
-            raise Retryable(f"{spec.name}: incarnation {now.incarnation} has not ended; {incarnation} begins when it has")
+            raise Retryable(f"{spec.name}: incarnation {now.incarnation} has not ended; incarnation {incarnation} starts after it")
         return True
 
     def _ground(self, spec: JobSpec) -> Ground:
@@ -113,19 +123,25 @@ class KubernetesExecutor:
         cap = self.settings.cap_month
         if cap is not None and (spent := self.notes.spent(time.time())) >= cap:
             raise Permanent(
-                f"the line has spent {spent:.2f} of its {cap:.2f} this month; {spec.name} is not started. Raise cluster.cap_month"
+                f"the line has spent {spent:.2f} of its {cap:.2f} this month; {spec.name} is not started; raise cluster.cap_month"
             )
 
     def _wait_for_room(self, spec: JobSpec) -> None:
-        """One gang waits at a time: pods of several that cannot start make an autoscaler buy nodes for all of them, and each gets some. And
-        none waits for what its pool cannot hold beside those that run: it would be bought in part, and given back, again and again."""
+        """Raise Retryable while another gang waits for nodes, or while the pool has too few nodes left for this gang.
+
+        Only one gang waits at a time: if several wait, an autoscaler buys nodes for all of them, and each gets only some. A gang larger
+        than the free part of the pool must not wait either, because part of its nodes would be bought and released again and again.
+        Raises ConfigError if the gang is larger than the whole pool.
+        """
         taken = 0
-        for job in self.cluster.list(JOB, self.settings.namespace, RATCHET).items:  # asked, not mirrored: one may be a moment old
+        for job in self.cluster.list(JOB, self.settings.namespace, RATCHET).items:  # not from the informer, because a Job may be very new
             phase = phase_of(job)
             if phase in ENDED_PHASES or _job_name(job) == spec.name:
                 continue
             if phase != "Running":
-                raise Retryable(f"the gang {job['metadata']['name']} waits for its nodes ({phase}); {spec.name} comes after it")
+                raise Retryable(
+                    f"the gang {job['metadata']['name']} waits for its nodes ({phase}); {spec.name} is submitted after it starts"
+                )
             taken += int(job["spec"]["minAvailable"])
         most = self.settings.pool.max_nodes
         if self.settings.pool.kind == "none":
@@ -133,11 +149,17 @@ class KubernetesExecutor:
         if spec.nodes > most:
             raise ConfigError(f"a gang of {spec.nodes} nodes is more than cluster.pool.max_nodes = {most}; raise it")
         if taken + spec.nodes > most:
-            raise Retryable(f"{spec.name} needs {spec.nodes} nodes, and running gangs have {taken} of cluster.pool.max_nodes = {most}")
+            raise Retryable(
+                f"{spec.name} needs {spec.nodes} nodes, but running gangs have {taken} of cluster.pool.max_nodes = {most};"
+                " waiting before submit"
+            )
 
     def _create(self, note: Note) -> None:
-        """Pool and openings first, then the gang; each is found where it exists, and none is left where the gang is refused. A template
-        that the API server would refuse is refused here: the Job's own definition accepts it, and hangs."""
+        """Create the pool, the network policy and then the gang, and reuse each that exists.
+
+        If the API server refuses the gang, delete the rest. First submit each pod template as a dry run, because the Job's own schema
+        accepts templates that the API server refuses; such a Job hangs.
+        """
         job = note.job
         if self.cluster.get(JOB, note.name, self.settings.namespace) is not None:
             return
@@ -151,7 +173,7 @@ class KubernetesExecutor:
                 self.cluster.apply(NODE_POOL, self._ours(manifest(pool)))
             hole = opening(note.name, self.settings.namespace, self.settings.volume.bucket)
             self.cluster.apply(NETWORK_POLICY, self._ours(manifest(hole)))
-            with contextlib.suppress(Taken):  # by another of us, or ourselves before a crash
+            with contextlib.suppress(Taken):  # created by another process, or by this one before a crash
                 self.cluster.create(JOB, job)
         except Permanent:
             self._delete(note.name)
@@ -162,14 +184,23 @@ class KubernetesExecutor:
         return body
 
     def _wait_for_old_pool(self, name: str) -> None:
-        """Karpenter counts nodes that still go against the limit of a new pool of their name, and leaves it below its size for good."""
+        """Raise Retryable while an earlier pool of this name, or one of its nodes, is terminating.
+
+        Karpenter counts terminating nodes against the limit of a new pool with the same name, and the new pool then stays below its
+        size permanently.
+        """
         pool = self.cluster.get(NODE_POOL, name)
         claims = self.cluster.list(NODE_CLAIM, labels={**RATCHET, GANG: name}).items
         going = [one for one in (pool, *claims) if one is not None and "deletionTimestamp" in one["metadata"]]
         if going or (pool is None and claims):
-            raise Retryable(f"an earlier pool {name} still goes, or {len(claims)} of its nodes do; the gang comes after them")
+            raise Retryable(f"an earlier pool {name}, or one of its {len(claims)} nodes, is still terminating; waiting before submit")
 
     def observe(self, name: str) -> JobStatus:
+        """Return the state of a job's newest incarnation.
+
+        Each observation also lets the guardian act, updates the meters, and stops the job if a cap or time limit is exceeded. After the
+        end of the job it deletes the job's objects.
+        """
         with disk(f"observe {name}"):
             spec, notes = self.folders.spec(name), self.notes.of(name)
             if spec is None or not notes:
@@ -179,22 +210,22 @@ class KubernetesExecutor:
             if look is not None and look.state is not State.ENDED:
                 return self._alive(name, run, note, look)
             if look is None and not note.ended and self.cluster.get(JOB, note.name, self.settings.namespace) is not None:
-                return JobStatus(state=JobState.PENDING, incarnation=self._newest(name, run)[0])  # newer than our mirror
+                return JobStatus(state=JobState.PENDING, incarnation=self._newest(name, run)[0])  # newer than the informer
             if look is None and not note.ended and self._lingers(note):
                 number = max(self._newest(name, run)[0], note.incarnation)
                 seen = status(run / f"i{number}", number, JobState.RUNNING)
-                return seen.model_copy(update={"reason": note.stop or "its pods end", "usage": self.notes.meter(name).usage})
+                return seen.model_copy(update={"reason": note.stop or "its pods are terminating", "usage": self.notes.meter(name).usage})
             if not note.created and len(notes) == 1:
-                return JobStatus(state=JobState.ABSENT)  # noted, and never asked for: whoever submits does so now
+                return JobStatus(state=JobState.ABSENT)  # recorded but never created: the next submit creates it
             return self._ended(name, run, note, look)
 
     def _lingers(self, note: Note) -> bool:
-        """Whether pods of a gang whose Job is gone run yet: they have their grace, in which they write a checkpoint and a last word."""
+        """Return whether pods of a gang without a Job still run. During their grace period they write a checkpoint and their result."""
         with self._lock:
             return bool(self.guardian.lingering(note.name))
 
     def _alive(self, name: str, run: Path, note: Note, look: Look) -> JobStatus:
-        with contextlib.suppress(Retryable):  # its caps and limits hold though nobody can tell its step
+        with contextlib.suppress(Retryable):  # caps and limits apply even while the bucket is unreachable
             self.pull(run)
         number = max(self._newest(name, run)[0], note.incarnation + (look.gang.version or 0))
         waits = None if look.state in (State.WHOLE, State.HALF_ALIVE) else note.waits or time.time()
@@ -211,12 +242,12 @@ class KubernetesExecutor:
         return seen.model_copy(update={"reason": why, "usage": meter.usage})
 
     def _stop_for(self, meter: Meter, waits: float | None, broken: float, why: str) -> tuple[str, Outcome] | None:
-        """Why we end it, and as what that counts; None: we do not."""
+        """Return the reason and the outcome if the executor must stop the gang, else None."""
         caps, limit = self.settings, self.settings.pending
         if caps.cap_run is not None and meter.cost >= caps.cap_run:
-            return f"stopped with a checkpoint at its cap: {meter.cost:.2f} of {caps.cap_run:.2f}", Outcome.PERMANENT
+            return f"stopped with a checkpoint: the attempt reached its cap, {meter.cost:.2f} of {caps.cap_run:.2f}", Outcome.PERMANENT
         if caps.cap_month is not None and self.notes.spent(time.time()) >= caps.cap_month:
-            return f"stopped with a checkpoint: the line has spent its {caps.cap_month:.2f} of this month", Outcome.PERMANENT
+            return f"stopped with a checkpoint: the line reached its cap of {caps.cap_month:.2f} for this month", Outcome.PERMANENT
         if waits is not None and time.time() - waits > limit:
             return f"not whole within {limit:g} s: {why}", Outcome.LOST
         if broken > limit:
@@ -224,7 +255,11 @@ class KubernetesExecutor:
         return None
 
     def _ended(self, name: str, run: Path, note: Note, look: Look | None) -> JobStatus:
-        """By the words of its newest incarnation, if it left any. The Job may be gone: nothing is left of one that has ended."""
+        """Return the final status and delete the job's objects.
+
+        The status comes from the result file of the newest incarnation, if there is one. The Job may be gone, because an ended Job is
+        deleted.
+        """
         if not note.ended:
             self._pull_last(name, run, note, look)
         number, folder = self._newest(name, run)
@@ -233,10 +268,10 @@ class KubernetesExecutor:
             ended = {"outcome": note.outcome, "reason": note.stop}
         if ended is None:
             lost = note.lost or self._lost(note, look)
-            self.notes.change(name, note.name, lost=lost)  # the Job's own words go with it
+            self.notes.change(name, note.name, lost=lost)  # store it, because deleting the Job deletes its status
             ended = {"outcome": Outcome.LOST.value, "reason": lost}
         if not note.ended:
-            self._settle(name, note, folder, look)  # before its pool goes: a repeat after a crash counts from there
+            self._settle(name, note, folder, look)  # before the pool is deleted, so that a repeat after a crash continues from here
             self._delete(note.name)
             if self.remote and ended["outcome"] == Outcome.DONE.value:
                 self._publish(name, number)
@@ -245,7 +280,11 @@ class KubernetesExecutor:
         return last.model_copy(update={"usage": self.notes.meter(name).usage})
 
     def _pull_last(self, name: str, run: Path, note: Note, look: Look | None) -> None:
-        """What it left in the bucket, all of it. While the bucket is away nothing more can be said, and its machines need not wait."""
+        """Download all remaining files of the run from the bucket.
+
+        While the bucket is unreachable the result is unknown, but the machines can go: store the known facts, delete the gang and raise
+        Retryable.
+        """
         try:
             self.pull(run, fresh=True)
         except Retryable:
@@ -255,7 +294,10 @@ class KubernetesExecutor:
             raise
 
     def _publish(self, name: str, number: int) -> None:
-        """What it published, into our artifacts. Where that is not what it was sent as, nobody finds it, and who looks for it says so."""
+        """Copy the artifacts that the job published from the bucket.
+
+        If their content is not what was sent, report it and bind nothing; a later reader of the name reports the missing artifact.
+        """
         spec = self.folders.spec(name)
         assert spec is not None
         assert self.remote is not None
@@ -265,28 +307,34 @@ class KubernetesExecutor:
             self.said(f"{name}: {error}")
 
     def pull(self, run: Path, fresh: bool = False) -> None:
-        """Lays down what pods left in a bucket of a run folder; nothing where they share the folder itself."""
+        """Download new small files of a run folder from the bucket. Does nothing if the gangs share a volume.
+
+        `fresh` ignores the minimum time between two downloads. Raises Retryable while the bucket is unreachable.
+        """
         if self.remote:
             self.remote.pull(run, fresh)
 
     def _lost(self, note: Note, look: Look | None) -> str:
-        """Of a gang that left no word on the volume: how it ended, how its first pod died, and the end of that one's log."""
-        why = f"its Job ended without a word ({look.why})" if look else "its Job is gone (deleted, or never accepted)"
+        """Describe the end of a gang without a result file: how the Job ended, how its first pod failed, and the end of that pod's log."""
+        why = f"its Job ended without a result file ({look.why})" if look else "its Job does not exist (deleted, or never accepted)"
         return "; ".join(filter(None, [why, self._last_words(note, look)]))
 
     def _last_words(self, note: Note, look: Look | None) -> str:
-        """From a pod's status or, where that holds none of its log, from its node."""
+        """Return the end of a failed pod's log from the pod's status or, if that has none, from its node."""
         died = self.guardian.death(note.name)[1] or self.notes.death(note.name)[1]
         pod = next((pod for pod in look.gang.pods if pod.died or pod.finished), None) if look else None
         if ": " in died.partition(": ")[2] or pod is None:
             return died
-        with contextlib.suppress(RatchetError):  # its node may be gone, or pretend
+        with contextlib.suppress(RatchetError):  # its node may be gone or may not serve logs
             if log := last_lines(self.cluster.log(pod.name, self.settings.namespace, LINES)):
                 return f"{died or pod.name}: {log}"
         return died
 
     def _settle(self, name: str, note: Note, folder: Path, look: Look | None) -> None:
-        """Its meter runs to its end, whoever saw it: by the Job, or, where that is gone, by the newest sign of life on the volume."""
+        """Store the final meter of a gang.
+
+        The end is the Job's end or, if the Job is gone, the newest sign of life in the run folder or the meter's last update.
+        """
         now, price = time.time(), price_of(self.profile, self.settings.pool.capacity) or 0.0
         meter, gang = self.notes.meter(name), look.gang if look else gang_of(note.job, ())
         ended = gang.ended or newest_sign(folder) or meter.at
@@ -295,19 +343,22 @@ class KubernetesExecutor:
         self.notes.metered(name, settle(meter, gang, ended, now, price, machines))
 
     def _newest(self, name: str, run: Path) -> tuple[int, Path]:
-        """The newest incarnation that began, was seen, or was asked for."""
+        """Return the number and folder of the newest incarnation that began, was reported or was submitted."""
         numbers = [number for number, _ in incarnations(run)]
         numbers += [max(note.incarnation, note.seen) for note in self.notes.of(name) if note.created or note.seen]
         number = max(numbers, default=0)
         return number, run / f"i{number}"
 
     def guard(self) -> list[str]:
-        """One look at all gangs of the namespace, for whoever watches while the service is away: what was mended, in words."""
+        """Observe all gangs of the namespace once, repair them, and return reports of what was done.
+
+        Used by a watching process while the service is not running.
+        """
         with self._lock:
             return self._refresh()
 
     def _refresh(self) -> list[str]:
-        """Ours alone are mended and metered; another installation in the namespace has a guardian of its own."""
+        """Observe, repair and meter this installation's gangs only. Other installations in the namespace have their own guardians."""
         ours = self.notes.installation
         looks = [look for look in self.guardian.look() if look.gang.installation == ours]
         mended = self.guardian.mend(looks)
@@ -316,8 +367,11 @@ class KubernetesExecutor:
         return mended
 
     def _look(self, name: str) -> Look | None:
-        """The newest look at a gang; the guardian mends what is due, and the meters run, at each. One that was not there a moment ago may
-        be there now: it is looked for again before it counts as gone."""
+        """Return the newest observation of a gang, or None if it does not exist.
+
+        Each new observation lets the guardian act and updates the meters. A gang that was absent in the last observation may exist now,
+        so it is observed again before it counts as gone.
+        """
         with self._lock:
             if time.monotonic() - self._looked >= LOOK_SECONDS or name not in self._looks:
                 for words in self._refresh():
@@ -325,7 +379,7 @@ class KubernetesExecutor:
             return self._looks.get(name)
 
     def _count(self) -> None:
-        """What is to be known of each gang later, whoever asks then."""
+        """Update the stored meters and pod failures of all observed gangs, so that they are available after the gang is gone."""
         price = price_of(self.profile, self.settings.pool.capacity) or 0.0
         for look in self._looks.values():
             self.notes.died(look.gang.name, *self.guardian.death(look.gang.name))
@@ -335,11 +389,11 @@ class KubernetesExecutor:
                 self.notes.metered(job, count(self.notes.meter(job), look.gang, look.state, time.time(), price, machines))
 
     def meter(self, name: str) -> Meter:
-        """What a job has cost so far; nothing for an unknown one."""
+        """Return the meter of a job; an empty meter for an unknown job."""
         return self.notes.meter(name)
 
     def _beats(self, gang: Gang) -> Mapping[str, str]:
-        """Of the processes of a gang's newest incarnation, over the volume. One that cannot be read says nothing, either way."""
+        """Return the heartbeats of a gang's newest incarnation from its run folder. Unreadable heartbeats give an empty mapping."""
         spec = self.folders.spec(gang.job)
         if spec is None or gang.installation != self.notes.installation:
             return {}
@@ -351,25 +405,31 @@ class KubernetesExecutor:
         return {}
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
+        """Return the events of a job over all incarnations, from index `since` on."""
         with disk(f"read the events of {name}"):
             return self.folders.events(name)[since:]
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
+        """Fix the resume point of the next incarnation. Raises Permanent if the checkpoint is not what was accepted."""
         with disk(f"pin step {resume.step} of {spec.name}"):
             (self.remote or self.folders).pin(spec, resume)
 
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
+        """Return the resume point of the next incarnation, or None."""
         with disk(f"read the resume point of {spec.name}"):
             return self.folders.pinned(spec)
 
     def cancel(self, name: str) -> None:
+        """Delete all gangs of a job; their pods write a checkpoint within their grace period."""
         jobs = self.cluster.list(JOB, self.settings.namespace, {**self._mine(), JOB_NAME: name}).items
         for gang in {job["metadata"]["name"] for job in jobs} | {note.name for note in self.notes.of(name) if not note.ended}:
             self._delete(gang)
 
     def live(self) -> list[str]:
-        """Also those that have ended and were not looked at since: whoever asks takes away what nobody waits for. What is left of
-        gangs that are gone, pools above all, is removed."""
+        """Return the jobs of the line whose Volcano Jobs exist and are not being deleted.
+
+        Ended jobs that were not observed since are included. Pools and network policies of gangs that no longer exist are deleted.
+        """
         jobs = self.cluster.list(JOB, self.settings.namespace, self._mine()).items
         there = {job["metadata"]["name"] for job in jobs}
         there |= {pod["metadata"]["labels"].get(GANG) for pod in self.cluster.list(POD, self.settings.namespace, self._mine()).items}
@@ -384,8 +444,11 @@ class KubernetesExecutor:
         return {**RATCHET, LINE: self.line, INSTALLATION: self.notes.installation}
 
     def _delete(self, gang: str) -> None:
-        """The gang: what costs first, and the Job last of what costs, so that a crash in between leaves something to be found by. Its pods
-        get SIGTERM and their grace, in which they write a checkpoint together: the hole between them goes when they are gone (`live`)."""
+        """Delete a gang: first its pool, which costs most, then the Job.
+
+        After a crash in between, the Job is still found. The pods get SIGTERM and write a checkpoint together within their grace
+        period. Therefore the network policy between them stays until they are gone (see `live`).
+        """
         if self.settings.pool.kind == "static":
             self.cluster.delete(NODE_POOL, gang)
         self.cluster.delete(JOB, gang, self.settings.namespace)
@@ -397,7 +460,7 @@ def _job_name(job: Object) -> str:
 
 
 def refuse_what_cannot_be_metered(settings: ClusterSettings, profile: Profile) -> None:
-    """Permanent where a cap is set on machines whose price nobody knows: it would never be reached."""
+    """Raise Permanent if a cap is set but the machines' price is unknown, because the cap would never be reached."""
     if (settings.cap_run or settings.cap_month) and price_of(profile, settings.pool.capacity) is None:
         types = ", ".join(profile.instance_types) or "any machine"
-        raise Permanent(f"cluster.cap_run: the price table does not know {types}; add it to k8s/prices.json, or take the cap out")
+        raise Permanent(f"cluster.cap_run: the price table has no price for {types}; add it to k8s/prices.json, or remove the cap")

@@ -1,5 +1,6 @@
-"""Whether pods fit nodes, pools, quotas and limit ranges: selectors, taints, amounts. Pure. It knows a gang's members by what they ask for,
-and refuses to know what else runs on a node: others' pods end one day.
+"""Checks whether pods fit nodes, pools, quotas and limit ranges: selectors, taints and amounts. No I/O.
+
+A gang is described by what its pods request. Other pods on a node are ignored, because they will end.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from k8s.quantities import parse
 
 EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 UNUSABLE = "node.kubernetes.io/"
-"""Taints of this prefix say that a node is not well or is put aside, which passes."""
+"""Prefix of taints that mark a node as temporarily unhealthy or unschedulable."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A pod of a gang, and how many there are. Its tasks differ in what their pods do, never in what they ask for."""
+    """Pods of a gang with their number. All tasks of a gang request the same resources."""
 
     gang: str
+    """Name of the Volcano Job."""
     count: int
     apart: bool
-    """No two on a node."""
+    """Whether two of the pods must not share a node."""
     pod: PodSpec
 
     @property
     def asked(self) -> dict[str, Fraction]:
-        """By one pod."""
+        """Resources that one pod requests, in whole units."""
         total: dict[str, Fraction] = {}
         for container in self.pod.containers:
             for name, amount in container.resources.requests.items():
@@ -39,21 +41,22 @@ class Member:
 
 @dataclass(frozen=True)
 class NodeFit:
-    """What existing nodes offer a member."""
+    """Result of matching existing nodes with a gang's pods."""
 
     room: int
-    """Pods that the fitting nodes can hold when nothing else runs there."""
+    """Number of pods that the matching nodes can hold if nothing else runs there."""
     with_taints: int
-    """Were all taints tolerated."""
+    """The same number if all taints were tolerated."""
     enough: bool
+    """Whether `room` is sufficient for the gang."""
     tainted: tuple[str, ...]
-    """Taints in the way, as key=value:effect."""
+    """Taints that exclude nodes, as key=value:effect."""
     why: str
     remedy: str
 
 
 def members(gangs: Sequence[VolcanoJob]) -> list[Member]:
-    """Of each gang."""
+    """Return one Member for each gang."""
     found = []
     for gang in gangs:
         pod = gang.spec.tasks[0].template.spec
@@ -62,7 +65,7 @@ def members(gangs: Sequence[VolcanoJob]) -> list[Member]:
 
 
 def on_nodes(nodes: Sequence[Object], member: Member) -> NodeFit:
-    """Which of the nodes could hold the member's pods, and what is in the way of the others."""
+    """Match nodes with the member's pods, and explain why the other nodes do not fit."""
     usable = [node for node in nodes if _usable(node)]
     selected = [node for node in usable if _carries(node["metadata"].get("labels", {}), member.pod.node_selector)]
     roomy = [node for node in selected if _pods(node, member)]
@@ -77,20 +80,20 @@ def _why(
     nodes: Sequence[Object], usable: list[Object], selected: list[Object], roomy: list[Object], tainted: tuple[str, ...], member: Member
 ) -> tuple[str, str]:
     if roomy and tainted:
-        return f"the job does not tolerate {', '.join(tainted)}", "name the taint in the profile's `taints`, or take it off the nodes"
+        return f"the job does not tolerate {', '.join(tainted)}", "add the taint to the profile's `taints`, or remove it from the nodes"
     if roomy:
         return f"{len(roomy)} of {len(nodes)} nodes fit", "add nodes, or lower training.nodes"
     if selected:
         least = _nearest(selected, member)
-        return f"no node offers {least}", "take a profile that fits the nodes, or other nodes"
+        return f"no node offers {least}", "choose a profile that fits the nodes, or use other nodes"
     if usable:
         labels = ", ".join(f"{key}={value}" for key, value in member.pod.node_selector.items())
-        return f"no node has the labels {labels}", "label the nodes, or take a profile that fits them"
-    return ("no node is ready" if nodes else "there are no nodes"), "add nodes, or name a pool in cluster.pool"
+        return f"no node has the labels {labels}", "label the nodes, or choose a profile that fits them"
+    return ("no node is ready" if nodes else "there are no nodes"), "add nodes, or configure a pool in cluster.pool"
 
 
 def _nearest(nodes: Sequence[Object], member: Member) -> str:
-    """What the best of the nodes lacks."""
+    """Describe which requested resources the best node lacks."""
     lacks = [{name: amount for name, amount in member.asked.items() if _offered(node, name) < amount} for node in nodes]
     best = min(range(len(nodes)), key=lambda number: len(lacks[number]))
     return ", ".join(f"{show(name, amount)} (has {show(name, _offered(nodes[best], name))})" for name, amount in lacks[best].items())
@@ -110,13 +113,13 @@ def _offered(node: Object, name: str) -> Fraction:
 
 
 def _pods(node: Object, member: Member) -> int:
-    """Pods of the member that the node holds."""
+    """Return how many pods of the member the node can hold."""
     fits = min((int(_offered(node, name) // amount) for name, amount in member.asked.items() if amount), default=1)
     return min(fits, 1) if member.apart else fits
 
 
 def untolerated(taints: Sequence[Object], pod: PodSpec) -> list[str]:
-    """Those that keep the pod away, but not those that pass by themselves."""
+    """Return the taints that the pod does not tolerate, as key=value:effect. Temporary taints are left out."""
     return [
         f"{taint['key']}{'=' + taint['value'] if taint.get('value') else ''}:{taint['effect']}"
         for taint in taints
@@ -134,7 +137,10 @@ def _tolerates(toleration: tuple[str, str, str | None, str], taint: Object) -> b
 
 
 def pool_refuses(pool: Object, member: Member) -> str:
-    """Why a NodePool makes no nodes for the member's pods; empty: it may. Which machines it may buy, only its provider knows."""
+    """Return the reason why a NodePool cannot make nodes for the member's pods; empty if it may.
+
+    Only the provider knows which machines a pool can buy, so an empty result is no guarantee.
+    """
     template = pool["spec"]["template"]
     taints = untolerated(template["spec"].get("taints", []), member.pod)
     if taints:
@@ -149,12 +155,15 @@ def pool_refuses(pool: Object, member: Member) -> str:
     for name, limit in pool["spec"].get("limits", {}).items():
         wanted = Fraction(member.count) if name == "nodes" else member.asked.get(name, Fraction(0)) * member.count
         if wanted > parse(limit):
-            return f"its limit of {name} is {limit}, the gang's pods ask for {show(name, wanted)}"
+            return f"its limit of {name} is {limit}, but the gang's pods request {show(name, wanted)}"
     return ""
 
 
 def over_quota(quota: Object, found: Sequence[Member]) -> Iterator[tuple[str, str]]:
-    """(gang, what is left of what) where a whole gang asks for more. A quota with a scope is for pods of other kinds."""
+    """Yield (gang, remaining amount) for each resource of which a whole gang requests more than the quota leaves.
+
+    Quotas with a scope are ignored, because they apply to other kinds of pods.
+    """
     if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
         return
     used = quota.get("status", {}).get("used", {})
@@ -168,7 +177,7 @@ def over_quota(quota: Object, found: Sequence[Member]) -> Iterator[tuple[str, st
 
 
 def over_capability(queue: Object, found: Sequence[Member]) -> Iterator[tuple[str, str]]:
-    """(gang, the queue's cap of what) where a whole gang asks for more than its queue may ever hold."""
+    """Yield (gang, capped amount) for each resource of which a whole gang requests more than its queue may hold."""
     for member in found:
         wanted = _whole(member)
         for name, cap in queue.get("spec", {}).get("capability", {}).items():
@@ -177,12 +186,12 @@ def over_capability(queue: Object, found: Sequence[Member]) -> Iterator[tuple[st
 
 
 def _whole(member: Member) -> dict[str, Fraction]:
-    """What the gang asks for as a whole, pods counted too."""
+    """Return the resources that the whole gang requests, including the number of pods."""
     return {"pods": Fraction(member.count), **{name: amount * member.count for name, amount in member.asked.items()}}
 
 
 def over_limits(limits: Object, found: Sequence[Member]) -> Iterator[tuple[str, str]]:
-    """(gang, what is allowed of what) for each amount outside the range; our pods have one container."""
+    """Yield (gang, allowed amount) for each request outside the limit range. A gang's pods have one container."""
     for rule in limits["spec"]["limits"]:
         if rule["type"] not in ("Container", "Pod"):
             continue
@@ -196,7 +205,7 @@ def over_limits(limits: Object, found: Sequence[Member]) -> Iterator[tuple[str, 
 
 
 def show(name: str, amount: Fraction) -> str:
-    """For a person: 8 nvidia.com/gpu, 1600 GiB memory."""
+    """Format an amount for operators, such as 8 nvidia.com/gpu or 1600 GiB memory."""
     if name.endswith(("memory", "storage")):
         return f"{float(amount / 2**30):.4g} GiB {name}"
     return f"{float(amount):.6g} {name}"

@@ -1,7 +1,7 @@
-"""A training job as a gang: JobSpec and settings into one Volcano Job, purely. All pods start together or none does.
+"""Renders a training job as a gang: one Volcano Job whose pods all start together or not at all. No I/O.
 
-It knows Volcano's rules and the pods' places; it refuses to know what a job does inside (trainers/inside/pod.py is process 1)
-and talks to no server. Why each field is as it is: docs/kubernetes.md.
+This module knows Volcano's rules and the paths in a pod. It does not depend on what a job runs; process 1 of a pod is
+`trainers/inside/pod.py`. `docs/kubernetes.md` gives the reason for each field.
 """
 
 from __future__ import annotations
@@ -48,44 +48,54 @@ from k8s.objects import (
 from k8s.profile import Profile
 
 MEETING_PORT, RAY_PORT = 29500, 6379
-"""Of torchrun's rendezvous and of Ray's head. Every other port of a gang is chosen freely: pods of one gang reach each other on all."""
+"""Ports of torchrun's rendezvous and of Ray's head.
+
+All other ports of a gang are chosen at run time; pods of one gang may connect to each other on every port.
+"""
 PART_OF, LINE, PLAN, ATTEMPT = "app.kubernetes.io/part-of", "ratchet.dev/line", "ratchet.dev/plan", "ratchet.dev/attempt"
 JOB_NAME = "ratchet.dev/job"
-"""Label with the JobSpec's name: several Volcano Jobs may have run it, one after the other."""
+"""Label with the JobSpec's name. Several Volcano Jobs may run the same JobSpec, one after the other."""
 RATCHET = {PART_OF: "ratchet"}
 INSTALLATION = "ratchet.dev/installation"
-"""Label of everything that one installation made: two may share a namespace, and have lines of the same name."""
+"""Label of all objects that one installation created. Two installations may share a namespace and have lines of the same name."""
 GANG = "ratchet.dev/gang"
-"""Label of every pod of a gang, with the Job's name."""
+"""Label of every pod of a gang; its value is the name of the Volcano Job."""
 VERSION = "volcano.sh/job-version"
-"""Volcano's annotation on a pod: how often its Job was restarted when the pod was made."""
+"""Volcano's annotation on a pod: the number of restarts of the Job when the pod was created."""
 RAY_SECRET, RAY_TOKEN = "ratchet-ray", "/var/run/ratchet/ray"
-"""Secret with the key `token`, which every process of a Ray cluster shows to the others, and where a pod finds it."""
+"""Name of the Secret with the key `token`, and the path where a pod finds it.
+
+All processes of a Ray cluster authenticate to each other with the token.
+"""
 NODE_GONE = 15
-"""Seconds that a pod stays bound to a node that is not ready. The gang is broken anyway: the sooner it restarts, the less is paid."""
+"""Seconds that a pod stays bound to a node that is not ready. The gang is broken then; an earlier restart wastes less machine time."""
 
 
 @dataclass(frozen=True)
 class Ground:
-    """Where a gang lives: everything but the job itself."""
+    """Everything that a gang's manifest depends on except the job itself."""
 
     line: str
+    """Name of the line."""
     settings: ClusterSettings
     profile: Profile
     plan_folder: Path
-    """Holds the attempts' run folders; below the volume's mount."""
+    """Folder with the run folders of the plan's attempts; below the volume's mount."""
     artifacts: Path
-    """Below the volume's mount."""
+    """Folder of the artifacts; below the volume's mount."""
     max_restarts: int
-    """training.max_restarts"""
+    """training.max_restarts of the loop file."""
     installation: str = "sample"
-    """Whose gang it is."""
+    """Installation that owns the gang."""
 
 
 def render(spec: JobSpec, ground: Ground, incarnation: int = 1) -> VolcanoJob:
-    """The gang of one attempt. `incarnation`: what its first pods are; later ones add Volcano's version. The name says what is in it.
+    """Return the Volcano Job of one attempt.
 
-    ConfigError where job and profile do not fit.
+    `incarnation` is the incarnation of its first pods; later pods add the number of restarts. The Job's name contains a hash of its
+    content.
+
+    Raises ConfigError if the job does not fit the profile or the cluster's settings.
     """
     _fits(spec, ground)
     labels = {
@@ -108,7 +118,7 @@ def render(spec: JobSpec, ground: Ground, incarnation: int = 1) -> VolcanoJob:
             tasks=(),
         ),
     )
-    # The name is a hash of everything else; pods carry it and find each other by it, so they are rendered once it is known.
+    # The name contains a hash of everything else. Pods use the name to find each other, so the final tasks are rendered after it is known.
     name = f"{spec.name}-{digest([spec.name, incarnation, _content(draft, spec, ground, labels)])[:8]}"
     tasks = _ray_tasks(spec, ground, name, incarnation, labels) if nemo else _torchrun_tasks(spec, ground, name, incarnation, labels)
     return draft.model_copy(
@@ -128,22 +138,29 @@ def _nemo(spec: JobSpec) -> bool:
 def _fits(spec: JobSpec, ground: Ground) -> None:
     settings, profile = ground.settings, ground.profile
     if spec.gpus > profile.gpus:
-        raise ConfigError(f"training.gpus = {spec.gpus}, but a node of profile {settings.profile!r} has {profile.gpus}; choose another one")
+        raise ConfigError(
+            f"training.gpus = {spec.gpus}, but a node of profile {settings.profile!r} has {profile.gpus}; choose another profile"
+        )
     if _nemo(spec) and settings.nemo_image is None:
-        raise ConfigError("training.grpo_on = nemo-rl needs cluster.nemo_image: NeMo RL's image with this version of Ratchet in it")
+        raise ConfigError("training.grpo_on = nemo-rl needs cluster.nemo_image: NeMo RL's image with this version of Ratchet installed")
     if _nemo(spec) and settings.volume.bucket:
-        raise ConfigError("cluster.volume.bucket: NeMo RL's nodes write one checkpoint together; give it a file system that all mount")
+        raise ConfigError("cluster.volume.bucket: NeMo RL's nodes write one checkpoint together; use a file system that all nodes mount")
     for path in (ground.plan_folder, ground.artifacts):
         if not path.is_relative_to(settings.volume.mount):
-            raise ConfigError(f"{path} is not on the volume at {settings.volume.mount}; put RATCHET_HOME on it, or mount it elsewhere")
+            raise ConfigError(
+                f"{path} is not on the volume at {settings.volume.mount}; put RATCHET_HOME on it, or change cluster.volume.mount"
+            )
     taken = sorted(name for name in settings.secrets if name.startswith(("RATCHET_", "VC_", "MASTER_")))
     if taken:
-        raise ConfigError(f"cluster.secrets: {', '.join(taken)} would overwrite what the job itself is told; choose other names")
+        raise ConfigError(f"cluster.secrets: {', '.join(taken)} would overwrite the job's own variables; choose other names")
 
 
 def _policies() -> tuple[Policy, ...]:
-    """A job that says that it failed is not restarted here: the ledger mints its next attempt. What befalls it from outside restarts it,
-    whole. RestartPod, RestartTask and RestartPartition leave half a gang and are never used."""
+    """Policies of the Job and of its tasks.
+
+    A job that reports a failure is not restarted here, because the ledger creates its next attempt. External failures restart the whole
+    gang. RestartPod, RestartTask and RestartPartition leave part of a gang and are never used.
+    """
     return (
         Policy(exit_code=PERMANENT, action="TerminateJob"),
         Policy(exit_code=FAILURE, action="TerminateJob"),
@@ -180,7 +197,7 @@ def _pod(
     settings, profile = ground.settings, ground.profile
     volumes, mounts = _places(spec, ground)
     container = Container(
-        name="job",  # the only one: Volcano reads the exit code of the first container's status
+        name="job",  # the only container, because Volcano reads the exit code from the status of the first one
         image=settings.nemo_image if _nemo(spec) and settings.nemo_image else settings.image,
         image_pull_policy=profile.image_pull,
         command=(settings.python, "-m", "k8s.staging" if settings.volume.bucket else "trainers.inside.pod"),
@@ -192,7 +209,7 @@ def _pod(
         security_context=ContainerSecurity(
             allow_privilege_escalation=bool(profile.privileged),
             privileged=True if profile.privileged else None,
-            read_only_root_filesystem=not _nemo(spec),  # the release keeps virtual environments of its own below /opt
+            read_only_root_filesystem=not _nemo(spec),  # NeMo RL's image keeps virtual environments below /opt
             capabilities=Capabilities(add=profile.capabilities or None),
         ),
     )
@@ -251,7 +268,11 @@ def _apart(name: str) -> Affinity:
 
 
 def _environment(spec: JobSpec, ground: Ground, name: str, incarnation: int, task: str) -> tuple[Env, ...]:
-    """Ours last: neither recipe, profile nor secret may change who a pod is. A restart's number comes from Volcano's annotation."""
+    """Return the environment of a pod's container.
+
+    Ratchet's own variables come last and take precedence over Secrets, profile and recipe, because they define the pod's identity. The
+    number of restarts comes from Volcano's annotation.
+    """
     places = {
         "HOME": str(_run(spec, ground)),
         **({"PYTHONPATH": ":".join(ground.profile.python_path)} if ground.profile.python_path else {}),
@@ -275,7 +296,10 @@ def _environment(spec: JobSpec, ground: Ground, name: str, incarnation: int, tas
 
 
 def _staged(spec: JobSpec, ground: Ground, bucket: BucketSettings) -> dict[str, str]:
-    """What staging goes by. The job's record lies where its pods could write it: they know it by its digest."""
+    """Return the variables for staging through a bucket.
+
+    The pods can write to the bucket that holds the job's record. Therefore they check the record against the digest that is given here.
+    """
     return {
         "RATCHET_BUCKET": bucket.model_dump_json(exclude_none=True),
         "RATCHET_MOUNT": ground.settings.volume.mount,
@@ -294,8 +318,11 @@ def _shared(volume: VolumeSettings) -> Volume:
 
 
 def _places(spec: JobSpec, ground: Ground) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
-    """Of the shared volume, a pod sees its plan's folder, of which it may write its own attempt's, and the artifacts: not the ledger, not
-    the lake, no other plan, and nothing that its executor goes by. With a bucket, it has places of those names on a disk of its own."""
+    """Return the volumes and mounts of a pod.
+
+    Of the shared volume, a pod sees the plan's folder read-only, its attempt's run folder and the artifacts. It does not see the
+    ledger, the lake, other plans or the executor's submission records. With a bucket, the same paths are on the pod's own disk.
+    """
     settings, profile, bucket = ground.settings, ground.profile, ground.settings.volume.bucket
     volumes = [
         _shared(settings.volume),

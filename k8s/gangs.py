@@ -1,8 +1,10 @@
-"""What is to be seen of a gang, and what it means: pods, nodes and heartbeats into one state, and into the one thing to do about it. Pure.
+"""State of a gang from its pods, nodes and heartbeats, and the action that the state requires. No I/O.
 
-Volcano leaves two holes. A node that falls silent leaves a gang half alive for ever, because nobody confirms that its pod ended; and a gang
-that is there in part deadlocks with an autoscaler, which skips pods that would fit and places the others, in its mind, onto the nodes
-that are kept for them. Source: both were reproduced with Volcano v1.14.1 and Karpenter v1.14.1 (docs/kubernetes.md).
+Volcano leaves two cases open. If a node stops responding, the gang stays half alive, because nothing confirms that its pod has ended.
+If some pods of a gang fit and others do not, the gang and an autoscaler can deadlock: the autoscaler skips the pods that would fit. It
+then plans to place the other pods on the nodes that are reserved for the skipped ones.
+
+Source: both cases were reproduced with Volcano v1.14.1 and Karpenter v1.14.1 (docs/kubernetes.md).
 """
 
 from __future__ import annotations
@@ -18,17 +20,19 @@ from k8s.gang import GANG, INSTALLATION, JOB_NAME, VERSION
 
 
 class State(StrEnum):
-    """A gang's state, as one who pays for it sees it."""
+    """State of a gang with respect to the machines that it uses."""
 
     ABSENT = "absent"
     WAITING = "waiting"
-    """No pod runs yet, or not all do, and nothing speaks against their starting."""
+    """Some or all pods do not run yet, and nothing prevents them from starting."""
     WHOLE = "whole"
+    """All pods run or have succeeded."""
     HALF_ALIVE = "half alive"
-    """Some pods run, and one of their peers never will again."""
+    """Some pods run, but at least one other pod is lost, has failed or is silent."""
     HALF_PRESENT = "half present"
-    """Some pods would fit and some do not: nobody brings the missing nodes."""
+    """Some pods would fit, others do not, and no nodes are being added for them."""
     RESTARTING = "restarting"
+    """Pods terminate, or Volcano restarts or ends the Job."""
     ENDED = "ended"
 
 
@@ -38,38 +42,42 @@ ENDING_PHASES = frozenset({"Completing", "Terminating", "Aborting"})
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of a gang."""
+    """State of one pod of a gang."""
 
     name: str
     uid: str
-    """Names come again with each restart; this does not."""
+    """Unique id. After a restart, new pods have the same names but other uids."""
     version: int
-    """Restarts of its Job when it was made."""
+    """Number of restarts of the Job when the pod was created."""
     phase: str
     node: str | None
+    """Name of the pod's node; None before the pod is bound."""
     ends: float | None
-    """When it must have ended (seconds since the epoch, the server's clock); None: nobody told it to."""
+    """Deadline of its termination, in seconds since the epoch by the server's clock. None means that it is not being deleted."""
     reason: str
-    """Of its PodScheduled condition while it has no node: Schedulable, Unschedulable, or none yet."""
+    """Reason of the PodScheduled condition while the pod has no node: Schedulable, Unschedulable or empty."""
     waits: str = ""
-    """Why its container does not run yet, in the kubelet's words."""
+    """Reason why its container does not run yet, as reported by the kubelet."""
     bound: float | None = None
-    """When it got its node; this and what follows in seconds since the epoch, the server's or the kubelet's clock."""
+    """Time at which it was bound to its node. This and the following times are in seconds since the epoch, by the server's or the
+    kubelet's clock.
+    """
     began: float | None = None
-    """When its container began to run."""
+    """Time at which its container started."""
     finished: float | None = None
-    """When its container ended."""
+    """Time at which its container ended."""
     died: str = ""
-    """How it ended, if not well: exit code, the kubelet's reason, the last lines of its log."""
+    """Description of its failure: exit code, the kubelet's reason and the last lines of its log. Empty if it has not failed."""
 
     @property
     def alive(self) -> bool:
+        """Whether the pod runs and is not being deleted."""
         return self.phase == "Running" and self.ends is None
 
 
 @dataclass(frozen=True)
 class Gang:
-    """A Job of ours with its pods."""
+    """Volcano Job created by Ratchet, with its pods."""
 
     name: str
     job: str
@@ -78,33 +86,36 @@ class Gang:
     phase: str
     message: str
     wanted: int
-    """Pods that it needs."""
+    """Number of pods that it needs."""
     gpus: int
-    """Per pod."""
+    """GPUs per pod."""
     retries: int
-    """Restarts so far, as Volcano counts them."""
+    """Number of restarts so far, as counted by Volcano."""
     pods: tuple[Pod, ...]
     created: float
-    """Seconds since the epoch, the server's clock."""
+    """Time of creation, in seconds since the epoch by the server's clock."""
     ended: float | None = None
-    """When it reached its last phase, by the same clock."""
+    """Time at which it reached its final phase, by the same clock. None means that it has not."""
 
     @property
     def version(self) -> int | None:
-        """Of its newest pods; the Job's own number also rises while it ends, and counts nothing."""
+        """Restart number of the newest pods; None without pods.
+
+        The Job's own restart number also rises while the Job ends, so it is not used.
+        """
         return max((pod.version for pod in self.pods), default=None)
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the cluster."""
+    """Node of the cluster and its readiness."""
 
     name: str
     ready: bool
 
 
 def gang_of(job: Object, pods: Sequence[Object]) -> Gang:
-    """From the API's objects; `pods` may hold others' too."""
+    """Build a Gang from the API's objects. `pods` may contain pods of other gangs."""
     name, spec, status = job["metadata"]["name"], job["spec"], job.get("status", {})
     state = status.get("state", {})
     container = spec["tasks"][0]["template"]["spec"]["containers"][0]
@@ -125,17 +136,17 @@ def gang_of(job: Object, pods: Sequence[Object]) -> Gang:
 
 
 def time_of(stamp: str | None) -> float | None:
-    """The API's time in seconds since the epoch."""
+    """Convert the API's timestamp to seconds since the epoch."""
     return datetime.fromisoformat(stamp).timestamp() if stamp else None
 
 
 def phase_of(job: Object) -> str:
-    """A Job's phase; one that the controller has not looked at yet is pending."""
+    """Return the phase of a Job. A Job that no controller has processed yet is Pending."""
     return str(job.get("status", {}).get("state", {}).get("phase", "Pending"))
 
 
 def pod_of(pod: Object) -> Pod:
-    """From the API's object."""
+    """Build a Pod from the API's object."""
     meta, status = pod["metadata"], pod.get("status", {})
     states: list[Object] = [container.get("state", {}) for container in status.get("containerStatuses", ())]
     waiting = [state.get("waiting") for state in states]
@@ -167,25 +178,28 @@ def _died(status: Object, ended: Object) -> str:
 
 
 LINES, CHARACTERS = 20, 2000
-"""Of a log, in a reason: at most, from its end."""
+"""Maximum lines and characters of a log's end in a reason."""
 
 
 def last_lines(text: str) -> str:
-    """The end of a log in one line, bounded."""
+    """Return the end of a log in one line: at most LINES lines and CHARACTERS characters."""
     return " | ".join(line.strip() for line in text.splitlines()[-LINES:] if line.strip())[-CHARACTERS:]
 
 
 def node_of(node: Object) -> Node:
-    """From the API's object."""
+    """Build a Node from the API's object."""
     conditions = node.get("status", {}).get("conditions", ())
     return Node(node["metadata"]["name"], any(c["type"] == "Ready" and c["status"] == "True" for c in conditions))
 
 
 def state_of(gang: Gang | None, nodes: Mapping[str, Node], now: float, silent: str = "") -> tuple[State, str]:
-    """State and why, in words. `now`: seconds since the epoch. `silent`: the process of the gang, if any, that has not given a sign for
-    too long, though its pod runs."""
+    """Return the state of a gang and the reason for it.
+
+    `now` is in seconds since the epoch. `silent` names a process of the gang that has sent no heartbeat for too long although its pod
+    runs; empty means none.
+    """
     if gang is None:
-        return State.ABSENT, "there is no such job"
+        return State.ABSENT, "the job does not exist"
     if gang.phase in ENDED_PHASES:
         return State.ENDED, f"{gang.phase} {gang.message}".strip()
     alive = [pod for pod in gang.pods if pod.alive]
@@ -194,26 +208,32 @@ def state_of(gang: Gang | None, nodes: Mapping[str, Node], now: float, silent: s
     if lost and (alive or ending):
         return State.HALF_ALIVE, "; ".join(f"{name} {why}" for name, why in sorted(lost.items()))
     if gang.phase in ENDING_PHASES:
-        return State.RESTARTING, f"{gang.phase}: its pods end"
+        return State.RESTARTING, f"{gang.phase}: its pods are terminating"
     if gang.phase == "Restarting" or ending:
-        return State.RESTARTING, f"{', '.join(pod.name for pod in ending) or 'it'} ends, and the cluster starts all anew"
+        return (
+            State.RESTARTING,
+            f"waits for the end of {', '.join(pod.name for pod in ending) or 'its pods'}; then the cluster restarts the whole gang",
+        )
     done = sum(pod.phase == "Succeeded" for pod in gang.pods)
     if alive and len(alive) + done >= gang.wanted:
         if silent and not done:
-            return State.HALF_ALIVE, f"{silent} gives no sign of life"
-        return State.WHOLE, f"{done} of its pods are done, the others run" if done else "all pods run"
+            return State.HALF_ALIVE, f"{silent} sends no heartbeat"
+        return State.WHOLE, f"{done} of its pods are done, the others are running" if done else "all pods are running"
     if alive and any(pod.phase == "Failed" for pod in gang.pods):
-        return State.HALF_ALIVE, f"{len(alive)} of {gang.wanted} pods run, others have failed"
+        return State.HALF_ALIVE, f"{len(alive)} of {gang.wanted} pods are running, others have failed"
     reasons = {pod.reason for pod in gang.pods if pod.node is None}
     if {"Schedulable", "Unschedulable"} <= reasons or (alive and "Unschedulable" in reasons):
-        return State.HALF_PRESENT, "some of its pods would fit, and nobody brings nodes for the others"
+        return State.HALF_PRESENT, "some of its pods would fit, but no nodes are being added for the others"
     waits = sorted({pod.waits for pod in gang.pods if pod.waits})
-    return State.WAITING, "; ".join([f"{len(alive)} of {gang.wanted} pods run", *waits])
+    return State.WAITING, "; ".join([f"{len(alive)} of {gang.wanted} pods are running", *waits])
 
 
 def unheard(gang: Gang, beats: Collection[str]) -> str:
-    """The first process that has never beaten, though its pod runs, as all do, and a peer of it has; empty: there is none. Where nobody
-    beats yet, all may still be starting. `beats`: who has, as `iM/beat-K` with the node's number K."""
+    """Return the first process that has never sent a heartbeat although all pods run and another process has sent one.
+
+    `beats` are the processes that have sent one, as `iM/beat-K` with the node's number K. Returns an empty string if there is none, or
+    if no process has sent a heartbeat, because all may still be starting.
+    """
     if not beats or sum(pod.alive for pod in gang.pods) < gang.wanted:
         return ""
     folder = max(beats).rpartition("/")[0]
@@ -222,42 +242,45 @@ def unheard(gang: Gang, beats: Collection[str]) -> str:
 
 
 OVERDUE = 10.0
-"""Seconds after its grace at which a pod that should have ended counts as lost: kubelets take some, and clocks differ."""
+"""Seconds after the end of its grace period at which a pod that still exists counts as lost. Kubelets need some time, and clocks differ."""
 
 
 def _lost(pod: Pod, nodes: Mapping[str, Node], now: float) -> str:
-    """Why a pod will never run again, though it is still there; empty: nothing says so."""
+    """Return the reason why a pod will never run again although it still exists; empty if there is no evidence."""
     if pod.node is None or pod.phase in ("Failed", "Succeeded"):
         return ""
     if pod.node not in nodes:
-        return f"was on {pod.node}, which is gone"
+        return f"was on {pod.node}, which no longer exists"
     if not nodes[pod.node].ready:
         return f"is on {pod.node}, which is not ready"
-    return "should have ended by now" if pod.ends is not None and now > pod.ends + OVERDUE else ""
+    return "has not ended within its grace period" if pod.ends is not None and now > pod.ends + OVERDUE else ""
 
 
 def lingers(pod: Pod, nodes: Mapping[str, Node], now: float) -> bool:
-    """Whether a pod has a node and has not ended, and will."""
+    """Return whether a pod has a node, has not ended, and can still end."""
     return pod.node is not None and pod.phase in ("Pending", "Running") and not _lost(pod, nodes, now)
 
 
 class Act(StrEnum):
-    """What the guardian does."""
+    """Action of the guardian on a gang."""
 
     NOTHING = "nothing"
     RESTART = "restart"
-    """Removes what is left of the gang; Volcano starts it whole."""
+    """Delete the remaining pods of the gang; Volcano then restarts the whole gang."""
     RELEASE = "release"
-    """Gives idle nodes back, so that the autoscaler sees all pods as not fitting, and brings what all of them need."""
+    """Release idle nodes. The autoscaler then sees that no pod fits and adds nodes for all of them."""
 
 
 BROKEN = {State.HALF_ALIVE: Act.RESTART, State.HALF_PRESENT: Act.RELEASE}
 MARGIN = 10.0
-"""Seconds before the limit at which we act: what follows takes some, and the promise is about the whole."""
+"""Seconds before the limit at which the guardian acts. The action takes time, and the limit includes it."""
 
 
 def due(state: State, since: float, now: float, limit: float) -> Act:
-    """What to do about a state that has lasted from `since` to `now` (seconds of one clock), where no state may last `limit`."""
+    """Return the action for a state that has lasted from `since` to `now`, in seconds of one clock.
+
+    `limit` is the maximum duration of a broken state, in seconds.
+    """
     if state not in BROKEN or now - since < max(limit - MARGIN, limit / 2):
         return Act.NOTHING
     return BROKEN[state]

@@ -1,8 +1,8 @@
-"""Watches over gangs: none is half alive, and no paid node stands idle for a gang that cannot start, for longer than the loop file's limit.
+"""Guardian: limits the time in which a gang is half alive, or in which paid nodes stand idle for a gang that cannot start.
 
-It acts by taking pods or idle nodes away; Volcano and the autoscaler do the rest. A process of a gang that was restarted may live on
-behind a network split: it writes under its own incarnation's number, which nobody reads any more. So nothing has to be fenced first.
-What to do is decided in gangs.py.
+The limit comes from the loop file. The guardian deletes pods or idle nodes; Volcano and the autoscaler do the rest. After a network
+partition, a process of an older incarnation may continue to run. It writes under its own incarnation's number, which is no longer read,
+so no fencing is needed. `gangs.py` decides which action is due.
 """
 
 from __future__ import annotations
@@ -23,46 +23,55 @@ from k8s.mirror import Mirrors
 SILENT = 4 * BEAT_SECONDS
 """Seconds without a heartbeat after which a process counts as silent."""
 START = 60.0
-"""Least time that a process may take to its first heartbeat after its peers' first, with all pods running. All start at once and from one
-image, and beat before they import anything heavy; what is left is how long a machine of its own takes to read Python from a cold disk."""
+"""Minimum seconds that a process has for its first heartbeat after its peers' first heartbeats, while all pods run.
+
+All processes start at once from one image and send the heartbeat before heavy imports. The remaining difference is the time that a
+machine needs to read Python from a cold disk.
+"""
 COUNT_SECONDS = 5.0
-"""Least time between two counts of all the cluster's pods, for the meter of a gang that waits."""
+"""Minimum seconds between two counts of all pods of the cluster, which the meter of a waiting gang needs."""
 Beats = Callable[[Gang], Mapping[str, str]]
-"""Who beats in a gang's newest incarnation -> the newest beat, whatever it looks like: only its change counts."""
+"""Function that returns the newest heartbeat per process of a gang's newest incarnation. Only a change of the content counts."""
 
 
 @dataclass
 class Memory:
-    """What we have seen of a gang, in our own clock."""
+    """Previous observations of a gang, with times of this process's monotonic clock."""
 
     state: State = State.ABSENT
     since: float = 0.0
+    """Start of the current state."""
     well: float | None = None
-    """When it was whole last; until then, when it was first seen."""
+    """Time at which the gang was last whole; before that, the time of the first observation."""
     said: str = ""
-    """What was done last, or should be: the same is said once."""
+    """Last report about the gang. The same report is not repeated."""
     beats: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """Who -> (beat, when it changed last)."""
+    """Maps each process to its newest heartbeat and the time at which the heartbeat last changed."""
     unheard: tuple[str, float] = ("", 0.0)
-    """Who has never beaten though its peers do, and since when that is so."""
+    """Process that has never sent a heartbeat although its peers have, and since when this holds."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """A gang as of now."""
+    """Observation of a gang at one moment."""
 
     gang: Gang
     state: State
     why: str
+    """Reason for the state."""
     lasted: float
-    """Seconds in this state, as far as we have seen."""
+    """Seconds in this state, as far as observed."""
     broken: float
-    """Seconds since it was whole, in whatever states, as far as we have seen."""
+    """Seconds since the gang was last whole, in any state, as far as observed."""
     act: Act
+    """Action that is due now."""
 
 
 class Guardian:
-    """One for a namespace, over mirrors of what is in it. Not thread-safe: whoever has it calls `look`, then `mend`."""
+    """Guardian of one namespace, based on informers of its objects.
+
+    Not thread-safe. The caller calls `look` and then `mend`.
+    """
 
     def __init__(self, cluster: Cluster, settings: ClusterSettings, beats: Beats, clock: Callable[[], float] = time.monotonic) -> None:
         self.cluster, self.settings, self.beats, self.clock = cluster, settings, beats, clock
@@ -73,7 +82,7 @@ class Guardian:
         self._counted = -math.inf
 
     def look(self) -> list[Look]:
-        """All gangs of the namespace. Retryable while the API server is away."""
+        """Observe all gangs of the namespace. Raises Retryable while the API server is away."""
         namespace = self.settings.namespace
         jobs = self.mirrors.objects(JOB, namespace, RATCHET)
         pods = self.mirrors.objects(POD, namespace, RATCHET)
@@ -89,8 +98,8 @@ class Guardian:
         state, why = state_of(gang, nodes, time.time(), who)
         awaited = sum(_for(claim, gang) for claim in coming)
         if state is State.HALF_PRESENT and awaited:
-            # Machines take minutes and come one by one. Giving the first ones back meanwhile would go on for ever.
-            state, why = State.WAITING, f"some of its pods would fit, and {awaited} nodes are on their way for the others"
+            # Machines take minutes to start and arrive one by one. Releasing the first ones meanwhile would repeat without end.
+            state, why = State.WAITING, f"some of its pods would fit, and {awaited} nodes are being added for the others"
         if state is not memory.state:
             memory.state, memory.since = state, quiet if state is State.HALF_ALIVE and who else now
         if memory.well is None or state is State.WHOLE:
@@ -98,7 +107,7 @@ class Guardian:
         return Look(gang, state, why, now - memory.since, now - memory.well, due(state, memory.since, now, self.settings.half_alive))
 
     def _silent(self, gang: Gang, memory: Memory, now: float) -> tuple[str, float]:
-        """The process that has been silent for longest, if any has for too long, and since when."""
+        """Return the process that has been silent for longest, and since when; an empty name and `now` if none is silent for too long."""
         beats = self.beats(gang)
         memory.beats = {
             who: (beat, now if memory.beats.get(who, ("", 0.0))[0] != beat else memory.beats[who][1]) for who, beat in beats.items()
@@ -111,7 +120,10 @@ class Guardian:
         return (min(quiet)[1], min(quiet)[0]) if quiet else ("", now)
 
     def mend(self, looks: Sequence[Look]) -> list[str]:
-        """Does what is due; what was done, in words. A gang that cannot be mended now is tried at the next look."""
+        """Do what is due and return reports of what was done.
+
+        If an action fails, the error is reported and the action is retried after the next observation.
+        """
         said = []
         for look in looks:
             if look.act is Act.NOTHING:
@@ -127,7 +139,7 @@ class Guardian:
         return said
 
     def _restart(self, look: Look) -> str:
-        # Where Volcano has begun to restart it, what is left of older incarnations stands in the way; newer pods have done nothing.
+        # If Volcano has begun a restart, remaining pods of older incarnations block it; newer pods have not started any work.
         older = [pod for pod in look.gang.pods if pod.version < (look.gang.version or 0)]
         for pod in older or look.gang.pods:
             self.cluster.delete(POD, pod.name, self.settings.namespace, grace=0, uid=pod.uid)
@@ -135,24 +147,30 @@ class Guardian:
 
     def _release(self, look: Look) -> str:
         if self.settings.pool.kind == "none":
-            return f"{look.gang.name}: {look.why}; add nodes, or name a pool in [cluster.pool]"
+            return f"{look.gang.name}: {look.why}; add nodes, or configure a pool in [cluster.pool]"
         if self.settings.pool.kind == "static":
-            return f"{look.gang.name}: {look.why}; its pool {look.gang.name} should: look at the NodePool's and its NodeClaims' conditions"
+            return f"{look.gang.name}: {look.why}; check the conditions of its NodePool {look.gang.name} and of its NodeClaims"
         busy = self._busy()
         idle = [claim for claim in self._claims() if _for(claim, look.gang) and _node(claim) and _node(claim) not in busy]
         for claim in idle:
             self.cluster.delete(NODE_CLAIM, claim["metadata"]["name"])
-        return f"gave back {len(idle)} idle nodes of {look.gang.name} after {look.lasted:.0f} s: {look.why}"
+        return f"released {len(idle)} idle nodes of {look.gang.name} after {look.lasted:.0f} s: {look.why}"
 
     def lingering(self, name: str) -> list[str]:
-        """Pods of a gang that run yet, whatever has become of it; none that will never end, because its node is lost."""
+        """Return the pods of a gang that still run, even if its Job is gone.
+
+        Pods that can never end because their node is lost are left out.
+        """
         pods = [pod for pod in self.mirrors.objects(POD, self.settings.namespace, RATCHET) if pod["metadata"]["labels"].get(GANG) == name]
         nodes = {node.name: node for node in map(node_of, self.mirrors.objects(NODE))}
         return [pod.name for pod in map(pod_of, pods) if lingers(pod, nodes, time.time())]
 
     def death(self, name: str) -> tuple[int, str]:
-        """Which pod of a gang died by itself first, in the newest incarnation with such a death, and how; with the restarts that there had
-        been by then. (-1, "") where none did. What the cluster stops thereafter says nothing."""
+        """Return (restarts, reason) of the first pod failure in the newest incarnation with a failure.
+
+        `restarts` is the number of restarts before that failure. Returns (-1, "") if no pod failed. Pods that the cluster stops after
+        the first failure do not count.
+        """
         return self._deaths.get(name, (-1, ""))
 
     def _hear(self, seen: Object) -> None:
@@ -161,17 +179,23 @@ class Guardian:
             self._deaths[gang] = (pod.version, f"{pod.name}: {pod.died}")
 
     def machines(self, name: str) -> dict[str, float]:
-        """Of a gang's own pool: node, or claim before it is one -> when it was launched, seconds since the epoch. Those that go cost, too,
-        until they are gone."""
+        """Return the machines of a gang's own static pool with their launch times, in seconds since the epoch.
+
+        The key is the node, or the claim before it is a node. Machines that are being deleted are included, because they cost money
+        until they are gone.
+        """
         if self.settings.pool.kind != "static":
             return {}
         claims = [claim for claim in self.mirrors.objects(NODE_CLAIM, labels=RATCHET) if claim["metadata"]["labels"].get(GANG) == name]
         return {_node(claim) or claim["metadata"]["name"]: at for claim in claims if (at := _launched(claim)) is not None}
 
     def free(self, gang: Gang, state: State) -> dict[str, float]:
-        """Machines of a pool that grows which boot, or stand idle, while a gang is not whole: node, or claim before it is one -> since when
-        it costs the gang, seconds since the epoch. Where gangs of several lines wait, each is charged, since nobody can tell for whom a
-        machine was bought: a cap that is reached too soon is noticed, one that is reached too late is paid."""
+        """Return machines of a dynamic pool that boot or stand idle while the gang is not whole.
+
+        The key is the node, or the claim before it is a node. The value is the time since when the machine counts for the gang, in
+        seconds since the epoch. If gangs of several lines wait, each is charged, because it is unknown for which gang a machine was
+        bought. A cap that is reached too early is noticed; a cap that is reached too late costs money.
+        """
         if self.settings.pool.kind != "dynamic" or state in (State.WHOLE, State.ENDED):
             return {}
         launched = [(claim, at) for claim in self._claims() if (at := _launched(claim)) is not None]
@@ -182,11 +206,11 @@ class Guardian:
         }
 
     def _busy(self) -> frozenset[str]:
-        """Nodes that somebody's pods need."""
+        """Return the nodes that are needed by any pod of the cluster."""
         return frozenset(str(pod["spec"].get("nodeName", "")) for pod in self.cluster.list(POD).items if _occupies(pod)) - {""}
 
     def _claims(self) -> list[Object]:
-        """Machines of our pools, ordered or there, that nobody has given back."""
+        """Return the NodeClaims of Ratchet's pools, launched or not, that are not being deleted."""
         if self.settings.pool.kind == "none":
             return []
         return [claim for claim in self.mirrors.objects(NODE_CLAIM, labels=RATCHET) if "deletionTimestamp" not in claim["metadata"]]
@@ -197,23 +221,23 @@ def _node(claim: Object) -> str:
 
 
 def _launched(claim: Object) -> float | None:
-    """Since when it costs; None: it does not yet."""
+    """Return the time since when a machine costs money, or None if it is not launched yet."""
     conditions = claim.get("status", {}).get("conditions", ())
     return next((time_of(c["lastTransitionTime"]) for c in conditions if c["type"] == "Launched" and c["status"] == "True"), None)
 
 
 def _arrived(claim: Object) -> bool:
-    """Whether pods can run on it. Karpenter itself gives up one that never does."""
+    """Return whether pods can run on the machine. Karpenter itself gives up machines that never become ready."""
     return any(c["type"] == "Initialized" and c["status"] == "True" for c in claim.get("status", {}).get("conditions", ()))
 
 
 def _for(claim: Object, gang: Gang) -> bool:
-    """Whether the gang can use it: a static pool's machines are one gang's own."""
+    """Return whether the gang can use the machine. The machines of a static pool belong to one gang."""
     labels: dict[str, str] = claim["metadata"].get("labels", {})
     return labels.get(GANG, gang.name) == gang.name
 
 
 def _occupies(pod: Object) -> bool:
-    """Whether a node with it is in use: what has ended, or runs on every node, needs none."""
+    """Return whether a pod keeps its node in use. Ended pods and pods of DaemonSets do not."""
     daemon = any(owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences", ()))
     return not daemon and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")

@@ -1,6 +1,7 @@
-"""What would stop a gang on a cluster, and what to do about each: facts and gangs into findings. Pure; look.py gathers the facts.
+"""Findings on a cluster: what prevents a gang from running, and what to do about it.
 
-A gang that finds all nodes in use by others waits and is no finding: what counts is whether it could ever run.
+`look.py` collects the facts; this module interprets them. A gang that waits for nodes in use by other pods is not a finding. Findings
+are about gangs that could never run.
 """
 
 from __future__ import annotations
@@ -24,25 +25,31 @@ from k8s.objects import VolcanoJob
 from k8s.policies import JOB_ACCOUNT, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
 from k8s.sheet import Site
 
-RENDER = "apply what `ratchet k8s render --admin` prints"
+RENDER = "apply the output of `ratchet k8s render --admin`"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing, one line."""
+    """One finding, printed as one line."""
 
     level: Literal["stop", "note"]
-    """stop: no gang runs as long as this holds. note: not known, or worth knowing."""
+    """stop: no gang can run until it is resolved. note: unknown, or useful to know."""
     about: str
+    """Part of the cluster or of the settings that the finding is about."""
     text: str
+    """Description of the problem."""
     remedy: str = ""
+    """Action that resolves it. Empty if there is none."""
 
     def __str__(self) -> str:
         return f"{self.level:4} {self.about}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
 
 
 def lint(cluster: Cluster, site: Site, jobs: Sequence[tuple[str, JobSpec | str]]) -> list[Finding]:
-    """Looks, and says what it means for a gang of each job. `jobs`: method -> a sample job, or why there is none."""
+    """Collect the facts of the cluster and return the findings for a gang of each job.
+
+    `jobs` are pairs of a method and a sample job, or the reason why there is no job.
+    """
     gangs, found = [], list(_settled(site))
     for method, job in jobs:
         try:
@@ -50,13 +57,13 @@ def lint(cluster: Cluster, site: Site, jobs: Sequence[tuple[str, JobSpec | str]]
                 raise ConfigError(job)
             gangs.append(site.gang(job))
         except ConfigError as error:
-            found.append(_stop(method, f"no gang can be made: {error}", "change the loop file"))
+            found.append(_stop(method, f"cannot render a gang: {error}", "change the loop file"))
     facts = look(cluster, site.settings, gangs, site.node_class)
     return [*found, *findings(facts, site.settings, gangs)]
 
 
 def _settled(site: Site) -> Iterator[Finding]:
-    """What stops a gang whatever the cluster holds."""
+    """Yield findings that depend on the settings only."""
     try:
         render_environment(site.settings, site.profile)
     except ConfigError as error:
@@ -68,7 +75,7 @@ def _settled(site: Site) -> Iterator[Finding]:
 
 
 def findings(facts: Facts, settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[Finding]:
-    """What stops first, first. Empty: nothing is known to stop one of `gangs`."""
+    """Return the findings for `gangs`, stops first. An empty list means that no known problem stops a gang."""
     if facts.unreachable:
         return [_stop("server", facts.unreachable, "check KUBECONFIG, cluster.context and whether the API server runs")]
     members = fitting.members(gangs)
@@ -79,13 +86,13 @@ def findings(facts: Facts, settings: ClusterSettings, gangs: Sequence[VolcanoJob
         *_secrets(facts, settings),
         *_room(facts, members),
         *_nodes(facts, settings, members),
-        *(_stop("pod template", words, "mend profile or loop file: as a Job it would be accepted and hang") for words in facts.refused),
+        *(_stop("pod template", words, "fix the profile or the loop file; a Job with it would hang") for words in facts.refused),
     ]
     return sorted(found, key=lambda finding: finding.level == "note")
 
 
 def _stop(about: str, text: str, remedy: str) -> Finding:
-    return Finding("stop", about, " ".join(text.split()), remedy)  # a server's words may have many lines
+    return Finding("stop", about, " ".join(text.split()), remedy)  # a server's message may have several lines
 
 
 def _note(about: str, text: str, remedy: str = "") -> Finding:
@@ -93,7 +100,7 @@ def _note(about: str, text: str, remedy: str = "") -> Finding:
 
 
 def _unread(about: str, why: Unread) -> Finding:
-    return _note(about, f"not looked at: {why}")
+    return _note(about, f"not checked: {why}")
 
 
 def _ground(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
@@ -125,12 +132,12 @@ def _queue(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -
     elif queue is None:
         yield _stop("queue", f"there is no Volcano queue {name}", RENDER)
     elif (state := queue.get("status", {}).get("state", "")) == "":
-        yield _stop("volcano", f"no controller has looked at the queue {name} yet", "start Volcano's controllers")
+        yield _stop("volcano", f"no controller has processed the queue {name} yet", "start Volcano's controllers")
     elif state != "Open":
         yield _stop("queue", f"the queue {name} is {state}", f"open it: vcctl queue operate --action open --name {name}")
     else:
         for gang, text in fitting.over_capability(queue, members):
-            yield _stop("queue", f"{name} may hold {text} that {gang} asks for", f"raise cluster.pool.max_nodes, and {RENDER}")
+            yield _stop("queue", f"{name} may hold {text} that {gang} requests", f"raise cluster.pool.max_nodes, and {RENDER}")
 
 
 def _scheduler(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
@@ -139,27 +146,31 @@ def _scheduler(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
         yield _unread("scheduler", text)
         return
     if text is None:
-        yield _note("scheduler", f"there is no {where}: its configuration was not looked at", "see that its actions lack `enqueue`")
+        yield _note(
+            "scheduler", f"there is no {where}: the scheduler's configuration was not checked", "make sure that its actions lack `enqueue`"
+        )
         return
     found = re.search(r"""^\s*["']?actions["']?\s*:\s*["']?([^"'\n]*)""", text, re.MULTILINE)
     actions = [word.strip() for word in found[1].split(",")] if found else []
     if "allocate" not in actions:
         yield _stop("scheduler", f"{where} does not name the action allocate", RENDER)
     if "enqueue" in actions:
-        empty = "the gang's nodes do not exist before its pods do, and `enqueue` makes no pods before the nodes exist"
+        empty = "nodes are added only for existing pods, and `enqueue` creates no pods before the nodes exist"
         if settings.pool.kind == "none":
-            yield _note("scheduler", f"{where} names the action enqueue: a gang larger than today's nodes gets no pods", "drop it")
+            yield _note("scheduler", f"{where} names the action enqueue: a gang larger than the current nodes gets no pods", "remove it")
         else:
-            yield _stop("scheduler", f"{where} names the action enqueue, and the pool can be empty: {empty}", f"drop it: {RENDER}")
+            yield _stop("scheduler", f"{where} names the action enqueue, and the pool can be empty: {empty}", f"remove it: {RENDER}")
     if not re.search(r"""name["']?\s*:\s*["']?gang\b""", text):
         yield _stop("scheduler", f"{where} lacks the plugin gang: pods would start one by one", RENDER)
 
 
 def _volume(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
     if isinstance(facts.bucket, Unread):
-        yield _stop("volume", str(facts.bucket), "make the bucket, or give whoever runs the service rights to it")
+        yield _stop("volume", str(facts.bucket), "create the bucket, or grant the service rights to it")
     elif settings.volume.bucket and settings.volume.bucket.disk is None:
-        yield _note("volume", "jobs ask for no disk, and one that fills its node is evicted", "set cluster.volume.bucket.disk")
+        yield _note(
+            "volume", "jobs request no disk space, and a job that fills its node's disk is evicted", "set cluster.volume.bucket.disk"
+        )
     name, claim = settings.volume.claim, facts.claim
     if name is None or facts.namespace is False:
         return
@@ -170,10 +181,12 @@ def _volume(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
     else:
         phase = claim.get("status", {}).get("phase", "Pending")
         if phase != "Bound":
-            yield _stop("volume", f"the claim {name} is {phase}", "give it a volume, or a storage class that makes one at once")
+            yield _stop("volume", f"the claim {name} is {phase}", "provide a volume, or use a storage class that binds immediately")
         if "ReadWriteMany" not in claim["spec"].get("accessModes", []):
             modes = ", ".join(claim["spec"].get("accessModes", []))
-            yield _stop("volume", f"the claim {name} is {modes}; service and jobs write it from several nodes", "make it ReadWriteMany")
+            yield _stop(
+                "volume", f"the claim {name} is {modes}, but service and jobs write to it from several nodes", "make it ReadWriteMany"
+            )
 
 
 def _secrets(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
@@ -183,30 +196,32 @@ def _secrets(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
         wanted.setdefault(name, set()).add(key)
     for name, keys in (facts.secrets or {}).items():
         if isinstance(keys, Unread):
-            yield _note("secrets", f"whether the Secret {name} is there was not looked at: {keys}")
+            yield _note("secrets", f"the Secret {name} was not checked: {keys}")
         elif keys is None:
-            yield _stop("secrets", f"{settings.namespace} has no Secret {name}", f"make it, with the key {', '.join(sorted(wanted[name]))}")
+            yield _stop(
+                "secrets", f"{settings.namespace} has no Secret {name}", f"create it with the key {', '.join(sorted(wanted[name]))}"
+            )
         elif lacking := sorted(wanted[name] - keys):
             yield _stop("secrets", f"the Secret {name} lacks the key {', '.join(lacking)}", "add it")
 
 
 def _room(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
-    """Quotas count a gang as a whole, limit ranges each container."""
+    """Check quotas for each gang as a whole, and limit ranges for each container."""
     for quota in facts.quotas:
         for gang, text in fitting.over_quota(quota, members):
-            yield _stop("quota", f"{quota['metadata']['name']} leaves {text} that {gang} asks for", "raise it")
+            yield _stop("quota", f"{quota['metadata']['name']} leaves {text} that {gang} requests", "raise it")
     for limits in facts.limits:
         for gang, text in fitting.over_limits(limits, members):
-            yield _stop("limit range", f"{limits['metadata']['name']} lets a container have {text} that {gang} asks for", "raise it")
+            yield _stop("limit range", f"{limits['metadata']['name']} allows a container {text} that {gang} requests", "raise it")
 
 
 def _nodes(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
     kind = settings.pool.kind
     if kind != "none" and not facts.karpenter:
-        yield _stop("pool", f"cluster.pool.kind = {kind}, and the server knows no karpenter.sh/v1", "install Karpenter, or set it to none")
+        yield _stop("pool", f"cluster.pool.kind = {kind}, but the server knows no karpenter.sh/v1", "install Karpenter, or set it to none")
         return
     if facts.node_class is False:
-        yield _stop("pool", "the EC2NodeClass that the gang's pool points at is not there", RENDER)
+        yield _stop("pool", "the EC2NodeClass that the gang's pool refers to does not exist", RENDER)
     if isinstance(facts.node_class, Unread):
         yield _unread("pool", facts.node_class)
     if kind == "none":
@@ -223,8 +238,8 @@ def _there(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
         fit = fitting.on_nodes(facts.nodes, member)
         if fit.enough:
             continue
-        pods = f"{member.count} pods" + (", each with a node of its own" if member.apart else "")
-        text = f"{member.gang} has {pods}, and there can never be more than {fit.room}"
+        pods = f"{member.count} pods" + (", each on a separate node" if member.apart else "")
+        text = f"{member.gang} has {pods}, but the nodes can hold at most {fit.room}"
         yield _stop("taints" if fit.tainted and fit.with_taints >= member.count else "nodes", f"{text}: {fit.why}", fit.remedy)
 
 

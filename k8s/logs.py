@@ -1,5 +1,6 @@
-"""What a job's newest incarnation has written, for a person to read: its trainers' logs on the volume, and what its pods said before or
-beside them. It reads; where they come through a bucket, it lays them down as the executor does.
+"""Logs of a job's newest incarnation for operators: trainer logs from the volume, and pod output from the API server.
+
+Reads only. With a bucket, it downloads the run's small files in the same way as the executor.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from k8s.gang import GANG, RATCHET
 from k8s.gangs import ENDED_PHASES, phase_of
 
 SIZE = 65_536
-"""Most bytes of one pod's log."""
+"""Maximum bytes of one pod's log."""
 MARK = 4096
-"""Bytes at the end of what was told of a log, by which its place is found again."""
+"""Number of bytes from the end of the shown part of a log that are kept to find the position again."""
 
 
 def newest_job(executor: KubernetesExecutor) -> str:
-    """The one that was asked for last. Permanent where none ever was."""
+    """Return the job that was submitted last. Raises Permanent if there has been none."""
     newest = max(((notes[-1].at, job) for job, notes in executor.notes.all() if notes), default=None)
     if newest is None:
         raise Permanent(f"line {executor.line} has had no job on this cluster yet")
@@ -30,11 +31,14 @@ def newest_job(executor: KubernetesExecutor) -> str:
 
 
 def words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sleep: Callable[[float], None]) -> Iterator[str]:
-    """The end of what each pod said that is still there, `pod: line` by line, and of the newest incarnation's logs on the volume,
-    `iM/log: line`; with `follow`, what is added to those, what later incarnations write and what their pods said, until the job has
-    ended."""
+    """Yield the last `lines` lines of each pod's output as `pod: line`, and of each log of the newest incarnation as `iM/log: line`.
+
+    Pods that no longer exist are left out. With `follow`, also yield new lines of the logs, the logs of later incarnations and the
+    output of their pods until the job has ended. `sleep` waits for the given seconds between two rounds. Raises Permanent for an
+    unknown job.
+    """
     if not executor.notes.of(name):
-        raise Permanent(f"there is no job {name} on this cluster; without a name, the newest is shown")
+        raise Permanent(f"there is no job {name} on this cluster; omit the name to show the newest job")
     told: set[str] = set()
     read: dict[Path, tuple[int, bytes]] = {}
     while True:
@@ -54,14 +58,14 @@ def words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sle
 
 
 def _pods(executor: KubernetesExecutor, name: str, lines: int, told: set[str], ended: bool) -> Iterator[str]:
-    """What pods said that have not been `told`. One without a log may be starting: it is asked again, until the job has `ended`."""
+    """Yield the output of pods that are not in `told`. A pod without a log may be starting; it is asked again until the job has `ended`."""
     space = executor.settings.namespace
     try:
         pods = executor.cluster.list(POD, space, {**RATCHET, GANG: executor.notes.of(name)[-1].name}).items
     except Retryable:
         if ended:
             raise
-        pods = []  # the server is away: asked again
+        pods = []  # the server is away: retry in the next round
     for pod in pods:
         called, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         if uid in told:
@@ -75,8 +79,10 @@ def _pods(executor: KubernetesExecutor, name: str, lines: int, told: set[str], e
 
 
 def _after(text: bytes, at: int, told: bytes) -> int:
-    """Where what was not told begins: `at`, if `told` ends there. Of a long log that came through a bucket only the end is there, and that
-    moves on."""
+    """Return the position of the first byte that was not shown: `at` if `told` ends there.
+
+    Otherwise search for `told`. With a bucket, only the end of a long log is available, so positions shift.
+    """
     if text[:at].endswith(told):
         return at
     found = text.rfind(told)
@@ -86,14 +92,17 @@ def _after(text: bytes, at: int, told: bytes) -> int:
 def _logs(executor: KubernetesExecutor, name: str, ended: bool) -> list[Path]:
     spec = executor.folders.spec(name)
     if spec:
-        with contextlib.suppress(*() if ended else (Retryable,)):  # asked again
+        with contextlib.suppress(*() if ended else (Retryable,)):  # retried in the next round
             executor.pull(executor.folders.run(spec), fresh=ended)
     folders = incarnations(executor.folders.run(spec)) if spec else []
     return sorted(folders[-1][1].glob("*.log")) if folders else []
 
 
 def _ended(executor: KubernetesExecutor, name: str) -> bool:
-    """Asked of the server, and not of the executor: who reads a log takes nothing away."""
+    """Return whether the job has ended, according to the API server.
+
+    The executor is not used, because its observation would delete an ended job's objects.
+    """
     note = executor.notes.of(name)[-1]
     with contextlib.suppress(Retryable):
         job = None if note.ended else executor.cluster.get(JOB, note.name, executor.settings.namespace)

@@ -1,5 +1,6 @@
-"""What of a live cluster decides whether a gang can run: one look, as plain facts. All of the lint's input and output is here; what the
-facts mean is lint.py's business. What may not be read is a fact, too.
+"""Collects the facts of a live cluster that decide whether a gang can run.
+
+`lint.py` interprets the facts. A resource that may not be read is recorded as such.
 """
 
 from __future__ import annotations
@@ -30,42 +31,54 @@ Found = TypeVar("Found")
 
 
 class Unread(str):
-    """Why a thing could not be read, in the server's words: nothing is known of it."""
+    """Error message for a resource that could not be read. Its state is unknown."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """As the server said them. None: it is not there."""
+    """Facts as the server reported them. None means that the object does not exist."""
 
     unreachable: str = ""
-    """Why the server cannot be asked; then nothing else is known."""
+    """Error message if the server cannot be reached. All other facts are unknown then."""
     denied: tuple[str, ...] = ()
-    """What we may not do, as `verb resource`."""
+    """Missing rights, as `verb resource`."""
     volcano: bool = True
-    """Its resources are known to the server."""
+    """Whether the server has Volcano's resource definitions."""
     karpenter: bool = False
+    """Whether the server has Karpenter's resource definitions."""
     namespace: bool | Unread = True
+    """Whether the line's namespace exists."""
     account: bool | Unread = True
+    """Whether the jobs' service account exists."""
     queue: Object | Unread | None = None
+    """The line's Volcano queue."""
     scheduler: str | Unread | None = None
-    """Its configuration, as text."""
+    """Text of the scheduler's configuration."""
     quotas: tuple[Object, ...] = ()
+    """Resource quotas of the namespace."""
     limits: tuple[Object, ...] = ()
+    """Limit ranges of the namespace."""
     nodes: tuple[Object, ...] | Unread = ()
+    """All nodes of the cluster."""
     pools: tuple[Object, ...] | Unread = ()
+    """All Karpenter NodePools."""
     node_class: bool | Unread = True
-    """The EC2 node class that a static pool will point at."""
+    """Whether the EC2 node class that a static pool refers to exists."""
     claim: Object | Unread | None = None
+    """The PersistentVolumeClaim of the shared volume."""
     bucket: bool | Unread = True
-    """The bucket answers to us."""
+    """Whether the bucket is accessible."""
     secrets: dict[str, frozenset[str] | Unread | None] | None = None
-    """Secret -> its keys; values are never kept. None: none was asked for."""
+    """Maps each Secret to its keys; values are never kept. None means that no Secret was requested."""
     refused: tuple[str, ...] = ()
-    """Pod templates that the server would not admit, in its own words."""
+    """Error messages of the server for pod templates that it does not admit."""
 
 
 def look(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob], node_class: str | None = None) -> Facts:
-    """Reads, tries with dry runs, and changes nothing. `node_class`: of EC2, which a static pool of ours will point at."""
+    """Collect the facts with reads and dry runs; change nothing.
+
+    `node_class` is the EC2 node class that the line's static pool will refer to.
+    """
     space = settings.namespace
     try:
         volcano = _offers(cluster, "batch.volcano.sh", "v1alpha1") and _offers(cluster, "scheduling.volcano.sh", "v1beta1")
@@ -113,7 +126,7 @@ def _several(ask: Callable[[], list[Object]]) -> tuple[Object, ...]:
 
 
 def _offers(cluster: Cluster, group: str, version: str) -> bool:
-    """Whether the server has this version of an API group: it answers for it as for a resource of that name."""
+    """Return whether the server has this version of an API group. The server answers for it as for a resource of that name."""
     return cluster.get(Kind(group, version, namespaced=False), "") is not None
 
 
@@ -155,7 +168,7 @@ def _secrets(settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[str
 
 
 def _found(cluster: Cluster, names: Sequence[str], namespace: str) -> dict[str, frozenset[str] | Unread | None]:
-    """By name, the keys of those that are there."""
+    """Return the keys of each Secret; None for a Secret that does not exist."""
     return {name: _read(partial(_keys, cluster, name, namespace)) for name in names}
 
 
@@ -165,7 +178,10 @@ def _keys(cluster: Cluster, name: str, namespace: str) -> frozenset[str] | None:
 
 
 def _refusals(cluster: Cluster, gangs: Sequence[VolcanoJob]) -> list[str]:
-    """Each template as a bare Pod: a Volcano Job accepts what the server would refuse as a pod, and then hangs."""
+    """Submit each pod template as a bare Pod in a dry run and return the errors.
+
+    A Volcano Job accepts templates that the server would refuse as a pod, and then hangs.
+    """
     found = []
     for gang in gangs:
         for task in gang.spec.tasks:
@@ -177,7 +193,7 @@ def _refusals(cluster: Cluster, gangs: Sequence[VolcanoJob]) -> list[str]:
 
 
 def pod_of(gang: VolcanoJob, task: str) -> Object:
-    """The first pod of a task, as an object of its own."""
+    """Return the first pod of a task as a separate Pod object."""
     (template,) = (one.template for one in gang.spec.tasks if one.name == task)
     body = manifest(template)
     meta = body["metadata"] | {"name": f"{gang.metadata.name}-{task}-0", "namespace": gang.metadata.namespace}

@@ -1,5 +1,7 @@
-"""A mirror of all objects of a kind: list, then watch from there; when the place has expired or the server was away, list again. It knows
-freshness; it refuses to know what objects mean.
+"""Informer: an up-to-date local copy of all objects of a kind.
+
+It lists the objects and then watches from there. It lists again when the resource version has expired or the server was away. It does
+not interpret objects.
 """
 
 from __future__ import annotations
@@ -11,19 +13,19 @@ from contracts.errors import Retryable
 from k8s.client import Cluster, Expired, Kind, Object
 
 WATCH_SECONDS = 20.0
-"""Of one watch. Short, because a server that fell silent is noticed only at its end."""
+"""Seconds of one watch. Short, because a server that stopped sending is noticed only at the end of a watch."""
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before another try, the last one for ever: an API server that comes back is not trampled."""
+"""Seconds between retries; the last value repeats. The growing pauses protect an API server that is coming back."""
 FIRST_SECONDS = 30.0
-"""How long whoever asks first waits for the first list."""
+"""Seconds that the first caller waits for the first list."""
 
 
 def _nobody(_object: Object) -> None:
-    """Is told."""
+    """No-op event callback."""
 
 
 class Mirror:
-    """Begins with the first question, in a thread of its own."""
+    """Informer of one kind of object, in one namespace or in all. It starts with the first call of `objects`, in its own thread."""
 
     def __init__(
         self,
@@ -34,11 +36,15 @@ class Mirror:
         seconds: float = WATCH_SECONDS,
         heard: Callable[[Object], None] = _nobody,
     ) -> None:
-        """`heard` is told of every object as it comes, in the mirror's own thread: some are gone again before anybody looks."""
+        """Create the informer.
+
+        `heard` is called with every object as it arrives, in the informer's thread. This includes objects that are gone before
+        `objects` is called. `seconds` is the length of one watch.
+        """
         self.cluster, self.kind, self.namespace, self.labels, self.seconds = cluster, kind, namespace, labels, seconds
         self.heard = heard
         self.lists = 0
-        """How often everything was listed."""
+        """Number of full lists so far."""
         self._problem = ""
         self._objects: dict[str, Object] = {}
         self._version = ""
@@ -48,18 +54,18 @@ class Mirror:
         self._thread: threading.Thread | None = None
 
     def objects(self) -> list[Object]:
-        """As of the newest event. Retryable while the server is away."""
+        """Return all objects as of the newest event. Raises Retryable while the server is away."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True, name=f"mirror-{self.kind.plural}")
             self._thread.start()
         self._heard.wait(FIRST_SECONDS)
         if self._problem or not self._heard.is_set():
-            raise Retryable(self._problem or f"the API server has not listed {self.kind.plural} within {FIRST_SECONDS:g} s")
+            raise Retryable(self._problem or f"the API server did not list {self.kind.plural} within {FIRST_SECONDS:g} s")
         with self._lock:
             return list(self._objects.values())
 
     def stop(self) -> None:
-        """Ends with the watch at hand."""
+        """Stop after the current watch ends or delivers an event."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -72,7 +78,7 @@ class Mirror:
                 self._follow()
             except Expired:
                 self._version = ""
-            except Exception as error:  # whatever it is: a mirror that ended without a word would show the past for ever
+            except Exception as error:  # any error: if the thread ended silently, callers would see outdated objects from then on
                 self._problem, self._version = str(error), ""
                 self._heard.set()
                 self._stop.wait(PAUSES[min(failures, len(PAUSES) - 1)])
@@ -103,14 +109,14 @@ class Mirror:
 
 
 class Mirrors:
-    """One for each kind, place and labels that is asked for."""
+    """Informers by kind, namespace and labels; each starts at its first use."""
 
     def __init__(self, cluster: Cluster, heard: Mapping[Kind, Callable[[Object], None]] | None = None) -> None:
         self.cluster, self.heard = cluster, heard or {}
         self._mirrors: dict[tuple[Kind, str | None, tuple[tuple[str, str], ...]], Mirror] = {}
 
     def objects(self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> list[Object]:
-        """As a list from the server, without asking it again."""
+        """Return the objects that a list request would return, without a request to the server."""
         key = (kind, namespace, tuple(sorted((labels or {}).items())))
         if key not in self._mirrors:
             self._mirrors[key] = Mirror(self.cluster, kind, namespace, labels, heard=self.heard.get(kind, _nobody))

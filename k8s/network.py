@@ -1,5 +1,8 @@
-"""What a gang's pods may say to whom, beyond the namespace's default of nothing: to each other, on every port. Collectives and Ray choose
-their ports freely and, but for Ray's token, know no password, so the hole is exactly as wide as the gang. Pure."""
+"""Network policy of one gang: pods of the gang may connect to each other on every port, beyond the namespace's default of no traffic.
+
+Collective libraries and Ray choose their ports freely and, except for Ray's token, use no authentication. Therefore the policy allows
+exactly the pods of the gang. No I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from k8s.gang import GANG, RATCHET
 from k8s.objects import Meta
 
 LINK_LOCAL = ("169.254.0.0/16",)
-"""Where clouds tell a machine its own credentials."""
+"""Link-local addresses, excluded because cloud metadata services give a machine its own credentials there."""
 
 
 def opening(gang: str, namespace: str, bucket: BucketSettings | None = None) -> NetworkPolicy:
-    """The hole for one gang, named as it is; and its way to the bucket that it shares with us, if it does."""
+    """Return the network policy of one gang; the policy has the gang's name.
+
+    If the gang shares `bucket` with the service, the policy also allows egress to the bucket's addresses on its port.
+    """
     pods = Selector(match_labels={GANG: gang})
     peers = (Peer(pod_selector=pods),)
     out = [Egress(to=peers)]

@@ -1,7 +1,9 @@
-"""Kubernetes objects as frozen models of exactly the fields that we emit: a misspelt field is an error here, not a field that a
-server drops. `manifest` turns one into the JSON that the API takes. Knows shapes only; what goes into them is gang.py's business.
+"""Kubernetes objects as frozen models of exactly the fields that Ratchet emits.
 
-Shapes: Kubernetes API 1.35 (core/v1), Volcano v1.14.1 (batch.volcano.sh/v1alpha1).
+A misspelled field is an error here instead of a field that a server drops. `manifest` turns a model into the JSON that the API takes.
+This module defines shapes only; `gang.py` fills them.
+
+Sources: Kubernetes API 1.35 (core/v1), Volcano v1.14.1 (batch.volcano.sh/v1alpha1).
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from pydantic.alias_generators import to_camel
 
 
 class Shape(BaseModel):
-    """Names as in Python, camelCase outside; unknown fields are errors."""
+    """Base model: snake_case in Python, camelCase in JSON. Unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
 
 class Meta(Shape):
-    """ObjectMeta."""
+    """ObjectMeta of an object or of a pod template."""
 
     name: str | None = None
     namespace: str | None = None
@@ -28,21 +30,27 @@ class Meta(Shape):
 
 
 class FieldRef(Shape):
+    """Reference to a field of the pod itself (downward API)."""
+
     field_path: str
 
 
 class SecretKey(Shape):
+    """Reference to one key of a Secret."""
+
     name: str
     key: str
 
 
 class ValueFrom(Shape):
+    """Source of an environment variable: a pod field or a Secret key."""
+
     field_ref: FieldRef | None = None
     secret_key_ref: SecretKey | None = None
 
 
 class Env(Shape):
-    """One variable: a value, or where it comes from."""
+    """One environment variable, given by value or by source."""
 
     name: str
     value: str | None = None
@@ -50,11 +58,15 @@ class Env(Shape):
 
 
 class Port(Shape):
+    """Named port that a container listens on."""
+
     name: str
     container_port: int
 
 
 class Mount(Shape):
+    """Mount of a volume, or of a folder in it, in a container."""
+
     name: str
     mount_path: str
     sub_path: str | None = None
@@ -62,16 +74,22 @@ class Mount(Shape):
 
 
 class Resources(Shape):
+    """Resource requests and limits of a container."""
+
     requests: dict[str, str]
     limits: dict[str, str]
 
 
 class Capabilities(Shape):
+    """Linux capabilities of a container. By default all are dropped."""
+
     drop: tuple[str, ...] = ("ALL",)
     add: tuple[str, ...] | None = None
 
 
 class ContainerSecurity(Shape):
+    """Security context of one container."""
+
     allow_privilege_escalation: bool = False
     privileged: bool | None = None
     read_only_root_filesystem: bool = True
@@ -79,10 +97,14 @@ class ContainerSecurity(Shape):
 
 
 class Seccomp(Shape):
+    """Seccomp profile of a pod; the container runtime's default profile by default."""
+
     type: Literal["RuntimeDefault", "Unconfined"] = "RuntimeDefault"
 
 
 class PodSecurity(Shape):
+    """Security context of a whole pod."""
+
     run_as_non_root: bool | None = None
     run_as_user: int | None = None
     run_as_group: int | None = None
@@ -91,6 +113,8 @@ class PodSecurity(Shape):
 
 
 class Container(Shape):
+    """One container of a gang's pod."""
+
     name: str
     image: str
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
@@ -101,30 +125,40 @@ class Container(Shape):
     resources: Resources
     volume_mounts: tuple[Mount, ...] = ()
     termination_message_policy: Literal["FallbackToLogsOnError"] = "FallbackToLogsOnError"
-    """A container that dies leaves the end of its log in its pod's status: the pod is gone before anybody could ask for the log."""
+    """Keeps the end of a failed container's log in the pod's status. The pod is gone before its log can be read."""
     security_context: ContainerSecurity = ContainerSecurity()
 
 
 class Claim(Shape):
+    """Volume source: a PersistentVolumeClaim by name."""
+
     claim_name: str
 
 
 class HostPath(Shape):
+    """Volume source: a path on the node."""
+
     path: str
     type: Literal["Directory", "DirectoryOrCreate"] | None = None
 
 
 class EmptyDir(Shape):
+    """Volume source: an empty folder that exists as long as the pod."""
+
     medium: Literal["Memory"] | None = None
     size_limit: str | None = None
 
 
 class SecretVolume(Shape):
+    """Volume source: the keys of a Secret as files."""
+
     secret_name: str
     default_mode: int = 0o440
 
 
 class Volume(Shape):
+    """Named volume of a pod with exactly one source."""
+
     name: str
     persistent_volume_claim: Claim | None = None
     host_path: HostPath | None = None
@@ -133,7 +167,10 @@ class Volume(Shape):
 
 
 class Toleration(Shape):
-    """`effect` always: the API server refuses seconds without NoExecute, and Volcano's Job accepts a template that it would refuse."""
+    """Toleration of a node taint.
+
+    `effect` is always set. The API server rejects `toleration_seconds` without NoExecute, but a Volcano Job accepts such a template.
+    """
 
     key: str
     operator: Literal["Exists", "Equal"] = "Exists"
@@ -143,23 +180,33 @@ class Toleration(Shape):
 
 
 class Match(Shape):
+    """Label selector: objects that have all of these labels."""
+
     match_labels: dict[str, str]
 
 
 class AffinityTerm(Shape):
+    """Selected pods, and the node label that defines one placement domain."""
+
     label_selector: Match
     topology_key: str
 
 
 class PodAntiAffinity(Shape):
+    """Terms that keep a pod off domains where selected pods already run."""
+
     required_during_scheduling_ignored_during_execution: tuple[AffinityTerm, ...]
 
 
 class Affinity(Shape):
+    """Placement rules of a gang's pod."""
+
     pod_anti_affinity: PodAntiAffinity | None = None
 
 
 class PodSpec(Shape):
+    """Specification of a gang's pod, placed by Volcano's scheduler. It is never restarted in place."""
+
     scheduler_name: str = "volcano"
     restart_policy: Literal["Never"] = "Never"
     service_account_name: str | None = None
@@ -177,12 +224,17 @@ class PodSpec(Shape):
 
 
 class PodTemplate(Shape):
+    """Metadata and specification from which a task's pods are made."""
+
     metadata: Meta
     spec: PodSpec
 
 
 class Policy(Shape):
-    """What Volcano does when something happens to a pod; the first that matches counts, so exit codes come before events."""
+    """Action that Volcano takes on a pod event or exit code.
+
+    The first match applies, so policies on exit codes come before policies on events.
+    """
 
     action: Literal["RestartJob", "TerminateJob", "CompleteJob"]
     event: Literal["PodEvicted", "PodFailed", "Unknown", "TaskCompleted"] | None = None
@@ -190,6 +242,8 @@ class Policy(Shape):
 
 
 class Task(Shape):
+    """One task of a Volcano Job: identical pods made from one template."""
+
     name: str
     replicas: int
     min_available: int
@@ -198,6 +252,8 @@ class Task(Shape):
 
 
 class VolcanoJobSpec(Shape):
+    """Specification of a Volcano Job."""
+
     scheduler_name: str = "volcano"
     queue: str
     min_available: int
@@ -210,7 +266,7 @@ class VolcanoJobSpec(Shape):
 
 
 class VolcanoJob(Shape):
-    """A gang."""
+    """One gang as a Volcano Job."""
 
     api_version: Literal["batch.volcano.sh/v1alpha1"] = "batch.volcano.sh/v1alpha1"
     kind: Literal["Job"] = "Job"
@@ -219,7 +275,7 @@ class VolcanoJob(Shape):
 
 
 def manifest(shape: Shape) -> dict[str, Any]:
-    """JSON as the API takes it: absent fields are left out, and so are maps without any."""
+    """Return the JSON that the API takes. Fields with the value None are left out."""
     found: dict[str, Any] = _bare(shape.model_dump(mode="json", by_alias=True))
     return found
 

@@ -1,13 +1,14 @@
-"""What a job leaves, from its pod's disk into the bucket, each thing when it is whole:
+"""Upload: copies what a job writes from its pod's disk to the bucket, each item when it is complete.
 
-- heartbeat, diary, result and the ends of logs, every two seconds. The newest checkpoint of which the diary tells there is one that is in
-  the bucket: nobody accepts what is not there;
-- sealed steps, the newest first, the manifest last. A step that the trainer dropped goes when a newer one is there and a while later, its
-  manifest first, and never the pinned one;
-- new artifacts, content before names; a name that is taken stays;
-- the last word when everything else is there.
+- Heartbeat, event log, result and the ends of logs: every two seconds. The uploaded event log ends before a checkpoint that is newer
+  than all checkpoints in the bucket, because the service accepts only checkpoints that it can find there.
+- Sealed steps: the newest first, and the manifest last. A step that the trainer dropped is deleted after a delay, once a newer one is
+  in the bucket. Its manifest is deleted first. A pinned step is never deleted.
+- New artifacts: content before names. An existing name is not replaced.
+- The end marker: after everything else.
 
-Several pods: the first one reads how the others' trainers ended, the others its result, and all each other's heartbeats.
+In a gang of several pods, the first pod downloads the results of the other pods' trainers, the others download its result, and each
+downloads all heartbeats.
 """
 
 from __future__ import annotations
@@ -33,41 +34,44 @@ from contracts.training import JobEvent, ResumePoint
 from k8s.place import NAMES, RESULT, Place
 
 LOG_SECONDS, LOG_BYTES = 10.0, 1 << 20
-"""Between two sendings of a log, and how much of its end is sent."""
+"""Minimum seconds between two uploads of a log, and the maximum number of bytes from its end that are uploaded."""
 KEPT_SECONDS = 60.0
-"""How long a step stays in the bucket after the trainer dropped it: it may be being accepted."""
+"""Seconds that a step stays in the bucket after the trainer dropped it. The service may be accepting it in that time."""
 PEERS = re.compile(rf"{BEAT}(\d{{1,6}})|{re.escape(RESULT)}|result-(\d{{1,6}})\.json")
-"""What a pod reads of the others."""
+"""Files that a pod reads from the other pods."""
 
 
 class Outbound:
-    """`words` and `bulk` may run at the same time, each in one thread."""
+    """Uploader of one pod. `words` and `bulk` may run at the same time, each in one thread."""
 
     def __init__(self, place: Place, say: Callable[[str], None]) -> None:
         self.place, self.say = place, say
         self._sent: dict[str, tuple[tuple[int, int], float]] = {}
-        """Small file -> how it was when it was sent, and when that was."""
+        """Maps each small file to its modification time and size at the last upload, and to the time of that upload."""
         self._diary = -1
-        """Bytes of the diary that were sent."""
+        """Bytes of the event log that were uploaded; -1 before the first upload."""
         self._theirs: set[str] = set()
-        """Files of other pods."""
+        """Files that were downloaded from other pods."""
         self._steps: dict[str, float | None] = {}
-        """Step that is whole in the bucket -> since when the trainer has dropped it, in our own clock."""
+        """Maps each step that is complete in the bucket to the time at which its deletion by the trainer was noticed; None before."""
         self._torn: set[str] = set()
-        """Steps that cannot be sent: dropped meanwhile, or not what their manifest says."""
+        """Steps that cannot be uploaded: dropped during the upload, or different from their manifest."""
         self._tidied: set[str] = set()
-        """Of these, the ones of which nothing is left in the bucket."""
+        """Those of the steps in `_torn` that are completely deleted from the bucket."""
         self._content: set[str] = set()
         self._names: set[str] = set()
 
     def words(self, last: bool = False) -> None:
-        """Small files; `last`: also logs that were sent a moment ago, and without a look at the peers."""
+        """Upload the small files and download those of the peers.
+
+        `last` also uploads logs that were uploaded a moment ago, and skips the download.
+        """
         place = self.place
         with suppress(FileNotFoundError):
             self._file(place.folder / f"{BEAT}{place.node}")
         if place.node == 0:
             with suppress(FileNotFoundError):
-                told = b"".join(self._told((place.folder / EVENTS).read_bytes()))  # it only grows
+                told = b"".join(self._told((place.folder / EVENTS).read_bytes()))  # the file only grows, so its length identifies it
                 if len(told) != self._diary:
                     place.bucket.put(place.key(place.folder / EVENTS), told)
                 self._diary = len(told)
@@ -100,31 +104,34 @@ class Outbound:
             self._theirs.add(name)
 
     def _told(self, diary: bytes) -> Iterator[bytes]:
-        """Its whole lines, up to the first that tells of a step which is not in the bucket, and after which none is."""
+        """Yield the complete lines of the event log up to the first checkpoint that is newer than all steps in the bucket."""
         lines = [line for line in diary.splitlines(keepends=True) if line.endswith(b"\n")]
         saved = [(number, step) for number, line in enumerate(lines) if (step := _saved(line))]
         newest = max((number for number, step in saved if step in self._steps), default=-1)
         yield from lines[: next((number for number, _ in saved if number > newest), len(lines))]
 
     def bulk(self) -> bool:
-        """The newest step that is not there, then artifacts, then what goes. Whether there may be more to send."""
+        """Upload the newest missing step, then artifacts, then delete steps that are no longer needed.
+
+        Returns whether more steps remain to upload.
+        """
         if new := self._unsent():
             name = max(new, key=_number)
             try:
                 self._step(name)
                 self._steps[name] = None
-            except (FileNotFoundError, Permanent) as error:  # dropped in that moment, or not what its manifest says
+            except (FileNotFoundError, Permanent) as error:  # dropped during the upload, or different from its manifest
                 self._torn.add(name)
-                self.say(f"{name} is not sent: {error}")
+                self.say(f"{name} is not uploaded: {error}")
         self._artifacts()
         try:
             self._tidy()
-        except Retryable as error:  # what is left over stops nobody
+        except Retryable as error:  # steps that are not deleted do no harm
             self.say(str(error))
         return bool(self._unsent())
 
     def _tidy(self) -> None:
-        """Deletes what nobody needs."""
+        """Delete dropped steps and the remains of incomplete uploads from the bucket."""
         there, newest = self._sealed(), max(self._steps, key=_number, default="")
         for name in sorted(self._steps.keys() - there - {newest}):
             since = self._steps[name] = self._steps[name] or time.monotonic()
@@ -140,7 +147,11 @@ class Outbound:
         return {path.parent.name for path in place.folder.glob(f"step_*/{MANIFEST}")} if place.node == 0 else set()
 
     def _unsent(self) -> set[str]:
-        """Of a run that is done nobody resumes; the diary tells of its newest step."""
+        """Return the sealed steps that are not uploaded yet.
+
+        After a successful run no step is needed for resuming. Only steps newer than those in the bucket remain, because the event log
+        refers to the newest.
+        """
         new = self._sealed() - self._steps.keys() - self._torn
         if self.outcome() is Outcome.DONE:
             newest = max(self._steps, key=_number, default="step_-1")
@@ -148,7 +159,7 @@ class Outbound:
         return new
 
     def _step(self, name: str) -> None:
-        """From links of our own: the trainer drops steps as it likes."""
+        """Upload a step from hard links, because the trainer may drop the step at any time."""
         place, step = self.place, self.place.folder / name
         spool = place.folder / ".sent" / name
         if not (spool / MANIFEST).exists():
@@ -161,7 +172,7 @@ class Outbound:
         shutil.rmtree(spool.parent)
 
     def _needed(self, name: str) -> bool:
-        """Whether the step is pinned, or we are not the newest incarnation: then it is not ours to say."""
+        """Return whether the step is pinned, or a newer incarnation exists. Only the newest incarnation may delete steps."""
         place = self.place
         pinned = place.bucket.get(place.key(place.run / RESUME))
         if pinned is not None and ResumePoint.model_validate_json(pinned).path == f"{place.run.name}/{place.folder.name}/{name}":
@@ -177,7 +188,7 @@ class Outbound:
 
     def _artifacts(self) -> None:
         place, root = self.place, self.place.artifacts.root
-        names = {path.name for path in (root / "names").glob("[!.]*")} - self._names  # first: their content is there then
+        names = {path.name for path in (root / "names").glob("[!.]*")} - self._names  # list names first, so that their content exists
         for path in sorted((root / "sha256").glob("*/[!.]*")):
             if path.name not in self._content:
                 place.send(path, path.name)
@@ -189,19 +200,19 @@ class Outbound:
             self._names.add(name)
 
     def outcome(self) -> Outcome | None:
-        """How the job says that it ended."""
+        """Return the outcome that the job reported, or None if it has not ended."""
         said = read_json(self.place.folder / ENDED)
         return Outcome(said["outcome"]) if said else None
 
     def last_word(self) -> None:
-        """How it ended: nothing comes after it."""
+        """Upload the end marker from the gang's first pod. Nothing is uploaded after it."""
         ended = self.place.folder / ENDED
         if self.place.node == 0 and ended.exists():
             self.place.bucket.put(self.place.key(ended), ended.read_bytes())
 
 
 def _saved(line: bytes) -> str:
-    """The step's folder of which a line of a diary tells that it was saved; empty: of none."""
+    """Return the step folder of a checkpoint event, or an empty string for any other line."""
     with suppress(ValidationError):
         if b'"checkpoint"' in line and (event := JobEvent.model_validate_json(line)).kind == "checkpoint":
             return f"step_{event.step}"

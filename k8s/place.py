@@ -1,5 +1,8 @@
-"""Where a pod is whose gang shares a bucket and no file system: its run folder on a disk of its own, and what things are called in the
-bucket, which is as on a shared volume. What the pods' side of a bucket goes by (inbound.py, outbound.py, staging.py)."""
+"""Pod context: environment and paths of a pod whose gang shares a bucket instead of a file system.
+
+The run folder is on the pod's own disk. Keys in the bucket equal the paths on a shared volume. Download, upload and staging use this
+context.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,16 @@ from contracts.pod import identity
 from k8s.bucket import Bucket
 
 RESULT, START, NAMES = "result.json", "start.json", "names"
-"""What the trainer said; where this incarnation began (a ResumePoint, or null); in the plan's folder: which names its jobs have bound."""
+"""File names: the trainer's result; the start of this incarnation (a ResumePoint or null); the folder with the names that the plan's
+jobs have bound.
+"""
 
 
 class Place:
-    """One pod's."""
+    """Identity, folders and bucket of one pod."""
 
     def __init__(self, environment: Mapping[str, str], bucket: Bucket, run: Path) -> None:
-        """KeyError or ValueError where the environment is not such a pod's."""
+        """Read the context from the pod's environment. Raises KeyError or ValueError if a variable is missing or invalid."""
         self.bucket, self.run = bucket, run
         self.incarnation, self.node = identity(environment)
         self.nodes = int(environment.get("RATCHET_NODES", "1"))
@@ -28,23 +33,26 @@ class Place:
         self.folder = run / f"i{self.incarnation}"
         self.job, self.spec = environment["RATCHET_JOB"], environment["RATCHET_SPEC"]
         self.grace = float(environment["RATCHET_POD_GRACE"])
-        """Seconds that a stopped pod has."""
+        """Grace period of the pod after SIGTERM, in seconds."""
         self.moved = 0
-        """Files that have arrived where they were not: its change says that things go on."""
+        """Number of new files that were transferred. A change shows that the transfer makes progress."""
 
     def key(self, path: Path) -> str:
-        """As the file is called below the volume's mount."""
+        """Return the file's key: its path below the volume's mount."""
         return path.relative_to(self.mount).as_posix()
 
     def fetch(self, path: Path, expected: Digest | None = None) -> bool:
-        """From the bucket to its place on the disk; False: there is none."""
+        """Download an object to its path on the disk. Return False if the bucket has no such object.
+
+        Raises Permanent if the content's digest is not `expected`.
+        """
         new = not path.exists()
         found = self.bucket.fetch(self.key(path), path, expected)
         self.moved += found and new
         return found
 
     def send(self, path: Path, expected: Digest, source: Path | None = None) -> None:
-        """From its place on the disk, or from `source`, to the bucket, unless it is there."""
+        """Upload a file from its path on the disk, or from `source`, unless the bucket already has that content."""
         if self.bucket.digest(self.key(path)) != expected:
             self.bucket.send(source or path, self.key(path), expected)
             self.moved += 1

@@ -1,5 +1,6 @@
-"""Who may do what in a line's namespace: its pod-security level, the two service accounts and their rights, and which pods may speak to
-which. Knows rights; refuses to know jobs. What one gang needs between its own pods, its executor opens for as long as it lives.
+"""Access rules of a line's namespace: pod-security level, service accounts and their rights, and allowed network traffic.
+
+This module does not depend on jobs. The executor allows the traffic between the pods of one gang, for the lifetime of the gang.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from k8s.profile import Profile
 
 CONTROLLER, JOB_ACCOUNT = "ratchet-controller", "ratchet-job"
 VOLCANO_NAMESPACE, SCHEDULER_CONFIG, SCHEDULER_KEY = "volcano-system", "volcano-scheduler-configmap", "volcano-scheduler.conf"
-"""Where a Volcano that was installed as its project describes keeps its scheduler's configuration."""
+"""Location of the scheduler's configuration in a default installation of Volcano."""
 COMPONENT = "app.kubernetes.io/component"
 SERVICE = {**RATCHET, COMPONENT: "service"}
-"""Labels of the pods of our own service, where it runs in the cluster."""
+"""Labels of the service's own pods, if it runs in the cluster."""
 DNS_PORT = 53
 NODE_LOCAL_DNS = "169.254.20.10/32"
 
@@ -41,21 +42,25 @@ Level = Literal["restricted", "baseline", "privileged"]
 
 
 def security_level(settings: ClusterSettings, profile: Profile) -> Level:
-    """The strictest pod-security level that admits the profile's pods. Baseline lies between, but none of our needs ends there:
-    host paths, the host's network and capabilities such as IPC_LOCK are all beyond it; being root alone is not."""
+    """Return the strictest pod-security level that admits the profile's pods.
+
+    Root alone needs `baseline`. Host paths, the host's network, privileged pods and extra capabilities such as IPC_LOCK need
+    `privileged`.
+    """
     if profile.privileged or profile.host_network or profile.mounts or profile.capabilities or settings.volume.host_path:
         return "privileged"
     return "baseline" if profile.root else "restricted"
 
 
 def namespace(settings: ClusterSettings, profile: Profile) -> Namespace:
+    """Return the line's namespace with its pod-security labels."""
     level = security_level(settings, profile)
     words = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
     return Namespace(metadata=Meta(name=settings.namespace, labels={**RATCHET, **words, "pod-security.kubernetes.io/audit": "restricted"}))
 
 
 def accounts(settings: ClusterSettings) -> tuple[ServiceAccount, ServiceAccount]:
-    """Our service's, and the jobs', which has no right and no token."""
+    """Return the service account of the service and the one of the jobs, which has no rights and no token."""
     return (
         ServiceAccount(metadata=_meta(CONTROLLER, settings.namespace), automount_service_account_token=True),
         ServiceAccount(metadata=_meta(JOB_ACCOUNT, settings.namespace), automount_service_account_token=False),
@@ -63,11 +68,11 @@ def accounts(settings: ClusterSettings) -> tuple[ServiceAccount, ServiceAccount]
 
 
 def rights() -> tuple[Rule, ...]:
-    """Of our service, in its namespace. It may not read Secrets."""
+    """Return the rules of the service in its namespace. They do not include access to Secrets."""
     return (
         _rule("batch.volcano.sh", ("jobs",), "create", "get", "list", "watch", "delete"),
         _rule("scheduling.volcano.sh", ("podgroups",), "get", "list", "watch"),
-        # `create` is for trying a pod template with a dry run. Rights do not tell a dry run from a real one, so it could make pods, too.
+        # `create` is needed for dry runs of pod templates. RBAC cannot distinguish a dry run, so the service could also create pods.
         _rule("", ("pods",), "create", "get", "list", "watch", "delete"),
         _rule("", ("pods/log",), "get"),
         _rule("", ("events",), "get", "list", "watch"),
@@ -77,11 +82,14 @@ def rights() -> tuple[Rule, ...]:
 
 
 def wide_rights(settings: ClusterSettings) -> tuple[Rule, ...]:
-    """Of our service, over the whole cluster: it looks at nodes and queues; a pool's nodes it may also give back, and static pools are its
-    own to make."""
+    """Return the cluster-wide rules of the service.
+
+    It reads nodes and queues. With a pool it also reads the pods of all namespaces and may delete NodeClaims. With static pools it may
+    also create, change and delete NodePools.
+    """
     found = [_rule("", ("nodes",), "get", "list", "watch"), _rule("scheduling.volcano.sh", ("queues",), "get", "list", "watch")]
     if settings.pool.kind != "none":
-        found.append(_rule("", ("pods",), "list"))  # of all namespaces: a node that runs somebody's pod is not idle
+        found.append(_rule("", ("pods",), "list"))  # in all namespaces, because a node with any other pod is not idle
         found.append(_rule("karpenter.sh", ("nodeclaims",), "get", "list", "watch", "delete"))
         own = ("create", "patch", "delete") if settings.pool.kind == "static" else ()
         found.append(_rule("karpenter.sh", ("nodepools",), "get", "list", "watch", *own))
@@ -89,7 +97,10 @@ def wide_rights(settings: ClusterSettings) -> tuple[Rule, ...]:
 
 
 def roles(settings: ClusterSettings) -> tuple[Shape, ...]:
-    """Rights and what gives them to our service. The cluster-wide ones are named by the namespace: two installations are two grants."""
+    """Return the service's roles and role bindings.
+
+    Names of cluster-wide objects contain the namespace, so that two installations do not share a grant.
+    """
     wide = f"{CONTROLLER}-{settings.namespace}"
     conf = (Rule(api_groups=("",), resources=("configmaps",), resource_names=(SCHEDULER_CONFIG,), verbs=("get",)),)
     return (
@@ -103,7 +114,10 @@ def roles(settings: ClusterSettings) -> tuple[Shape, ...]:
 
 
 def network(settings: ClusterSettings) -> tuple[NetworkPolicy, ...]:
-    """Nothing to nothing, then names, then our own service outwards. Volumes are the nodes' traffic, which policies do not touch."""
+    """Return the namespace's network policies: deny all traffic, allow DNS, and allow outgoing traffic of the service's pods.
+
+    Network policies do not apply to volumes, because the nodes mount them.
+    """
     names = Egress(
         to=(
             Peer(namespace_selector=Selector(), pod_selector=Selector(match_labels={"k8s-app": "kube-dns"})),
@@ -123,7 +137,7 @@ def network(settings: ClusterSettings) -> tuple[NetworkPolicy, ...]:
 
 
 def open_server(settings: ClusterSettings, name: str, labels: dict[str, str], port: int) -> tuple[NetworkPolicy, NetworkPolicy]:
-    """A server of ours is reached by our own pods: its door, and their way to it."""
+    """Return two policies that allow traffic from Ratchet's pods to a server: ingress at the server and egress at the pods."""
     ports = (PolicyPort(port=port),)
     ours, its = Selector(match_labels={PART_OF: RATCHET[PART_OF]}), Selector(match_labels=labels)
     door = NetworkPolicySpec(

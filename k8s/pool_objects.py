@@ -1,7 +1,8 @@
-"""Shapes of what brings nodes on demand: Karpenter's NodePool and the EC2 node class it points at. Frozen models of exactly the fields that
-we emit, as in objects.py; what goes into them is pools.py's business.
+"""Karpenter's NodePool and the EC2 node class that it refers to.
 
-Shapes: Karpenter v1.14.1 (karpenter.sh/v1, karpenter.k8s.aws/v1).
+Frozen models of exactly the fields that Ratchet emits (see `objects.py`). `pools.py` fills them.
+
+Sources: Karpenter v1.14.1 (karpenter.sh/v1, karpenter.k8s.aws/v1).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from k8s.objects import Meta, Shape
 
 
 class NodeClassRef(Shape):
-    """All three; the name alone is refused."""
+    """Reference to a node class. Karpenter requires all three fields."""
 
     group: str
     kind: str
@@ -22,7 +23,7 @@ class NodeClassRef(Shape):
 
 
 class Requirement(Shape):
-    """Of a node."""
+    """Allowed values of a node label."""
 
     key: str
     operator: Literal["In"] = "In"
@@ -30,19 +31,23 @@ class Requirement(Shape):
 
 
 class NodeTaint(Shape):
+    """Taint that a pool's nodes carry."""
+
     key: str
     value: str | None = None
     effect: Literal["NoSchedule", "NoExecute"]
 
 
 class NodeLabels(Shape):
-    """Of the nodes that a pool makes."""
+    """Labels and annotations of a pool's nodes."""
 
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
 class NodeSpec(Shape):
+    """Node class, requirements, taints and lifetime of a pool's nodes."""
+
     node_class_ref: NodeClassRef
     requirements: tuple[Requirement, ...]
     taints: tuple[NodeTaint, ...] = ()
@@ -51,23 +56,29 @@ class NodeSpec(Shape):
 
 
 class NodeTemplate(Shape):
+    """Template of the nodes that a pool makes."""
+
     metadata: NodeLabels
     spec: NodeSpec
 
 
 class Budget(Shape):
+    """Number of nodes that Karpenter may disrupt at once for the given reasons."""
+
     nodes: str
     reasons: tuple[Literal["Drifted", "Underutilized", "Empty"], ...]
 
 
 class Disruption(Shape):
+    """When and how many nodes Karpenter may remove."""
+
     consolidation_policy: Literal["WhenEmpty"] = "WhenEmpty"
     consolidate_after: str
     budgets: tuple[Budget, ...]
 
 
 class NodePoolSpec(Shape):
-    """`replicas` makes it static, and then `limits` may only count nodes."""
+    """Specification of a pool. With `replicas` the pool is static, and then `limits` may only count nodes."""
 
     replicas: int | None = None
     limits: dict[str, str]
@@ -76,6 +87,8 @@ class NodePoolSpec(Shape):
 
 
 class NodePool(Shape):
+    """Karpenter NodePool, static or dynamic; a cluster-wide object."""
+
     api_version: Literal["karpenter.sh/v1"] = "karpenter.sh/v1"
     kind: Literal["NodePool"] = "NodePool"
     metadata: Meta
@@ -83,31 +96,41 @@ class NodePool(Shape):
 
 
 class ImageTerm(Shape):
+    """Selector of the machine image."""
+
     alias: str
-    """family@version; a pinned version, or nodes of one gang may differ."""
+    """family@version. The version must be pinned because otherwise nodes of one gang may differ."""
 
 
 class TagTerm(Shape):
-    """What is found by tags."""
+    """Selector of AWS resources by their tags."""
 
     tags: dict[str, str]
 
 
 class ReservationTerm(Shape):
+    """Selector of one capacity reservation by its id."""
+
     id: str
 
 
 class PlacementGroup(Shape):
+    """EC2 placement group by its name."""
+
     name: str
 
 
 class NetworkInterface(Shape):
+    """One network interface of an EC2 machine, by card and device."""
+
     network_card_index: int
     device_index: int
     interface_type: Literal["interface", "efa-only"]
 
 
 class Ec2NodeClassSpec(Shape):
+    """Image, role, network, capacity and local disks of EC2 nodes."""
+
     ami_selector_terms: tuple[ImageTerm, ...]
     role: str
     subnet_selector_terms: tuple[TagTerm, ...]
@@ -119,6 +142,8 @@ class Ec2NodeClassSpec(Shape):
 
 
 class Ec2NodeClass(Shape):
+    """Karpenter's description of how an EC2 machine becomes a node."""
+
     api_version: Literal["karpenter.k8s.aws/v1"] = "karpenter.k8s.aws/v1"
     kind: Literal["EC2NodeClass"] = "EC2NodeClass"
     metadata: Meta

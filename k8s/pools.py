@@ -1,5 +1,6 @@
-"""Where nodes come from, and how many a line may hold: Volcano's queue and its scheduler's configuration, Karpenter's pools and their node
-class. Pure. Knows capacity; refuses to know jobs. Why each field is as it is: docs/kubernetes.md.
+"""Capacity: Volcano's queue and scheduler configuration, Karpenter's node pools and their node class. No I/O.
+
+This module does not depend on jobs. `docs/kubernetes.md` gives the reason for each field.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from k8s.profile import Profile
 from k8s.quantities import multiple
 
 IDLE = "15m"
-"""A node that no pod uses any more goes back after this long."""
+"""Time without pods after which an idle node is removed."""
 LEAVE = "5m"
-"""From a node's end being decided to its being forced. Pods take 110 s at most."""
+"""Time from the decision to remove a node until it is forced. By default, pods need 110 s at most."""
 REPLACE = "REPLACE-ME"
-"""Stands where only the account's owner knows the word."""
+"""Placeholder for values that only the owner of the AWS account knows."""
 SCHEDULER = """actions: "allocate, backfill"
 tiers:
 - plugins:
@@ -54,26 +55,31 @@ tiers:
   - name: nodeorder
   - name: binpack
 """
-"""Without `enqueue`: it weighs a gang against the nodes that exist, and an empty pool then stays empty for ever."""
+"""Configuration without the action `enqueue`. That action compares a gang with the existing nodes, so an empty pool would never grow."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What only the owner of the AWS account knows."""
+    """Values that only the owner of the AWS account knows."""
 
     cluster: str = REPLACE
-    """Name of the EKS cluster: its subnets and security groups carry the tag karpenter.sh/discovery with it."""
+    """Name of the EKS cluster. Its subnets and security groups have the tag karpenter.sh/discovery with this value."""
     ami: str = f"al2023@{REPLACE}"
-    """family@version, pinned."""
+    """Machine image as family@version, with a pinned version."""
     role: str = ""
-    """IAM role of the nodes; empty: KarpenterNodeRole-CLUSTER."""
+    """IAM role of the nodes. Empty means KarpenterNodeRole-CLUSTER."""
     placement_group: str | None = None
+    """Name of the placement group of the nodes. None means no placement group."""
     reservations: tuple[str, ...] = ()
-    """Capacity reservations, by id."""
+    """Ids of capacity reservations."""
 
 
 def queue(settings: ClusterSettings, profile: Profile) -> Queue:
-    """Capped at what the pool may hold, so that no gang waits for more; nobody takes from it what it has."""
+    """Return the line's queue, capped at the pool's maximum capacity.
+
+    The cap keeps a gang from waiting for more than the pool can hold. The queue is not reclaimable, so other queues cannot take its
+    resources.
+    """
     whole = {"cpu": profile.cpu, "memory": profile.memory, **profile.resources}
     if profile.gpus:
         whole[profile.gpu_resource] = str(profile.gpus)
@@ -82,12 +88,12 @@ def queue(settings: ClusterSettings, profile: Profile) -> Queue:
 
 
 def scheduler() -> ConfigMap:
-    """Volcano's, for the whole cluster. Its scheduler reads the file anew when it changes."""
+    """Return the configuration of Volcano's scheduler, which applies to the whole cluster. The scheduler reloads it after a change."""
     return ConfigMap(metadata=Meta(name=SCHEDULER_CONFIG, namespace=VOLCANO_NAMESPACE), data={SCHEDULER_KEY: SCHEDULER})
 
 
 def node_class(settings: ClusterSettings, profile: Profile, account: Account) -> Ec2NodeClass:
-    """How an EC2 machine becomes a node: pinned image, local disks as one, a fabric adapter on every card."""
+    """Return the EC2 node class: pinned image, local disks as one RAID0, and a fabric adapter on every card that the profile names."""
     found = (TagTerm(tags={"karpenter.sh/discovery": account.cluster}),)
     return Ec2NodeClass(
         metadata=Meta(name=_class(settings, profile).name, labels=dict(RATCHET)),
@@ -104,17 +110,20 @@ def node_class(settings: ClusterSettings, profile: Profile, account: Account) ->
 
 
 def dynamic_pool(settings: ClusterSettings, profile: Profile) -> NodePool:
-    """Grows with pods that do not fit, up to the settings' nodes. A gang of which some pods fit already can deadlock with it: the guardian
-    watches for that."""
+    """Return a pool that grows with pods that do not fit, up to `pool.max_nodes` nodes.
+
+    A gang of which some pods already fit can deadlock with it; the guardian resolves that case.
+    """
     resource = profile.gpu_resource if profile.gpus else "cpu"
     limit = multiple(str(profile.gpus) if profile.gpus else profile.cpu, settings.pool.max_nodes)
     return _pool(settings, profile, node_class_name(settings), {resource: limit}, None, {})
 
 
 def static_pool(name: str, nodes: int, settings: ClusterSettings, profile: Profile) -> NodePool:
-    """Of one gang, `name`: as many nodes as it has, at once. The gang's nodes carry its label; 0 nodes empties the pool.
+    """Return the pool of the gang `name`, with exactly `nodes` nodes. Zero nodes empty the pool.
 
-    ConfigError for more nodes than cluster.pool.max_nodes, or where no pool can be rendered for the profile.
+    The nodes carry the gang's label. Raises ConfigError if `nodes` exceeds cluster.pool.max_nodes or no pool can be rendered for the
+    profile.
     """
     if nodes > settings.pool.max_nodes:
         raise ConfigError(f"a gang of {nodes} nodes is more than cluster.pool.max_nodes = {settings.pool.max_nodes}; raise it")
@@ -154,25 +163,25 @@ def _requirements(settings: ClusterSettings, profile: Profile) -> tuple[Requirem
 
 
 def _class(settings: ClusterSettings, profile: Profile) -> NodeClassRef:
-    """ConfigError where there is none."""
+    """Return the node class that the profile's pools refer to. Raises ConfigError if there is none."""
     if profile.node_class:
         group, kind, name = profile.node_class.split("/")
         return NodeClassRef(group=group, kind=kind, name=name)
     if profile.provider == "aws":
         return NodeClassRef(group="karpenter.k8s.aws", kind="EC2NodeClass", name=node_class_name(settings))
     raise ConfigError(
-        f"cluster.pool.kind = {settings.pool.kind}, but profile {settings.profile!r} has no Karpenter node class: take one of AWS, name a"
-        ' node_class in a profile of your own, or set cluster.pool.kind = "none" and make the nodes by hand'
+        f"cluster.pool.kind = {settings.pool.kind}, but profile {settings.profile!r} has no Karpenter node class; use an AWS"
+        ' profile, set node_class in your own profile, or set cluster.pool.kind = "none" and create the nodes yourself'
     )
 
 
 def node_class_name(settings: ClusterSettings) -> str:
-    """Of the namespace and the profile: two lines of one namespace and one kind of node share it."""
+    """Return the name of the node class for a namespace and profile. Lines with the same namespace and profile share it."""
     stem = settings.profile.rsplit("/", 1)[-1].removesuffix(".toml").lower()
     return f"{settings.namespace}-{re.sub(r'[^a-z0-9-]+', '-', stem).strip('-') or 'nodes'}"
 
 
 def _interfaces(cards: int) -> tuple[NetworkInterface, ...]:
-    """The node's own address on the first card, and on each card an adapter for the fabric alone, which takes no address."""
+    """Return the node's IP interface on the first card, and one fabric-only adapter without an IP address on each card."""
     own = NetworkInterface(network_card_index=0, device_index=0, interface_type="interface")
     return (own, *(NetworkInterface(network_card_index=card, device_index=1, interface_type="efa-only") for card in range(cards)))

@@ -1,6 +1,6 @@
-"""Machine profiles: what a kind of node offers and asks for, as data in `profiles/*.toml`, one file each.
+"""Machine profiles: the resources that a kind of node offers and the settings that its pods need, one TOML file each in `profiles/`.
 
-A profile knows machines and networks. It refuses to know jobs, lines and prices.
+A profile describes machines and networks. It does not depend on jobs, lines or prices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contracts.model import Frozen
 
 
 class Taint(Frozen):
-    """A taint that the nodes carry and a job's pods tolerate."""
+    """Taint that the nodes carry and that a job's pods tolerate."""
 
     key: str
     value: str | None = None
@@ -25,64 +25,72 @@ class Taint(Frozen):
 
 
 class Profile(Frozen):
-    """One kind of node."""
+    """Settings of one kind of node."""
 
     provider: Literal["aws", "gke", "any"]
-    """Whose node pools can be rendered for it."""
+    """Cloud provider of the nodes. Ratchet renders a Karpenter node class for `aws` only."""
     instance_types: tuple[str, ...] = ()
-    """Of the provider; several raise the chance of spot capacity. Empty: any."""
+    """Instance types of the provider. More types raise the chance of spot capacity. Empty means any type."""
     gpus: Annotated[int, Field(ge=0)] = 0
-    """Per node."""
+    """GPUs per node; 0 for nodes without GPUs."""
     gpu_resource: str = "nvidia.com/gpu"
+    """Name of the extended resource that counts the GPUs."""
     cpu: str
-    """A pod's request and limit; leave the node's daemons their share."""
+    """CPU request and limit of a pod. Leave enough for the node's daemons."""
     memory: str
-    """A pod's request and limit."""
+    """Memory request and limit of a pod. Leave enough for the node's daemons."""
     shm: str = "64Gi"
-    """Shared memory, counted as the pod's: NCCL and data loaders exchange through it."""
+    """Size of /dev/shm, which counts as the pod's memory. NCCL and data loaders exchange data through it."""
     resources: dict[str, str] = Field(default_factory=dict)
-    """Extended resources besides GPUs, such as network adapters."""
+    """Extended resources other than GPUs, such as network adapters, with the amount per pod."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """For the collective library and its network plugin."""
+    """Environment variables for the collective library and its network plugin."""
     annotations: dict[str, str] = Field(default_factory=dict)
-    """Of the pods; network interfaces on GKE."""
+    """Annotations of the pods, such as network interfaces on GKE."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """Of the nodes that pods ask for."""
+    """Node labels that the pods select."""
     taints: tuple[Taint, ...] = ()
-    """Of the nodes."""
+    """Taints of the nodes; the pods tolerate them."""
     mounts: tuple[str, ...] = ()
-    """Folders of the nodes that a pod sees, read-only, at the same path."""
+    """Folders of the node that are mounted read-only in a pod at the same path."""
     python_path: tuple[str, ...] = ()
-    """Folders in which a pod's Python finds Ratchet, where its image does not hold it: they must be among `mounts`."""
+    """Folders in which a pod's Python finds Ratchet if the image does not contain it. They must be in `mounts`."""
     root: str = ""
-    """Why its pods run as root; empty: they do not."""
+    """Reason why the pods run as root. Empty means that they do not."""
     user: Annotated[int, Field(gt=0)] = 1000
-    """Numeric user and group of a pod that is not root: the one that owns the shared volume."""
+    """Numeric user and group of pods that do not run as root. It must own the shared volume."""
     capabilities: tuple[str, ...] = ()
-    """Linux capabilities to keep."""
+    """Linux capabilities to keep. By default all are dropped."""
     privileged: str = ""
-    """Why its pods are privileged; empty: they are not."""
+    """Reason why the pods are privileged. Empty means that they are not."""
     host_network: str = ""
-    """Why its pods use the node's own network; empty: they do not."""
+    """Reason why the pods use the node's network. Empty means that they do not."""
     network_cards: Annotated[int, Field(ge=0)] = 0
-    """Cards that carry a fabric adapter, for node pools: a node that no pod has asked for yet gets its adapters by this number."""
+    """Network cards per node that carry a fabric adapter.
+
+    A node pool uses the number to attach the adapters before any pod requests them.
+    """
     node_class: str = ""
-    """Karpenter's node class for its pools, as group/kind/name, where it is not one that we render."""
+    """Karpenter node class of the pools, as group/kind/name, if it is not one that Ratchet renders."""
     node_annotations: dict[str, str] = Field(default_factory=dict)
-    """Of the nodes that its pools make."""
+    """Annotations of the nodes that the pools make."""
     grace: Annotated[int, Field(ge=1, le=300)] = 110
-    """Seconds from SIGTERM to SIGKILL, at least: a spot notice is two minutes, and the kubelet needs some of them. The recipe's
-    `grace_seconds`, 110 as well, is what a job takes for its checkpoint; where it is longer, pods get it. So lower both."""
+    """Minimum seconds from SIGTERM to SIGKILL. A spot notice is two minutes, and the kubelet needs part of it.
+
+    A job uses the recipe's `grace_seconds` (110 by default, too) for its checkpoint; pods get the longer of the two. To shorten the
+    grace period, lower both.
+    """
     one_per_node: bool = True
-    """Two pods of a gang never share a node."""
+    """Whether two pods of a gang must run on different nodes."""
     image_pull: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    """Image pull policy of the pods."""
     notes: tuple[str, ...] = ()
-    """For a person: what was checked, and what was not."""
+    """Notes for operators: what was verified and what was not. `ratchet k8s render` prints them."""
 
     @model_validator(mode="after")
     def _rooted(self) -> Profile:
         if self.privileged and not self.root:
-            raise ValueError("a privileged pod runs as root: say why in `root` too")
+            raise ValueError("a privileged pod runs as root; give the reason in `root`, too")
         return self
 
     @model_validator(mode="after")
@@ -93,16 +101,19 @@ class Profile(Frozen):
 
 
 def known() -> list[str]:
-    """Names of the shipped profiles."""
+    """Return the names of the shipped profiles."""
     return sorted(path.name.removesuffix(".toml") for path in resources.files("k8s.profiles").iterdir() if path.name.endswith(".toml"))
 
 
 def load_profile(name: str, folder: Path = Path()) -> Profile:
-    """A shipped profile by name, or one's own by a path (it ends in .toml, relative to `folder`). ConfigError says what is wrong."""
+    """Load a shipped profile by name, or a profile file by path.
+
+    A path ends in .toml and is relative to `folder`. Raises ConfigError if the profile is unknown, unreadable or invalid.
+    """
     if not name.endswith(".toml"):
         if name not in known():
             raise ConfigError(
-                f"cluster.profile: there is no profile {name!r}; there are: {', '.join(known())}, or name a *.toml of your own"
+                f"cluster.profile: unknown profile {name!r}; choose one of {', '.join(known())}, or give the path of a *.toml file"
             )
         return _parse((resources.files("k8s.profiles") / f"{name}.toml").read_text(encoding="utf-8"), name)
     path = folder / name
@@ -116,6 +127,6 @@ def _parse(text: str, where: str) -> Profile:
     try:
         return Profile.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where} is not TOML: {error}") from error
+        raise ConfigError(f"{where} is not valid TOML: {error}") from error
     except ValidationError as error:
         raise ConfigError("\n".join(f"{where}: {'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors())) from error

@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them: 500m, 1600Gi, 8. Exact; knows no resource."""
+"""Exact arithmetic on Kubernetes quantities such as 500m, 1600Gi and 8."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _FORM = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:[eE]([+-]?\d+))?([a-zA-Z]
 
 
 def parse(text: str | int) -> Fraction:
-    """In whole units: cores, bytes, pieces. ValueError for what is no quantity.
+    """Parse a quantity into whole units (cores, bytes or pieces).
+
+    Raises ValueError if `text` is not a quantity.
 
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
     """
@@ -27,7 +29,11 @@ def parse(text: str | int) -> Fraction:
 
 
 def multiple(text: str, times: int) -> str:
-    """So many times as much, in the same unit. Whole numbers stay whole; fractions are written in thousandths."""
+    """Multiply a quantity by `times` and keep its unit.
+
+    A whole number stays whole. A number with a fraction or an exponent is written in thousandths (suffix m). Raises ValueError if
+    `text` is not a quantity.
+    """
     found = _FORM.fullmatch(text)
     if not found or found[3] not in UNITS:
         raise ValueError(f"{text!r} is not a quantity, such as 2, 500m or 64Gi")

@@ -1,6 +1,6 @@
-"""Model servers on a cluster, as data: vLLM for a version of a line, and a fleet of judges behind one name. Pure; talks to no server.
+"""Renders model servers on a cluster: a vLLM server for one version of a line, and a judge fleet behind one name. No I/O.
 
-It knows how vLLM is started, asked whether it lives, and ended; it refuses to know who is routed where. Nothing here has run on a GPU.
+It defines how vLLM is started, probed and terminated. It does not depend on traffic routing. It has not been tested on a GPU.
 """
 
 from __future__ import annotations
@@ -66,39 +66,41 @@ from k8s.serving_objects import (
 
 PORT = 8000
 DRAIN = 15
-"""Seconds in which an ending server still answers, until nobody sends it anything new."""
+"""Seconds in which a terminating server still answers, until clients send no new requests."""
 GRACE = 120
-"""Seconds from the decision to SIGKILL, the drain included: a long answer may finish."""
+"""Seconds from the start of termination to SIGKILL, including the drain. Long answers can finish."""
 LOAD = 1800
-"""Seconds that a model may take to load."""
+"""Maximum seconds for loading a model."""
 VERSION = "ratchet.dev/version"
 
 
 @dataclass(frozen=True)
 class Server:
-    """How one kind of server is run."""
+    """Settings of one kind of server."""
 
     image: str
-    """Holds `vllm` on its PATH."""
+    """Container image with `vllm` on its PATH."""
     gpus: int = 1
-    """Of one server; its model is spread over them."""
+    """GPUs per server; the model is split over them by tensor parallelism."""
     cpu: str = "8"
     memory: str = "64Gi"
     replicas: int = 1
+    """Number of servers, or the minimum number with an autoscaler."""
     most: int = 0
-    """An autoscaler may go up to this; 0: it stays at `replicas`."""
+    """Maximum number of servers for an autoscaler; 0 means a fixed number of `replicas`."""
     metric: str = ""
-    """The metric that the autoscaler goes by, per pod, as the cluster's metrics adapter calls it: requests that wait. Needed for `most`."""
+    """Metric per pod that counts waiting requests, by its name in the cluster's metrics adapter. Required for `most`."""
     waiting: int = 4
-    """Requests that may wait at each server before there should be more."""
+    """Target number of waiting requests per server; above it, the autoscaler adds servers."""
     arguments: tuple[str, ...] = ()
-    """Further ones of `vllm serve`."""
+    """Additional arguments of `vllm serve`."""
 
 
 def version_server(version: ModelVersion, folder: Path, settings: ClusterSettings, profile: Profile, server: Server) -> tuple[Shape, ...]:
-    """Deployment, Service, PodDisruptionBudget and network policies that serve a version from `folder` on the shared volume, under its tag.
+    """Render Deployment, Service, PodDisruptionBudget and network policies that serve a version from `folder` on the shared volume.
 
-    The name says what is in it, so a version's server is never changed, only made anew.
+    The served model's name is the version's tag. The objects' name depends on the tag and the model, so a version's server is never
+    changed, only created again. Raises ConfigError if the server does not fit the settings or the profile.
     """
     name = f"serve-{version.line[:30]}-{version.number}-{digest([version.tag, version.model.id])[:8]}"
     labels = {**RATCHET, COMPONENT: "model", LINE: version.line, VERSION: version.tag}
@@ -106,7 +108,10 @@ def version_server(version: ModelVersion, folder: Path, settings: ClusterSetting
 
 
 def judge_fleet(model: Path, settings: ClusterSettings, profile: Profile, server: Server) -> tuple[Shape, ...]:
-    """Judges of one model behind the name `ratchet-judge`, which our service and its jobs reach."""
+    """Render judges of one model behind the name `ratchet-judge`, which the service and its jobs can connect to.
+
+    Raises ConfigError if the server does not fit the settings or the profile.
+    """
     return _serve("ratchet-judge", "judge", model, {**RATCHET, COMPONENT: "judge"}, settings, profile, server)
 
 
@@ -123,7 +128,7 @@ def _serve(
             spec=DeploymentSpec(
                 replicas=None if server.most else server.replicas,
                 selector=selector,
-                # One more is started before one is ended: with none to spare, a new template would mean nobody answers.
+                # Start a new server before ending an old one. Otherwise an update of a single server would interrupt service.
                 strategy=Strategy(rolling_update=RollingUpdate(max_surge=1, max_unavailable=0)),
                 progress_deadline_seconds=LOAD + 600,
                 template=ServerPodTemplate(metadata=Meta(labels=labels), spec=_pod(model, folder, settings, profile, server)),
@@ -141,15 +146,17 @@ def _serve(
 
 def _fits(folder: Path, settings: ClusterSettings, profile: Profile, server: Server) -> None:
     if settings.volume.bucket:
-        raise ConfigError("cluster.volume.bucket: servers on the cluster read the model from a file system that their nodes mount")
+        raise ConfigError("cluster.volume.bucket: servers on the cluster read the model from a file system; use a claim or host_path")
     if not folder.is_relative_to(settings.volume.mount) or folder == Path(settings.volume.mount):
-        raise ConfigError(f"the model {folder} is not below the volume at {settings.volume.mount}: servers read it from there")
+        raise ConfigError(
+            f"the model {folder} is not below the volume at {settings.volume.mount}, from which servers read it; move it there"
+        )
     if server.gpus > profile.gpus:
         raise ConfigError(f"a server of {server.gpus} GPUs does not fit a node of profile {settings.profile!r}, which has {profile.gpus}")
     if server.most and (not server.metric or server.most < server.replicas):
         raise ConfigError(
-            "an autoscaler needs a metric of waiting requests, and a highest count above the lowest: how busy a server's processor is says"
-            " nothing about its GPU, so there is no default"
+            "an autoscaler needs a metric of waiting requests and a maximum that is not below the minimum number of servers; CPU load"
+            " does not reflect GPU load, so there is no default metric"
         )
 
 
@@ -200,7 +207,7 @@ def _pod(model: str, folder: Path, settings: ClusterSettings, profile: Profile, 
 
 
 ELSEWHERE = NodeTerms(node_selector_terms=(NodeTerm(match_expressions=(NodeExpression(key=PART_OF, values=(RATCHET[PART_OF],)),)),))
-"""Not on a node of our pools: a gang wants it whole, and with a server on it would never start."""
+"""Keeps servers off the nodes of the line's pools. A gang needs whole nodes and would never start on a node with a server."""
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "HOME": "/tmp", "XDG_CACHE_HOME": "/tmp/cache"}  # noqa: S108 -- in the pod
 
 

@@ -1,5 +1,7 @@
-"""Everything that a loop file asks of a cluster on one sheet: the objects in the order of applying, each under a line that says what it is
-for and who applies it, and at the end what nobody can render. Knows how it is written down; talks to no server.
+"""Rendered manifests: all objects that a loop file needs on a cluster, as one YAML stream.
+
+The objects are in the order of application, each below a comment with its purpose and the party that applies it. The end lists
+requirements that cannot be rendered. This module does not connect to a server.
 """
 
 from __future__ import annotations
@@ -24,18 +26,20 @@ Part = Literal["all", "admin", "gang"]
 
 @dataclass(frozen=True)
 class Site:
-    """A line on a cluster."""
+    """A line and the cluster that it trains on."""
 
     line: str
     settings: ClusterSettings
     profile: Profile
     root: Path
-    """Of the line's run folders; on the volume."""
+    """Folder of the line's run folders; on the volume."""
     artifacts: Path
+    """Folder of the artifacts; on the volume."""
     max_restarts: int
+    """training.max_restarts of the loop file."""
 
     def gang(self, spec: JobSpec) -> VolcanoJob:
-        """Of a job. ConfigError where it does not fit the cluster's settings."""
+        """Render the gang of a job. Raises ConfigError if the job does not fit the cluster's settings."""
         return render(
             spec,
             Ground(
@@ -50,13 +54,17 @@ class Site:
 
     @property
     def node_class(self) -> str | None:
-        """EC2's, by name, where a static pool of ours points at one."""
+        """Name of the EC2 node class that the line's static pools refer to; None if Ratchet renders none for them."""
         rendered = self.settings.pool.kind == "static" and self.profile.provider == "aws" and not self.profile.node_class
         return node_class_name(self.settings) if rendered else None
 
 
 def write_sheet(site: Site, jobs: Sequence[tuple[str, JobSpec | str]], extras: Extras, part: Part = "all") -> str:
-    """YAML of many documents. `jobs`: method -> a sample job, or why there is none."""
+    """Return the rendered manifests as a YAML stream.
+
+    `jobs` are pairs of a method and a sample job, or the reason why there is no job. `part` selects the administrator's objects, the
+    gangs' objects or all.
+    """
     objects = render_environment(site.settings, site.profile, extras) if part != "gang" else []
     gangs = [(method, site.gang(job)) for method, job in jobs if not isinstance(job, str)] if part != "admin" else []
     for method, gang in gangs:
@@ -71,12 +79,12 @@ def _of_gang(site: Site, method: str, gang: VolcanoJob) -> list[Rendered]:
     name, found = gang.metadata.name or "", []
     if site.settings.pool.kind == "static":
         pool = static_pool(name, gang.spec.min_available, site.settings, site.profile)
-        found.append(Rendered(pool, f"the gang's own nodes, as many as it has, all at once (a sample for {method})", PER_GANG))
+        found.append(Rendered(pool, f"one node for each pod of the gang, all at once (a sample for {method})", PER_GANG))
     hole = opening(name, site.settings.namespace, site.settings.volume.bucket)
     bucket = site.settings.volume.bucket
-    whom = f"each other, to {', '.join(bucket.cidrs)} on the bucket's port" if bucket else "each other"
-    found.append(Rendered(hole, f"the gang's pods speak to {whom} and to nobody else (a sample for {method})", PER_GANG))
-    found.append(Rendered(gang, f"one attempt of training, all of its pods or none (a sample for {method})", PER_GANG))
+    whom = f"each other, egress to {', '.join(bucket.cidrs)} on the bucket's port" if bucket else "each other"
+    found.append(Rendered(hole, f"allows the gang's pods traffic with {whom} and nothing else (a sample for {method})", PER_GANG))
+    found.append(Rendered(gang, f"one training attempt; all of its pods start together (a sample for {method})", PER_GANG))
     return found
 
 
@@ -90,14 +98,14 @@ def _document(rendered: Rendered) -> str:
 
 
 def as_yaml(shape: Shape) -> str:
-    """One object. ConfigError without the package that writes YAML."""
+    """Return one object as YAML. Raises ConfigError if PyYAML is not installed."""
     try:
         import yaml
     except ImportError as error:
-        raise ConfigError("writing manifests needs the extra `cluster`: pip install 'ratchet[cluster]'") from error
+        raise ConfigError("writing manifests needs the extra `cluster`; run pip install 'ratchet[cluster]'") from error
 
     class Plain(yaml.SafeDumper):  # type: ignore[misc]
-        """Without references to what was said before: a person reads each object by itself."""
+        """YAML dumper without anchors and aliases, so that each object can be read on its own."""
 
         def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
             return True
@@ -113,7 +121,7 @@ EMPTY_SAYS_NOTHING = frozenset({"labels", "annotations", "nodeSelector", "tolera
 
 
 def _filled(value: Any) -> Any:
-    """Without what says nothing when it is empty. An empty podSelector does say something: all pods."""
+    """Remove empty maps and lists that have no effect. An empty podSelector stays, because it selects all pods."""
     if isinstance(value, dict):
         return {key: _filled(item) for key, item in value.items() if item or key not in EMPTY_SAYS_NOTHING}
     return [_filled(item) for item in value] if isinstance(value, list) else value
@@ -122,4 +130,4 @@ def _filled(value: Any) -> Any:
 def _needed(words: Sequence[str], part: Part) -> str:
     if not words or part == "gang":
         return ""
-    return "\n".join(["# Needed, and not rendered, or worth knowing:", *(f"# - {one}" for one in words)]) + "\n"
+    return "\n".join(["# Not rendered: requirements and notes", *(f"# - {one}" for one in words)]) + "\n"

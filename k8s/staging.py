@@ -1,7 +1,7 @@
-"""Process 1 of a pod whose gang has no shared file system: brings what the job reads from the bucket to the pod's own disk (inbound.py),
-runs the job's process (trainers/inside/pod.py) there, and sends to the bucket what others read (outbound.py).
+"""Process 1 of a pod whose gang has no shared file system.
 
-The job sees folders as on a shared volume and knows nothing of it. It judges nothing: its exit code is the job's.
+It downloads what the job reads to the pod's own disk (`inbound.py`), runs the job's process there (`trainers/inside/pod.py`), and
+uploads what others read (`outbound.py`). The job sees the same folders as on a shared volume. The exit code is the job's.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from k8s.outbound import Outbound
 from k8s.place import Place
 
 LOOK_SECONDS = 2.0
-"""Between two looks at what is to be sent."""
+"""Seconds between two checks for files to upload, and between retries."""
 PATIENCE = 600.0
-"""Seconds after its first failure for which a bucket is asked again, at the start and at the end, while nothing arrives."""
+"""Timeout in seconds after the first failure of the bucket, at the start and at the end. Any transferred file resets it."""
 SHARE, RESERVE = 0.6, 4.0
-"""Of a stopped pod's grace, how much the job has for its checkpoint; and the seconds that are kept for the last word."""
+"""Fraction of a stopped pod's grace period that the job has for its checkpoint, and the seconds that are reserved for the end marker."""
 
 
 class Patience:
-    """With a bucket that fails: it counts from the first failure after something arrived."""
+    """Timeout for a failing bucket. It counts from the first failure after the last transferred file."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.moved = place, place.moved
         self.failing: float | None = None
 
     def ends(self) -> bool:
-        """Asked at each failure."""
+        """Record a failure and return whether the timeout has expired."""
         if self.place.moved != self.moved:
             self.moved, self.failing = self.place.moved, None
         self.failing = self.failing or time.monotonic()
@@ -52,7 +52,7 @@ class Patience:
 
 
 class Staging:
-    """One pod's life."""
+    """Runs one pod: download, job process and upload."""
 
     def __init__(self, environment: Mapping[str, str], bucket: Bucket, run: Path) -> None:
         self.environment = environment
@@ -60,21 +60,23 @@ class Staging:
         self.outbound = Outbound(self.place, self._say)
         self.child: subprocess.Popen[bytes] | None = None
         self.attended = threading.Event()
-        """The job's process runs, and beats."""
+        """Set while the job's process runs and sends heartbeats itself."""
         self.done = threading.Event()
-        """It has ended."""
+        """Set when the job's process has ended."""
         self.sent = threading.Event()
-        """Everything that it left is in the bucket."""
+        """Set when all its files are in the bucket."""
         self.over = threading.Event()
+        """Set when the pod's run is over."""
         self.deadline = math.inf
-        """When sending ends, in our own clock, once the pod was told to stop."""
+        """End of uploads after the pod was told to stop, by the monotonic clock."""
         self.problem = ""
+        """Last reported problem; the same one is not reported twice in a row."""
         self.lost: Retryable | None = None
-        """Why sending was given up."""
+        """Error for which the upload was given up."""
 
     def live(self, command: list[str]) -> int:
-        """The pod's exit code."""
-        signal.signal(signal.SIGTERM, _stop)  # nothing is lost yet
+        """Run the pod to its end and return its exit code."""
+        signal.signal(signal.SIGTERM, _stop)  # before the job starts, nothing needs to be saved
         self._keep(BEAT_SECONDS, self.beat, self.over)
         try:
             try:
@@ -85,14 +87,14 @@ class Staging:
                 return PERMANENT
             code = self._attend(command)
             return code if self._finish() else STOPPED
-        except Exception:  # whatever it is, the training did not fail, and the gang starts anew
+        except Exception:  # any error here is not a failure of the training, so the gang must restart
             traceback.print_exc()
             return PREEMPTED
         finally:
             self.over.set()
 
     def _attend(self, command: list[str]) -> int:
-        """Runs the job's process to its end. Of the time that a stopped pod has, the job has the first part."""
+        """Run the job's process to its end. After SIGTERM, it has the first part of the pod's grace period."""
         signal.signal(signal.SIGTERM, self._hear)
         given = {**self.environment, "RATCHET_APART": "1", "RATCHET_GRACE": str(self.place.grace * SHARE)}
         self.child = subprocess.Popen(command, cwd=self.place.run, env=given)
@@ -113,7 +115,7 @@ class Staging:
             self.child.terminate()
 
     def _send(self) -> None:
-        """What is large, as it comes; to the last when the job has ended."""
+        """Upload steps and artifacts as they appear, until all are uploaded after the job's end."""
         patience = Patience(self.place)
         while not self.sent.is_set():
             last, more = self.done.is_set(), True
@@ -131,8 +133,11 @@ class Staging:
             self.done.wait(LOOK_SECONDS / 2)
 
     def _finish(self) -> bool:
-        """What is left, the last word last. Where the pod was stopped and its grace ends, what is still on its way is given up; False: that
-        was the trained model, and the job's word that it is done is kept back. Retryable where nothing arrives for too long."""
+        """Upload the remaining files and then the end marker.
+
+        If a stopped pod's grace period ends first, remaining steps and artifacts are given up. Returns False if the trained model is
+        among them; then the end marker is not uploaded. Raises Retryable if the bucket fails for longer than the timeout.
+        """
         while not self.sent.wait(0.2) and time.monotonic() < self.deadline:
             if self.lost:
                 raise self.lost
@@ -143,14 +148,14 @@ class Staging:
         return True
 
     def beat(self) -> None:
-        """While the job's own process does not: what it reads or leaves may take minutes on its way."""
+        """Send a heartbeat while the job's own process does not run, because downloads and uploads may take minutes."""
         if not self.attended.is_set():
             now = int(time.monotonic() / BEAT_SECONDS)
             word = json.dumps({"beat": -now, "host": os.uname().nodename}).encode()
             self.place.bucket.put(self.place.key(self.place.folder / f"{BEAT}{self.place.node}"), word)
 
     def _keep(self, seconds: float, work: Callable[[], None], end: threading.Event) -> threading.Thread:
-        """Does the work again and again, in a thread of its own, until the end. What fails is said once and tried again."""
+        """Repeat the work in its own thread every `seconds` until `end` is set. Errors are reported once and the work is retried."""
 
         def run() -> None:
             while not end.wait(seconds):
@@ -164,7 +169,7 @@ class Staging:
         return thread
 
     def _until(self, work: Callable[[], object]) -> None:
-        """Does it, and where the bucket is away, again; Retryable where nothing arrives for too long."""
+        """Do the work and repeat it while the bucket fails. Raises Retryable if it fails for longer than the timeout."""
         patience = Patience(self.place)
         while True:
             try:
@@ -187,13 +192,14 @@ def _stop(*_: object) -> None:
 
 
 def main() -> int:
-    os.umask(0o077)  # a job's files hold what users said
+    """Run the pod with the settings from its environment and return its exit code."""
+    os.umask(0o077)  # a job's files contain user data
     bucket = Bucket(BucketSettings.model_validate_json(os.environ["RATCHET_BUCKET"]))
     return Staging(os.environ, bucket, Path.cwd()).live([sys.executable, "-m", "trainers.inside.pod"])
 
 
 def leave(code: int) -> NoReturn:
-    """At once: what was given up may still be on its way in threads of the SDK, which an ordinary end waits for."""
+    """Exit at once. Threads of the SDK may still be uploading files that were given up, and a normal exit would wait for them."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

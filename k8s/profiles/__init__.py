@@ -1,1 +1,1 @@
-"""Machine profiles as data: one file adds one."""
+"""Machine profiles as TOML data, one file per kind of node."""

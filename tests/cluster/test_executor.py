@@ -250,7 +250,7 @@ def test_a_gang_is_stopped_at_its_cap(rig: Rig, namespace: str, tmp_path: Path) 
 def test_a_cap_on_machines_without_a_price_is_refused(rig: Rig, namespace: str, tmp_path: Path) -> None:
     bench = Bench(rig, namespace, tmp_path, cap_run=5)
     bench.profile = bench.profile.model_copy(update={"instance_types": ("home-made",)})
-    with pytest.raises(Permanent, match="price table does not know home-made"):
+    with pytest.raises(Permanent, match="price table has no price for home-made"):
         bench.restarted().submit(bench.spec(nodes=1), 1)
 
 

@@ -87,7 +87,7 @@ def test_a_half_present_gang_stays_so_until_the_guardian_gives_its_idle_nodes_ba
         assert claims(bench.rig) == idle, "the autoscaler brings nothing"
         time.sleep(0.5)
     bench.until(spec, whole, LIMIT + 20)
-    assert any("gave back 2 idle nodes" in words for words in bench.said), bench.said
+    assert any("released 2 idle nodes" in words for words in bench.said), bench.said
     assert not idle & claims(bench.rig)
     assert len({pod["spec"]["nodeName"] for pod in bench.rig.pods(bench.namespace, "Running")}) == 4
     assert bench.executor.meter(spec.name).preemptions == 0
@@ -103,7 +103,7 @@ def test_a_node_with_somebody_elses_pod_is_not_given_back(karpenter_rig: Rig, ka
     spec = bench.spec(nodes=4)
     bench.executor.submit(spec, 1)
     bench.until(spec, lambda _: bool(bench.said), LIMIT + 20)
-    assert "gave back 1 idle nodes" in bench.said[0]
+    assert "released 1 idle nodes" in bench.said[0]
     assert bench.rig.api.get(f"/api/v1/nodes/{taken}") is not None
     assert bench.rig.api.get(f"/api/v1/namespaces/{bench.namespace}/pods/other")["status"]["phase"] == "Running"
 
@@ -202,7 +202,7 @@ def test_a_process_that_falls_silent_restarts_its_gang(rig: Rig, namespace: str,
         return status.incarnation == 2 and whole(status)
 
     bench.until(spec, beat, SILENT + LIMIT + 20)
-    assert ["gives no sign of life" in words for words in bench.said] == [True], bench.said
+    assert ["sends no heartbeat" in words for words in bench.said] == [True], bench.said
     assert "i1/beat-1" in bench.said[0]
     assert bench.gang()["status"]["retryCount"] == 1
     end = time.monotonic() + 5
@@ -229,7 +229,7 @@ def test_a_process_that_never_beats_restarts_its_gang_though_its_pod_runs(rig: R
 
     bench.until(spec, beat, START + LIMIT + 30)
     assert time.monotonic() - began > START, "it had the time that it takes to begin"
-    assert ["i1/beat-0 gives no sign of life" in words for words in bench.said] == [True], bench.said
+    assert ["i1/beat-0 sends no heartbeat" in words for words in bench.said] == [True], bench.said
     assert bench.executor.meter(spec.name).lost > 0
 
 

@@ -101,16 +101,16 @@ def _strict(corner: Corner) -> None:
 FAULTS: list[tuple[Callable[[Corner], None], str]] = [
     (_drop_queue, r"stop queue: there is no Volcano queue t-"),
     (_enqueue, r"stop scheduler: .* names the action enqueue, and the pool can be empty"),
-    (_taint, r"stop taints: .*team=other:NoSchedule.*; name the taint in the profile"),
-    (_shrink, r"stop nodes: .* has 2 pods, each with a node of its own, and there can never be more than 1: 1 of 1 nodes fit"),
+    (_taint, r"stop taints: .*team=other:NoSchedule.*; add the taint to the profile"),
+    (_shrink, r"stop nodes: .* has 2 pods, each on a separate node, but the nodes can hold at most 1: 1 of 1 nodes fit"),
     (_smaller, r"stop nodes: .*no node offers 8 nvidia.com/gpu \(has 4 nvidia.com/gpu\)"),
-    (_no_secret, r"stop secrets: t-\w+ has no Secret reward-api; make it, with the key key"),
+    (_no_secret, r"stop secrets: t-\w+ has no Secret reward-api; create it with the key key"),
     (_no_key, r"stop secrets: the Secret reward-api lacks the key key"),
     (_no_claim, r"stop volume: t-\w+ has no PersistentVolumeClaim shared"),
     (_unbound, r"stop volume: the claim shared is Pending"),
     (_no_account, r"stop service account: t-\w+ has no service account ratchet-job"),
     (_quota, r"stop quota: small leaves 8 of the 16 nvidia.com/gpu"),
-    (_limits, r"stop limit range: low lets a container have at most 64Gi memory of the 256 GiB memory"),
+    (_limits, r"stop limit range: low allows a container at most 64Gi memory of the 256 GiB memory"),
     (_strict, r"stop pod template: .*violates PodSecurity"),
 ]
 

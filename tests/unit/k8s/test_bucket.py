@@ -62,7 +62,7 @@ def test_a_file_travels_whole_and_is_known_by_its_digest(bucket: Bucket, tmp_pat
 def test_what_is_not_as_recorded_is_neither_sent_nor_taken(bucket: Bucket, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("content")
-    with pytest.raises(Permanent, match="not what its manifest says"):
+    with pytest.raises(Permanent, match="does not match its manifest"):
         bucket.send(path, "file", digest(b"other"))
     assert bucket.get("file") is None
     bucket.put("file", b"changed")

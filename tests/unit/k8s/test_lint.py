@@ -61,59 +61,59 @@ ONE_FAULT: dict[str, tuple[dict[str, Any], str]] = {
     "no server": ({"unreachable": "it does not answer"}, r"^stop server: it does not answer; check KUBECONFIG"),
     "no rights": ({"denied": ("create jobs.batch.volcano.sh",)}, r"^stop rights: you may not create jobs\.batch\.volcano\.sh; apply"),
     "no namespace": ({"namespace": False}, r"^stop namespace: there is no namespace ratchet"),
-    "namespace unread": ({"namespace": Unread("no")}, r"^note namespace: not looked at: no$"),
+    "namespace unread": ({"namespace": Unread("no")}, r"^note namespace: not checked: no$"),
     "no account": ({"account": False}, r"^stop service account: ratchet has no service account ratchet-job"),
-    "account unread": ({"account": Unread("no")}, r"^note service account: not looked at: no$"),
+    "account unread": ({"account": Unread("no")}, r"^note service account: not checked: no$"),
     "no volcano": ({"volcano": False}, r"^stop volcano: the server knows no batch\.volcano\.sh/v1alpha1; install Volcano"),
     "no queue": ({"queue": None}, r"^stop queue: there is no Volcano queue ratchet; apply"),
     "queue closed": ({"queue": {"status": {"state": "Closed"}}}, r"^stop queue: the queue ratchet is Closed; open it"),
     "a small queue": (
         {"queue": {"status": {"state": "Open"}, "spec": {"capability": {"nvidia.com/gpu": "8", "cpu": "999"}}}},
-        r"^stop queue: ratchet may hold 8 of the 16 nvidia.com/gpu that rt-\S+ asks for; raise cluster.pool.max_nodes",
+        r"^stop queue: ratchet may hold 8 of the 16 nvidia.com/gpu that rt-\S+ requests; raise cluster.pool.max_nodes",
     ),
-    "no controllers": ({"queue": {}}, r"^stop volcano: no controller has looked at the queue ratchet"),
-    "queue unread": ({"queue": Unread("no")}, r"^note queue: not looked at: no$"),
-    "scheduler unread": ({"scheduler": Unread("no")}, r"^note scheduler: not looked at: no$"),
-    "scheduler elsewhere": ({"scheduler": None}, r"^note scheduler: there is no ConfigMap .* was not looked at"),
+    "no controllers": ({"queue": {}}, r"^stop volcano: no controller has processed the queue ratchet"),
+    "queue unread": ({"queue": Unread("no")}, r"^note queue: not checked: no$"),
+    "scheduler unread": ({"scheduler": Unread("no")}, r"^note scheduler: not checked: no$"),
+    "scheduler elsewhere": ({"scheduler": None}, r"^note scheduler: there is no ConfigMap .* was not checked"),
     "no gang plugin": ({"scheduler": SCHEDULER.replace("name: gang", "name: drf")}, r"^stop scheduler: .*lacks the plugin gang"),
     "no allocate": ({"scheduler": SCHEDULER.replace("allocate, ", "")}, r"^stop scheduler: .*does not name the action allocate"),
     "enqueue": ({"scheduler": SCHEDULER.replace('"allocate', '"enqueue, allocate')}, r"^note scheduler: .*action enqueue: a gang larger"),
     "no claim": ({"claim": None}, r"^stop volume: ratchet has no PersistentVolumeClaim shared"),
-    "claim unread": ({"claim": Unread("no")}, r"^note volume: not looked at: no$"),
+    "claim unread": ({"claim": Unread("no")}, r"^note volume: not checked: no$"),
     "claim unbound": ({"claim": CLAIM | {"status": {"phase": "Pending"}}}, r"^stop volume: the claim shared is Pending"),
     "claim of one node": (
         {"claim": CLAIM | {"spec": {"accessModes": ["ReadWriteOnce"]}}},
-        r"^stop volume: the claim shared is ReadWriteOnce; service and jobs write it from several nodes; make it ReadWriteMany",
+        r"^stop volume: the claim shared is ReadWriteOnce, but service and jobs write to it from several nodes; make it ReadWriteMany",
     ),
-    "no secret": ({"secrets": {"reward-api": None}}, r"^stop secrets: ratchet has no Secret reward-api; make it, with the key key"),
+    "no secret": ({"secrets": {"reward-api": None}}, r"^stop secrets: ratchet has no Secret reward-api; create it with the key key"),
     "no key": ({"secrets": {"reward-api": frozenset({"kay"})}}, r"^stop secrets: the Secret reward-api lacks the key key"),
     "secret unread": (
         {"secrets": {"reward-api": Unread("no")}},
-        r"^note secrets: whether the Secret reward-api is there was not",
+        r"^note secrets: the Secret reward-api was not checked: no$",
     ),
     "quota": ({"quotas": (quota({"requests.cpu": "100"}, {"requests.cpu": "60"}),)}, r"^stop quota: q leaves 40 of the 64 cpu that rt-"),
     "quota of pods": ({"quotas": (quota({"pods": "1"}),)}, r"^stop quota: q leaves 1 of the 2 pods"),
     "quota of memory": ({"quotas": (quota({"limits.memory": "100Gi"}),)}, r"^stop quota: q leaves 100 GiB of the 512 GiB memory"),
-    "limit range": ({"limits": (limits(max={"memory": "64Gi"}),)}, r"^stop limit range: r lets a container have at most 64Gi memory"),
-    "lower limit": ({"limits": (limits(min={"cpu": "64"}),)}, r"^stop limit range: r lets a container have no less than 64 cpu"),
+    "limit range": ({"limits": (limits(max={"memory": "64Gi"}),)}, r"^stop limit range: r allows a container at most 64Gi memory"),
+    "lower limit": ({"limits": (limits(min={"cpu": "64"}),)}, r"^stop limit range: r allows a container no less than 64 cpu"),
     "no nodes": (
         {"nodes": ()},
-        r"^stop nodes: .*has 2 pods, each .* never be more than 0: there are no nodes; add nodes",
+        r"^stop nodes: .*has 2 pods, each .* can hold at most 0: there are no nodes; add nodes",
     ),
-    "one node": ({"nodes": (node(),)}, r"^stop nodes: .*never be more than 1: 1 of 1 nodes fit"),
+    "one node": ({"nodes": (node(),)}, r"^stop nodes: .*can hold at most 1: 1 of 1 nodes fit"),
     "nodes not ready": ({"nodes": (node(ready="False"), node(ready="Unknown"))}, r"^stop nodes: .*no node is ready"),
     "nodes put aside": ({"nodes": (node(unschedulable=True),) * 2}, r"^stop nodes: .*no node is ready"),
     "small nodes": ({"nodes": (node(gpus=4),) * 2}, r"^stop nodes: .*no node offers 8 nvidia.com/gpu \(has 4 nvidia.com/gpu\)"),
     "taints": (
         {"nodes": (node(taints=(TAINT, {"key": "team", "value": "x", "effect": "NoExecute"})),) * 2},
-        r"^stop taints: .*the job does not tolerate team=x:NoExecute; name the taint in the profile",
+        r"^stop taints: .*the job does not tolerate team=x:NoExecute; add the taint to the profile",
     ),
     "a taint on one": (
         {"nodes": (node(), node(taints=({"key": "team", "effect": "NoSchedule"},)))},
-        r"^stop taints: .*never be more than 1: the job does not tolerate team:NoSchedule",
+        r"^stop taints: .*can hold at most 1: the job does not tolerate team:NoSchedule",
     ),
-    "nodes unread": ({"nodes": Unread("no")}, r"^note nodes: not looked at: no$"),
-    "refused": ({"refused": ("task worker: no",)}, r"^stop pod template: task worker: no; mend"),
+    "nodes unread": ({"nodes": Unread("no")}, r"^note nodes: not checked: no$"),
+    "refused": ({"refused": ("task worker: no",)}, r"^stop pod template: task worker: no; fix"),
 }
 
 
@@ -177,11 +177,11 @@ TAINTED = pool(taints=(*load_profile("aws-p5en-efa").taints, load_profile("aws-p
         ((TAINTED,), r"^stop pool: .*\(ratchet-aws-p5en-efa: the job does not tolerate team:NoSchedule\)"),
         (
             (changed(pool(), limits={"nvidia.com/gpu": "8"}),),
-            r"limit of nvidia.com/gpu is 8, the gang's pods ask for 16 nvidia.com/gpu",
+            r"limit of nvidia.com/gpu is 8, but the gang's pods request 16 nvidia.com/gpu",
         ),
-        ((changed(pool(), limits={"nodes": "1"}),), r"its limit of nodes is 1, .* ask for 2 nodes"),
+        ((changed(pool(), limits={"nodes": "1"}),), r"its limit of nodes is 1, .* request 2 nodes"),
         ((changed(pool(), replicas=2),), r"it is static"),
-        (Unread("no"), r"^note pool: not looked at: no"),
+        (Unread("no"), r"^note pool: not checked: no"),
     ],
 )
 def test_a_dynamic_pool_must_fit_the_gang(pools: Any, words: str) -> None:
@@ -195,10 +195,10 @@ def test_one_pool_that_fits_is_enough() -> None:
 
 def test_a_pool_needs_its_autoscaler_and_its_class() -> None:
     (line,) = said(replace(SOUND, nodes=()), **DYNAMIC)
-    assert line.startswith("stop pool: cluster.pool.kind = dynamic, and the server knows no karpenter.sh/v1; install Karpenter")
+    assert line.startswith("stop pool: cluster.pool.kind = dynamic, but the server knows no karpenter.sh/v1; install Karpenter")
     facts = replace(SOUND, nodes=(), karpenter=True, node_class=False)
     (line,) = said(facts, profile="aws-p5en-efa", pool={"kind": "static"})
-    assert line.startswith("stop pool: the EC2NodeClass that the gang's pool points at is not there")
+    assert line.startswith("stop pool: the EC2NodeClass that the gang's pool refers to does not exist")
 
 
 def test_labels_that_no_node_has() -> None:
@@ -212,7 +212,7 @@ def test_a_ray_gang_is_counted_whole_and_needs_its_token() -> None:
     (line,) = said(facts, gangs)
     assert line.startswith("stop secrets: the Secret ratchet-ray lacks the key token")
     (line,) = said(replace(SOUND, nodes=(node(),), secrets=None), gangs)
-    assert "has 2 pods, each with a node of its own, and there can never be more than 1" in line
+    assert "has 2 pods, each on a separate node, but the nodes can hold at most 1" in line
 
 
 def test_what_stops_comes_first() -> None:

@@ -232,7 +232,7 @@ def test_what_cannot_be_rendered_is_said() -> None:
     for words in ("Secret reward-api with the key key", "Secret ratchet-ray", "--storage-class", "--eks NAME --ami", "StaticCapacity"):
         assert words in said
     over_a_bucket = "\n".join(reminders(settings(volume=BUCKET), load_profile("generic-gpu"), Extras(), nemo=False))
-    assert "s3://models/ratchet, with a rule that ends unfinished uploads" in over_a_bucket
+    assert "s3://models/ratchet, with a rule that aborts incomplete multipart uploads" in over_a_bucket
     assert "--storage-class" not in over_a_bucket
     assert "--eks" not in "\n".join(reminders(chosen, profile, Extras(ACCOUNT), nemo=False))
 
