@@ -115,7 +115,7 @@ def measured(rig: Rig, folder: Path, part: str, small: bool, say: Callable[[str]
 @click.command()
 @click.option("--small", is_flag=True, help="Use a few nodes, finish in under a minute, and do not keep the results.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one line of JSON.")
-@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Measure only this part (repeatable); other results are kept.")
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Measure only this part (repeatable) and keep the rest.")
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks" / "results" / "gangs.json")
 def main(small: bool, as_json: bool, parts: tuple[str, ...], out: Path) -> None:
     """Start a test cluster and measure on it; takes about a quarter of an hour."""
