@@ -147,7 +147,7 @@ def capacity(rig: Rig, folder: Path, small: bool, say: Callable[[str], None]) ->
         say(f"capacity: a {kind} pool")
         found[kind] = life(rig, folder / kind, kind, terms, guarded=True, lost=not small)
         if not small:
-            say(f"capacity: a {kind} pool, guardian asleep")
+            say(f"capacity: a {kind} pool, without the guardian")
             unguarded = life(rig, folder / f"{kind}-unguarded", kind, terms, guarded=False, lost=True)
             found[kind]["spot_loss_without_guardian"] = unguarded["spot_loss"]
     say("capacity: Volcano alone, from no node")

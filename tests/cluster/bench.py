@@ -78,7 +78,7 @@ class Bench:
                 if holds(status):
                     return status
             time.sleep(0.2)
-        raise AssertionError(f"{spec.name} stays {status}\n{self.rig.kubectl('get', 'pods,vcjob', '-n', self.namespace, '-o', 'wide')}")
+        raise AssertionError(f"{spec.name} is still {status}\n{self.rig.kubectl('get', 'pods,vcjob', '-n', self.namespace, '-o', 'wide')}")
 
     def gang(self) -> dict[str, Any]:
         """Return the only Volcano Job of the namespace, as the API returns it."""

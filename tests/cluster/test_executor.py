@@ -192,7 +192,7 @@ def test_what_killed_a_gang_is_told_by_whoever_asks_later(bench: Bench) -> None:
     name = bench.gang()["metadata"]["name"]
 
     def told() -> str:
-        bench.executor.guard()  # as the service does in a background thread
+        bench.executor.guard()  # as the guardian loop of the service does
         return bench.executor.notes.death(name)[1]
 
     until(told, 10, "the record of the pod's death")

@@ -103,7 +103,7 @@ class ClusterBench:
                 if holds(status):
                     return status
             time.sleep(0.1)
-        raise AssertionError(f"{name} stays {status}\n{self.bench.rig.kubectl('get', 'pods,vcjob,events', '-n', self.bench.namespace)}")
+        raise AssertionError(f"{name} is still {status}\n{self.bench.rig.kubectl('get', 'pods,vcjob,events', '-n', self.bench.namespace)}")
 
     def close(self) -> None:
         """Cancel all jobs and wait until none runs."""

@@ -1,7 +1,7 @@
 """Tests of real training in real pods.
 
-DPO as a gang of two pods on two real nodes is interrupted, resumes, and ends with the same weights as an undisturbed run. A second test runs
-a Ray cluster of a head pod and a worker pod.
+DPO as a gang of two pods on two real nodes is interrupted, resumes, and ends with the same weights as an undisturbed run. A second test
+runs a Ray cluster of a head pod and a worker pod.
 """
 
 from __future__ import annotations
