@@ -36,7 +36,7 @@ unit: $(VENV)/.dev
 rig: $(VENV)/.dev     ## build the programs of the test cluster (needs Go; about 20 minutes the first time, then cached)
 	@$(BIN)/python -m tests.cluster.rig build
 
-soak: $(VENV)/.dev    ## run the tests that are too long for CI: thousands of simulated runs, fifty gang interruptions (results in benchmarks/results)
+soak: $(VENV)/.dev    ## run the tests that are too long for CI: tens of thousands of simulated runs, fifty gang interruptions (results in benchmarks/results)
 	@$(BIN)/python -m tests.simulation.soak
 	@$(BIN)/python -m tests.cluster.soak
 
