@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all of their own set-up on a bare machine with Python 3.11, pip and venv.
+# `make demo` and `make test` install everything they need on a machine that has only Python 3.11, pip and venv.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,22 +7,22 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
-# Threads that wait for each other sleep: tests share two cores (contracts/threads.py).
+# Waiting OpenMP threads sleep instead of spinning, because the tests share two cores (contracts/threads.py).
 export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo test check lint unit rig gsm8k soak lock clean help
 
-help:            ## what there is
+help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
 
-demo: $(VENV)/.train  ## the whole loop on this machine: minutes after the install
+demo: $(VENV)/.train  ## run the whole loop on this machine (a few minutes after the install)
 	@$(BIN)/ratchet demo
 
-test: $(VENV)/.dev    ## everything that CI runs
-	@$(BIN)/python -m tests.cluster.rig build || echo "the tests on a cluster cannot run without it"
+test: $(VENV)/.dev    ## run all tests, as CI does
+	@$(BIN)/python -m tests.cluster.rig build || echo "building the test cluster failed: the cluster tests cannot run; see the output above"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests
 
-check: $(VENV)/.dev lint unit  ## lint, types, import rules, unit and contract tests: run it often
+check: $(VENV)/.dev lint unit  ## run the fast checks: lint, types, import rules, unit and contract tests
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
@@ -33,37 +33,37 @@ lint: $(VENV)/.dev
 unit: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests/unit tests/contract tests/architecture -m "not slow"
 
-rig: $(VENV)/.dev     ## build what the test cluster is made of (needs Go; about 20 minutes the first time, then kept)
+rig: $(VENV)/.dev     ## build the programs of the test cluster (needs Go; about 20 minutes the first time, then cached)
 	@$(BIN)/python -m tests.cluster.rig build
 
-soak: $(VENV)/.dev    ## what is too long for CI: seeded lives by the ten thousand, a gang's fifty interruptions; kept in benchmarks/results
+soak: $(VENV)/.dev    ## run the tests that are too long for CI: tens of thousands of simulated runs, fifty gang interruptions (results in benchmarks/results)
 	@$(BIN)/python -m tests.simulation.soak
 	@$(BIN)/python -m tests.cluster.soak
 
-gsm8k: $(VENV)/.train  ## one cycle over real answers to GSM8K questions (needs the trace data)
+gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/gsm8k.sh
 
-lock:            ## compile the lock files anew
+lock:            ## compile the lock files again
 	@sh requirements/compile.sh
 
 $(VENV)/bin/uv: requirements/uv.lock
-	@echo "making $(VENV) with $(PYTHON)"
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@echo "creating $(VENV) with $(PYTHON)"
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is required, this is " + sys.version.split()[0] + "; set PYTHON to another interpreter" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.lock
 	@touch $@
 
 $(VENV)/.train: $(VENV)/bin/uv requirements/train.lock pyproject.toml
-	@echo "installing what requirements/train.lock pins (some GB, mostly torch)"
+	@echo "installing the packages of requirements/train.lock (several GB, mostly torch)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/train.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/uv requirements/dev.lock pyproject.toml
-	@echo "installing what requirements/dev.lock pins (some GB, mostly torch)"
+	@echo "installing the packages of requirements/dev.lock (several GB, mostly torch)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/dev.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
 
-clean:           ## remove what was installed and the demo's state; never an installation's RATCHET_HOME
+clean:           ## remove the virtual environment and the demo's state; any other RATCHET_HOME stays
 	@rm -rf $(VENV) .ratchet-demo

@@ -1,14 +1,17 @@
-"""DPO's tokens a second against the plain script, the same pairs in every step, and where the gain comes from.
+"""DPO throughput in tokens per second, compared with the library's plain script, and the contribution of each optimization.
 
-The plain script is the library's trainer as guides show it: 4 pairs at once, 8 micro-batches a step, max_length 4096, the start
-model in memory, gradient checkpointing on. Ours is the trainer of a Ratchet job, with its levers switched on one at a time.
-Both take the same pairs in the same order with the same loss, so their loss curves can be laid over each other.
+The plain script is the library's trainer as guides show it: micro-batches of 4 pairs, 8 micro-batches per step, max_length 4096, the start
+model in memory, gradient checkpointing on. Ratchet's trainer is measured with its optimizations switched on one at a time. Both use
+the same pairs in the same order with the same loss, so their loss curves can be compared step by step.
 
-Lengths are lognormal. Profile `traces`: prompts with a median of 256 tokens (sigma 0.6), answers of 64 (sigma 0.9), as where a system
-prompt and a conversation stand before a short answer. Profile `chat`: prompts of 64, answers of 128, to show where less is won.
-The model is small, but its head has a quarter of its weights, as in a model of 1B with a vocabulary of 128k. One core; seconds are that
-core's own, so that a busy machine changes little. Every pair is met once: what the reference costs beforehand is counted in full
-(`cold`); a later attempt or plan on the same pairs finds it (`warm`). `python benchmarks/dpo_speed.py`
+Lengths are lognormal. Profile `traces`: prompts with a median of 256 tokens (sigma 0.6) and answers of 64 (sigma 0.9), as in a conversation
+with a system prompt and a short answer. Profile `chat`: prompts of 64 and answers of 128, where the gain is smaller.
+
+The model is small, but its output head has a quarter of its weights, as in a model of 1B with a vocabulary of 128k. The benchmark uses one
+core and measures processor time, so other load on the machine changes little. Every pair is used once. The `cold` figures include the full
+time to compute the reference log-probabilities; the `warm` figures apply to a later attempt or plan that finds them stored.
+
+`python benchmarks/dpo_speed.py`
 """
 
 from __future__ import annotations
@@ -30,31 +33,32 @@ from trainers.recipes import DPORecipe, complete
 
 RESULTS = Path(__file__).parent / "results" / "dpo_speed.json"
 PROFILES = {"traces": (256, 0.6, 64, 0.9), "chat": (64, 0.6, 128, 0.9)}
-"""Medians and sigmas: prompts, answers."""
+"""For each profile: median and sigma of the prompt lengths, then median and sigma of the answer lengths, in tokens."""
 LONGEST = 4096
 
 
 class Size(NamedTuple):
-    """Of the model and the run."""
+    """The size of the model and of the run."""
 
     hidden: int = 128
     layers: int = 3
     vocabulary: int = 2048
     steps: int = 4
-    """The first one is not timed."""
+    """Optimizer steps; the first one is not timed."""
     batch: int = 32
+    """Pairs per optimizer step."""
     scale: float = 1.0
-    """On all lengths."""
+    """Factor on all lengths."""
 
 
 def write_model(folder: Path, size: Size) -> Path:
-    """A Llama with random weights and a tokenizer that is never asked."""
+    """Write a Llama model with random weights and a tokenizer that the benchmark never uses; returns the folder."""
     import torch
     from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     torch.manual_seed(1)
-    large = size.hidden > 1024  # the shape of a model of 1B: fewer heads for keys, wide layers, one matrix for both ends
+    large = size.hidden > 1024  # the shape of a 1B model: fewer key heads, wide layers, tied embeddings
     heads = max(2, size.hidden // 64)
     config = LlamaConfig(
         vocab_size=size.vocabulary,
@@ -78,7 +82,10 @@ def write_model(folder: Path, size: Size) -> Path:
 
 
 def some_pairs(profile: str, n: int, size: Size) -> list[Pair]:
-    """Pairs whose answers differ in their words: chosen ones from the vocabulary's lower half, so that there is something to learn."""
+    """Return `n` random pairs with the lengths of the profile.
+
+    Chosen answers use the lower half of the vocabulary and rejected ones the upper half, so that there is a preference to learn.
+    """
     chance = random.Random(7)
     prompt, prompt_sigma, answer, answer_sigma = PROFILES[profile]
 
@@ -95,7 +102,7 @@ def some_pairs(profile: str, n: int, size: Size) -> list[Pair]:
 
 
 def shared(folder: Path, steps: int, **changes: Any) -> dict[str, Any]:
-    """Arguments that both have."""
+    """Return the training arguments that both trainers share, with `changes` applied."""
     base = {
         "output_dir": str(folder), "seed": 3, "max_steps": steps, "logging_steps": 1, "save_strategy": "no", "report_to": "none",
         "learning_rate": 1e-3, "lr_scheduler_type": "constant", "optim": "adamw_torch", "weight_decay": 0.0, "disable_tqdm": True,
@@ -106,7 +113,7 @@ def shared(folder: Path, steps: int, **changes: Any) -> dict[str, Any]:
 
 
 def plain(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int) -> Any:
-    """The library's trainer, untouched but for two things: its rows are tokens already, and it takes them in our order."""
+    """Return the library's trainer with two changes: its rows are already tokenized, and it takes them in the given order."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import DPOConfig, DPOTrainer
@@ -124,7 +131,7 @@ def plain(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int) -> 
 
 
 class Kept:
-    """The reference of a run, and what it cost."""
+    """Computes the reference log-probabilities of a run and measures the time."""
 
     def __init__(self, clock: Any) -> None:
         self.clock = clock
@@ -140,7 +147,7 @@ class Kept:
 
 
 def ours(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int, levers: Any, kept: Kept, max_length: int = LONGEST) -> Any:
-    """The trainer of a job, with these levers; pairs in the order given."""
+    """Return the trainer of a Ratchet job with these optimizations; it takes the pairs in the given order."""
     from transformers import AutoTokenizer
 
     from trainers.inside.stepwise import Stepwise, configuration, placeholder
@@ -160,7 +167,10 @@ def ours(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int, leve
 
 
 def timed(trainer: Any, pairs: list[Pair], batch: int, kept: Kept | None, clock: Any) -> dict[str, Any]:
-    """Trains; tokens that carry content, in the plain layout, per second of all steps but the first."""
+    """Train and return the throughput, the time per step and the losses.
+
+    Throughput is content tokens in the plain layout (without padding) per second, over all steps but the first.
+    """
     from transformers import TrainerCallback
 
     marks: list[float] = []
@@ -186,7 +196,7 @@ def timed(trainer: Any, pairs: list[Pair], batch: int, kept: Kept | None, clock:
 
 
 def ladder() -> dict[str, Any]:
-    """Our trainer with nothing switched on, each lever alone, then one after the other."""
+    """Return the cases to measure: no optimization, each optimization alone, then one more at a time."""
     from trainers.inside.stepwise import Levers
 
     none = Levers(*[False] * 4)
@@ -205,7 +215,7 @@ def ladder() -> dict[str, Any]:
 
 
 def measure(profile: str, size: Size, model: Path, work: Path, cases: dict[str, Any], clock: Any) -> dict[str, Any]:
-    """The plain script, and each of the cases, on one profile."""
+    """Measure the plain script and each of the cases on one profile."""
     pairs = some_pairs(profile, size.steps * size.batch, size)
     given = shared(work, size.steps)
     results = {"plain script": timed(plain(model, pairs, given, size.batch), pairs, size.batch, None, clock)}
@@ -233,7 +243,7 @@ def _lengths(pairs: list[Pair]) -> dict[str, float]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """For people."""
+    """Return the report as a text table."""
     lines = []
     for profile, part in report["profiles"].items():
         lines += [f"{profile}: {part['lengths']}", f"{'':44}{'tokens/s cold':>14}{'warm':>9}{'x cold':>8}{'x warm':>8}{'loss differs':>14}"]
@@ -246,10 +256,10 @@ def table(report: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.option("--out", default=RESULTS, type=click.Path(path_type=Path), help="Where the JSON goes.")
-@click.option("--toy", is_flag=True, help="Seconds instead of minutes: shows that it runs, measures nothing.")
+@click.option("--out", default=RESULTS, type=click.Path(path_type=Path), help="File for the JSON report.")
+@click.option("--toy", is_flag=True, help="Run in seconds with a tiny model, to test the script; the figures mean nothing.")
 def main(out: Path, toy: bool) -> None:
-    """Prints a table and writes the JSON."""
+    """Measure both profiles, print a table and write the JSON report."""
     import torch
 
     from trainers.inside.stepwise import Levers

@@ -1,6 +1,9 @@
-"""Gangs whose machines come and go, with an autoscaler that brings pretending ones: how soon a gang is whole from no node at all, after the
-loss of a machine, and where idle nodes fit a part of it; what is paid meanwhile, by an eye of its own and by our meter. With our guardian
-and while it sleeps. A machine takes seconds to become a node here, and minutes elsewhere."""
+"""Gang benchmark with an autoscaler that launches simulated machines.
+
+Measures the time until a gang is whole (all its pods run) in three situations: from no node, after the loss of a machine, and where idle
+nodes fit only a part of the gang. Also measures the GPU time paid meanwhile, once by an independent observer and once by Ratchet's meter.
+Each situation is measured with the guardian and without it. Machines boot in seconds here; real machines need minutes.
+"""
 
 from __future__ import annotations
 
@@ -24,31 +27,31 @@ from tests.cluster.rig.cluster import KARPENTER, Rig
 from tests.cluster.watcher import Watcher
 
 PODS = 4
-"""Pods of 8 GPUs, a machine each; the pool may hold no more."""
+"""Pods of the gang. Each has 8 GPUs and needs one machine; this is also the maximum size of the pool."""
 IDLE = 2
-"""Machines that an earlier gang leaves."""
+"""Idle machines that an earlier gang leaves behind."""
 CLASS = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}}
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How long things may take."""
+    """Durations of one measurement, in seconds."""
 
     boot: int
-    """Seconds from a machine's launch to its node."""
+    """Time from a machine's launch to the registration of its node."""
     half_alive: float
-    """cluster.half_alive, where the guardian is awake."""
+    """The setting `cluster.half_alive` where the guardian is active."""
     window: float
-    """Seconds to watch at most, with the guardian."""
+    """The longest time to observe with the guardian."""
     blind: float
-    """And where it sleeps."""
+    """The longest time to observe without the guardian."""
 
 
 FULL, SMALL = Terms(10, 30.0, 180.0, 90.0), Terms(1, 10.0, 90.0, 5.0)
 
 
 class Ground:
-    """A namespace with an executor and a pool of one kind, and the eye on it."""
+    """A namespace with an executor, a pool of one kind, and an independent observer."""
 
     def __init__(self, rig: Rig, namespace: str, watcher: Watcher, folder: Path, kind: str, boot: int, half_alive: float) -> None:
         rig.apply(CLASS | {"spec": {"nodeRegistrationDelay": f"{boot}s"}})
@@ -58,7 +61,7 @@ class Ground:
             self.bench.cluster.apply(NODE_POOL, manifest(dynamic_pool(self.bench.settings, BOUGHT)))
 
     def timed(self, name: str, act: Callable[[], None], restarts: int, window: float) -> dict[str, Any]:
-        """What follows on `act` until the gang is whole after so many restarts, or for `window` seconds."""
+        """Run `act` and measure until the gang is whole after `restarts` restarts, or for `window` seconds at most."""
         self.bench.executor.observe(name)
         before = self.bench.executor.meter(name)
         self.watcher.forget()
@@ -77,15 +80,19 @@ class Ground:
         }
 
     def from_zero(self, spec: JobSpec, window: float) -> dict[str, Any]:
+        """Submit a gang and measure until it is whole for the first time."""
         return self.timed(spec.name, lambda: self.bench.executor.submit(spec, 1), 0, window)
 
     def spot_loss(self, spec: JobSpec, window: float) -> dict[str, Any]:
-        """Karpenter's interruption controller deletes the machine's NodeClaim, which drains the node."""
+        """Delete the NodeClaim of one machine and measure until the gang is whole again.
+
+        Karpenter's interruption controller does the same for a spot interruption; the deletion drains the node.
+        """
         claim = self.rig.api.items(f"{KARPENTER}/nodeclaims")[0]["metadata"]["name"]
         return self.timed(spec.name, lambda: self.rig.api.call("DELETE", f"{KARPENTER}/nodeclaims/{claim}"), 1, window)
 
     def leave_idle(self) -> None:
-        """IDLE machines, by a gang that ran and was cancelled."""
+        """Leave IDLE machines idle: submit a smaller gang, wait until it runs, and cancel it."""
         first = self.bench.spec(nodes=IDLE, plan="b")
         self.bench.executor.submit(first, 1)
         self.bench.until(first, running)
@@ -95,7 +102,7 @@ class Ground:
 
 
 def life(rig: Rig, folder: Path, kind: str, terms: Terms, guarded: bool, lost: bool) -> dict[str, Any]:
-    """A gang from nothing, and then, if so, the loss of one of its machines."""
+    """Measure the start of a gang from no node and, if `lost`, the loss of one of its machines."""
     with rig.namespace() as namespace, Watcher(rig, namespace, PODS) as watcher:
         ground = Ground(rig, namespace, watcher, folder, kind, terms.boot, terms.half_alive if guarded else NEVER)
         spec = ground.bench.spec(nodes=PODS)
@@ -104,7 +111,10 @@ def life(rig: Rig, folder: Path, kind: str, terms: Terms, guarded: bool, lost: b
 
 
 def half_present(rig: Rig, folder: Path, terms: Terms, guarded: bool) -> dict[str, Any]:
-    """A gang finds machines for a part of it. Only where gangs share a pool: a static one's are the gang's own."""
+    """Measure a gang that finds idle machines for only a part of its pods.
+
+    This applies to a dynamic pool, which gangs share; the machines of a static pool belong to one gang.
+    """
     with rig.namespace() as namespace, Watcher(rig, namespace, PODS) as watcher:
         ground = Ground(rig, namespace, watcher, folder, "dynamic", terms.boot, terms.half_alive if guarded else NEVER)
         ground.leave_idle()
@@ -112,7 +122,10 @@ def half_present(rig: Rig, folder: Path, terms: Terms, guarded: bool) -> dict[st
 
 
 def volcano_alone(rig: Rig, folder: Path, terms: Terms) -> dict[str, Any]:
-    """A gang from nothing as older guides have it: Volcano's own configuration, a growing pool, and nobody who watches."""
+    """Measure the start of a gang from no node as older guides set it up.
+
+    That setup has Volcano's default configuration, a dynamic pool, and no guardian.
+    """
     with rig.namespace() as namespace, stock_scheduler(rig), Watcher(rig, namespace, PODS) as watcher:
         ground = Ground(rig, namespace, watcher, folder, "dynamic", terms.boot, NEVER)
         job = gang("gang", PODS, pretended(8))
@@ -124,14 +137,17 @@ def volcano_alone(rig: Rig, folder: Path, terms: Terms) -> dict[str, Any]:
 
 
 def capacity(rig: Rig, folder: Path, small: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """All of it; small: no losses, a guardian of less patience, and a shorter look at what stays as it is."""
+    """Run all measurements of this file.
+
+    `small` leaves out the loss of a machine, and uses a shorter `half_alive` limit and shorter observation times.
+    """
     terms, kinds = (SMALL, ("static",)) if small else (FULL, ("static", "dynamic"))
     found: dict[str, Any] = {"pods": PODS, "gpus_per_pod": 8, "idle_nodes_found": IDLE, **asdict(terms), "dynamic": {}}
     for kind in kinds:
         say(f"capacity: a {kind} pool")
         found[kind] = life(rig, folder / kind, kind, terms, guarded=True, lost=not small)
         if not small:
-            say(f"capacity: a {kind} pool, guardian asleep")
+            say(f"capacity: a {kind} pool, without the guardian")
             unguarded = life(rig, folder / f"{kind}-unguarded", kind, terms, guarded=False, lost=True)
             found[kind]["spot_loss_without_guardian"] = unguarded["spot_loss"]
     say("capacity: Volcano alone, from no node")

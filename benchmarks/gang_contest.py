@@ -1,6 +1,9 @@
-"""Gangs of mixed sizes that want more nodes than there are: submitted by one side or the other, sampled several times a second, ended when
-they have run whole for their time. It counts what is held by gangs that hold only a part of what they need, and of that apart what is held
-in vain: a gang that lacks more nodes than are free cannot start, one that is being bound has them before it."""
+"""Gang benchmark: gangs of mixed sizes compete for fewer nodes than they need together.
+
+One submitter (gang_sides.py) submits all gangs. The state is sampled several times a second, and a gang is ended after it has run whole for
+a fixed time. The benchmark sums the GPU time held by gangs that have only a part of their nodes. Within this sum it reports the GPU time
+held in vain: that of gangs that lack more nodes than are free and so cannot start. A gang whose pods are still being bound can start.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from tests.cluster.rig.cluster import Rig
 
 @dataclass
 class Seen:
-    """A gang, as the samples show it."""
+    """The state of one gang, as derived from the samples."""
 
     size: int
     whole: float | None = None
     ended: float | None = None
     partial: float = 0.0
-    """Seconds in which it held a part of its nodes."""
+    """Seconds in which the gang held only a part of its nodes."""
     stuck: float = 0.0
-    """Seconds of these in which the others were not to be had."""
+    """Seconds of `partial` in which the missing nodes were not available."""
 
 
 class Contest:
-    """One side's."""
+    """The measurement of one submitter with one seed."""
 
     def __init__(
         self, rig: Rig, namespace: str, side: Callable[[Rig, str, Path, list[int]], Side], sizes: tuple[int, ...], seed: int
@@ -45,7 +48,7 @@ class Contest:
         self.most = 0
 
     def run(self, folder: Path, hold: float, limit: float) -> dict[str, Any]:
-        """Until all have run for `hold` seconds, or `limit` is over."""
+        """Submit the gangs and sample until each has run for `hold` seconds, or for `limit` seconds at most; returns the figures."""
         side = self.side(self.rig, self.namespace, folder, self.sizes)
         gangs = {name: Seen(size) for name, size in zip(side.names, self.sizes, strict=True)}
         submitting = threading.Thread(target=side.submit_all, daemon=True)
@@ -64,7 +67,7 @@ class Contest:
     def _sample(self, side: Side, gangs: dict[str, Seen], now: float, seconds: float, hold: float) -> None:
         bound, alive = self._counted(side.label)
         partly = [name for name, gang in gangs.items() if gang.ended is None and 0 < bound[name] < gang.size]
-        # No clock in it: whoever binds a gang pod by pod, however slowly, has taken care that there is a node for each.
+        # This test does not depend on time: a scheduler that binds a gang slowly, pod by pod, still has a free node for each pod.
         stuck = [name for name in partly if gangs[name].size - bound[name] > self.nodes - bound.total()]
         self.samples += 1
         self.partly += bool(partly)
@@ -87,13 +90,13 @@ class Contest:
                 threading.Thread(target=self._end, args=(f"{side.label}={name}",), daemon=True).start()
 
     def _end(self, selector: str) -> None:
-        """Its processes end well, on both sides alike."""
+        """End the gang's pods with exit code 0, in the same way for every submitter."""
         asked = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={quote(selector)}"
         for pod in self.rig.api.items(asked):
             self.rig.end_pod(self.namespace, pod["metadata"]["name"], 0)
 
     def _counted(self, label: str) -> tuple[Counter[str], Counter[str]]:
-        """Per gang: pods that hold a node, and pods that run. One list is one moment."""
+        """Count per gang the pods that hold a node and the pods that run. One list call gives a consistent view of all pods."""
         bound, alive = Counter[str](), Counter[str]()
         for pod in self.rig.pods(self.namespace):
             name, phase = pod["metadata"].get("labels", {}).get(label), pod["status"].get("phase")

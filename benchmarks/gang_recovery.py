@@ -1,5 +1,8 @@
-"""How soon a gang on nodes that stay is whole again after it lost a pod or a node, with our guardian and while it sleeps, by an eye of its
-own. Where machines come and go: gang_capacity.py."""
+"""Gang benchmark: recovery from the loss of a pod or a node, on a fixed set of nodes.
+
+An independent observer measures the time until the gang is whole again, with the guardian and without it. gang_capacity.py measures the
+same where an autoscaler launches machines.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,19 @@ from tests.cluster.rig.cluster import Rig
 from tests.cluster.watcher import Watcher
 
 LIMIT, NEVER = 30.0, 1e9
-"""cluster.half_alive with the guardian, and where it sleeps."""
+"""The setting `cluster.half_alive` with the guardian active, and a value so large that the guardian never acts (seconds)."""
 
 
 def running(status: JobStatus) -> bool:
+    """Return whether the job is running."""
     return status.state is JobState.RUNNING
 
 
 def recovery(rig: Rig, folder: Path, silent: bool, guarded: bool, window: float) -> dict[str, Any]:
-    """A gang of three loses a pod or a node; observed for `window` seconds after it at most."""
+    """Measure the recovery of a gang of three pods.
+
+    `silent`: the node of one pod stops responding; otherwise one pod is evicted. `window`: seconds to observe at most.
+    """
     with rig.namespace() as namespace, Watcher(rig, namespace, WANTED) as watcher:
         bench = Bench(rig, namespace, folder, half_alive=LIMIT if guarded else NEVER)
         rig.fake_nodes(WANTED + 1)
@@ -53,7 +60,10 @@ def recovery(rig: Rig, folder: Path, silent: bool, guarded: bool, window: float)
 
 
 def observed(bench: Bench, name: str, holds: Callable[[], bool], end: float) -> bool:
-    """Whether it came to hold before `end`; one more look lets the meter count up to then."""
+    """Observe the job until the condition holds or the time `end` is reached; returns whether it holds.
+
+    One more observation at the end brings the meter up to date.
+    """
     while not (held := holds()) and time.monotonic() < end:
         bench.executor.observe(name)
         time.sleep(0.2)

@@ -1,5 +1,4 @@
-"""Who submits competing gangs: plain Jobs under kube-scheduler, Volcano Jobs as older guides show them, and our executor. Knows how each
-asks for a gang; refuses to know what is made of it."""
+"""The submitters of the gang benchmark: plain Jobs under kube-scheduler, Volcano Jobs as older guides show them, and Ratchet's executor."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from tests.cluster.gangs import JOBS, gang, pretended
 from tests.cluster.rig.cluster import Rig
 
 PERIOD = 0.2
-"""Seconds: Volcano's cycle on the test cluster."""
+"""Seconds between two samples; equal to Volcano's scheduling period on the test cluster."""
 GPUS = 8
 BATCH = "/apis/batch/v1/namespaces/{}/jobs"
 NAME = "benchmark/gang"
@@ -30,12 +29,12 @@ STOCK = {
         {"plugins": [{"name": name} for name in ("overcommit", "drf", "predicates", "proportion", "nodeorder", "binpack")]},
     ],
 }
-"""Volcano's scheduler, as its installation sets it up."""
+"""The default scheduler configuration of Volcano's installation."""
 SCHEDULER = "vc-scheduler"
 
 
 def plain_job(name: str, size: int) -> dict[str, Any]:
-    """`size` pods that know nothing of each other, as a batch/v1 Job."""
+    """Return a batch/v1 Job of `size` independent pods."""
     template = {"metadata": {"labels": {NAME: name}}, "spec": pretended(GPUS)}
     spec = {"parallelism": size, "completions": size, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
     return {"metadata": {"name": name}, "spec": spec}
@@ -43,7 +42,7 @@ def plain_job(name: str, size: int) -> dict[str, Any]:
 
 @contextmanager
 def stock_scheduler(rig: Rig) -> Iterator[None]:
-    """Volcano's own configuration in place of ours, for as long as it lasts."""
+    """Run Volcano's scheduler with its default configuration instead of Ratchet's, until the context ends."""
     conf = rig.site.root / f"{SCHEDULER}.conf"
     ours = conf.read_text()
     conf.write_text(json.dumps(STOCK))
@@ -56,21 +55,21 @@ def stock_scheduler(rig: Rig) -> Iterator[None]:
 
 
 class Side(Protocol):
-    """Who submits gangs."""
+    """A submitter of competing gangs."""
 
     label: str
-    """Of a pod: its gang's name."""
+    """The pod label that holds the name of the gang."""
     names: list[str]
 
     def submit_all(self) -> None:
-        """Returns when all have been accepted."""
+        """Submit all gangs and return when the cluster has accepted them."""
 
     def idle(self) -> float | None:
-        """GPU-seconds of nodes held by gangs that could not start, by the side's own meter."""
+        """Return the GPU-seconds of nodes held by gangs that could not start, or None if the submitter has no meter."""
 
 
 class Plain:
-    """All Jobs at once; kube-scheduler places pod by pod."""
+    """Submits all batch/v1 Jobs at once; kube-scheduler places pod by pod."""
 
     label = NAME
 
@@ -80,15 +79,17 @@ class Plain:
         self.sizes = sizes
 
     def submit_all(self) -> None:
+        """Create one batch/v1 Job per gang."""
         for name, size in zip(self.names, self.sizes, strict=True):
             self.rig.api.call("POST", self.path, plain_job(name, size))
 
     def idle(self) -> float | None:
+        """Return None, because this submitter has no meter."""
         return None
 
 
 class Volcano:
-    """All Volcano Jobs at once, and nobody who watches over them."""
+    """Submits all Volcano Jobs at once, without a guardian."""
 
     label = VOLCANO_NAME
 
@@ -98,15 +99,17 @@ class Volcano:
         self.sizes = sizes
 
     def submit_all(self) -> None:
+        """Create one Volcano Job per gang."""
         for name, size in zip(self.names, self.sizes, strict=True):
             self.rig.api.call("POST", self.path, gang(name, size, pretended(GPUS)))
 
     def idle(self) -> float | None:
+        """Return None, because this submitter has no meter."""
         return None
 
 
 class Ratchet:
-    """Our executor: Volcano places whole gangs, and one gang waits at a time."""
+    """Submits gangs through Ratchet's executor: Volcano places complete gangs, and only one gang waits at a time."""
 
     label = JOB_NAME
 
@@ -116,6 +119,7 @@ class Ratchet:
         self.names = [spec.name for spec in self.specs]
 
     def submit_all(self) -> None:
+        """Submit each gang through the executor, repeating while it asks to retry because another gang waits."""
         for spec in self.specs:
             while True:
                 try:
@@ -123,9 +127,10 @@ class Ratchet:
                     break
                 except Retryable:
                     time.sleep(PERIOD)
-                    self.bench.executor.observe(self.specs[0].name)  # the motor does: it lets guardian and meters run
+                    self.bench.executor.observe(self.specs[0].name)  # as the service does; an observation runs guardian and meters
         time.sleep(1)
         self.bench.executor.observe(spec.name)
 
     def idle(self) -> float | None:
+        """Return the idle GPU-seconds of all gangs by the executor's meter."""
         return sum(self.bench.executor.meter(name).idle for name in self.names)

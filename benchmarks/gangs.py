@@ -1,9 +1,12 @@
-"""Gangs on a cluster: how soon one starts, what competing ones hold in vain, how soon an interrupted one is back, and what machines that
-come and go cost meanwhile. On the test cluster (real API server, Volcano, kube-scheduler and Karpenter; nodes that pretend to have 8 GPUs),
-so seconds of machines and images are not in it.
+"""The gang benchmark: start time, GPUs held in vain by competing gangs, recovery time, and cost where an autoscaler launches machines.
 
-Baselines: the same pods as plain batch/v1 Jobs under kube-scheduler; Volcano Jobs all at once under Volcano's own configuration; our
-executor with its guardian asleep. `python benchmarks/gangs.py [--small] [--json] [--part NAME]`; parts in gang_*.py.
+It runs on the test cluster: a real API server, Volcano, kube-scheduler and Karpenter, and simulated nodes with 8 GPUs each. So the figures
+do not include the boot time of real machines or the time to pull images.
+
+Baselines: the same pods as plain batch/v1 Jobs under kube-scheduler; Volcano Jobs, all submitted at once, under Volcano's default
+configuration; and Ratchet's executor with an inactive guardian.
+
+`python benchmarks/gangs.py [--small] [--json] [--part NAME]`; the parts are in gang_*.py.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ from tests.cluster.rig.cluster import Rig
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (4, 4, 4, 4, 4, 8, 8, 8, 8, 8, 12, 12, 12, 12, 16, 16, 16, 24, 24, 32)
-"""Nodes of the competing gangs: 236 together."""
+"""The number of nodes of each competing gang, 236 in total."""
 PARTS = ("start_after_third_node", "contests", "recovery", "capacity")
 
 
 def code_digest() -> str:
-    """Of what is measured, of the test cluster, and of this."""
+    """Return the digest of the measured code, of the test cluster's code and of this benchmark."""
     files = [path for room in ("k8s", "contracts", "tests/cluster/rig") for path in sorted((ROOT / room).glob("*.py"))]
     files += [ROOT / "tests/cluster" / f"{name}.py" for name in ("bench", "gangs", "watcher")]
     files += sorted((ROOT / "benchmarks").glob("gang*.py"))
@@ -50,7 +53,7 @@ def code_digest() -> str:
 
 
 def start(rig: Rig, folder: Path, plain: bool) -> float:
-    """Seconds from asking for the third node to all three pods running."""
+    """Return the seconds from the request for the third node until all three pods run."""
     with rig.namespace() as namespace:
         rig.fake_nodes(WANTED - 1)
         if plain:
@@ -59,7 +62,7 @@ def start(rig: Rig, folder: Path, plain: bool) -> float:
             bench = Bench(rig, namespace, folder)
             bench.executor.submit(bench.spec(nodes=WANTED), 1)
         until(lambda: len(rig.pods(namespace)) == WANTED, 30, "the pods")
-        time.sleep(2)  # both schedulers have tried
+        time.sleep(2)  # long enough for either scheduler to have tried once
         began = time.monotonic()
         rig.fake_nodes(1)
         until(lambda: len(rig.pods(namespace, "Running")) == WANTED, 60, "the gang")
@@ -67,6 +70,7 @@ def start(rig: Rig, folder: Path, plain: bool) -> float:
 
 
 def starts(rig: Rig, folder: Path, repeats: int) -> dict[str, Any]:
+    """Measure the start time of one gang `repeats` times, with Ratchet and as plain Jobs."""
     found: dict[str, Any] = {"pods": WANTED, "gpus_per_pod": 8, "repeats": repeats}
     for name, plain in (("ratchet", False), ("plain_jobs", True)):
         seconds = [start(rig, folder / f"{name}-{number}", plain) for number in range(repeats)]
@@ -75,7 +79,7 @@ def starts(rig: Rig, folder: Path, repeats: int) -> dict[str, Any]:
 
 
 def contest(rig: Rig, folder: Path, nodes: int, sizes: tuple[int, ...], hold: float, limit: float, seed: int) -> dict[str, Any]:
-    """All gangs want to run for `hold` seconds each; who holds what in vain until then."""
+    """Measure the contest between gangs for all three submitters; each gang runs for `hold` seconds."""
     found: dict[str, Any] = {"nodes": nodes, "gangs": len(sizes), "wanted_nodes": sum(sizes), "each_runs_s": hold, "limit_s": limit}
     for name, side in (("ratchet", Ratchet), ("volcano_alone", Volcano), ("plain_jobs", Plain)):
         with rig.namespace() as namespace, stock_scheduler(rig) if side is Volcano else nullcontext():
@@ -85,8 +89,9 @@ def contest(rig: Rig, folder: Path, nodes: int, sizes: tuple[int, ...], hold: fl
 
 
 def measured(rig: Rig, folder: Path, part: str, small: bool, say: Callable[[str], None]) -> Any:
+    """Run one of PARTS and return its figures; `say` receives progress messages."""
     if part == "start_after_third_node":
-        say("one gang's start")
+        say("start of one gang")
         return starts(rig, folder / "start", 1 if small else 5)
     if part == "contests":
         sizes, hold, limit = ((3, 3, 3, 6), 3.0, 60.0) if small else (SIZES, 20.0, 180.0)
@@ -108,12 +113,12 @@ def measured(rig: Rig, folder: Path, part: str, small: bool, say: Callable[[str]
 
 
 @click.command()
-@click.option("--small", is_flag=True, help="A few nodes, under a minute; nothing is kept.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Measure these alone; of the others, what is kept stays.")
+@click.option("--small", is_flag=True, help="Use a few nodes, finish in under a minute, and do not keep the results.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one line of JSON.")
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Measure only this part (repeatable) and keep the rest.")
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks" / "results" / "gangs.json")
 def main(small: bool, as_json: bool, parts: tuple[str, ...], out: Path) -> None:
-    """Runs on a cluster of its own; about a quarter of an hour."""
+    """Start a test cluster and measure on it; takes about a quarter of an hour."""
     build.build([*build.PLANE, *build.VOLCANO, *build.KARPENTER, "kube-scheduler"], lambda words: click.echo(words, err=True))
     began, code = time.monotonic(), code_digest()[:12]
 

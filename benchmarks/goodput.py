@@ -1,9 +1,12 @@
-"""Goodput under interruptions: how much of the time that a job spends in steps and saves becomes work that is kept, when it is killed
-(SIGKILL, no warning) again and again. The interval chosen by the job (`save_every = auto`) against a fixed `save_every = 100`.
+"""Goodput under interruptions: the share of training time (steps and saves) that becomes saved steps when a job is killed repeatedly.
 
-Scaled down: a tiny model on one CPU core, killed every few seconds of training. Both arms are killed after the same times, drawn once
-from an exponential distribution, and take turns, so that what else the machine does meets both; the time to start a process counts for
-neither. `python benchmarks/goodput.py [--kills 6]`
+Compares the save interval that the job chooses (`save_every = auto`) with a fixed `save_every = 100`. Kills are SIGKILL, without warning.
+
+The benchmark is scaled down: a tiny model on one CPU core, killed after a few seconds of training. Both arms are killed after the same
+times, drawn once from an exponential distribution. The arms alternate, so that other load on the machine affects both. The start time of a
+process is not counted.
+
+`python benchmarks/goodput.py [--kills 6]`
 """
 
 from __future__ import annotations
@@ -35,17 +38,21 @@ STEPS = 100_000
 
 
 def lives(mean: float, kills: int) -> list[float]:
-    """Seconds of training until each kill."""
+    """Return the seconds of training before each kill, with the given mean."""
     draw = random.Random(SEED)
     return [draw.expovariate(1 / mean) for _ in range(kills)]
 
 
 def of(events: list[JobEvent], kind: str, incarnation: int) -> list[JobEvent]:
+    """Return the events of one kind and one incarnation."""
     return [event for event in events if event.kind == kind and event.incarnation == incarnation]
 
 
 def live(workshop: Workshop, spec: JobSpec, incarnation: int, seconds: float) -> list[JobEvent]:
-    """One incarnation, killed so many seconds after its first step; the events of all incarnations so far."""
+    """Run one incarnation and kill it `seconds` after the beginning of its first step.
+
+    Returns the events of all incarnations so far. Exits if the job ends before the kill.
+    """
     workshop.executor.submit(spec, incarnation)
     began = None
     while began is None or time.time() < began + seconds:
@@ -54,7 +61,7 @@ def live(workshop: Workshop, spec: JobSpec, incarnation: int, seconds: float) ->
             first = of(workshop.executor.events(spec.name), "progress", incarnation)[:1]
             began = first[0].at - float(first[0].data["step_seconds"]) if first else None
         if workshop.executor.observe(spec.name).state == JobState.ENDED:
-            raise SystemExit(f"the job ended by itself: {workshop.executor.observe(spec.name).reason}; {workshop.log(spec)}")
+            raise SystemExit(f"the job ended before the kill: {workshop.executor.observe(spec.name).reason}; {workshop.log(spec)}")
     identity = json.loads((workshop.run_folder(spec) / f"i{incarnation}" / "process.json").read_text())
     os.kill(identity["pid"], signal.SIGKILL)  # the trainer dies with its parent
     workshop.wait(spec)
@@ -62,7 +69,7 @@ def live(workshop: Workshop, spec: JobSpec, incarnation: int, seconds: float) ->
 
 
 class Arm:
-    """One job, killed again and again."""
+    """One job with one save interval, killed repeatedly."""
 
     def __init__(self, folder: Path, model: Path, save_every: int | str, mean: float) -> None:
         folder.mkdir()
@@ -80,7 +87,7 @@ class Arm:
         self.trained = 0.0
 
     def suffer(self, incarnation: int, seconds: float) -> None:
-        """So many seconds of training, and a kill; what was saved last is what the next incarnation resumes from."""
+        """Train for `seconds`, kill the job, and pin its newest checkpoint, from which the next incarnation resumes."""
         self.events = live(self.workshop, self.spec, incarnation, seconds)
         self.trained += seconds
         if saved := [event for event in self.events if event.kind == "checkpoint"]:
@@ -88,6 +95,7 @@ class Arm:
             self.workshop.executor.pin(self.spec, point)
 
     def told(self) -> dict[str, Any]:
+        """Return the figures of this arm."""
         steps = [event for event in self.events if event.kind == "progress"]
         saves = [event for event in self.events if event.kind == "checkpoint"]
         pairs = [pair for m in {event.incarnation for event in saves} for pair in pairwise(of(self.events, "checkpoint", m))]
@@ -108,17 +116,17 @@ class Arm:
 
 
 def _saves(events: list[JobEvent]) -> list[float]:
-    """Seconds from a save's beginning to its sealed checkpoint."""
+    """Return the duration of each save in seconds, from its beginning to the completed checkpoint."""
     pairs = pairwise(events)
     return [later.at - sooner.at for sooner, later in pairs if (sooner.kind, later.kind) == ("saving", "checkpoint")]
 
 
 @click.command()
-@click.option("--kills", default=6, help="Of each arm, at each rate.")
+@click.option("--kills", default=6, help="Number of kills per arm and mean time.")
 @click.option("--means", default="6,20", help="Mean seconds of training between kills.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path(__file__).parent / "results" / "goodput.json")
 def main(kills: int, means: str, out: Path) -> None:
-    """Prints one JSON object and keeps it."""
+    """Measure both arms, print one JSON object and write it to the results file."""
     results = []
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / "model")

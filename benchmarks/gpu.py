@@ -1,8 +1,10 @@
-"""What one GPU does within ten minutes: DPO against the plain script, GRPO, peak memory, resume, and running out of memory.
+"""A ten-minute benchmark of one GPU: DPO against the plain script, GRPO, peak memory, resume, and running out of memory.
 
-A model of about 1B parameters with random weights (the shape of Llama 3.2 1B), bf16 arithmetic on float32 weights. It writes one JSON
-report, section by section, so that whatever was measured is there even if a later section fails. THIS SCRIPT HAS NOT RUN ON A GPU:
-there was none; `--toy` runs the same sections on a CPU in seconds and shows only that they run.
+The model has about 1B parameters with random weights (the shape of Llama 3.2 1B) and trains in bf16 with float32 weights. The script writes
+the JSON report after each section, so that no result is lost if a later section fails.
+
+This script has not run on a GPU. `--toy` runs the same sections on a CPU in seconds, which only tests the script.
+
 `python benchmarks/gpu.py --out report.json`
 """
 
@@ -30,7 +32,7 @@ from trainers.recipes import adjusted
 
 
 class Setting(NamedTuple):
-    """Where and how large."""
+    """The device, the model and the data of a run."""
 
     size: Size
     gpu: bool
@@ -39,13 +41,13 @@ class Setting(NamedTuple):
     pairs: list[Pair]
 
     def arguments(self, steps: int, name: str, **changes: Any) -> dict[str, Any]:
-        """For the library, both ways."""
+        """Return the training arguments for the plain script and for Ratchet's trainer."""
         there = {"use_cpu": not self.gpu, "bf16": self.gpu, "learning_rate": 1e-5}
         return shared(self.work / name, steps, **there | changes)
 
 
 def now() -> float:
-    """Seconds, after the GPU has caught up."""
+    """Return the time in seconds, after the GPU has finished all queued work."""
     import torch
 
     if torch.cuda.is_available():
@@ -54,7 +56,7 @@ def now() -> float:
 
 
 def fresh() -> None:
-    """Gives memory back, and starts the count of its peak."""
+    """Free unused memory and reset the peak memory statistics."""
     import torch
 
     gc.collect()
@@ -64,14 +66,14 @@ def fresh() -> None:
 
 
 def peak() -> float:
-    """GiB since `fresh`; 0 on a CPU."""
+    """Return the peak GPU memory since `fresh` in GiB; 0 on a CPU."""
     import torch
 
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else 0.0
 
 
 def dpo(setting: Setting) -> dict[str, Any]:
-    """Tokens a second and peak memory: the plain script, ours, and the largest difference of their losses."""
+    """Measure throughput and peak memory of the plain script and of Ratchet's trainer, and the largest difference of their losses."""
     from trainers.inside.stepwise import Levers
 
     batch, steps = setting.size.batch, setting.size.steps
@@ -92,7 +94,7 @@ def dpo(setting: Setting) -> dict[str, Any]:
 
 
 def resume(setting: Setting) -> dict[str, Any]:
-    """A run of four steps, and the same run continued from its second: the largest difference of a weight."""
+    """Compare a run of four steps with the same run resumed after its second step; reports the largest difference of a weight."""
     from trainers.inside.stepwise import Levers
 
     def run(name: str, **given: Any) -> tuple[Any, list[float]]:
@@ -114,8 +116,11 @@ def resume(setting: Setting) -> dict[str, Any]:
 
 
 def out_of_memory(setting: Setting) -> dict[str, Any]:
-    """A step with nearly no memory left must fail by name, be known for what it is, and train in the same process with what the watch
-    proposes: half as much in memory. On a CPU, which does not run out by name, the error is made up."""
+    """Provoke an out-of-memory error and apply the change that the health watch proposes.
+
+    A step with almost no free memory must fail with an error that the watch recognizes. The same process then trains the step with half as
+    many tokens in memory. On a CPU the error is simulated.
+    """
     import torch
 
     from trainers.inside.stepwise import Levers
@@ -139,7 +144,7 @@ def out_of_memory(setting: Setting) -> dict[str, Any]:
 
 @contextmanager
 def scarce(gpu: bool, trainer: Any) -> Iterator[None]:
-    """All but a GiB of the GPU's memory is taken; on a CPU, the model's next call fails as if it were."""
+    """Leave only 1 GiB of the GPU's memory free; on a CPU, make the model's calls raise OutOfMemoryError."""
     import torch
 
     if gpu:
@@ -152,7 +157,7 @@ def scarce(gpu: bool, trainer: Any) -> Iterator[None]:
         return
 
     def refuse(*_: Any) -> None:
-        raise torch.OutOfMemoryError("made up: out of memory")
+        raise torch.OutOfMemoryError("simulated: out of memory")
 
     hook = trainer.model.register_forward_pre_hook(refuse)
     try:
@@ -162,7 +167,7 @@ def scarce(gpu: bool, trainer: Any) -> Iterator[None]:
 
 
 def grpo(setting: Setting) -> dict[str, Any]:
-    """Answer tokens a second of the library's GRPO trainer, which a job uses as it is: there is no other to compare with."""
+    """Measure the answer tokens per second of the library's GRPO trainer. A job uses it unchanged, so there is no baseline."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
@@ -191,7 +196,7 @@ SECTIONS: dict[str, Callable[[Setting], dict[str, Any]]] = {"dpo": dpo, "resume"
 
 
 def run(setting: Setting, out: Path, minutes: float) -> dict[str, Any]:
-    """All sections; the report is written after each."""
+    """Run all sections that start within `minutes` and write the report after each; returns the report."""
     import torch
 
     began = time.monotonic()
@@ -200,11 +205,11 @@ def run(setting: Setting, out: Path, minutes: float) -> dict[str, Any]:
     report |= {"toy": not setting.gpu, "size": setting.size._asdict(), "sections": {}}
     for name, section in SECTIONS.items():
         if time.monotonic() - began > 60 * minutes:
-            report["sections"][name] = {"skipped": f"{minutes:g} minutes were over"}
+            report["sections"][name] = {"skipped": f"the limit of {minutes:g} minutes was reached"}
         else:
             try:
                 report["sections"][name] = section(setting)
-            except Exception as error:  # the others' figures must not be lost
+            except Exception as error:  # one failed section must not lose the results of the others
                 report["sections"][name] = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
         report["seconds"] = round(time.monotonic() - began, 1)
         out.write_text(json.dumps(report, indent=1) + "\n")
@@ -212,15 +217,15 @@ def run(setting: Setting, out: Path, minutes: float) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Where the JSON report goes.")
-@click.option("--minutes", default=8.0, help="No section starts later.")
-@click.option("--toy", is_flag=True, help="A tiny model on the CPU, in seconds.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the JSON report.")
+@click.option("--minutes", default=8.0, help="Start no section after this many minutes.")
+@click.option("--toy", is_flag=True, help="Use a tiny model on the CPU; takes seconds.")
 def main(out: Path, minutes: float, toy: bool) -> None:
-    """Writes the report; exit code 1 where a section failed."""
+    """Run the benchmark and write the report; the exit code is 1 if a section failed."""
     import torch
 
     if not toy and not torch.cuda.is_available():
-        raise click.ClickException("no GPU here; --toy shows that the script runs")
+        raise click.ClickException("no GPU on this machine; use --toy to test the script on the CPU")
     small = Size(hidden=64, layers=1, vocabulary=128, steps=2, batch=8, scale=0.1)
     size = small if toy else Size(hidden=2048, layers=16, vocabulary=128_256, steps=4, batch=32, scale=3.0)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""One cell of the recipe benchmark: a base model, noisy traffic, the product's own way from traces to a checkpoint, its gate,
-and the truth about the result on questions that nothing has seen.
+"""One cell of the recipe benchmark: from a base model and noisy traffic to a trained model and its true accuracy.
 
-Traffic is laid into a real lake, frozen, probed, judged by the product's rules, trained by the product's trainer process and
-compared by its gate. Only serving is left out: models answer in this process, through the port that HTTP implements.
+The cell uses the product's own code. It writes the traffic into a lake, freezes a snapshot, probes the model, chooses a method, runs the
+trainer process's entry point, and compares the models in the gate. The trained model is then tested on questions that no earlier step has
+used. Only serving is left out: models answer in this process, through the same port that the HTTP client implements.
 """
 
 from __future__ import annotations
@@ -46,23 +46,24 @@ from trainers.recipes import KINDS
 from trainers.trl import DPO, GRPO, SFT
 
 USERS, TIMES, CORRECTED, REVIEWED = 200, 4, 0.15, 0.1
-"""People; how often each question is asked; shares of wrong answers that their user corrects, and of conversations that a reviewer
-labels. Every answer gets a thumb."""
+"""The traffic: the number of users, how often each question is asked, the share of wrong answers that the user corrects, and the share
+of conversations that a reviewer labels. Every answer gets a thumb rating."""
 TRAINERS = {Method.DPO: DPO(), Method.GRPO: GRPO(), Method.SFT: SFT()}
 BUILD = {Method.DPO: dpo.build, Method.GRPO: grpo.build, Method.SFT: sft.build}
 START = datetime(2026, 1, 5, tzinfo=UTC)
 ORACLE_RATES = (2e-4, 5e-4, 1e-3)
 UNDECIDED = "cannot be ruled out in"
-"""What the verdict's words on slices say before those in which a loss may hide."""
+"""The phrase in the gate's `slices` reason that comes before the slices in which a loss cannot be excluded."""
 
 
 class Answers:
-    """The `ModelClient` port on a model in this process."""
+    """Implement the `ModelClient` port with a model in this process."""
 
     def __init__(self, folder: Path) -> None:
         self.model = Model(folder, 1)
 
     def chat(self, requests: Sequence[ChatRequest], progress: Any = None) -> list[ChatAnswer]:  # noqa: ARG002
+        """Answer all requests, in batches of 250 prompts of similar length."""
         rows = [Row(self.model.encode([dict(m) for m in r.messages]), r.temperature, r.seed or 0, r.max_tokens) for r in requests]
         found: list[ChatAnswer | None] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt))
@@ -73,6 +74,7 @@ class Answers:
         return [answer for answer in found if answer is not None]
 
     def texts(self, questions: Sequence[Question], temperature: float = 0.0, seed: int = 0) -> list[str]:
+        """Return the text of one answer per question, in the order of the questions."""
         requests = [
             ChatRequest(messages=({"role": "user", "content": q.prompt},), temperature=temperature, max_tokens=48, seed=seed * 100_003 + i)
             for i, q in enumerate(questions)
@@ -81,12 +83,15 @@ class Answers:
 
 
 def right(folder: Path, questions: Sequence[Question]) -> list[bool]:
-    """Whether each greedy answer is the right one."""
+    """Return for each question whether the greedy answer is the right one."""
     return [text.strip() == q.answer for q, text in zip(questions, Answers(folder).texts(questions), strict=True)]
 
 
 def base(cell: Cell, folder: Path) -> Path:
-    """The base model's folder with `base.json` (its test) and `oracle.json`; made once."""
+    """Return the folder of the cell's base model, which is trained and tested on first use.
+
+    The folder holds `model`, `base.json` (the test results of the base model) and later `oracle.json` (those of the oracle).
+    """
     place = folder / "bases" / cell.base
     if (place / "done").exists():
         return place
@@ -111,7 +116,10 @@ def _pretrain(world: World, steps: int, seed: int, out: Path) -> None:
 
 
 def traffic(world: World, model: Path, flips: float, seed: int) -> list[dict[str, Any]]:
-    """Traces with feedback, as JSON lines."""
+    """Return one trace record with feedback per question asked, in the format of the JSONL source.
+
+    `flips` is the share of ratings that are wrong.
+    """
     asked = world.asked * TIMES
     random.Random(f"traffic-{seed}").shuffle(asked)
     records = []
@@ -139,17 +147,18 @@ def traffic(world: World, model: Path, flips: float, seed: int) -> list[dict[str
 
 
 class Clock:
-    """The lake's time stands still after the traffic."""
+    """A clock that stands still at an instant after all traffic."""
 
     def now(self) -> datetime:
+        """Return the fixed time, 30 days after the first trace."""
         return START + timedelta(days=30)
 
     def sleep(self, seconds: float) -> None:
-        """Nobody waits here."""
+        """Return at once, because the clock never advances."""
 
 
 class Bench:
-    """The parts of an installation that a cell needs."""
+    """The parts of an installation that one cell needs: loop file, lake, artifacts and scorers."""
 
     def __init__(self, cell: Cell, folder: Path) -> None:
         self.cell, self.folder = cell, folder
@@ -164,7 +173,7 @@ class Bench:
         self.datasets = LakeDatasets(folder / "lake", self.loop, folder, self.panel, self.artifacts, Clock())
 
     def dataset(self, model: Path, records: Sequence[dict[str, Any]]) -> tuple[TrainingSet, Any]:
-        """(training set, edition)."""
+        """Ingest the records and assemble the training data; returns the training set and the holdout edition."""
         body = "".join(json.dumps(record) + "\n" for record in records).encode()
         self.datasets.ingest(RawBatch("app", "jsonl", digest(body.decode()), "bench", lambda: io.BytesIO(body)))
         edition = self.datasets.edition(1)
@@ -173,6 +182,7 @@ class Bench:
         return self.datasets.assemble("set", snapshot, probe), edition
 
     def plan(self, data: TrainingSet, start: ModelRef, method: Method, recipe: dict[str, Any], seed: int) -> TrainingPlan:
+        """Return the training plan for this data, start model, method and recipe."""
         return TrainingPlan(
             line="bench",
             cycle=self.cell.name,
@@ -190,7 +200,11 @@ class Bench:
         )
 
     def train(self, plan: TrainingPlan, model: Path, name: str) -> Path | None:
-        """The trained model's folder; None where the job's own watch stopped it. Runs the trainer process's entry in this process."""
+        """Run the trainer's entry point in this process.
+
+        Returns the folder of the trained model, or None if the job did not end with the outcome `done`, for example because its health
+        watch stopped it.
+        """
         run = self.folder / name
         run.mkdir()
         (run / "plan.json").write_bytes(canonical(plan))
@@ -203,7 +217,7 @@ class Bench:
         return run / "i1" / "model" if result["outcome"] == "done" else None
 
     def gate(self, edition: Any, start: ModelRef, model: Path, trained: Path) -> Any:
-        """The product's verdict."""
+        """Return the gate's verdict on the trained model against the start model."""
         evaluator = PairedEvaluator(self.artifacts, self.panel, self.loop.gate)
         ref = model_ref(trained, "0" * 64)
         report = evaluator.evaluate(edition, (start, Answers(model)), (ref, Answers(trained)), lambda *_: None)
@@ -224,7 +238,10 @@ def _inside(run: Path) -> Any:
 
 
 def oracle(bench: Bench, data: TrainingSet, place: Path, start: ModelRef) -> list[bool]:
-    """SFT on the true answers of the very requests that may be trained on; its rate is tuned on questions of its own."""
+    """Train SFT on the true answers to the snapshot's own prompts and return the test results of the best model.
+
+    The learning rate is chosen on the tuning questions. Raises RuntimeError if no run finishes.
+    """
     answers = {q.prompt: q.answer for q in bench.world.asked}
     snapshot = json.loads(bench.artifacts.get(bench.artifacts.resolve("snapshot") or ""))
     rows = []
@@ -255,7 +272,10 @@ def oracle(bench: Bench, data: TrainingSet, place: Path, start: ModelRef) -> lis
 
 
 def run(cell: Cell, folder: Path) -> dict[str, Any]:
-    """One row of results. Everything it made is deleted but the base model and what the oracle reached, which cells share."""
+    """Run one cell and return its row of results.
+
+    All files of the cell are deleted afterwards. The base model and the oracle's results stay, because other cells use them.
+    """
     began = time.monotonic()
     place = base(cell, folder)
     here = folder / "cells" / cell.name
@@ -264,7 +284,8 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
     start = model_ref(place / "model", "0" * 64)
     data, edition = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.chance))
     choice: Choice = choose(data.facts, bench.loop.training, bench.panel.unseen())
-    method = choice.method if choice.method is not Method.NONE else Method.DPO  # what training would have done
+    # Where the choice is not to train, DPO runs anyway: the row then shows the effect that training would have had.
+    method = choice.method if choice.method is not Method.NONE else Method.DPO
     plan = bench.plan(data, start, method, TRAINERS[method].recipe(cell.recipe(method)), cell.chance)
     trained = bench.train(plan, place / "model", "run")
     known = place / "oracle.json"
@@ -308,7 +329,7 @@ def _named(slices: Iterable[str], words: str) -> list[str]:
 
 
 def measured_code() -> str:
-    """Of all that decides a row: the rooms that a cell goes through, and the benchmark itself."""
+    """Return the digest of all code that determines a row: the packages that a cell uses, and the benchmark itself."""
     here = Path(__file__).resolve().parent
     rooms = [path for room in ("contracts", "gates", "materializer", "rewards", "trainers") for path in (here.parent / room).rglob("*.py")]
     return digest([[path.relative_to(here.parent).as_posix(), digest_file(path)] for path in sorted([*rooms, *here.glob("recipe*.py")])])
@@ -319,7 +340,7 @@ def _mean(values: Sequence[bool]) -> float:
 
 
 def _lower(before: Sequence[bool], after: Sequence[bool]) -> float:
-    """Lower end of the paired 95 % interval of the gain (normal)."""
+    """Return the lower end of the paired 95 % interval of the gain (normal approximation)."""
     differences = np.array(after, dtype=float) - np.array(before, dtype=float)
     return float(differences.mean() - 1.96 * differences.std(ddof=1) / np.sqrt(len(differences)))
 

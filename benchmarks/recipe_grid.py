@@ -1,4 +1,4 @@
-"""Which cells the recipe benchmark runs: a loop file, recipes for tiny models, two grids. It knows neither torch nor how a cell runs."""
+"""The cells of the recipe benchmark: the loop file, the recipes for tiny models, and two grids. Does not import torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ max_tokens = 48
 min_pairs = 60
 """
 SMALL = {"warmup_steps": 5, "steps": 60, "gradient_checkpointing": False, "cpus": 1, "save_every": 60, "micro_batch": 16}
-"""A model of 0.7 million weights; the same number of steps for every recipe and for the oracle."""
+"""Settings for a model of 0.7 million weights. Every recipe and the oracle train for the same number of steps."""
 RECIPES: dict[Method, dict[str, Any]] = {
     Method.SFT: {**SMALL, "learning_rate": 7e-4, "batch": 16, "max_length": 128},
     Method.DPO: {**SMALL, "learning_rate": 5e-4, "batch": 16, "max_length": 128, "losses": {"sigmoid": 0.2, "sft": 1.0}},
@@ -55,61 +55,65 @@ RECIPES: dict[Method, dict[str, Any]] = {
 
 
 FIRST = 5
-"""The first seed of the grid: on seeds 0 to 4 the recipes' settings were chosen, so they prove nothing about them."""
+"""The first seed of the grid. The recipes' settings were chosen on seeds 0 to 4, so these seeds cannot be used to evaluate them."""
 REHEARSALS = (0.0, 1.0)
-"""What the DPO table compares."""
+"""The values of `rehearsal` that the DPO table compares."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Where a result belongs."""
+    """The parameters of one run: they identify its row in the results."""
 
     task: str
     quality: float
     flips: float
     seed: int
     draw: int = 0
-    """Which traffic on this base; 0 is the table's own."""
+    """The number of the traffic sample on this base model; the main table uses 0."""
     methods: tuple[str, ...] = ()
-    """All that the loop file allows; none: what it allows by itself."""
+    """The methods that the loop file allows; if empty, the product's default applies."""
     rehearsal: float | None = None
-    """DPO's; None: the recipe's default."""
+    """The value of `rehearsal` in the DPO recipe; None means the recipe's default."""
 
     @property
     def name(self) -> str:
+        """The unique name of the cell, built from all of its parameters."""
         drawn = [f"draw{self.draw}"] if self.draw else []
         by = [*self.methods, *([] if self.rehearsal is None else [f"rehearsal{self.rehearsal:g}"])]
         return "-".join([f"{self.task}-{self.quality:g}-{self.flips:g}-{self.seed}", *drawn, *by])
 
     @property
     def chance(self) -> int:
-        """Seed of traffic and training."""
+        """The seed of the cell's traffic and training."""
         return self.seed + 1000 * self.draw
 
     def loop(self) -> str:
-        """The loop file."""
+        """Return the text of the cell's loop file."""
         return LOOP + (f"methods = {json.dumps(self.methods)}\n" if self.methods else "")
 
     def recipe(self, method: Method) -> dict[str, Any]:
-        """Changes to the method's defaults."""
+        """Return the cell's changes to the defaults of the method's recipe."""
         own = {} if self.rehearsal is None or method is not Method.DPO else {"rehearsal": self.rehearsal}
         return RECIPES[method] | own
 
     @property
     def base(self) -> str:
-        """Cells that differ in label noise only share their base model, its test and the oracle."""
+        """The name of the base model. Cells with the same name share the model, its test results and the oracle's results."""
         return f"{self.task}-{self.quality:g}-{self.seed}"
 
 
 def grid(seeds: int) -> list[Cell]:
-    """All cells, seed by seed, so that a run that is cut short has seen everything once. Beside the three qualities of either task stands a
-    base with nothing left to learn."""
+    """Return all cells of the main table for this many seeds.
+
+    Each task has bases of three qualities; `sql` also has a base with nothing left to learn. The cells are ordered by seed, so that an
+    interrupted run has covered every configuration at least once.
+    """
     bases = [*itertools.product(("kubectl", "sql"), (0.3, 0.6, 0.9)), ("sql", 1.0)]
     return [Cell(*base, flips, seed) for seed, base, flips in itertools.product(range(FIRST, FIRST + seeds), bases, (0.0, 0.15, 0.3))]
 
 
 def forced(method: str, seeds: int, draws: int) -> list[Cell]:
-    """Cells in which only this method may be taken, each of its arms on the same traffics."""
+    """Return the cells in which only this method is allowed; all arms of the method use the same traffic samples."""
     arms = REHEARSALS if method == "dpo" else (None,)
     every = itertools.product(("kubectl", "sql"), range(1, draws + 1), range(FIRST, FIRST + seeds), (0.6, 0.9), arms)
     return [Cell(task, quality, 0.15, seed, draw, (method,), arm) for task, draw, seed, quality, arm in every]

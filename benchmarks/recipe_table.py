@@ -1,4 +1,4 @@
-"""From cells to claims: what the recipe benchmark's results say, as figures with intervals and as Markdown."""
+"""Summaries of the recipe benchmark's results, as figures with intervals and as Markdown tables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from statistics import fmean
 from typing import Any
 
 WORTH = 0.05
-"""An oracle's gain from which on a cell counts for the share of it that is reached."""
+"""The smallest gain of the oracle at which a cell counts in the share of the oracle's gain."""
 HARM = 0.02
-"""A slice that loses more than this has lost."""
+"""A slice whose true accuracy falls by more than this counts as a loss."""
 DRAWS = 2000
+"""The number of bootstrap samples."""
 
 Result = Mapping[str, Any]
 
 
 def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """The claims. Shares in [0, 1]; None where no run speaks to a claim."""
+    """Return the figures of all claims; shares are in [0, 1], and None means that no run applies to the claim."""
     trained = [row for row in results if row["chosen"] != "none" and row["trained"]]
     worth = [row for row in results if row["oracle_gain"] >= WORTH]
     kept = [row for row in trained if row["gate"] == "pass"]
@@ -44,12 +45,12 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _lost(row: Result) -> list[str]:
-    """Slices that truly lost."""
+    """Return the slices whose true accuracy fell by more than HARM."""
     return [name for name, gain in row["slices"].items() if gain < -HARM]
 
 
 def _beyond(row: Result, *said: str) -> list[str]:
-    """Of those, the ones of which the gate's verdict does not say so in one of these ways."""
+    """Return the slices with a loss that the gate's verdict lists in none of these columns of the row."""
     return [name for name in _lost(row) if not any(name in row[how] for how in said)]
 
 
@@ -58,13 +59,16 @@ def _share(rows: Sequence[Result], holds: Callable[[Result], bool]) -> float | N
 
 
 def _pooled(rows: Sequence[Result]) -> float | None:
-    """Sum of what was gained over the sum of what the oracle gained; where nothing was trained, nothing was gained."""
+    """Return the sum of the gains over the sum of the oracle's gains. A cell in which no training was chosen has a gain of zero."""
     oracle = sum(row["oracle_gain"] for row in rows)
     return sum(row["gain"] if row["chosen"] != "none" else 0.0 for row in rows) / oracle if oracle else None
 
 
 def _bootstrap(rows: Sequence[Result]) -> tuple[float, float] | None:
-    """95 % percentile interval over base models (Efron 1979): cells of one base model are drawn together, for they share it."""
+    """Return the 95 % percentile bootstrap interval over base models (Efron 1979), or None for fewer than two base models.
+
+    The cells of one base model are resampled together, because they are not independent.
+    """
     bases: dict[str, list[Result]] = {}
     for row in rows:
         bases.setdefault(f"{row['task']}-{row['quality']}-{row['seed']}", []).append(row)
@@ -76,7 +80,7 @@ def _bootstrap(rows: Sequence[Result]) -> tuple[float, float] | None:
 
 
 def markdown(results: Sequence[Result], stamp: str) -> str:
-    """The page's table: one row per task, base quality and label noise, mean over seeds."""
+    """Return the main table in Markdown: one row per task, base quality and label noise, with means over seeds."""
     found = summary(results)
     cells: dict[tuple[str, float, float], list[Result]] = {}
     for row in results:
@@ -99,7 +103,7 @@ def markdown(results: Sequence[Result], stamp: str) -> str:
 
 
 def arms(results: Sequence[Result], stamp: str) -> str:
-    """The table of a forced method: one row per task, base quality and rehearsal; every traffic counts once."""
+    """Return the table of a forced method in Markdown: one row per task, base quality and rehearsal; every traffic sample counts once."""
     cells: dict[tuple[str, float, float | None], list[Result]] = {}
     for row in results:
         cells.setdefault((row["task"], row["quality"], row["rehearsal"]), []).append(row)
@@ -127,13 +131,13 @@ def _claims(found: Mapping[str, Any]) -> list[str]:
     between = f" ({interval[0]:.0%} to {interval[1]:.0%}, bootstrap over base models)" if interval else ""
     silent = ", ".join(found["kept_with_a_silent_loss"]) or "none"
     share = found["undecided_slices"]
-    undecided = "" if share is None else f"Such words stand of {share:.0%} of the slices of a run that passed."
+    undecided = "" if share is None else f"On average, a passed run's verdict names {share:.0%} of the slices as a possible loss."
     return [
-        f"- True accuracy rose beyond doubt (lower end of the paired 95 % interval above 0) in {improved}.",
-        f"- Of the oracle's gain, over the {found['worth']} cells in which it is at least {WORTH}: {reached}{between}.",
-        f"- Passed by the gate: {found['kept']}; of these, with a slice that truly lost more than {HARM:.0%}: "
+        f"- True accuracy rose significantly (lower end of the paired 95 % interval above 0) in {improved}.",
+        f"- Share of the oracle's gain, over the {found['worth']} cells in which that gain is at least {WORTH}: {reached}{between}.",
+        f"- Runs that passed the gate: {found['kept']}; of these, with a slice whose true accuracy fell by more than {HARM:.0%}: "
         f"{len(found['kept_with_a_loss'])}; "
-        f"with every such slice named as lower: {len(found['kept_with_a_loss_named_as_lower'])}; without a word of one, "
-        f"not even that a loss cannot be ruled out there: {silent}. {undecided}",
+        f"with every such slice named as lower: {len(found['kept_with_a_loss_named_as_lower'])}; "
+        f"with such a slice that the verdict neither names as lower nor as a possible loss: {silent}. {undecided}",
         "- " + "; ".join(f"{name}: {n}" for name, n in found["do_not_train"].items()) + ".",
     ]

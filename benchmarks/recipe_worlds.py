@@ -1,8 +1,8 @@
-"""Two tasks with one right answer each, and the people around them: what the recipe benchmark trains and tests on.
+"""The two tasks of the recipe benchmark. Each question has exactly one right answer.
 
-`kubectl` is the demo's: plain requests to a platform team. `sql` is of another kind: questions about three tables, whose
-words must be mapped (months to numbers, plain words to columns and functions). Everything follows from seeds; nothing here
-knows models or training.
+`kubectl` is the demo's task: plain-language requests to a platform team. `sql` asks questions about three tables; the model must map words
+to SQL, for example months to numbers and plain words to columns and functions. All questions are determined by seeds. This module does
+not depend on models or training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flows.demo import task as kubectl
 
 @dataclass(frozen=True)
 class Question:
-    """What a user asks, and the one right answer."""
+    """A user's question, its only right answer, and its slice."""
 
     prompt: str
     answer: str
@@ -26,18 +26,20 @@ class Question:
 
 @dataclass(frozen=True)
 class World:
-    """Disjoint sets of questions; `asked` may repeat."""
+    """Disjoint sets of questions, and the texts for the tokenizer."""
 
     learnt: list[Question]
-    """What the base model was trained on."""
+    """The training data of the base model."""
     asked: list[Question]
+    """The distinct questions of the users; the traffic repeats them."""
     golden: list[Question]
-    """The gate's own."""
+    """The golden set of the gate."""
     tuning: list[Question]
-    """What the oracle's learning rate is chosen on."""
+    """The questions on which the oracle's learning rate is chosen."""
     test: list[Question]
+    """The questions that measure the true accuracy; nothing else uses them."""
     corpus: list[str]
-    """What the tokenizer has seen."""
+    """The texts on which the tokenizer is trained."""
 
 
 MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")
@@ -126,17 +128,19 @@ def _kubectl_questions(seed: int, n: int, intents: Sequence[str]) -> list[Questi
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its questions, and how long a base model of each quality learns, found by trial."""
+    """A task: its questions, and the training steps of its base models, which were found by trial."""
 
     name: str
     questions: Callable[[int, int, Sequence[str]], list[Question]]
+    """Generate up to n distinct questions of the given intents: (seed, n, intents) -> questions."""
     intents: tuple[str, ...]
+    """The kinds of request; each is a slice."""
     new: tuple[str, ...]
-    """What users ask for since the base was built: it knows next to nothing of them, unless it is a good one."""
+    """Intents that users request since the base was built. A base below the quality GOOD has seen only six examples of them."""
     capacity: int
-    """Distinct questions, at most."""
+    """The upper bound on the number of distinct questions."""
     base_steps: dict[float, int]
-    """Quality (accuracy, about) -> steps of base training."""
+    """The number of base training steps for each base quality (approximate accuracy)."""
 
 
 TASKS = {
@@ -144,15 +148,15 @@ TASKS = {
     "sql": Task("sql", _sql_questions, tuple(SQL), SQL_NEW, 30_000, {0.3: 54, 0.6: 62, 0.9: 90, 1.0: 140}),
 }
 GOOD = 0.9
-"""A base of this quality has learnt every kind of request."""
+"""A base model of at least this quality is trained on every intent."""
 
 
 GOLDEN_PER_SLICE = 250
-"""So many rule out a loss of two points in a slice of which no answer changed."""
+"""Questions per slice in the golden set. This many exclude a loss of two points in a slice where no answer changed."""
 
 
 def build_world(task: Task, quality: float, seed: int, test_per_slice: int = 500, asked: int = 400) -> World:
-    """Disjoint sets for one seed. Raises ValueError where the task has too few distinct questions."""
+    """Return the sets of questions for one seed. Raises ValueError if the task has too few distinct questions."""
     old = [name for name in task.intents if name not in task.new]
     known = task.intents if quality >= GOOD else old
     learnt = task.questions(1000 + seed, 800, known) + ([] if quality >= GOOD else task.questions(1000 + seed, 6, task.new))
@@ -169,9 +173,9 @@ def build_world(task: Task, quality: float, seed: int, test_per_slice: int = 500
 
 
 def _even(questions: Sequence[Question], intents: Sequence[str], size: int) -> list[Question]:
-    """`size` questions, the same number of each intent."""
+    """Return about `size` questions, the same number of each intent. Raises ValueError if there are too few."""
     each = size // len(intents)
     part = [q for name in intents for q in [q for q in questions if q.slice == name][:each]]
     if len(part) < each * len(intents):
-        raise ValueError(f"too few distinct questions for {size}")
+        raise ValueError(f"too few distinct questions for a set of {size}")
     return part

@@ -1,10 +1,12 @@
-"""Does a cycle's training truly improve the model, and how near does it come to what the truth would have taught?
+"""The recipe benchmark: how much a cycle's training improves the true accuracy of a model, compared with training on the true answers.
 
-Two tasks, bases of three qualities and a perfect one, three shares of wrong ratings, five seeds; each against an oracle that is trained
-on the true answers of the same requests in the same number of steps, its learning rate tuned on questions of its own. Every cell goes
-the product's own way from traces to the gate (recipe_cell.py) and is tested on thousands of questions that nothing has seen.
-`python benchmarks/recipes.py` goes on where it stopped; `--quick` runs two cells. `--methods dpo` measures another table: what DPO does
-where it is the only method that may be taken, on traffics drawn anew, without and with the rehearsal of what it has no pairs for.
+The main table covers two tasks, base models of three qualities and a perfect one, three shares of wrong ratings, and five seeds. The
+baseline is an oracle: SFT on the true answers to the same requests, with the same number of steps and a separately tuned learning rate.
+Every cell uses the product's own code from traces to the gate (recipe_cell.py) and is tested on thousands of unused questions.
+
+`python benchmarks/recipes.py` resumes where an earlier run stopped; `--quick` runs two cells. `--methods dpo` measures a second table, in
+which DPO is the only method allowed. That table uses new traffic samples and compares DPO without and with rehearsal, which trains on right
+answers to prompts that have no pairs.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
 def work(task: tuple[Cell, str]) -> dict[str, Any]:
-    """One cell in a process of its own; what the libraries say goes to a log."""
+    """Run one cell and return its row; must be called in a separate process, because it redirects stdout and stderr to `log.txt`."""
     cell, folder = task
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", **threads_of(1))
     log = os.open(Path(folder) / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -45,7 +47,7 @@ def work(task: tuple[Cell, str]) -> dict[str, Any]:
 
 
 def batches(cells: list[Cell]) -> list[list[Cell]]:
-    """Cells of one base model together: the first of them makes what the others share."""
+    """Group the cells by base model. The first cell of a group trains the base model and the oracle for the others."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         found.setdefault(cell.base, []).append(cell)
@@ -53,7 +55,7 @@ def batches(cells: list[Cell]) -> list[list[Cell]]:
 
 
 def work_all(task: tuple[list[Cell], str, str]) -> int:
-    """The cells of one base model; each result is written as soon as it is known."""
+    """Run the cells of one base model and append each row to the results file at once; returns the number of cells."""
     cells, folder, out = task
     for cell in cells:
         row = work((cell, folder))
@@ -63,18 +65,18 @@ def work_all(task: tuple[list[Cell], str, str]) -> int:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Two cells, and nothing is kept.")
-@click.option("--methods", type=click.Choice(["sft", "dpo", "grpo"]), help="The only method that may be taken: a table of its own.")
-@click.option("--seeds", default=5, help="Base models per task and quality.")
-@click.option("--draws", default=2, help="With --methods: traffics per base model.")
-@click.option("--workers", default=os.cpu_count() or 1, help="Processes side by side.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Where base models are kept; a temporary one if not given.")
+@click.option("--quick", is_flag=True, help="Run two cells and do not keep the results.")
+@click.option("--methods", type=click.Choice(["sft", "dpo", "grpo"]), help="Allow only this method; the results form a separate table.")
+@click.option("--seeds", default=5, help="Number of base models per task and quality.")
+@click.option("--draws", default=2, help="With --methods: number of traffic samples per base model.")
+@click.option("--workers", default=os.cpu_count() or 1, help="Number of parallel processes.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder for base models; a temporary folder by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="One line per cell; cells that it holds are not run again.")
+@click.option("--out", type=click.Path(path_type=Path), help="Results file, one line per cell; the cells in it are not run again.")
 def main(
     quick: bool, methods: str | None, seeds: int, draws: int, workers: int, folder: Path | None, as_json: bool, out: Path | None
 ) -> None:
-    """Runs the cells that are missing and writes the table."""
+    """Run the missing cells, print the table, and update docs/recipes.md with the main table."""
     folder = folder or Path(tempfile.mkdtemp(prefix="recipes-"))
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / "quick.jsonl" if quick else out or (Path(str(FORCED).format(methods)) if methods else RESULTS)
@@ -99,7 +101,7 @@ def main(
 
 
 def _rows(path: Path, cells: list[Cell]) -> list[dict[str, Any]]:
-    """Of these cells, all measured on one state of the code: claims over several would be claims about none."""
+    """Return the rows of the results file. Raises UsageError if it holds other cells or rows of several code versions."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows, names = [json.loads(line) for line in lines], {cell.name for cell in cells}
     strange = sorted({row["cell"] for row in rows} - names)
@@ -108,9 +110,9 @@ def _rows(path: Path, cells: list[Cell]) -> list[dict[str, Any]]:
         why = (
             f"holds cells of another grid ({', '.join(strange[:3])}, …)"
             if strange
-            else f"holds results of several states of the code ({', '.join(codes)})"
+            else f"holds results of several code versions ({', '.join(codes)})"
         )
-        raise click.UsageError(f"{path} {why}; name another file with --out, or delete it to measure anew")
+        raise click.UsageError(f"{path} {why}; choose another file with --out, or delete this file to measure again")
     return rows
 
 

@@ -1,7 +1,9 @@
-"""Requests a second of the embedded model server against `transformers serve`, plain and with continuous batching.
+"""Requests per second of the embedded model server, compared with `transformers serve`, plain and with continuous batching.
 
-One tiny model, greedy answers, concurrency 32, in one run; and whether temperature is honoured per request once a greedy
-request was first. `python benchmarks/serving.py [--requests 400]`
+One tiny model, greedy answers, concurrency 32, all measured in one run. The script also tests whether a server applies the temperature of
+each request after greedy requests came first.
+
+`python benchmarks/serving.py [--requests 400]`
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from trainers.code import code_digest
 
 
 def free_port() -> int:
+    """Return a free TCP port of the loopback interface."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
@@ -34,14 +37,14 @@ def free_port() -> int:
 
 @contextmanager
 def server(command: list[str], url: str, model: str):
-    """A server process, from start until it answers a request."""
+    """Run a server process and yield the seconds from its start to its first answer. Exits if it does not answer within 180 seconds."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **threads_of(2)}
     started = time.monotonic()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while ask(url, model, "restart cart in dev", 0.0) is None:
             if process.poll() is not None or time.monotonic() - started > 180:
-                raise SystemExit(f"{' '.join(command)} did not come up")
+                raise SystemExit(f"{' '.join(command)} did not start; run the command by hand to see its output")
             time.sleep(0.2)
         yield time.monotonic() - started
     finally:
@@ -50,6 +53,7 @@ def server(command: list[str], url: str, model: str):
 
 
 def ask(url: str, model: str, prompt: str, temperature: float) -> str | None:
+    """Return the server's answer to one chat request, or None if the request fails."""
     body = {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": temperature, "max_tokens": 32}
     try:
         reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120, trust_env=False)
@@ -59,8 +63,9 @@ def ask(url: str, model: str, prompt: str, temperature: float) -> str | None:
 
 
 def measure(url: str, model: str, prompts: list[str]) -> dict[str, float]:
+    """Measure one server: the request rate, the failed requests, and the distinct answers of 12 requests at temperature 3."""
     with ThreadPoolExecutor(32) as pool:
-        list(pool.map(lambda p: ask(url, model, p, 0.0), prompts[:64]))  # warm
+        list(pool.map(lambda p: ask(url, model, p, 0.0), prompts[:64]))  # warm-up
         started = time.perf_counter()
         answers = list(pool.map(lambda p: ask(url, model, p, 0.0), prompts))
         rate = len(prompts) / (time.perf_counter() - started)
@@ -71,7 +76,7 @@ def measure(url: str, model: str, prompts: list[str]) -> dict[str, float]:
 @click.command()
 @click.option("--requests", default=400)
 def main(requests: int) -> None:
-    """Prints one JSON object."""
+    """Measure all servers and print one JSON object."""
     world = build_world()
     prompts = [r.prompt for r in world.asked][:requests]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,7 @@
-"""What waiting threads cost on a busy machine: the embedded server's generation with OpenMP's threads spinning, as is its default, and
-asleep (contracts/threads.py). Each is a process of its own that computes with two threads, alone and beside so many busy loops.
+"""The cost of OpenMP's waiting threads on a busy machine.
+
+Measures the embedded server's generation with spinning threads (OpenMP's default) and with sleeping threads (contracts/threads.py). Each
+measurement is a separate process that computes with two threads, first alone and then beside one, two and four busy loops.
 
 `python benchmarks/threads.py [--rows 16] [--tokens 40]`
 """
@@ -37,12 +39,15 @@ with torch.inference_mode():
         wall, used = time.perf_counter(), time.process_time()
         model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
         taken.append((time.perf_counter() - wall, time.process_time() - used))
-print(*sorted(taken[1:])[2])  # the first one warms up; the median of the others
+print(*sorted(taken[1:])[2])  # the median; the first generation is a warm-up
 """
 
 
 def arm(policy: str | None, rows: int, tokens: int) -> dict[str, float]:
-    """Seconds on the clock and of the processor for `rows` answers of `tokens` tokens, by OMP_WAIT_POLICY; None: unset."""
+    """Measure the generation of `rows` answers of `tokens` tokens under one OMP_WAIT_POLICY (None leaves it unset).
+
+    Returns wall-clock seconds (`wall_s`) and processor seconds (`cpu_s`).
+    """
     command = [sys.executable, "-c", _ARM, str(rows), str(tokens), str(_THREADS)]
     environment = {**os.environ, **threads_of(_THREADS), "OMP_WAIT_POLICY": policy}
     given = {name: value for name, value in environment.items() if value is not None}
@@ -55,7 +60,7 @@ def arm(policy: str | None, rows: int, tokens: int) -> dict[str, float]:
 @click.option("--rows", default=16)
 @click.option("--tokens", default=40)
 def main(rows: int, tokens: int) -> None:
-    """Prints one JSON object."""
+    """Measure both thread policies and print one JSON object."""
     results: dict[int, dict[str, dict[str, float]]] = {}
     for loops in (0, 1, 2, 4):
         with ExitStack() as beside:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# One cycle of loops/gsm8k.toml: builds the tiny base, adopts it, runs the cycle, explains it, writes the report.
+# Runs one cycle of loops/gsm8k.toml: builds and adopts the tiny base model, runs the cycle, explains it, and writes the report.
 set -eu
 BIN=${BIN:-.venv/bin}
 export RATCHET_HOME="${RATCHET_HOME:-.ratchet-gsm8k}"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles the lock files from pyproject.toml. They pin every package by hash and name no index.
+# Compiles the lock files from pyproject.toml. They pin every package by hash and contain no index URL.
 set -eu
 cd "$(dirname "$0")/.."
 compile() { .venv/bin/uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -q "$@"; }

@@ -1,5 +1,7 @@
-"""A process in the state in which a killed server is for a moment on a busy machine: its first thread is a zombie, and the others,
-which hold its port, are not."""
+"""A process whose first thread is a zombie while another thread still holds its port.
+
+A killed server can be in this state for a moment on a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _CODE = """
 import ctypes, socket, sys, threading, time
 server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 threading.Thread(target=time.sleep, args=(60,)).start()
-ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)  # ends the first thread alone
+ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)  # end only the first thread
 """
 
 

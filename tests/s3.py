@@ -1,4 +1,4 @@
-"""A real S3 server on this machine (moto), with a bucket of a test's own."""
+"""A local S3 server (moto) for tests, with a separate bucket for each test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "a-key-of-this-test", "AWS_SECRET_ACCESS_KEY": "a-s
 
 
 class S3:
-    """A server that can go away and come back at its address, with what it held."""
+    """An S3 server that a test can stop and start again; address and stored objects stay the same."""
 
     def __init__(self, address: str) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -26,27 +26,33 @@ class S3:
         self.start()
 
     def start(self) -> None:
+        """Start the server; after the first start it keeps its port."""
         self.server: Any = ThreadedMotoServer(ip_address=self.address, port=self.port, verbose=False)
         self.server.start()
         self.runs = True
         self.port = self.server.get_host_and_port()[1]
 
     def stop(self) -> None:
+        """Stop the server, so that connections are refused."""
         self.server.stop()
         self.runs = False
 
     @property
     def settings(self) -> BucketSettings:
+        """The settings of the current test's bucket."""
         return BucketSettings(url=f"s3://{self.bucket}/some/where", endpoint=f"http://{self.address}:{self.port}", region="us-east-1")
 
 
 SERVERS: dict[str, S3] = {}
-"""By address."""
+"""The servers of this process, by address."""
 
 
 @contextmanager
 def served(monkeypatch: pytest.MonkeyPatch, address: str = "127.0.0.1") -> Iterator[S3]:
-    """With a bucket that nobody has used; the keys are in the environment. Ending a server takes half a second: each address keeps one."""
+    """Yield a running server with a new bucket; sets the access keys in the environment.
+
+    Stopping a server takes half a second, so each address keeps its server for later tests.
+    """
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

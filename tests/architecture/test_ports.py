@@ -1,4 +1,4 @@
-"""Every port has a fake, and port, fake and real class agree on what can be called and how."""
+"""Tests that every port has a fake, and that the fake and the real classes have the methods and signatures of the port."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CLASSES: dict[str, list[str]] = {
     "Rewards": ["contracts.fakes:FakeRewards", "rewards.panel:Panel"],
 }  # fmt: skip
 WITHOUT_FAKE = {"RewardFunction"}
-"""Pure and quick: the real ones serve in tests."""
+"""Ports without a fake: their real classes are pure and fast, so tests use them directly."""
 
 
 def test_every_port_is_listed_and_has_a_fake() -> None:
@@ -76,7 +76,7 @@ def _parameters(method: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _has(made: Any, name: str) -> bool:
-    """A class attribute, a property, or an attribute that the class (or one above it) sets on itself."""
+    """Return whether the class or one of its bases has the class attribute or property, or assigns it to `self`."""
     if any(hasattr(cls, name) or name in vars(cls).get("__annotations__", {}) for cls in made.__mro__):
         return True
     sources = [inspect.getsource(cls) for cls in made.__mro__ if cls is not object]
@@ -84,7 +84,7 @@ def _has(made: Any, name: str) -> bool:
 
 
 def test_only_the_wiring_knows_which_class_stands_behind_a_port() -> None:
-    """The engine speaks to ports: it imports no room but through wiring.py."""
+    """The engine depends on ports only: no other file than wiring.py imports an implementation package."""
     rooms = {"rewards", "materializer", "trainers", "gates", "local"}
     folder = Path(contracts.ports.__file__).resolve().parents[1] / "flows" / "engine"
     for path in sorted(folder.glob("*.py")):

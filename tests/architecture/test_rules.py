@@ -1,4 +1,4 @@
-"""What the design promises of the code as a whole: its size, its imports, its names, and what a wheel of it holds."""
+"""Tests of rules for the whole code base: file size, imports, names, entry points, and the contents of the wheel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _module(path: Path) -> str:
 
 
 def _imports(path: Path, known: set[str]) -> set[str]:
-    """Modules of ours that `path` imports when it is loaded (not within functions or under TYPE_CHECKING)."""
+    """Return the project's modules that `path` imports at load time (not inside functions or under TYPE_CHECKING)."""
     found: set[str] = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import):
@@ -152,7 +152,7 @@ def test_every_entry_point_leads_to_something() -> None:
     for group, names in project["entry-points"].items():
         for entry in importlib.metadata.entry_points(group=group):
             if entry.dist is not None and entry.dist.name == "ratchet":
-                assert names[entry.name] == entry.value, "install the project again: its entry points have changed"
+                assert names[entry.name] == entry.value, "the entry points have changed; install the project again"
                 entry.load()
     importlib.metadata.EntryPoint("ratchet", project["scripts"]["ratchet"], "console_scripts").load()
 
@@ -162,7 +162,7 @@ def test_every_command_can_be_asked_for_help() -> None:
 
     for command in COMMANDS:
         module = COMMANDS[command][0]
-        assert (REPO / Path(*module.split("."))).with_suffix(".py").exists(), f"`ratchet {command}` leads to {module}, which is not there"
+        assert (REPO / Path(*module.split("."))).with_suffix(".py").exists(), f"`ratchet {command}` needs {module}, which does not exist"
 
 
 def test_lock_files_pin_by_hash_and_name_no_index() -> None:
@@ -170,10 +170,10 @@ def test_lock_files_pin_by_hash_and_name_no_index() -> None:
     assert locks
     for lock in locks:
         text = lock.read_text()
-        assert "://" not in text, f"{lock.name} names an address"
+        assert "://" not in text, f"{lock.name} contains a URL"
         assert not re.search(r"^\s*--(index|extra-index|find-links|trusted)", text, re.MULTILINE), lock.name
         pins = re.findall(r"^(\S+)==\S+ \\\n((?:\s+--hash=\S+.*\n)+)", text, re.MULTILINE)
-        assert len(pins) == len(re.findall(r"^[a-zA-Z0-9]", text, re.MULTILINE)), f"{lock.name} holds a line without a pin and hash"
+        assert len(pins) == len(re.findall(r"^[a-zA-Z0-9]", text, re.MULTILINE)), f"{lock.name} has a requirement without a pin and hash"
 
 
 def test_the_wheel_holds_the_import_packages_and_nothing_else(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_wheel_holds_the_import_packages_and_nothing_else(tmp_path: Path) ->
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
     tracked = {path.relative_to(REPO).as_posix() for path in _tracked()}
     ours = {name for name in tracked if name.split("/")[0] in PACKAGES and name.endswith((".py", ".html", ".css", ".js", ".toml"))}
-    assert ours <= set(names), f"missing in the wheel: {sorted(ours - set(names))[:5]}"
+    assert ours <= set(names), f"missing from the wheel: {sorted(ours - set(names))[:5]}"
 
 
 def test_the_project_speaks_of_itself_alone() -> None:

@@ -1,4 +1,4 @@
-"""Our executor on a rig: jobs on pretending nodes, whose words a test writes itself, and jobs that really run on real nodes."""
+"""Ratchet's executor on a test cluster. On simulated nodes the test writes the output of a job; on real nodes the job really runs."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from k8s.profile import Profile
 from tests.cluster.rig.cluster import Rig
 
 PRETENDING = Profile(provider="any", gpus=8, cpu="1", memory="1Gi", shm="64Mi", instance_types=("p5en.48xlarge",))
-"""Nodes of eight GPUs that exist in name."""
+"""The machine profile of simulated nodes with eight GPUs."""
 BOUGHT = PRETENDING.model_copy(
     update={"node_class": "karpenter.kwok.sh/KWOKNodeClass/default", "node_annotations": {"kwok.x-k8s.io/node": "fake"}}
 )
-"""The same, brought by the rig's autoscaler."""
+"""The same machine, launched by the test cluster's autoscaler."""
 
 
 def client(rig: Rig) -> KubernetesCluster:
-    """Our client, as the rig's administrator."""
+    """Return the product's client with the rights of the test cluster's administrator."""
     os.environ["KUBECONFIG"] = str(rig.kubeconfig)
     return connect(None)
 
 
 class Bench:
-    """An executor in a namespace of a rig, with its run folders."""
+    """An executor in a namespace of a test cluster, with its run folders."""
 
     def __init__(self, rig: Rig, namespace: str, folder: Path, profile: Profile = PRETENDING, **settings: Any) -> None:
         self.rig, self.namespace, self.folder, self.profile = rig, namespace, folder, profile
@@ -49,13 +49,13 @@ class Bench:
         self.executor = self.restarted()
 
     def restarted(self) -> KubernetesExecutor:
-        """As a new process of ours would have it."""
+        """Return a new executor on the same run folders, as after a restart of the service."""
         return KubernetesExecutor(
             self.cluster, "test", self.settings, self.profile, self.folder / "jobs", self.artifacts.root, 5, said=self.said.append
         )
 
     def spec(self, nodes: int = 3, gpus: int = 8, plan: str = "a", attempt: int = 1, grace: int = 5) -> JobSpec:
-        """A job of which nothing but its gang matters."""
+        """Return a job for tests that look only at its gang."""
         return JobSpec(
             name=job_name(plan * 64, attempt, f"{nodes} {gpus}"),
             plan=plan * 64,
@@ -70,23 +70,23 @@ class Bench:
         )
 
     def until(self, spec: JobSpec, holds: Callable[[JobStatus], bool], seconds: float = 60) -> JobStatus:
-        """Observes until it holds."""
+        """Observe the job until the condition holds and return its status; raises AssertionError after `seconds`."""
         limit, status = time.monotonic() + seconds, JobStatus(state=JobState.ABSENT)
         while time.monotonic() < limit:
-            with suppress(Retryable):  # as the loop's motor does: later
+            with suppress(Retryable):  # retry later, as the service does
                 status = self.executor.observe(spec.name)
                 if holds(status):
                     return status
             time.sleep(0.2)
-        raise AssertionError(f"{spec.name} stays {status}\n{self.rig.kubectl('get', 'pods,vcjob', '-n', self.namespace, '-o', 'wide')}")
+        raise AssertionError(f"{spec.name} is still {status}\n{self.rig.kubectl('get', 'pods,vcjob', '-n', self.namespace, '-o', 'wide')}")
 
     def gang(self) -> dict[str, Any]:
-        """The namespace's one Volcano Job, as the API has it."""
+        """Return the only Volcano Job of the namespace, as the API returns it."""
         (job,) = self.rig.api.items(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{self.namespace}/jobs")
         return dict(job)
 
     def step(self, spec: JobSpec, incarnation: int, step: int) -> ResumePoint:
-        """A step with its checkpoint, as a trainer on a pretending node would tell of it."""
+        """Write a checkpoint and its event, as a trainer would, and return its resume point."""
         run = self.executor.folders.run(spec)
         path = f"a{spec.attempt}/i{incarnation}/step_{step}"
         folder = run.parent / path
@@ -97,15 +97,15 @@ class Bench:
         return ResumePoint(attempt=spec.attempt, incarnation=incarnation, step=step, path=path, manifest=manifest)
 
     def tell(self, spec: JobSpec, incarnation: int, kind: str, step: int, **data: Any) -> None:
-        """An event of the job."""
+        """Append an event to the job's event log."""
         line = {"at": time.time(), "incarnation": incarnation, "kind": kind, "step": step, "total": 100, "data": data}
         folder = self.executor.folders.run(spec) / f"i{incarnation}"
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "events.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def end(self, spec: JobSpec, incarnation: int, outcome: str, reason: str = "so it is told") -> None:
-        """The job's last word."""
+    def end(self, spec: JobSpec, incarnation: int, outcome: str, reason: str = "reported by the test") -> None:
+        """Write the job's result file with this outcome and reason."""
         folder = self.executor.folders.run(spec) / f"i{incarnation}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "ended.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))

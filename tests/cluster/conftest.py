@@ -1,6 +1,8 @@
-"""Fixtures of every test that wants a cluster. `rig` and `real_rig` live as long as the tests of this folder and are shared, and go down
-with the last of them; `namespace` and `real_namespace` give a test a clean corner of them. Where a rig cannot be, its tests say why and are
-skipped; in CI they fail."""
+"""Fixtures for tests that need a cluster.
+
+The tests of this folder share `rig` and `real_rig`, which go down after the last of them. `namespace` and `real_namespace` give each test a
+new namespace. If a test cluster cannot be started on this machine, its tests are skipped with the reason; in CI they fail.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "contest_parts": PLANE + VOLCANO + KARPENTER + ("kube-scheduler",),
     "crds": CRDS,
 }
-"""Parts by the fixture that uses them."""
+"""The parts that each fixture needs."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Builds what the chosen tests need before the first of them runs: a test has a time limit, a compiler takes as long as it takes."""
+    """Build the parts that the selected tests need, before any test runs, so that no build counts against a test's time limit."""
     if session.config.option.collectonly:
         return
     used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
@@ -65,13 +67,13 @@ def _require(request: pytest.FixtureRequest) -> None:
 
 
 def _folder(factory: pytest.TempPathFactory) -> Path:
-    """Short, because sockets lie in it."""
+    """Return a folder for a test cluster; the path is short because the length of socket paths is limited."""
     return factory.mktemp("r") / "g"
 
 
 @pytest.fixture(scope="package")
 def make_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Rig]]:
-    """Makes rigs that are not up yet, for tests that need one of their own; all go down at the end."""
+    """A function that returns a new test cluster, not started yet; all of them go down at the end."""
     _require(request)
     made: list[Rig] = []
 
@@ -86,25 +88,25 @@ def make_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="package")
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Control plane, Volcano and kwok; a test adds the nodes that it wants."""
+    """A test cluster with control plane, Volcano and kwok; each test adds its own nodes."""
     yield from _up(request, tmp_path_factory, {})
 
 
 @pytest.fixture(scope="package")
 def karpenter_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Like `rig`, with an autoscaler that makes pretending nodes of 8 GPUs (p5en.48xlarge) or none (m7i.2xlarge)."""
+    """Like `rig`, with an autoscaler that launches simulated nodes with 8 GPUs (p5en.48xlarge) or without GPUs (m7i.2xlarge)."""
     yield from _up(request, tmp_path_factory, {"karpenter": True})
 
 
 @pytest.fixture(scope="package")
 def real_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Control plane, Volcano, kwok, cluster DNS, and two nodes, real-0 and real-1, whose pods are real processes (2 GPUs each, in name)."""
+    """Like `rig`, with cluster DNS and two real nodes, real-0 and real-1, whose pods are real processes; each reports 2 GPUs."""
     yield from _up(request, tmp_path_factory, {"real_nodes": 2})
 
 
 @pytest.fixture(scope="package")
 def gateway_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
-    """`real_rig` with Traefik as the Gateway API's data plane at `gateway_rig.web`."""
+    """The shared `real_rig` with Traefik as Gateway API data plane at `gateway_rig.web`."""
     _require(request)
     real_rig.add("traefik")
     return real_rig
@@ -112,34 +114,34 @@ def gateway_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
 
 @pytest.fixture(scope="package")
 def crds(request: pytest.FixtureRequest) -> Callable[[str], Path]:
-    """Folders of the CRDs of volcano, karpenter, aws (EC2NodeClass), kuberay and gateway, as their authors publish them."""
+    """A function that returns the folder of the published CRDs of volcano, karpenter, aws (EC2NodeClass), kuberay or gateway."""
     _require(request)
     return build.need
 
 
 @pytest.fixture(scope="package")
 def contest_parts(request: pytest.FixtureRequest) -> None:
-    """What a rig with Volcano, kube-scheduler and Karpenter side by side is made of; whoever asks brings it up itself."""
+    """The parts of a test cluster with Volcano, kube-scheduler and Karpenter; the test starts the cluster itself."""
     _require(request)
 
 
 @pytest.fixture
 def namespace(rig: Rig) -> Iterator[str]:
-    """A clean namespace of `rig`; the pretending nodes that a test adds go with it."""
+    """A new namespace of `rig`; afterwards it is removed together with the simulated nodes of the test."""
     with rig.namespace() as name:
         yield name
 
 
 @pytest.fixture
 def karpenter_namespace(karpenter_rig: Rig) -> Iterator[str]:
-    """A clean namespace of `karpenter_rig`; NodePools, NodeClaims and pretending nodes go with it."""
+    """A new namespace of `karpenter_rig`; afterwards it is removed together with NodePools, NodeClaims and simulated nodes."""
     with karpenter_rig.namespace() as name:
         yield name
 
 
 @pytest.fixture
 def real_namespace(real_rig: Rig) -> Iterator[str]:
-    """A clean namespace of `real_rig`. A test that loses a node uses a rig of its own."""
+    """A new namespace of `real_rig`. A test that kills a real node starts its own test cluster instead."""
     with real_rig.namespace() as name:
         yield name
 
@@ -156,7 +158,7 @@ def _up(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, options
 
 @pytest.fixture(scope="module")
 def full(rig: Rig) -> Rig:
-    """The rig with the resource definitions of all that we render, and the namespace of Volcano as an installation has it."""
+    """The shared `rig` with the resource definitions of all rendered objects and with Volcano's namespace."""
     build.build(["aws"], print)
     rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(build.need("aws")))
     rig.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(build.need("aws")))
@@ -166,11 +168,13 @@ def full(rig: Rig) -> Rig:
 
 @pytest.fixture(scope="module")
 def cluster(full: Rig) -> KubernetesCluster:
+    """The product's client with the rights of the administrator."""
     return KubernetesCluster(config.new_client_from_config(str(full.kubeconfig)))
 
 
 @pytest.fixture
 def corner(full: Rig, cluster: KubernetesCluster, namespace: str) -> Iterator[Corner]:
+    """A namespace for rendered objects; afterwards the cluster-wide objects of the test are removed."""
     yield Corner(full, cluster, namespace)
     for kind, name in ((QUEUE, namespace), (CONFIG_MAP, SCHEDULER_CONFIG)):
         cluster.delete(kind, name, VOLCANO_NAMESPACE if kind.namespaced else None)

@@ -1,4 +1,4 @@
-"""A namespace of the rig, prepared as a loop file asks of its cluster's administrator."""
+"""A namespace of the test cluster with the objects that `ratchet k8s render` prints for a loop file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KINDS = {
 
 
 class Corner:
-    """A namespace of the rig prepared as a loop file asks, sound until something is broken."""
+    """A namespace with all objects that a loop file needs. `prepare` creates them without any fault; tests then break single objects."""
 
     def __init__(self, rig: Rig, cluster: Cluster, name: str) -> None:
         self.rig, self.cluster, self.name, self.profile = rig, cluster, name, "generic-gpu"
@@ -50,12 +50,15 @@ class Corner:
 
     @property
     def changes(self) -> dict[str, object]:
+        """The cluster settings that are specific to this namespace."""
         return {"namespace": self.name, "queue": self.name, "pool": self.pool, "volume": self.volume}
 
     def gang(self) -> VolcanoJob:
+        """Return the rendered Volcano Job of a test job in this namespace."""
         return ground.gang(self.profile, **self.changes)
 
     def prepare(self) -> None:
+        """Create the rendered objects and the secrets, bind the volume claim, and wait until the queue is open."""
         for rendered in render_environment(ground.settings(profile=self.profile, **self.changes), load_profile(self.profile)):
             self.apply(rendered.shape)
         for name, key in (("reward-api", "key"), ("ratchet-ray", "token")):
@@ -63,20 +66,21 @@ class Corner:
             self.cluster.apply(SECRET, secret)
         if "claim" in self.volume:
             self.rig.api.patch(f"/api/v1/namespaces/{self.name}/persistentvolumeclaims/shared/status", {"status": {"phase": "Bound"}})
-        until(lambda: (self.cluster.get(QUEUE, self.name) or {}).get("status", {}).get("state") == "Open", 20, "the queue's opening")
+        until(lambda: (self.cluster.get(QUEUE, self.name) or {}).get("status", {}).get("state") == "Open", 20, "the queue to open")
 
     def apply(self, shape: Shape, dry_run: bool = False) -> None:
+        """Apply one rendered object; with `dry_run` the API server only validates it."""
         body = manifest(shape)
         self.cluster.apply(KINDS[body["kind"]], body, dry_run)
 
     def lint(self, cluster: Cluster | None = None, gang: VolcanoJob | None = None) -> list[str]:
-        """`level about: text; remedy` of each finding."""
+        """Run the lint and return each finding in the form `level about: text; remedy`."""
         settings = ground.settings(profile=self.profile, **self.changes)
         gangs = [gang] if gang else [self.gang(), ground.gang(self.profile, ground.job(nemo=True), **self.changes)]
         return [str(one) for one in findings(look(cluster or self.cluster, settings, gangs), settings, gangs)]
 
     def acting_as(self, account: str) -> Cluster:
-        """The API server as one of the namespace's service accounts sees it."""
+        """Return a client that has the rights of a service account of this namespace."""
         token = self.rig.kubectl("create", "token", account, "--namespace", self.name).strip()
         known = client.Configuration(host=self.rig.site.server, api_key={"BearerToken": f"Bearer {token}"})
         known.ssl_ca_cert = str(self.rig.site.pki / "ca.crt")
@@ -84,6 +88,7 @@ class Corner:
 
 
 def loop_file(corner: Corner, folder: Path, *lines: str, pool: str = 'kind = "none"') -> Path:
+    """Write a loop file for this namespace, with extra `lines` in its `[cluster]` section, and return its path."""
     path = folder / "loop.toml"
     path.write_text(
         f"""
@@ -113,6 +118,7 @@ secrets = {{ REWARD_API_KEY = "reward-api/key" }}
 
 
 def ratchet(corner: Corner, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `ratchet k8s` with these arguments and environment variables against the test cluster."""
     env = os.environ | {"KUBECONFIG": str(corner.rig.kubeconfig)} | environment
     return subprocess.run(
         [sys.executable, "-m", "flows.cli.main", "k8s", *words], cwd=REPO, env=env, capture_output=True, text=True, check=False, timeout=120

@@ -1,4 +1,4 @@
-"""Gangs for tests of clusters: Volcano Jobs that start together or not at all, on nodes that pretend or on real ones."""
+"""Gangs for cluster tests: Volcano Jobs whose pods start all together or not at all, on simulated or real nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ JOBS = "/apis/batch.volcano.sh/v1alpha1"
 
 
 def gang(name: str, members: int, pod: dict[str, Any], policies: tuple[dict, ...] = ()) -> dict:
-    """A Volcano Job of `members` pods. Everything that its webhook would fill in is set, because the rig has none."""
+    """Return a Volcano Job of `members` pods.
+
+    It sets every default that Volcano's webhook would set, because the test cluster runs no webhook.
+    """
     task = {"name": "worker", "replicas": members, "minAvailable": members, "template": {"spec": pod}}
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",
@@ -30,12 +33,15 @@ def gang(name: str, members: int, pod: dict[str, Any], policies: tuple[dict, ...
 
 
 def pretended(gpus: int) -> dict[str, Any]:
-    """A pod for nodes that pretend: it runs in name only."""
+    """Return a pod specification for simulated nodes; the pod has a status but no processes."""
     return {"restartPolicy": "Never", "containers": [_container(gpus) | {"image": "pretended"}]}
 
 
 def real(gpus: int, *command: str, **mounted: Any) -> dict[str, Any]:
-    """A pod for real nodes: `command` of this machine, which sees its programs and the folders given as for host_mounts()."""
+    """Return a pod specification for real nodes that runs `command` of this machine.
+
+    The keyword arguments `read` and `write` are the folders to mount; see host_mounts().
+    """
     seen = host_mounts(*mounted.get("read", ()), write=tuple(mounted.get("write", ())))
     container = _container(gpus) | {
         "image": HOST,

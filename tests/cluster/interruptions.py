@@ -1,5 +1,8 @@
-"""A gang's life of interruptions, drawn from a seed: who is taken away next, what the trainer had done until then, and everything that must
-hold when the gang is whole again. The trainer is played here, and so is the ledger that pins; cluster and executor are real."""
+"""A seeded series of interruptions of one gang, with the assertions that must hold after each recovery.
+
+The seed determines the interrupted pods and the progress of training in between. Cluster and executor are real; the trainer's checkpoints
+and the ledger's decisions to accept them are simulated.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +27,28 @@ PODS = "/api/v1/namespaces/{}/pods"
 
 @dataclass(frozen=True)
 class Interruption:
-    """One, and how it ended."""
+    """One interruption and its recovery."""
 
     number: int
     kind: str
     pod: str
     node: str
     whole_after_s: float
-    """From the interruption to the first whole moment of the next incarnation; a silent node counts as ready for 12 s of it."""
+    """Seconds from the interruption until the next incarnation is whole; for a silent node, 12 s of it pass before it is NotReady."""
     half_alive_s: float
-    """As an eye of its own saw it."""
+    """Seconds in which the gang was half alive, as measured by the independent observer."""
     resumed_at: int
+    """The step from which the next incarnation resumed."""
     lost_steps: int
-    """Steps that had been taken and not pinned."""
+    """Steps that the trainer had taken after the last accepted checkpoint."""
 
     def told(self) -> dict[str, Any]:
+        """Return the fields as a dictionary."""
         return asdict(self)
 
 
 def dealt(kinds: tuple[str, ...], count: int, seed: int) -> list[str]:
-    """All kinds in turn, each round in an order of its own."""
+    """Return `count` kinds in rounds; each round has every kind once, in random order."""
     draw, found = random.Random(seed), []
     while len(found) < count:
         found += draw.sample(kinds, len(kinds))
@@ -51,7 +56,10 @@ def dealt(kinds: tuple[str, ...], count: int, seed: int) -> list[str]:
 
 
 class Life:
-    """Of one gang of WANTED pods. `begin`, then `suffer` as often as one likes; AssertionError says what did not hold."""
+    """The series of interruptions of one gang of WANTED pods.
+
+    Call `begin` once and `suffer` for each interruption. Both raise AssertionError if an expectation fails.
+    """
 
     def __init__(self, bench: Bench, watcher: Watcher, seed: int) -> None:
         self.bench, self.rig, self.watcher, self.draw = bench, bench.rig, watcher, random.Random(seed)
@@ -61,11 +69,13 @@ class Life:
         self.lost = 0
 
     def begin(self) -> None:
+        """Submit the gang, wait until it is whole, and simulate its first training steps."""
         self.bench.executor.submit(self.spec, 1)
         self._whole(0)
         self._train(1, 0)
 
     def suffer(self, kind: str) -> Interruption:
+        """Interrupt a random pod or its node, wait until the gang is whole again, and check the recovery."""
         number, victim = len(self.past) + 1, self.draw.choice(self.pods())
         name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
         pinned, lost = self.pinned, self.lost
@@ -78,9 +88,9 @@ class Life:
         assert status.incarnation == number + 1, status
         self._nothing_but_the_gang(number)
         resumed = ResumePoint.model_validate(read_json(self.bench.executor.folders.run(self.spec) / RESUME))
-        assert resumed == pinned, "the newest step that the ledger accepted, and no other"
+        assert resumed == pinned, "the gang must resume from the newest accepted step"
         half = self.watcher.longest
-        assert half <= self.bench.settings.half_alive, f"{kind}: half alive for {half:.1f} s"
+        assert half <= self.bench.settings.half_alive, f"{kind}: half alive for {half:.1f} s, longer than the limit"
         self._train(number + 1, resumed.step)
         if kind == SILENT:
             self.rig.delete_nodes(node)
@@ -88,6 +98,7 @@ class Life:
         return self.past[-1]
 
     def pods(self) -> list[dict[str, Any]]:
+        """Return the pods of the gang."""
         return [pod for pod in self.rig.pods(self.bench.namespace) if GANG in pod["metadata"].get("labels", {})]
 
     def _strike(self, kind: str, pod: str, node: str) -> None:
@@ -103,28 +114,31 @@ class Life:
             self.rig.api.call("DELETE", f"{KARPENTER}/nodeclaims/{claim}")
         else:
             self.rig.delete_nodes(node) if kind == NODE else self.rig.silence(node)
-            self.rig.fake_nodes(1, prefix=f"spare-{len(self.past)}")  # of another name: the old one's pods would come back to life
+            self.rig.fake_nodes(1, prefix=f"spare-{len(self.past)}")  # a new name: with the old one, the old pods would run again
 
     def _whole(self, restarts: int) -> JobStatus:
-        """Asks the executor, as the loop's motor does, until the eye sees the incarnation whole."""
+        """Observe the job until the independent observer has seen the incarnation whole."""
         return self.bench.until(
             self.spec, lambda status: restarts in self.watcher.whole and status.incarnation > restarts and not status.reason, 120
         )
 
     def _nothing_but_the_gang(self, restarts: int) -> None:
-        """One Job, its pods and no other; every restart counted once, by Volcano and by us."""
+        """Assert that there is one Job with its own pods only, and that Volcano and the executor count every restart once."""
         space = self.bench.namespace
         until(lambda: len(self.pods()) == WANTED, 20, "the end of older pods", lambda: self.rig.kubectl("get", "pods", "-n", space))
         job = self.bench.gang()
         for pod in self.pods():
             assert pod["metadata"]["annotations"][VERSION] == str(restarts), pod["metadata"]
             assert [owner["uid"] for owner in pod["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
-        assert job["status"]["retryCount"] == restarts, "one restart for each interruption, also after a while"
+        assert job["status"]["retryCount"] == restarts, "Volcano must restart the gang once for each interruption"
         self.bench.until(self.spec, lambda _: self.bench.executor.meter(self.spec.name).preemptions >= restarts, 10)
         assert self.bench.executor.meter(self.spec.name).preemptions == restarts
 
     def _train(self, incarnation: int, resumed: int) -> None:
-        """A pinned step further, and some that nobody accepts before the next interruption. An older process speaks on behind a split."""
+        """Simulate training: one accepted checkpoint, up to five further steps, and output of the previous incarnation.
+
+        The last one simulates an old process that still writes behind a network split; it must not affect the status.
+        """
         step = resumed + self.draw.randint(1, 10)
         point = self.bench.step(self.spec, incarnation, step)
         self.bench.executor.pin(self.spec, point)
@@ -134,4 +148,4 @@ class Life:
         if incarnation > 1:
             self.bench.tell(self.spec, incarnation - 1, "progress", step + 1000)
         status = self.bench.executor.observe(self.spec.name)
-        assert (status.incarnation, status.step) == (incarnation, step + self.lost), "what an older incarnation says counts nothing"
+        assert (status.incarnation, status.step) == (incarnation, step + self.lost), "output of an older incarnation must be ignored"

@@ -1,6 +1,8 @@
-"""`python -m tests.cluster.soak`: a gang through as many interruptions as one has patience for (50: some twelve minutes), beyond the ten of
-the test suite. A fifth of them take machines of a static pool away. Writes benchmarks/results/interruptions.json; the first thing that does
-not hold ends it, with the seed that reproduces it."""
+"""The long interruption test, `python -m tests.cluster.soak`: 50 interruptions by default, in about twelve minutes.
+
+The test suite itself runs ten interruptions. A fifth of the interruptions remove machines of a static pool. The results go to
+benchmarks/results/interruptions.json. The first failed expectation ends the run with its seed, which reproduces it.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,13 @@ LIMIT = 12.0
 
 
 def code_digest() -> str:
-    """Of everything of ours that runs here."""
+    """Return the digest of the product code and test code that run here."""
     files = [path for room in ("contracts", "k8s", "tests/cluster", "tests/cluster/rig") for path in sorted((ROOT / room).glob("*.py"))]
     return digest([[path.relative_to(ROOT).as_posix(), digest_file(path)] for path in files])
 
 
 def suffered(folder: Path, kinds: Sequence[str], seed: int, karpenter: bool) -> tuple[list[Interruption], dict[str, Any]]:
-    """One gang's life on a cluster of its own, and its meter in the end."""
+    """Interrupt one gang on a new test cluster; returns the interruptions and the final usage of the meter."""
     rig = Rig(folder / "g")
     rig.up(karpenter=karpenter, guarded=True)
     try:
@@ -57,7 +59,7 @@ def suffered(folder: Path, kinds: Sequence[str], seed: int, karpenter: bool) -> 
 
 
 def told(past: Sequence[Interruption]) -> dict[str, Any]:
-    """By kind."""
+    """Summarize the interruptions by kind."""
     found = {}
     for kind in sorted({one.kind for one in past}):
         of = [one for one in past if one.kind == kind]
@@ -70,11 +72,11 @@ def told(past: Sequence[Interruption]) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--count", default=50)
-@click.option("--seed", default=11)
+@click.option("--count", default=50, help="Number of interruptions.")
+@click.option("--seed", default=11, help="Seed of the interruptions.")
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "benchmarks" / "results" / "interruptions.json")
 def main(count: int, seed: int, out: Path) -> None:
-    """Interrupts a gang COUNT times."""
+    """Interrupt a gang COUNT times and write the results."""
     build.build([*build.PLANE, *build.VOLCANO, *build.KARPENTER], lambda words: click.echo(words, err=True))
     claims, began, code = max(1, count // 5), time.monotonic(), code_digest()[:12]
     past: list[Interruption] = []

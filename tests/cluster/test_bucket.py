@@ -1,5 +1,8 @@
-"""A gang whose pods and service share a bucket and no file system: our DPO over two real nodes, stopped, killed, resumed, and equal to an
-undisturbed run. Every pod has a disk of its own; the S3 server is a real one on this machine."""
+"""Tests of gangs whose pods share an S3 bucket with the service instead of a file system.
+
+DPO on two real nodes is evicted and killed, resumes, and ends with the same weights as an undisturbed run. Every pod has a separate disk;
+the S3 server runs on this machine.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def s3(real_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """An S3 server that pods of real nodes can reach."""
     with served(monkeypatch, real_rig.gateway) as server:
         yield server
 
 
 @pytest.fixture
 def workshop(tmp_path: Path) -> Workshop:
+    """Plans and training data for a small start model."""
     return Workshop(tmp_path, write_model(tmp_path / "start"))
 
 
 def pod_of(bench: Bench, end: str) -> str:
+    """Return the name of the gang's pod that ends with `end`."""
     return next(str(name) for pod in bench.rig.pods(bench.namespace) if (name := pod["metadata"]["name"]).endswith(end))
 
 
@@ -54,10 +60,10 @@ def test_a_gang_over_a_bucket_is_stopped_and_killed_and_ends_where_an_undisturbe
     spec = spec_of(workshop)
     bench.executor.submit(spec, 1)
     run = bench.executor.folders.run(spec)
-    assert not (run / "model").exists(), "its inputs go to the bucket"
+    assert not (run / "model").exists(), "the job's inputs must go to the bucket only"
 
     def further(incarnation: int, steps: int) -> int:
-        """Waits until an incarnation has come so many steps, or more, and accepts what it saved; the step that was accepted."""
+        """Wait until an incarnation has taken at least `steps` steps, accept its newest checkpoint, and return the accepted step."""
         try:
             bench.until(spec, lambda status: status.incarnation == incarnation and status.step >= steps, 180)
             bench.until(
@@ -83,19 +89,19 @@ def test_a_gang_over_a_bucket_is_stopped_and_killed_and_ends_where_an_undisturbe
     assert status.incarnation == 3
     events = bench.executor.events(spec.name)
     steps = {number: [e.step for e in events if e.kind == "progress" and e.incarnation == number] for number in (2, 3)}
-    assert steps[2][0] > first, "it went on from what was accepted"
+    assert steps[2][0] > first, "the second incarnation must resume from the accepted step"
     assert steps[3][0] > second
     assert steps[3][-1] == STEPS
-    assert not list(run.glob("i*/step_*")), "no tensors came here"
+    assert not list(run.glob("i*/step_*")), "the service must not download checkpoint tensors"
     assert json.loads((run / "i3" / "ended.json").read_text())["outcome"] == "done"
-    assert weights(workshop, spec, 3) == undisturbed(workshop), "bit by bit"
+    assert weights(workshop, spec, 3) == undisturbed(workshop), "the weights must be identical bit by bit"
     assert bench.executor.observe(spec.name).state is JobState.ENDED
 
 
 def test_while_the_bucket_is_away_a_gang_runs_on_and_its_end_is_told_later(
     rig: Rig, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its machines do not wait for that, and nothing is lost."""
+    """The machines are released during the outage, and no output is lost."""
     with served(monkeypatch) as s3:
         volume = {"mount": str(tmp_path), "bucket": s3.settings.model_dump(exclude_none=True)}
         bench = Bench(rig, namespace, tmp_path, volume=volume, half_alive=5.0)
@@ -112,12 +118,12 @@ def test_while_the_bucket_is_away_a_gang_runs_on_and_its_end_is_told_later(
         bench.until(spec, lambda status: status.step == 3)
         s3.stop()
         uids = {pod["metadata"]["uid"] for pod in rig.pods(namespace)}
-        limit = time.monotonic() + 30  # longer than it takes a silent process to be missed: 20 s and half_alive
+        limit = time.monotonic() + 30  # longer than the time after which a silent process restarts its gang: 20 s plus half_alive
         while time.monotonic() < limit:
             status = bench.executor.observe(spec.name)
             assert (status.state, status.step) == (JobState.RUNNING, 3)
             time.sleep(1)
-        assert {pod["metadata"]["uid"] for pod in rig.pods(namespace)} == uids, "nobody is taken for silent"
+        assert {pod["metadata"]["uid"] for pod in rig.pods(namespace)} == uids, "no process may count as silent during the outage"
         s3.start()
         artifacts = FolderArtifacts(tmp_path / "a-pods-disk")
         files = artifacts.put(b"model")
@@ -132,7 +138,7 @@ def test_while_the_bucket_is_away_a_gang_runs_on_and_its_end_is_told_later(
         bench.executor = bench.restarted()
         for pod in rig.pods(namespace):
             rig.end_pod(namespace, pod["metadata"]["name"], 0)
-        until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the gang's end")
+        until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the end of the gang")
         said: list[str] = []
 
         def gone() -> bool:
@@ -140,7 +146,7 @@ def test_while_the_bucket_is_away_a_gang_runs_on_and_its_end_is_told_later(
                 said.append(bench.executor.observe(spec.name).state)
             return not rig.api.items(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs")
 
-        until(gone, 30, "the end of what costs")
+        until(gone, 30, "the deletion of the Volcano Job")
         assert JobState.ENDED not in said
         with pytest.raises(Retryable):
             bench.executor.observe(spec.name)

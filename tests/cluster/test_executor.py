@@ -1,4 +1,4 @@
-"""Our executor against a real API server and Volcano: gangs on pretending nodes."""
+"""Tests of Ratchet's executor against a real API server and Volcano, with gangs on simulated nodes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def bench(rig: Rig, namespace: str, tmp_path: Path) -> Bench:
+    """An executor in a new namespace."""
     return Bench(rig, namespace, tmp_path)
 
 
 def running(status: JobStatus) -> bool:
+    """Return whether the job is running."""
     return status.state is JobState.RUNNING
 
 
@@ -71,7 +73,7 @@ def test_an_evicted_pod_restarts_the_gang_whole_as_a_new_incarnation(bench: Benc
     assert not before & {pod["metadata"]["uid"] for pod in bench.rig.pods(bench.namespace, "Running")}
     assert bench.executor.meter(spec.name).preemptions == 1
     bench.executor.submit(spec, status.incarnation)
-    assert bench.gang()["status"]["retryCount"] == 1, "the ledger's own submission of that incarnation starts nothing"
+    assert bench.gang()["status"]["retryCount"] == 1, "submitting the running incarnation again must not restart the gang"
 
 
 @pytest.mark.parametrize(("code", "outcome"), [(0, Outcome.DONE), (1, Outcome.FAILED), (78, Outcome.PERMANENT)])
@@ -81,12 +83,12 @@ def test_a_gang_ends_as_its_words_say_and_leaves_nothing(bench: Bench, code: int
     bench.executor.submit(spec, 1)
     bench.until(spec, running)
     bench.end(spec, 1, outcome.value)
-    for pod in bench.rig.pods(bench.namespace)[: None if code == 0 else 1]:  # one failure ends all
+    for pod in bench.rig.pods(bench.namespace)[: None if code == 0 else 1]:  # one failed pod ends the whole gang
         bench.rig.end_pod(bench.namespace, pod["metadata"]["name"], code)
     status = bench.until(spec, lambda status: status.state is JobState.ENDED)
-    assert (status.outcome, status.incarnation, status.reason) == (outcome, 1, "so it is told")
+    assert (status.outcome, status.incarnation, status.reason) == (outcome, 1, "reported by the test")
     empty(bench)
-    assert bench.restarted().observe(spec.name) == status, "also when nothing is left of it"
+    assert bench.restarted().observe(spec.name) == status, "the status must stay the same after the gang is gone"
 
 
 def test_a_gang_that_vanishes_is_lost_and_its_next_incarnation_is_another_job(bench: Bench) -> None:
@@ -138,12 +140,12 @@ def test_what_ends_while_we_are_away_is_metered_to_its_end_once(bench: Bench, mo
     bench.executor.submit(spec, 1)
     bench.until(spec, running)
     before = bench.executor.meter(spec.name)
-    bench.executor = bench.restarted()  # and nobody looks while it goes on and ends
+    bench.executor = bench.restarted()  # no observation until the gang has ended
     time.sleep(3)
     bench.end(spec, 1, "done")
     for pod in bench.rig.pods(bench.namespace):
         bench.rig.end_pod(bench.namespace, pod["metadata"]["name"], 0)
-    until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the gang's end")
+    until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the end of the gang")
     ended = datetime.fromisoformat(bench.gang()["status"]["state"]["lastTransitionTime"]).timestamp()
     time.sleep(3)
 
@@ -151,14 +153,14 @@ def test_what_ends_while_we_are_away_is_metered_to_its_end_once(bench: Bench, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench.executor, "_delete", die)
-    with pytest.raises(KeyboardInterrupt):  # between the meter and the note
+    with pytest.raises(KeyboardInterrupt):  # after the meter is written and before the submission record is
         bench.until(spec, lambda status: status.state is JobState.ENDED)
     once = bench.executor.meter(spec.name)
     bench.executor = bench.restarted()
     assert bench.until(spec, lambda status: status.state is JobState.ENDED).outcome is Outcome.DONE
     after = bench.executor.meter(spec.name)
     assert (after.used, after.nodes, after.idle) == (once.used, once.nodes, once.idle)
-    assert 2 * 2 <= after.nodes - before.nodes <= 2 * (ended - before.at) + 4, "the API's times are whole seconds"
+    assert 2 * 2 <= after.nodes - before.nodes <= 2 * (ended - before.at) + 4, "tolerance of 4: the API's times are whole seconds"
 
 
 def test_a_gang_whose_job_is_gone_is_metered_to_its_last_sign_of_life(bench: Bench) -> None:
@@ -190,11 +192,11 @@ def test_what_killed_a_gang_is_told_by_whoever_asks_later(bench: Bench) -> None:
     name = bench.gang()["metadata"]["name"]
 
     def told() -> str:
-        bench.executor.guard()  # as the service's guard does
+        bench.executor.guard()  # as the guardian loop of the service does
         return bench.executor.notes.death(name)[1]
 
-    until(told, 10, "what killed it")
-    bench.executor = bench.restarted()  # another process, which saw nothing of it
+    until(told, 10, "the record of the pod's death")
+    bench.executor = bench.restarted()  # a process that has not observed the death
     status = bench.until(spec, lambda status: running(status) and status.incarnation == 2)
     assert status.reason == f"{dead}: exit code 137"
 
@@ -233,7 +235,7 @@ def test_a_gang_half_alive_on_a_silent_node_is_restarted_within_the_limit(rig: R
     assert quiet not in {pod["spec"]["nodeName"] for pod in rig.pods(namespace, "Running")}
     assert any("not ready" in words for words in bench.said), bench.said
     assert bench.executor.meter(spec.name).lost > 0
-    assert time.monotonic() - began < 12 + 20 + 25, "grace, limit, and the restart itself"
+    assert time.monotonic() - began < 12 + 20 + 25, "grace period, half_alive limit and restart together took too long"
 
 
 def test_a_gang_is_stopped_at_its_cap(rig: Rig, namespace: str, tmp_path: Path) -> None:
@@ -276,18 +278,18 @@ def test_a_mirror_follows_through_restarts_and_expired_places(bench: Bench) -> N
     bench.executor.submit(spec, 1)
     until(lambda: len(mirror.objects()) == 1, 10, "the first job")
     bench.rig.kill("apiserver")
-    until(lambda: _away(mirror), 30, "the outage to be noticed")
+    until(lambda: _away(mirror), 30, "the informer to notice the outage")
     bench.rig.restart("apiserver")
-    until(lambda: not _away(mirror), 30, "its end")
-    mirror._version = "1"  # long compacted or not, the server says 410 or replays: both must lead to the same objects
+    until(lambda: not _away(mirror), 30, "the informer to notice the end of the outage")
+    mirror._version = "1"  # the server answers 410 if this version is compacted, and replays otherwise; both must give the same objects
     bench.executor.cancel(spec.name)
-    until(lambda: mirror.objects() == [], 30, "the job's end")
+    until(lambda: mirror.objects() == [], 30, "the end of the job")
     mirror.stop()
 
 
 def test_a_place_that_has_expired_is_listed_again(bench: Bench) -> None:
     bench.rig.kill("apiserver")
-    bench.rig.restart("apiserver")  # its watch cache begins anew: older places are gone
+    bench.rig.restart("apiserver")  # its watch cache starts empty, so older resource versions have expired
     with pytest.raises(Expired):
         list(bench.cluster.watch(JOB, "1", bench.namespace, seconds=2))
     mirror = Mirror(bench.cluster, JOB, bench.namespace, seconds=2)
@@ -332,7 +334,7 @@ def test_etcd_dies_while_a_gang_is_submitted(bench: Bench) -> None:
 
 
 def test_what_a_gang_s_older_incarnation_writes_is_not_followed(bench: Bench) -> None:
-    """A trainer behind a network split goes on for a while: its words are there, and nobody goes by them."""
+    """A trainer behind a network split still writes for a while; its output must not affect the status."""
     bench.rig.fake_nodes(3)
     spec = bench.spec(nodes=2)
     bench.executor.submit(spec, 1)
@@ -342,7 +344,7 @@ def test_what_a_gang_s_older_incarnation_writes_is_not_followed(bench: Bench) ->
     status = bench.until(spec, lambda status: status.incarnation > 1 and running(status))
     bench.tell(spec, status.incarnation, "progress", 11)
     bench.tell(spec, 1, "progress", 99)
-    bench.end(spec, 1, "done", "said by a ghost")
+    bench.end(spec, 1, "done", "written by an old incarnation")
     seen = bench.executor.observe(spec.name)
     assert (seen.state, seen.incarnation, seen.step) == (JobState.RUNNING, status.incarnation, 11)
 
@@ -356,18 +358,19 @@ def _away(mirror: Mirror) -> bool:
 
 
 def evict(bench: Bench, pod: str) -> None:
+    """Evict a pod through the API."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
     bench.rig.api.call("POST", f"/api/v1/namespaces/{bench.namespace}/pods/{pod}/eviction", body)
 
 
 def story(bench: Bench) -> str:
-    """What a person would look at."""
+    """Return the objects and events that explain a failure."""
     return bench.rig.kubectl("get", "vcjob,podgroup,pods,events", "-n", bench.namespace, "-o", "wide", check=False)
 
 
 def empty(bench: Bench) -> None:
-    """Nothing of the gang is left in the namespace, once the reconciler has asked what lives."""
-    # A young control plane has yet to learn which kinds own others: its garbage collection looks every half minute.
+    """Assert that no object of the gang is left in the namespace after the executor has listed its live jobs."""
+    # Garbage collection discovers new resource kinds only every 30 s, so it is slow on a new control plane.
     until(lambda: bench.rig.pods(bench.namespace) == [], 90, "the end of the pods", lambda: story(bench))
     assert bench.executor.live() == []
     for kind in (

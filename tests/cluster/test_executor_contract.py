@@ -1,4 +1,4 @@
-"""The contract of every executor, kept by the one on a cluster: the same cases as on one machine, in real pods."""
+"""The executor contract tests with the Kubernetes executor: the same cases as for the local executor, in real pods."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ n=$((RATCHET_FIRST_INCARNATION + ${{RATCHET_RESTARTS:-0}}))
 mkdir -p i$n
 RATCHET_INCARNATION=$n exec {python} -c "$(cat {folder}/job.py)" $BEHAVIOUR
 """
-"""Process 1 of a pod is the contract's own program: it is the executor that is tried, not our wrapper."""
+"""Process 1 of a pod. It runs the program of the contract tests, because these tests cover the executor and not the supervisor."""
 
 
 class Patient:
-    """As the loop's motor does: what can only be done later is tried later."""
+    """An executor whose submissions are retried while they are not possible yet, as the service does."""
 
     def __init__(self, executor: KubernetesExecutor) -> None:
         self.executor = executor
@@ -42,6 +42,7 @@ class Patient:
         return getattr(self.executor, name)
 
     def submit(self, spec: JobSpec, incarnation: int) -> None:
+        """Submit the job, retrying on Retryable for up to 120 s."""
         limit = time.monotonic() + 120
         while True:
             try:
@@ -53,7 +54,7 @@ class Patient:
 
 
 class ClusterBench:
-    """`KubernetesExecutor` with the contract's program in pods of real nodes."""
+    """The bench of the contract tests: KubernetesExecutor with the contract's program in pods of real nodes."""
 
     def __init__(self, rig: Rig, namespace: str, folder: Path) -> None:
         program = folder / "program"
@@ -71,24 +72,30 @@ class ClusterBench:
         self.names: list[str] = []
 
     def restarted(self) -> Patient:
+        """Return a new executor on the same run folders."""
         return Patient(self.bench.restarted())
 
     def spec(self, behaviour: str, attempt: int = 1, grace: int = 5) -> JobSpec:
+        """Return a job that shows this behaviour."""
         spec = contract._spec(behaviour, attempt, grace, {"data": self.data})
         self.names.append(spec.name)
         return spec.model_copy(update={"environment": {"BEHAVIOUR": behaviour}})
 
     def checkpoint(self, spec: JobSpec, step: int) -> ResumePoint:
+        """Write a checkpoint of the first incarnation and return its resume point."""
         return self.bench.step(spec, 1, step)
 
     def damage(self, resume: ResumePoint) -> None:
+        """Overwrite the weights of a checkpoint, so that its manifest no longer matches."""
         (self.bench.executor.folders.root / ("a" * 16) / resume.path / "weights").write_text("short")
 
     def starts(self, spec: JobSpec, incarnation: int) -> int:
+        """Return how often the incarnation has started, by its events."""
         events = self.executor.events(spec.name)
         return sum(event.kind == "started" and event.incarnation == incarnation for event in events)
 
     def until(self, name: str, holds: Callable[[JobStatus], bool] = lambda status: status.state == JobState.ENDED) -> JobStatus:
+        """Observe the job until the condition holds and return its status; raises AssertionError after 200 s."""
         limit, status = time.monotonic() + 200, JobStatus(state=JobState.ABSENT)
         while time.monotonic() < limit:
             with suppress(Retryable):
@@ -96,9 +103,10 @@ class ClusterBench:
                 if holds(status):
                     return status
             time.sleep(0.1)
-        raise AssertionError(f"{name} stays {status}\n{self.bench.rig.kubectl('get', 'pods,vcjob,events', '-n', self.bench.namespace)}")
+        raise AssertionError(f"{name} is still {status}\n{self.bench.rig.kubectl('get', 'pods,vcjob,events', '-n', self.bench.namespace)}")
 
     def close(self) -> None:
+        """Cancel all jobs and wait until none runs."""
         for name in self.names:
             self.executor.cancel(name)
         for name in self.names:
@@ -107,6 +115,7 @@ class ClusterBench:
 
 @pytest.fixture
 def bench(real_rig: Rig, real_namespace: str, tmp_path: Path) -> Iterator[ClusterBench]:
+    """The bench of the contract tests on the shared test cluster."""
     made = ClusterBench(real_rig, real_namespace, tmp_path)
     yield made
     made.close()
@@ -115,6 +124,7 @@ def bench(real_rig: Rig, real_namespace: str, tmp_path: Path) -> Iterator[Cluste
 
 @pytest.fixture
 def machine(bench: ClusterBench) -> ClusterBench:
+    """The bench under the name that the contract tests use."""
     return bench
 
 

@@ -1,5 +1,8 @@
-"""The benchmark of gangs runs, small, and shows what it is for: no gang of ours ever holds nodes while others that it needs are not to be
-had, plain Jobs do; and idle nodes that fit a part of a gang stay idle where nobody watches."""
+"""Tests of the gang benchmark in its small form.
+
+Ratchet's gangs never hold nodes while other nodes that they need are not available, and plain Jobs do. Idle nodes that fit only a part of a
+gang stay idle without the guardian.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("contest_parts")]
 
 
 def measured(*parts: str) -> dict[str, Any]:
-    """Of those parts, small."""
+    """Run these parts of the small benchmark and return their figures."""
     chosen = [word for part in parts for word in ("--part", part)]
     command = [sys.executable, "benchmarks/gangs.py", "--small", "--json", *chosen]
     ran = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=400, check=False)
@@ -29,7 +32,7 @@ def test_no_gang_of_ours_holds_a_node_in_vain_and_an_evicted_one_is_back() -> No
     (contest,) = said["contests"]
     ours, alone, plain = contest["ratchet"], contest["volcano_alone"], contest["plain_jobs"]
     assert ours["finished"] == alone["finished"] == contest["gangs"]
-    # Eight nodes are no multiple of three: who fills them pod by pod ends up with a part of a gang, in whatever order.
+    # Eight is not a multiple of three, so filling the nodes pod by pod leaves an incomplete gang in every order.
     assert ours["samples_with_a_stuck_gang"] == 0 < plain["samples_with_a_stuck_gang"]
     assert ours["gpu_min_held_in_vain"] == 0 < plain["gpu_min_held_in_vain"]
     evicted = said["recovery"]["evicted_pod"]

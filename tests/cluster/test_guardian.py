@@ -1,5 +1,8 @@
-"""The guardian where nobody else would mend a gang: there in part with an autoscaler that brings nothing, or alive in name only.
-And where it must keep its hands off: machines that are on their way take minutes."""
+"""Tests of the guardian in situations that neither Volcano nor the autoscaler resolves.
+
+Examples are a gang that is half present and for which the autoscaler launches no machines, and a gang with a silent process. Other tests
+cover situations in which the guardian must not act, such as machines that still boot.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ LIMIT = 20
 
 
 def bought(rig: Rig, namespace: str, folder: Path, kind: str, most: int = 4) -> Bench:
-    """With a pool of up to `most` machines."""
+    """Return an executor with a pool of at most `most` machines that boot at once."""
     slow(rig, 0)
     bench = Bench(rig, namespace, folder, BOUGHT, half_alive=LIMIT, pool={"kind": kind, "max_nodes": most})
     if kind == "dynamic":
@@ -36,40 +39,45 @@ def bought(rig: Rig, namespace: str, folder: Path, kind: str, most: int = 4) -> 
 
 
 def slow(rig: Rig, seconds: int) -> None:
-    """From now on, a machine takes so long to become a node."""
+    """Set the time that a machine needs from its launch to its node."""
     named = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}}
     rig.apply(named | {"spec": {"nodeRegistrationDelay": f"{seconds}s"}})
 
 
 def whole(status: JobStatus) -> bool:
+    """Return whether all pods of the gang run."""
     return status.state is JobState.RUNNING
 
 
 def gone(status: JobStatus) -> bool:
+    """Return whether the job has ended."""
     return status.state is JobState.ENDED
 
 
 def claims(rig: Rig) -> set[str]:
+    """Return the names of the NodeClaims that are not being deleted."""
     found = rig.api.items(f"{KARPENTER}/nodeclaims")
     return {claim["metadata"]["name"] for claim in found if "deletionTimestamp" not in claim["metadata"]}
 
 
 def nodes(rig: Rig) -> int:
+    """Return the number of nodes of the cluster."""
     return len(rig.api.items("/api/v1/nodes"))
 
 
 def two_idle_nodes(bench: Bench) -> None:
-    """Of the pool, left by a gang that has ended."""
+    """Leave two idle nodes of the pool: run a gang of two pods and cancel it."""
     first = bench.spec(nodes=2, plan="b")
     bench.executor.submit(first, 1)
     bench.until(first, whole)
     bench.executor.cancel(first.name)
     bench.until(first, gone)
-    until(lambda: not bench.rig.pods(bench.namespace), 60, "the end of the first gang")  # garbage collection learns of Jobs late
+    until(lambda: not bench.rig.pods(bench.namespace), 60, "the end of the first gang")  # garbage collection discovers Jobs late
     assert nodes(bench.rig) == 2
 
 
 def states(bench: Bench) -> set[State]:
+    """Return the states of the gangs as a new guardian sees them."""
     return {look.state for look in bench.restarted().guardian.look()}
 
 
@@ -79,12 +87,12 @@ def test_a_half_present_gang_stays_so_until_the_guardian_gives_its_idle_nodes_ba
     bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "dynamic")
     two_idle_nodes(bench)
     idle, spec = claims(bench.rig), bench.spec(nodes=4)
-    bench.executor.submit(spec, 1)  # and nobody observes: the guardian sleeps
-    until(lambda: states(bench) == {State.HALF_PRESENT}, 20, "the deadlock")
+    bench.executor.submit(spec, 1)  # without observations, so the guardian does not act
+    until(lambda: states(bench) == {State.HALF_PRESENT}, 20, "the gang to be half present")
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         assert bench.rig.pods(bench.namespace, "Running") == []
-        assert claims(bench.rig) == idle, "the autoscaler brings nothing"
+        assert claims(bench.rig) == idle, "the autoscaler must not launch machines"
         time.sleep(0.5)
     bench.until(spec, whole, LIMIT + 20)
     assert any("released 2 idle nodes" in words for words in bench.said), bench.said
@@ -117,10 +125,10 @@ def test_machines_on_their_way_are_waited_for_longer_than_the_limit(karpenter_ri
     slow(bench.rig, 2 * LIMIT)
     lost = sorted(rest)[0]
     bench.rig.api.call("DELETE", f"{KARPENTER}/nodeclaims/{lost}")
-    until(lambda: states(bench) & {State.WAITING}, 20, "the wait")
+    until(lambda: states(bench) & {State.WAITING}, 20, "the gang to be waiting")
     status = bench.until(spec, lambda status: status.incarnation == 2 and whole(status), 3 * LIMIT + 20)
     assert status.incarnation == 2
-    assert rest - {lost} <= claims(bench.rig), "what was there was kept"
+    assert rest - {lost} <= claims(bench.rig), "the other machines must be kept"
     assert bench.said == []
 
 
@@ -154,12 +162,12 @@ def test_a_pool_that_nobody_took_away_is_metered_when_its_gang_ended_unseen(
     bench.end(spec, 1, "done")
     for pod in bench.rig.pods(bench.namespace):
         bench.rig.end_pod(bench.namespace, pod["metadata"]["name"], 0)
-    until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the gang's end")
-    time.sleep(5)  # and nobody looks
+    until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the end of the gang")
+    time.sleep(5)  # without observations
     bench.executor = bench.restarted()
     assert bench.until(spec, gone).outcome is Outcome.DONE
     after = bench.executor.meter(spec.name)
-    assert after.idle - before.idle >= 2 * 8 * 4, "machines cost until their pool is taken away"
+    assert after.idle - before.idle >= 2 * 8 * 4, "machines cost until their pool is deleted"
 
 
 def test_a_static_pool_of_a_name_whose_nodes_still_go_is_waited_for(karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path) -> None:
@@ -169,12 +177,12 @@ def test_a_static_pool_of_a_name_whose_nodes_still_go_is_waited_for(karpenter_ri
     bench.until(spec, whole)
     name = bench.gang()["metadata"]["name"]
     bench.executor.cancel(spec.name)
-    until(lambda: bench.cluster.get(JOB, name, bench.namespace) is None, 20, "the Job's end")
-    bench.executor.notes.change(spec.name, name, created=False)  # as if we had died before we knew that it was taken
+    until(lambda: bench.cluster.get(JOB, name, bench.namespace) is None, 20, "the deletion of the Job")
+    bench.executor.notes.change(spec.name, name, created=False)  # as after a crash before the creation of the Job was recorded
     waited = ""
     for _ in range(100):
         try:
-            bench.executor.submit(spec, 1)  # what was asked for and never said a word is asked for again
+            bench.executor.submit(spec, 1)  # a recorded submission without any job output is submitted again
             break
         except Retryable as error:
             waited = str(error)
@@ -207,7 +215,7 @@ def test_a_process_that_falls_silent_restarts_its_gang(rig: Rig, namespace: str,
     assert bench.gang()["status"]["retryCount"] == 1
     end = time.monotonic() + 5
     bench.until(spec, lambda status: beat(status) and time.monotonic() > end, 20)
-    assert len(bench.said) == 1, "and whoever beats is left alone"
+    assert len(bench.said) == 1, "the guardian must not act on a gang whose processes all send heartbeats"
 
 
 def test_a_process_that_never_beats_restarts_its_gang_though_its_pod_runs(rig: Rig, namespace: str, tmp_path: Path) -> None:
@@ -228,7 +236,7 @@ def test_a_process_that_never_beats_restarts_its_gang_though_its_pod_runs(rig: R
         return status.incarnation == 2 and whole(status)
 
     bench.until(spec, beat, START + LIMIT + 30)
-    assert time.monotonic() - began > START, "it had the time that it takes to begin"
+    assert time.monotonic() - began > START, "the gang must not be restarted before the start limit"
     assert ["i1/beat-0 sends no heartbeat" in words for words in bench.said] == [True], bench.said
     assert bench.executor.meter(spec.name).lost > 0
 
@@ -243,4 +251,4 @@ def test_a_gang_that_does_not_become_whole_again_is_given_up(rig: Rig, namespace
     status = bench.until(spec, gone, 2 * LIMIT + 20)
     assert status.outcome is Outcome.LOST
     assert "not whole again" in status.reason
-    until(lambda: not rig.pods(namespace), 30, "the end of what was left")
+    until(lambda: not rig.pods(namespace), 30, "the end of the remaining pods")

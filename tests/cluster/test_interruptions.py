@@ -1,5 +1,8 @@
-"""A gang that is interrupted again and again, in every way a cloud interrupts one: it is whole again each time, at the step that was
-accepted, and nothing is counted twice or left behind. RATCHET_INTERRUPTIONS asks for more of them, RATCHET_SEED for others."""
+"""Tests of a gang under repeated interruptions of every kind that occurs in a cloud.
+
+After each interruption the gang is whole again at the accepted step, no restart is counted twice, and no object is left behind.
+RATCHET_INTERRUPTIONS sets the number of interruptions and RATCHET_SEED their seed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def test_a_gang_survives_what_befalls_its_pods_and_nodes(rig: Rig, namespace: st
 
 
 def test_a_silent_node_counts_once_also_where_the_cluster_moves_first(rig: Rig, namespace: str, tmp_path: Path) -> None:
-    """Its pod is told to end before the limit is over; Volcano takes the others and waits for it for ever."""
+    """The cluster deletes the silent pod before the limit; Volcano then removes the other pods and waits for it without end."""
     bench = Bench(rig, namespace, tmp_path, half_alive=30)
     rig.fake_nodes(WANTED + 1)
     live(bench, [SILENT])
@@ -41,6 +44,7 @@ def test_a_gang_of_a_static_pool_survives_the_loss_of_its_machines(karpenter_rig
 
 
 def live(bench: Bench, kinds: list[str]) -> None:
+    """Interrupt one gang in these ways, one after the other, and check the number of restarts."""
     with Watcher(bench.rig, bench.namespace, WANTED) as watcher:
         life = Life(bench, watcher, SEED)
         life.begin()

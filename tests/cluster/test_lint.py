@@ -1,4 +1,4 @@
-"""The lint against faults that were planted on a real API server."""
+"""Tests of `ratchet k8s lint` against deliberate faults on a real API server."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_lint_finds_a_planted_fault(corner: Corner, fault: Callable[[Corner], No
 
 
 def test_lint_finds_a_template_that_would_hang(corner: Corner) -> None:
-    """The Job's own definition accepts it."""
+    """The API server accepts the Volcano Job, although its pods would be refused."""
     corner.prepare()
     corner.rig.fake_nodes(2)
     gang = corner.gang()

@@ -1,4 +1,4 @@
-"""A loop file whose jobs run on a cluster: the demo's honest cycle, from traffic to promotion, its training as a gang of two real pods."""
+"""A test of a loop file whose jobs run on a cluster: a demo cycle from traffic to promotion, trained as a gang of two real pods."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ image_pull = "Never"
 
 
 def approve(house: House, cycle: str) -> None:
+    """Approve all open requests of the cycle."""
     for request in approvals(house.ledger, house.line):
         if request.awaiting and request.cycle == cycle:
             yes = Answer(approve=True, actor="ada", identity=Identity.CLAIMED, via="test", note="fine")
@@ -73,7 +74,7 @@ def test_the_demo_s_honest_cycle_trains_on_the_cluster_and_is_promoted(
         meter = house.executor.meter(view.incarnations[0].job)  # type: ignore[attr-defined]
         assert meter.started is not None
         assert meter.nodes > 0
-        assert real_rig.pods(real_namespace) == [], "nothing is left of the gang"
+        assert real_rig.pods(real_namespace) == [], "no pod of the gang may be left"
     finally:
         environment = {**os.environ, "RATCHET_HOME": str(home.root)}
         with suppress(subprocess.TimeoutExpired):

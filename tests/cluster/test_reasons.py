@@ -1,4 +1,4 @@
-"""Why a gang does not run, or has ended before it could say a word: real pods on real nodes, and the words that a person reads."""
+"""Tests of the reasons that the executor reports when a gang does not run or ends without output, with real pods on real nodes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ SMALL = REAL.model_copy(update={"memory": "256Mi", "cpu": "100m", "shm": "16Mi"}
 
 
 def ended(status: JobStatus) -> bool:
+    """Return whether the job has ended."""
     return status.state is JobState.ENDED
 
 
 def tells(*words: str) -> object:
+    """Return a condition that holds when the reason contains all words."""
     return lambda status: all(word in status.reason for word in words)
 
 
@@ -61,7 +63,7 @@ def test_a_crash_before_the_first_word_is_told_with_the_end_of_its_log(real_rig:
     assert "exit code 1" in status.reason, status.reason
     assert "encodings" in status.reason, status.reason
     assert "\n" not in status.reason
-    assert bench.restarted().observe(spec.name).reason == status.reason, "also when nothing is left of it"
+    assert bench.restarted().observe(spec.name).reason == status.reason, "the reason must stay the same after the gang is gone"
 
 
 def test_a_pod_that_needs_more_memory_than_it_may_is_told_so_through_all_restarts(
@@ -86,6 +88,6 @@ def test_the_log_of_a_pod_is_read_from_its_end(real_rig: Rig, real_namespace: st
             return cluster.log("talks", real_namespace, 20).splitlines()
         return []
 
-    until(lambda: "100" in read(), 60, "its words", lambda: real_rig.kubectl("describe", "pod", "talks", "-n", real_namespace))
+    until(lambda: "100" in read(), 60, "the pod's output", lambda: real_rig.kubectl("describe", "pod", "talks", "-n", real_namespace))
     assert read() == [str(number) for number in range(81, 101)]
     assert len(cluster.log("talks", real_namespace, 20, size=10)) == 10

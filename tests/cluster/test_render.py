@@ -1,5 +1,4 @@
-"""What we render against the servers' own rules: on a real API server with the real resource definitions of Volcano,
-Karpenter and its AWS provider."""
+"""Tests of the rendered objects against a real API server with the resource definitions of Volcano, Karpenter and its AWS provider."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def test_every_rendered_object_is_what_the_server_takes(corner: Corner, name: st
         profile = profile.model_copy(update={"node_class": "karpenter.kwok.sh/KWOKNodeClass/default", "node_annotations": {"a/b": "c"}})
     settings = ground.settings(profile=name, namespace=corner.name, pool={"kind": kind, "zone": "us-east-1a"})
     account = Account(cluster="prod", ami="al2023@v20260901", placement_group="near", reservations=("cr-0123456789abcdef0",))
-    corner.apply(render_environment(settings, profile)[0].shape)  # the rest is checked within a namespace of this security level
+    corner.apply(render_environment(settings, profile)[0].shape)  # the namespace, whose security level applies to the other objects
     tried = [rendered.shape for rendered in render_environment(settings, profile, Extras(account, storage_class="fsx"))]
     gangs = [ground.gang(profile, ground.job(gpus=profile.gpus, nemo=nemo), namespace=corner.name) for nemo in (False, True)]
     gangs.append(ground.gang(profile, ground.job(gpus=profile.gpus), namespace=corner.name, volume=ground.BUCKET))
@@ -101,7 +100,7 @@ def test_the_service_may_do_what_it_must_and_nothing_else(corner: Corner) -> Non
     until(
         lambda: _may(corner, CONTROLLER, corner.name) == within,
         10,
-        "the rights",
+        "the rights to take effect",
         lambda: str(_may(corner, CONTROLLER, corner.name) ^ within),
     )
     assert _may(corner, CONTROLLER, "default") == wide
@@ -170,7 +169,7 @@ BOUGHT = Profile(
     node_class="karpenter.kwok.sh/KWOKNodeClass/default",
     node_annotations={"kwok.x-k8s.io/node": "fake"},
 )
-"""A machine that the rig's autoscaler can buy."""
+"""A machine that the test cluster's autoscaler can launch."""
 
 
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
@@ -193,7 +192,7 @@ def test_a_rendered_pool_brings_a_gangs_nodes_out_of_nothing(karpenter_rig: Rig,
     try:
         if kind == "static":
             service.apply(KINDS["NodePool"], manifest(static_pool(name, 2, settings, BOUGHT)))
-        until(lambda: (service.get(QUEUE, space) or {}).get("status", {}).get("state") == "Open", 20, "the queue's opening")
+        until(lambda: (service.get(QUEUE, space) or {}).get("status", {}).get("state") == "Open", 20, "the queue to open")
         service.create(JOB, manifest(gang))
         until(lambda: len(rig.pods(space, "Running")) == 2, 60, "the gang", lambda: _story(corner))
         nodes = rig.api.items("/api/v1/nodes")
@@ -217,7 +216,10 @@ def _user(corner: Corner, account: str) -> str:
 
 
 def _may(corner: Corner, account: str, namespace: str) -> set[tuple[str, str]]:
-    """(resource, verb) of all that it may, as kubectl lists it, but for what every account may: ask about itself, read the API's pages."""
+    """Return the (resource, verb) pairs that the account is allowed, as kubectl lists them.
+
+    The rights that every account has are left out: to query its own rights and to read the API's discovery documents.
+    """
     listed = corner.rig.kubectl("auth", "can-i", "--list", "--namespace", namespace, _user(corner, account))
     found = set()
     for line in listed.splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""The rig itself: it comes up, places gangs, breaks as a cloud breaks, and leaves nothing."""
+"""Tests of the test cluster itself: it starts, places gangs, simulates failures, and is removed completely."""
 
 from __future__ import annotations
 
@@ -57,23 +57,27 @@ time.sleep(600)
 
 
 def submit(rig: Rig, namespace: str, job: dict) -> None:
+    """Create a Volcano Job in the namespace."""
     rig.api.call("POST", f"{JOBS}/namespaces/{namespace}/jobs", job)
 
 
 def job_state(rig: Rig, namespace: str, name: str) -> str:
+    """Return the phase of a Volcano Job; empty before it has one."""
     return rig.api.get(f"{JOBS}/namespaces/{namespace}/jobs/{name}")["status"].get("state", {}).get("phase", "")
 
 
 def running(rig: Rig, namespace: str) -> list[str]:
+    """Return the names of the running pods."""
     return [pod["metadata"]["name"] for pod in rig.pods(namespace, "Running")]
 
 
 def taints(rig: Rig, node: str) -> list[str]:
+    """Return the keys of a node's taints."""
     return [taint["key"] for taint in rig.api.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])]
 
 
 def leftovers(folder: Path) -> list[str]:
-    """What of the rig in `folder` is still on this machine."""
+    """Return the processes, mounts, interfaces, files and control groups of the test cluster in `folder` that still exist."""
     name = name_of(folder)
     processes = [f"process {pid}" for pid, _ in Processes(folder).marked()]
     named = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit() and _speaks_of(entry, str(folder))]
@@ -84,7 +88,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def _speaks_of(process: Path, folder: str) -> bool:
-    """Whether its command line names the folder."""
+    """Return whether the command line of the process contains the folder."""
     if int(process.name) == os.getpid() or born(int(process.name)) is None:
         return False
     try:
@@ -98,10 +102,10 @@ def test_a_gang_runs_when_its_last_node_comes_and_not_before(rig: Rig, namespace
     submit(rig, namespace, gang("three", 3, pretended(gpus=8)))
     until(lambda: len(rig.pods(namespace)) == 3, 20, "the gang's pods")
     unplaced = "/apis/scheduling.volcano.sh/v1beta1/namespaces/" + namespace + "/podgroups"
-    until(lambda: "Unschedulable" in str(rig.api.items(unplaced)), 20, "the scheduler's refusal")
+    until(lambda: "Unschedulable" in str(rig.api.items(unplaced)), 20, "the scheduler to report the gang as unschedulable")
     assert running(rig, namespace) == []
     rig.fake_nodes(1)
-    until(lambda: len(running(rig, namespace)) == 3, 20, "the whole gang")
+    until(lambda: len(running(rig, namespace)) == 3, 20, "all pods of the gang")
     until(lambda: job_state(rig, namespace, "three") == "Running", 10, "the job's state")
 
 
@@ -118,10 +122,10 @@ def test_a_pretended_pod_ends_as_its_annotations_say(rig: Rig, namespace: str, c
     before = {pod["metadata"]["uid"] for pod in rig.pods(namespace)}
     for name in ("two-worker-0", "two-worker-1") if code == 0 else ("two-worker-0",):
         rig.end_pod(namespace, name, code, after="200ms")
-    until(lambda: before != {pod["metadata"]["uid"] for pod in rig.pods(namespace, "Running")}, 10, "the pods' end")
+    until(lambda: before != {pod["metadata"]["uid"] for pod in rig.pods(namespace, "Running")}, 10, "the end of the pods")
     until(lambda: job_state(rig, namespace, "two") == state, 20, f"state {state}")
     if state == "Running":
-        until(lambda: len(running(rig, namespace)) == 2, 20, "the gang's return")
+        until(lambda: len(running(rig, namespace)) == 2, 20, "the restart of the gang")
         assert not before & {pod["metadata"]["uid"] for pod in rig.pods(namespace, "Running")}
 
 
@@ -141,25 +145,25 @@ def test_a_silenced_node_is_lost_without_a_word(rig: Rig, namespace: str) -> Non
         ending = [pod for pod in rig.pods(namespace) if "deletionTimestamp" in pod["metadata"]]
         return [pod["metadata"]["name"] for pod in ending if pod["spec"].get("nodeName") == quiet]
 
-    until(unreachable, 40, "the node's loss")
+    until(unreachable, 40, "the node to be unreachable")
     until(stuck, 20, "the eviction")
     time.sleep(3)
     (ending,) = [pod for pod in rig.pods(namespace) if "deletionTimestamp" in pod["metadata"]]
-    assert stuck() == [ending["metadata"]["name"]], "nobody confirms the pod's end"
+    assert stuck() == [ending["metadata"]["name"]], "the pod must stay, because no kubelet confirms its end"
     assert taints(rig, loud) == []
 
 
 def seen(rig: Rig, namespace: str) -> str:
-    """What a person would look at, where a gang does not run."""
+    """Return the objects, events and scheduler log that explain why a gang does not run."""
     return rig.kubectl("get", "nodes,podgroups,vcjob,pods,events", "-n", namespace, "-o", "wide") + rig.processes.tail("vc-scheduler")
 
 
 def test_the_control_plane_dies_and_comes_back_with_its_memory(rig: Rig, namespace: str) -> None:
-    """One program after the other: a controller that lists anew just when the store dies too may wait for minutes, and no retry is ours."""
+    """The programs are killed one after the other. If both fail at once, a controller that lists again may wait for minutes."""
     rig.fake_nodes(2)
     for number, program in enumerate(("apiserver", "etcd"), 1):
         rig.kill(program)
-        until(lambda: not rig.api.ready(), 20, f"the outage without {program}")
+        until(lambda: not rig.api.ready(), 20, f"the outage after killing {program}")
         rig.restart(program)
         submit(rig, namespace, gang(f"after-{program}", 1, pretended(gpus=8)))
         until(lambda n=number: len(running(rig, namespace)) == n, 30, "a gang after the outage", lambda: seen(rig, namespace))
@@ -186,7 +190,7 @@ def test_a_static_pool_makes_the_nodes_of_a_gang(karpenter_rig: Rig, karpenter_n
 def test_two_rigs_live_side_by_side_and_die_apart(rig: Rig, make_rig: Callable[[], Rig]) -> None:
     other = make_rig()
     other.up(volcano=False)
-    with pytest.raises(RigError, match="a rig is up"):
+    with pytest.raises(RigError, match="a test cluster is up"):
         other.up()
     (node,) = other.fake_nodes(1, prefix="elsewhere")
     assert rig.api.get(f"/api/v1/nodes/{node}") is None
@@ -204,7 +208,7 @@ def test_a_killed_runner_leaves_nothing(make_rig: Callable[[], Rig]) -> None:
         assert runner.stdout.readline() == "up\n"
         assert leftovers(folder)
         runner.send_signal(signal.SIGKILL)
-    until(lambda: leftovers(folder) == [], 30, "the end of the rig", lambda: "\n".join(leftovers(folder)))
+    until(lambda: leftovers(folder) == [], 30, "the end of the test cluster", lambda: "\n".join(leftovers(folder)))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +255,7 @@ def _find_and_leave(real_rig: Rig, real_namespace: str, tmp_path: Path, port: in
     before = {pod["metadata"]["uid"] for pod in real_rig.pods(real_namespace)}
     real_rig.api.call("POST", f"/api/v1/namespaces/{real_namespace}/pods/pair-worker-1/eviction", eviction)
     until(lambda: {p.name for p in tmp_path.glob("*.stopped")} == {"pair-worker-0.stopped", "pair-worker-1.stopped"}, 30, "SIGTERM in both")
-    until(lambda: len(running(real_rig, real_namespace)) == 2, 60, "the gang's return", story)
+    until(lambda: len(running(real_rig, real_namespace)) == 2, 60, "the restart of the gang", story)
     assert not before & {pod["metadata"]["uid"] for pod in real_rig.pods(real_namespace)}
 
 
@@ -276,7 +280,7 @@ def test_a_route_leads_to_a_real_pod(gateway_rig: Rig, real_namespace: str) -> N
 
 
 def _fetch(url: str) -> bytes:
-    """The body; empty while there is none."""
+    """Return the body of the answer; empty if the request fails."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return answer.read()
@@ -291,7 +295,7 @@ def test_a_lost_real_node_takes_its_processes_and_down_leaves_nothing(real_rig: 
         code = WORKER.format(folder=tmp_path, server=other.gateway, port=server.getsockname()[1])
         _lose_and_drop(other, code, tmp_path)
     assert leftovers(other.folder) == []
-    assert real_rig.processes.alive("real-0"), "the other rig's node of the same name"
+    assert real_rig.processes.alive("real-0"), "the node with the same name in the other test cluster must still run"
 
 
 def _lose_and_drop(other: Rig, code: str, tmp_path: Path) -> None:
@@ -301,8 +305,8 @@ def _lose_and_drop(other: Rig, code: str, tmp_path: Path) -> None:
     assert working
     other.lose("real-0")
     assert [pid for pid in _processes() if str(tmp_path) in _command(pid)] == []
-    assert not (tmp_path / "alone-worker-0.stopped").exists(), "it had time to say goodbye"
-    assert other.api.get("/api/v1/nodes/real-0") is not None, "nobody told the cluster"
+    assert not (tmp_path / "alone-worker-0.stopped").exists(), "the process must be killed without SIGTERM"
+    assert other.api.get("/api/v1/nodes/real-0") is not None, "the Node object must stay, because no process reports the loss"
     other.real_nodes(1)
     other.down()
 

@@ -1,5 +1,7 @@
-"""A gang is not asked for while its pool has no room for all of it: what the pool could still bring would be bought, stand idle, be given
-back and be bought again."""
+"""Tests that a gang is not submitted while its pool cannot hold all of it.
+
+Otherwise the autoscaler would launch machines for a part of the gang, which would stand idle, be given back, and be launched again.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ MOST = 3
 
 @pytest.fixture(params=["static", "dynamic"])
 def bench(request: pytest.FixtureRequest, karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path) -> Bench:
+    """An executor with a pool of MOST machines, once static and once dynamic."""
     node_class = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}}
     karpenter_rig.apply(node_class | {"spec": {"nodeRegistrationDelay": "0s"}})
     made = Bench(karpenter_rig, karpenter_namespace, tmp_path, BOUGHT, pool={"kind": request.param, "max_nodes": MOST})
@@ -31,10 +34,12 @@ def bench(request: pytest.FixtureRequest, karpenter_rig: Rig, karpenter_namespac
 
 
 def running(status: JobStatus) -> bool:
+    """Return whether the job is running."""
     return status.state is JobState.RUNNING
 
 
 def gone(status: JobStatus) -> bool:
+    """Return whether the job has ended."""
     return status.state is JobState.ENDED
 
 
@@ -44,7 +49,7 @@ def test_a_gang_that_does_not_fit_beside_a_running_one_comes_after_it(bench: Ben
     bench.until(first, running)
     with pytest.raises(Retryable, match=rf"running gangs have 2 of cluster\.pool\.max_nodes = {MOST}"):
         bench.executor.submit(second, 1)
-    assert bench.gang()["metadata"]["labels"]["ratchet.dev/job"] == first.name, "nothing was asked for"
+    assert bench.gang()["metadata"]["labels"]["ratchet.dev/job"] == first.name, "the second gang must not be submitted"
     assert len(bench.rig.api.items(f"{KARPENTER}/nodeclaims")) == 2
     bench.executor.cancel(first.name)
     bench.until(first, gone)

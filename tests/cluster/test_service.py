@@ -1,5 +1,7 @@
-"""A real `ratchet serve` on a loop file with a cluster: it watches over the line's gangs while no flow looks at them, through an outage of
-the API server, and ends when it is told to."""
+"""Tests of `ratchet serve` with a loop file that uses a cluster.
+
+The service repairs the line's gangs while no flow observes them, also after an outage of the API server, and ends on SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ volume = {{ mount = "{mount}", host_path = true }}
 
 
 class Service:
-    """A served installation, and what it says."""
+    """An installation that runs `ratchet serve`, with its log."""
 
     def __init__(self, folder: Path, bench: Bench) -> None:
         self.home, self.loop, self.log = Home(folder / "home"), folder / "loop.toml", folder / "serve.log"
@@ -61,15 +63,17 @@ class Service:
         bench.executor = open_cluster(loop, loop.cluster, folder, self.home)
 
     def start(self) -> None:
+        """Start `ratchet serve` and append its output to the log."""
         command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop)]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(command, cwd=REPO, env=self.environment, stdout=log, stderr=log, start_new_session=True)
 
     def says(self, words: str, seconds: float = 120) -> None:
+        """Wait until the log contains these words."""
         until(lambda: words in self.log.read_text(), seconds, repr(words), self.log.read_text)
 
     def ended(self) -> None:
-        """By itself, as it should, and no thread of it with an error."""
+        """Wait for the end of the service and assert a normal end without errors in its threads."""
         code = self.process.wait(120)
         text = self.log.read_text()
         assert code == 0, text
@@ -77,17 +81,20 @@ class Service:
         assert "stopped; model servers" in text, text
 
     def stop(self) -> None:
+        """Run `ratchet serve --stop`, which ends the service and its servers."""
         command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop), "--stop"]
         subprocess.run(command, cwd=REPO, env=self.environment, capture_output=True, check=False, timeout=120)
 
 
 @pytest.fixture
 def bench(rig: Rig, namespace: str, tmp_path: Path) -> Bench:
+    """An executor in a new namespace."""
     return Bench(rig, namespace, tmp_path / "bench")
 
 
 @pytest.fixture
 def service(bench: Bench, tmp_path: Path) -> Iterator[Service]:
+    """An installation that is not started yet; it is stopped after the test."""
     made = Service(tmp_path, bench)
     yield made
     made.stop()
@@ -112,14 +119,14 @@ def test_the_service_mends_a_gang_that_no_flow_looks_at_also_after_an_outage(ben
         return len(running) == 2 and bench.gang()["status"].get("retryCount", 0) >= restarts
 
     silence()
-    until(lambda: mended(1), 90, "the first mending", service.log.read_text)
+    until(lambda: mended(1), 90, "the first repair", service.log.read_text)
     service.says("test: restarted ")
     bench.rig.kill("apiserver")
     service.says("the API server does not answer", 90)
     bench.rig.restart("apiserver")
     until(lambda: bench.rig.api.items("/api/v1/nodes"), 30, "the nodes")
     silence()
-    until(lambda: mended(2), 120, "the second mending", service.log.read_text)
+    until(lambda: mended(2), 120, "the second repair", service.log.read_text)
     service.process.send_signal(signal.SIGTERM)
     service.ended()
 

@@ -1,5 +1,8 @@
-"""Real training in real pods: our DPO as a gang of two over two real nodes, interrupted, resumed, and equal to an undisturbed run; and a
-Ray cluster of head and worker pods that the gang's own driver uses."""
+"""Tests of real training in real pods.
+
+DPO as a gang of two pods on two real nodes is interrupted, resumes, and ends with the same weights as an undisturbed run. A second test
+runs a Ray cluster of a head pod and a worker pod.
+"""
 
 from __future__ import annotations
 
@@ -35,31 +38,34 @@ REAL = Profile(
     root="the files of this machine belong to root",
     image_pull="Never",
 )
-"""A real node of the rig: its pods see this machine's programs, this interpreter and this checkout."""
+"""The profile of the test cluster's real nodes. Their pods can use this machine's programs, this interpreter and this checkout."""
 
 STEPS = 1000
-"""Enough for an interruption on the way."""
+"""Enough steps that an interruption always comes before the end."""
 UNDISTURBED: dict[str, str] = {}
-"""Plan -> weights."""
+"""The weights of undisturbed runs, by plan."""
 
 
 @pytest.fixture
 def workshop(tmp_path: Path) -> Workshop:
+    """Plans and training data for a small start model."""
     return Workshop(tmp_path, write_model(tmp_path / "start"))
 
 
 @pytest.fixture
 def bench(real_rig: Rig, real_namespace: str, workshop: Workshop) -> Bench:
+    """An executor for pods on real nodes."""
     return Bench(real_rig, real_namespace, workshop.folder, REAL, image=HOST, python=sys.executable)
 
 
 def spec_of(workshop: Workshop, **changes: Any) -> JobSpec:
+    """Return a DPO job for two nodes, with changes to its recipe."""
     plan = workshop.plan(Method.DPO, **{"steps": STEPS, "save_every": 20, **changes})
     return TRAINERS[Method.DPO].job(plan, Attempt(number=1, timeout=600, nodes=2))
 
 
 def story(bench: Bench, spec: JobSpec) -> str:
-    """What a person would look at."""
+    """Return the pods, events and logs that explain a failure."""
     run = bench.executor.folders.run(spec)
     logs = [f"{path}: {path.read_text()[-1500:]}" for path in sorted(run.glob("i*/*.log"))]
     asked = ("get", "pods,events", "-n", bench.namespace, "-o", "wide")
@@ -71,7 +77,7 @@ def story(bench: Bench, spec: JobSpec) -> str:
 
 
 def accept_and_pin(bench: Bench, spec: JobSpec, incarnation: int) -> ResumePoint:
-    """As the ledger does: the newest checkpoint of the incarnation that counts."""
+    """Pin the newest checkpoint of the incarnation, as the engine does for an accepted step, and return it."""
     event = [e for e in bench.executor.events(spec.name) if e.kind == "checkpoint" and e.incarnation == incarnation][-1]
     point = ResumePoint(attempt=1, incarnation=incarnation, step=event.step, **event.data)
     bench.executor.pin(spec, point)
@@ -79,6 +85,7 @@ def accept_and_pin(bench: Bench, spec: JobSpec, incarnation: int) -> ResumePoint
 
 
 def finished(bench: Bench, spec: JobSpec, seconds: float = 240) -> JobStatus:
+    """Wait for the end of the job and return its status; a timeout reports logs and events."""
     try:
         return bench.until(spec, lambda status: status.state is JobState.ENDED, seconds)
     except AssertionError as error:
@@ -86,6 +93,7 @@ def finished(bench: Bench, spec: JobSpec, seconds: float = 240) -> JobStatus:
 
 
 def weights(workshop: Workshop, spec: JobSpec, incarnation: int) -> str:
+    """Return the digest of the weights that the incarnation published."""
     bound = workshop.artifacts.resolve(checkpoint_name(spec.plan, spec.attempt, incarnation))
     assert bound is not None
     checkpoint = Checkpoint.model_validate_json(workshop.artifacts.get(bound))
@@ -93,7 +101,10 @@ def weights(workshop: Workshop, spec: JobSpec, incarnation: int) -> str:
 
 
 def undisturbed(workshop: Workshop) -> str:
-    """The weights of a run on two processes of this machine. The same for every workshop: start model and data are."""
+    """Return the digest of the weights of an uninterrupted run with two processes on this machine.
+
+    The result is the same for every workshop, because start model and data are the same.
+    """
     twin = TRAINERS[Method.DPO].job(workshop.plan(Method.DPO, steps=STEPS, save_every=20), Attempt(number=2, timeout=600))
     if twin.plan not in UNDISTURBED:
         alone = LocalExecutor(workshop.folder / "alone", workshop.artifacts.root)
@@ -110,7 +121,7 @@ def test_an_evicted_gang_resumes_and_ends_where_an_undisturbed_run_ends(bench: B
     spec = spec_of(workshop)
     bench.executor.submit(spec, 1)
     try:
-        bench.until(spec, lambda status: status.step > 20, 120)  # it tells of step 20, then of its save, then of the next
+        bench.until(spec, lambda status: status.step > 20, 120)  # the event of step 21 comes after that of the checkpoint at step 20
     except AssertionError as error:
         raise AssertionError(f"{error}\n{story(bench, spec)}") from None
     accept_and_pin(bench, spec, 1)
@@ -127,10 +138,10 @@ def test_an_evicted_gang_resumes_and_ends_where_an_undisturbed_run_ends(bench: B
     assert status.incarnation >= 2
     events = bench.executor.events(spec.name)
     again = [e.step for e in events if e.kind == "progress" and e.incarnation == status.incarnation]
-    assert again[0] > 20, "it went on from a checkpoint"
+    assert again[0] > 20, "the new incarnation must resume from a checkpoint"
     assert again[-1] == STEPS
     assert saved
-    assert weights(workshop, spec, status.incarnation) == undisturbed(workshop), "bit by bit"
+    assert weights(workshop, spec, status.incarnation) == undisturbed(workshop), "the weights must be identical bit by bit"
 
 
 def test_a_ray_cluster_of_two_pods_runs_a_driver_that_needs_both(real_rig: Rig, real_namespace: str, workshop: Workshop) -> None:

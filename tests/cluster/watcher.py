@@ -1,5 +1,8 @@
-"""An eye of its own on a gang: asks the API server again and again and notes how long an incarnation that was whole is only half alive, and
-what the cluster's GPUs are paid for meanwhile. It knows nothing of our executor's states and meter, so that it can contradict them."""
+"""An independent observer of a gang.
+
+It polls the API server and records how long an incarnation that was whole is only half alive, and how the GPU time of the cluster is used
+meanwhile. It does not use the executor's states and meter, so that tests can compare both.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,22 @@ PERIOD = 0.2
 
 
 class Watcher:
-    """Over the gangs of a namespace, `wanted` pods each, between `with` and its end."""
+    """Observes the gangs of a namespace, of `wanted` pods each, while its `with` block runs."""
 
     def __init__(self, rig: Rig, namespace: str, wanted: int) -> None:
         self.api, self.namespace, self.wanted = rig.api, namespace, wanted
         self.whole: dict[int, float] = {}
-        """Incarnation (Volcano's count) -> when it was first seen whole."""
+        """The time at which each incarnation (Volcano's restart count) was first seen whole, by time.monotonic()."""
         self.longest = 0.0
-        """Seconds, of the longest time in which it was half alive, since `forget`."""
+        """The longest time in which the gang was half alive since `forget`, in seconds."""
         self.paid: Counter[str] = Counter()
-        """GPU-seconds, since `forget`, of all nodes and of machines that an autoscaler launched and that are no nodes yet: `used` while an
-        incarnation was whole, `lost` while one that had been was half alive, else `idle`."""
+        """GPU-seconds since `forget`, of all nodes and of launched machines that are not nodes yet.
+
+        They count as `used` while an incarnation was whole, as `lost` while one that had been whole was half alive, and else as `idle`."""
         self.samples = 0
         self._since: float | None = None
         self._last: tuple[float, int, str] | None = None
-        """Of the newest look: when, GPUs, and what they were good for."""
+        """The newest sample: time, number of GPUs, and their use."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -44,6 +48,7 @@ class Watcher:
         self._thread.join(60)
 
     def forget(self) -> None:
+        """Reset `longest` and `paid` to zero."""
         self.longest = 0.0
         self.paid = Counter()
 
@@ -52,7 +57,7 @@ class Watcher:
             try:
                 self._look(time.monotonic())
             except (RigError, OSError):
-                continue  # an outage of the API server is for others to judge
+                continue  # an outage of the API server is not an error of the observer
 
     def _look(self, now: float) -> None:
         nodes = self.api.items("/api/v1/nodes")
@@ -77,7 +82,7 @@ class Watcher:
             self._since = None
 
     def _pay(self, now: float, gpus: int, into: str) -> None:
-        """Half of the time between two looks counts as the one saw it, half as the other."""
+        """Assign half of the time between two samples to the state of the first sample and half to that of the second."""
         last, had, was = self._last or (now, gpus, into)
         self.paid[was] += had * (now - last) / 2
         self.paid[into] += gpus * (now - last) / 2
@@ -89,7 +94,7 @@ def _alive(pod: dict[str, Any], ready: set[str]) -> bool:
 
 
 def _gpus(machine: dict[str, Any]) -> int:
-    """Of a node, or of a NodeClaim, which tells it from its launch on."""
+    """Return the GPUs of a node, or of a NodeClaim, which reports them as soon as its machine is launched."""
     return int(machine.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu", 0))
 
 

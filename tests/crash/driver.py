@@ -1,11 +1,14 @@
-"""One whole cycle in a process of its own, which may be killed at any boundary: the real engine, ledger (SQLite), artifacts
-and executor; the other ports keep what they did in files, so that it outlives the process as the real outside does.
+"""A process that runs one whole cycle and can be killed at any boundary: before or after each ledger append and each external effect.
 
-    python -m tests.crash.driver live ROOT              one life; RATCHET_KILL_AT=n: SIGKILL at its n-th boundary (from 1),
-                                                        RATCHET_STOP_AT=n: SIGSTOP there, RATCHET_RUSH: jitter at each
-    python -m tests.crash.driver sweep ROOT FIRST STEP  for n = FIRST, FIRST+STEP, ...: killed at n, then lived to the end
+Engine, ledger (SQLite), artifacts and executor are real. The other ports store their state in files, so that it outlives the process as
+the state of real external systems does.
 
-A sweep forks its lives, so that each is a process without paying for the imports. Results are JSON lines on stdout.
+    python -m tests.crash.driver live ROOT              one run; RATCHET_KILL_AT=n: SIGKILL at its n-th boundary (from 1),
+                                                        RATCHET_STOP_AT=n: SIGSTOP there, RATCHET_RUSH: random delay at each
+    python -m tests.crash.driver sweep ROOT FIRST STEP  for n = FIRST, FIRST+STEP, ...: one run killed at n, then one to the end
+    python -m tests.crash.driver stumble ROOT EVERY     runs, each killed at its EVERY-th boundary, until one reaches the end
+
+`sweep` and `stumble` fork their runs, so that each is a separate process without repeated imports. Results are JSON lines on stdout.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ LOOP = Loop.model_validate(
 
 
 def boundaries() -> Callable[[str], None]:
-    """What happens at each boundary of this process, as the environment says."""
+    """Return the function to call at each boundary; it kills, stops or delays the process as the environment variables say."""
     kill, stop, rush = (int(os.environ.get(f"RATCHET_{name}", "0")) for name in ("KILL_AT", "STOP_AT", "RUSH"))
     passed = 0
 
@@ -76,20 +79,22 @@ def boundaries() -> Callable[[str], None]:
 
 
 class FileClock:
-    """The time that a file says; it stands still while nobody writes the file. Sleeping is real, and short."""
+    """A clock that reads the time from a file and stands still between writes. Sleeping is real, but 20 ms at most."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def now(self) -> datetime:
+        """Return the time in the file."""
         return datetime.fromisoformat(self.path.read_text())
 
     def sleep(self, seconds: float) -> None:
+        """Sleep for `seconds`, but 20 ms at most."""
         time.sleep(min(seconds, 0.02))
 
 
 class Outside(World):
-    """The outside in a folder: effects by name in real artifacts, and a log of each one that really happened."""
+    """The external systems, stored in a folder: real artifacts, and a log of each effect that really took place."""
 
     def __init__(self, root: Path, boundary: Callable[[str], None]) -> None:
         super().__init__(faults=boundary)
@@ -104,19 +109,24 @@ class Outside(World):
         self.happened(name)
 
     def happened(self, name: str) -> None:
+        """Append the effect to the log."""
         with (self.root / "effects.log").open("a") as log:
             log.write(name + "\n")
 
     def state(self, name: str) -> Path:
+        """Return the file that stores the state with this name."""
         return self.root / "outside" / digest(name)
 
 
 class KilledLedger(SqlLedger):
+    """A SQLite ledger with a boundary before and after each append."""
+
     def __init__(self, url: str, boundary: Callable[[str], None]) -> None:
         super().__init__(url)
         self.boundary = boundary
 
     def append(self, appends: Any, lease: Any, at: datetime) -> Any:
+        """Append the rows between two boundaries."""
         self.boundary("before append")
         written = super().append(appends, lease, at)
         self.boundary("after append")
@@ -124,23 +134,30 @@ class KilledLedger(SqlLedger):
 
 
 class KilledExecutor(LocalExecutor):
+    """A local executor with a boundary before and after each submission."""
+
     def __init__(self, root: Path, artifacts: Path, boundary: Callable[[str], None]) -> None:
         super().__init__(root, artifacts)
         self.boundary = boundary
 
     def submit(self, spec: JobSpec, incarnation: int) -> None:
+        """Submit the job between two boundaries."""
         self.boundary("before submit")
         super().submit(spec, incarnation)
         self.boundary("after submit")
 
 
 class QuickTrainer:
+    """A trainer whose jobs run tests/crash/job.py, which ends in a fraction of a second."""
+
     method = "dpo"
 
     def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
+        """Return a recipe of two steps with the changes applied."""
         return {"steps": 2, **changes}
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
+        """Return the specification of the test job."""
         return JobSpec(
             name=job_name(plan.id, attempt.number, digest("quick")),
             plan=plan.id,
@@ -154,7 +171,7 @@ class QuickTrainer:
 
 
 class FileServer:
-    """Model servers that are entries in a folder: they outlive us."""
+    """Model servers that are files in a folder, so that they outlive the process."""
 
     capabilities = Capabilities(sampling=True, seed=True, logprobs=False)
 
@@ -164,6 +181,7 @@ class FileServer:
         self.folder.mkdir(exist_ok=True)
 
     def ensure(self, version: ModelVersion) -> Endpoint:
+        """Create the server's file unless it exists, and return its endpoint."""
         endpoint = Endpoint(tag=version.tag, url=f"http://{version.tag}", model=version.tag)
         if not (self.folder / version.tag).exists():
             self.outside.faults("before serve")
@@ -174,15 +192,17 @@ class FileServer:
         return endpoint
 
     def running(self) -> list[Endpoint]:
+        """Return the endpoints of all servers in the folder."""
         return [Endpoint(tag=p.name, url=f"http://{p.name}", model=p.name) for p in self.folder.iterdir()]
 
     def stop(self, tag: str) -> None:
+        """Delete the server's file and log the effect."""
         self.outside.happened(f"stop {tag}")
         (self.folder / tag).unlink(missing_ok=True)
 
 
 class FileRouter:
-    """The route in a file, and a log of every change of weights."""
+    """A router that stores the route in a file and logs every change of weights."""
 
     attribution = True
 
@@ -191,6 +211,7 @@ class FileRouter:
         self.path = outside.root / "route.json"
 
     def set(self, route: Route) -> None:
+        """Write the route between two boundaries; logs the effect if the backends change."""
         self.outside.faults("before route")
         before = self.read(route.line)
         if before is None or before.backends != route.backends:
@@ -199,14 +220,16 @@ class FileRouter:
         self.outside.faults("after route")
 
     def read(self, line: str) -> Route | None:
+        """Return the stored route, or None before the first one."""
         return Route.model_validate_json(self.path.read_bytes()) if self.path.exists() else None
 
     def url(self) -> str:
+        """Return a fixed URL; nothing listens there."""
         return "http://router"
 
 
 class FileRegistry:
-    """Versions and aliases in a folder."""
+    """A registry that stores versions and aliases in a folder."""
 
     def __init__(self, outside: Outside) -> None:
         self.outside = outside
@@ -216,6 +239,7 @@ class FileRegistry:
     def register(
         self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float], steps: Sequence[object] = ()
     ) -> str:
+        """Register the version between two boundaries, unless it is already registered."""
         assert (folder / "model.safetensors").exists()
         if not (self.folder / version.tag).exists():
             self.outside.faults("before register")
@@ -225,34 +249,38 @@ class FileRegistry:
         return f"file:{version.tag}"
 
     def alias(self, line: str, alias: str, tag: str) -> None:
+        """Set the alias between two boundaries."""
         self.outside.faults("before alias")
         write_atomic(self.folder / f"alias-{alias}", tag.encode())
         self.outside.faults("after alias")
 
     def aliases(self, line: str) -> dict[str, str]:
+        """Return all aliases and their tags."""
         return {path.name.removeprefix("alias-"): path.read_text() for path in self.folder.glob("alias-*")}
 
 
 class SteadyMetrics:
-    """The same healthy traffic at every look: time stands still here."""
+    """Metrics that report the same healthy traffic at every query, because the clock stands still."""
 
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
+        """Return the same evidence for both versions: 50 requests and no error."""
         arms = [Arm(tag=tag, requests=50, errors=0, latency_p50_ms=1.0, latency_p95_ms=2.0, rated=()) for tag in (champion, candidate)]
         return Evidence(since=since, until=until, champion=arms[0], candidate=arms[1])
 
 
 class Once:
-    """What `turn` needs of an installation: the house."""
+    """The part of an installation that `turn` needs: the line context."""
 
     def __init__(self, house: House) -> None:
         self.house = house
 
     def house_of(self, _cycle: Any) -> House:
+        """Return the only line context."""
         return self.house
 
 
 def prepare(root: Path) -> None:
-    """A new outside: the clock stands at noon, and a base model lies there."""
+    """Create the external state in `root`: a clock that stands at noon, a base model, and an empty effect log."""
     (root / "base").mkdir(parents=True)
     (root / "outside").mkdir()
     (root / "base" / "config.json").write_text("{}")
@@ -262,7 +290,7 @@ def prepare(root: Path) -> None:
 
 
 def build(root: Path, bad_canary: bool = False) -> House:
-    """The house of the one line; everything that lasts lies below `root`."""
+    """Return the line context of the only line; all persistent state is below `root`."""
     boundary = boundaries()
     outside = Outside(root, boundary)
     batch = RawBatch("in", "jsonl", digest("batch"), "here", lambda: BytesIO(b"{}"))
@@ -294,7 +322,10 @@ def build(root: Path, bad_canary: bool = False) -> House:
 
 
 def live(root: Path) -> None:
-    """Adopts, opens the one cycle, works until it has ended and the copies follow. Called again, it goes on."""
+    """Adopt the base model, open the cycle, and work until it has ended and the derived copies are up to date.
+
+    A later call continues where an earlier one was killed. With RATCHET_STOP_AT, a loss of the lease is raised instead of retried.
+    """
     house = build(root, bad_canary=(root / "bad_canary").exists())
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
@@ -308,7 +339,7 @@ def live(root: Path) -> None:
             if "RATCHET_STOP_AT" in os.environ and "passed to another" in str(error):
                 raise
             time.sleep(0.01)
-    raise SystemExit("not ended after 60 s")
+    raise SystemExit("the cycle has not ended after 60 s")
 
 
 def _work(house: House, root: Path) -> bool:
@@ -333,7 +364,7 @@ def _work(house: House, root: Path) -> bool:
 
 
 def told(root: Path) -> dict[str, Any]:
-    """What a finished life looks like from outside: projections of all streams, effects in order, and the last route."""
+    """Return the observable result of a finished run: the projections of all streams, effects, route, aliases and job starts."""
     ledger = SqlLedger(f"sqlite:///{root / 'ledger.db'}")
     streams = ledger.streams("")
     return {
@@ -346,7 +377,7 @@ def told(root: Path) -> dict[str, Any]:
 
 
 def forked(root: Path, kill_at: int) -> bool:
-    """One life in a forked process. Whether it was killed."""
+    """Run `live` in a forked process and return whether it was killed; `kill_at` 0 never kills. Exits if the run fails."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -362,12 +393,12 @@ def forked(root: Path, kill_at: int) -> bool:
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return True
     if os.waitstatus_to_exitcode(status) != 0:
-        raise SystemExit(f"the life in {root}, killed at {kill_at}, failed: {status}")
+        raise SystemExit(f"the run in {root} with RATCHET_KILL_AT={kill_at} failed with wait status {status}; see stderr")
     return False
 
 
 def sweep(root: Path, first: int, step: int) -> None:
-    """Every step-th boundary from `first`: a life that is killed there, and the one that goes on."""
+    """For every `step`-th boundary from `first`: kill one run there, let a second one finish, and print its result."""
     n = first
     while True:
         home = root / f"n{n}"
@@ -382,13 +413,13 @@ def sweep(root: Path, first: int, step: int) -> None:
 
 
 def stumble(root: Path, every: int) -> None:
-    """Each life is killed at its own `every`-th boundary, until one comes to the end before that."""
+    """Kill each run at its `every`-th boundary until one reaches the end before that; print the result of the last run."""
     prepare(root)
     lives = 1
     while forked(root, every):
         lives += 1
         if lives > 200:
-            raise SystemExit(f"no end after {lives} lives of {every} boundaries each")
+            raise SystemExit(f"the cycle has not ended after {lives} runs of {every} boundaries each")
     print(json.dumps({"n": lives, **told(root)}), flush=True)
 
 

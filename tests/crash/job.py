@@ -1,6 +1,7 @@
-"""A training job of a fraction of a second: it does what any job does with files (events, a checkpoint, publishing) and learns nothing.
+"""A test job that writes the files of a training job (events, a checkpoint, published artifacts) without training.
 
-Run by the real executor as `python job.py RUN_FOLDER`. It counts its own starts, so that a test sees a second one.
+It ends in a fraction of a second. The real executor runs it as `python job.py RUN_FOLDER`. It records each of its starts, so that a test
+can detect a second one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ with (run / "starts").open("a") as starts:
 
 
 def event(kind: str, step: int, **data: str) -> None:
+    """Append one event to the job's event log."""
     with (here / "events.jsonl").open("a") as events:
         line = {"at": time.time(), "incarnation": incarnation, "kind": kind, "step": step, "total": 2, "data": data}
         events.write(json.dumps(line) + "\n")

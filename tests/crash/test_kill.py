@@ -1,4 +1,4 @@
-"""kill -9 of real processes: wherever the service dies, the cycle ends as if nothing had happened, and nothing is done twice."""
+"""Tests with kill -9 of real processes: at every boundary, the cycle ends as in an undisturbed run, and no effect takes place twice."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ REPO = Path(__file__).resolve().parents[2]
 
 
 def start(*args: object, **environment: str) -> subprocess.Popen[str]:
-    """A driver; see tests/crash/driver.py."""
+    """Start tests/crash/driver.py as a process with these arguments and environment variables."""
     command = [sys.executable, "-m", "tests.crash.driver", *map(str, args)]
     return subprocess.Popen(command, cwd=REPO, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finished(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """What a sweep tells of its lives."""
+    """Wait for a driver process to succeed and return the results it printed."""
     out, err = process.communicate(timeout=170)
     assert process.returncode == 0, err
     return [json.loads(line) for line in out.splitlines()]
 
 
 def same(told: dict[str, Any], calm: dict[str, Any], where: object) -> None:
-    """Equal in every row, every effect as often, and where users end up."""
+    """Assert that a run has the same rows, effects, route, aliases and job starts as the undisturbed run."""
     assert told["projection"] == calm["projection"], where
     assert Counter(told["effects"]) == Counter(calm["effects"]), where
     assert told["route"] == calm["route"], where
@@ -40,11 +40,12 @@ def same(told: dict[str, Any], calm: dict[str, Any], where: object) -> None:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The undisturbed run that promotes."""
+    """The result of an undisturbed run that ends with a promotion."""
     return undisturbed(tmp_path_factory.mktemp("calm") / "home")
 
 
 def undisturbed(root: Path, bad_canary: bool = False) -> dict[str, Any]:
+    """Run one cycle without a kill and return its result; with `bad_canary` it ends with a rollback."""
     from tests.crash.driver import prepare, told
 
     prepare(root)
@@ -56,7 +57,7 @@ def undisturbed(root: Path, bad_canary: bool = False) -> dict[str, Any]:
 
 
 def sweeps(root: Path, bad_canary: bool, start_at: int = 1) -> list[dict[str, Any]]:
-    """Killed at every boundary from `start_at`; two at a time."""
+    """Kill one run at every boundary from `start_at` and return the results; two sweeps run in parallel."""
     halves = []
     for first in (start_at, start_at + 1):
         home = root / f"from{first}"
@@ -79,7 +80,7 @@ def test_killed_at_every_boundary_of_a_promotion(tmp_path: Path, calm: dict[str,
 def test_killed_at_every_boundary_of_a_way_back(tmp_path: Path) -> None:
     calm = undisturbed(tmp_path / "calm", bad_canary=True)
     assert [row[2] for row in calm["projection"] if row[1] == "ended"] == ["rolled_back", "rolled_back"]
-    lives = sweeps(tmp_path, bad_canary=True, start_at=70)  # up to the rollout, it is the way of a promotion
+    lives = sweeps(tmp_path, bad_canary=True, start_at=70)  # up to the rollout, the boundaries are those of a promotion
     for life in lives:
         same(life, calm, f"killed at boundary {life['n']}")
     assert len(lives) > 20

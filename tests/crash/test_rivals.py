@@ -1,4 +1,4 @@
-"""Two processes on one cycle at once, and one that sleeps through its lease: only the holder of the lease writes."""
+"""Tests of several processes that work on one cycle, and of a process that is stopped beyond its lease: only the lease holder writes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The result of an undisturbed run that ends with a promotion."""
     return undisturbed(tmp_path_factory.mktemp("calm") / "home")
 
 
@@ -48,7 +49,7 @@ def test_a_process_that_sleeps_through_its_lease_writes_nothing_when_it_wakes(tm
         heir = start("live", home)
         time.sleep(1)
         assert heir.poll() is None
-        assert told_rows(home) == before, "the lease of a process that lives is not taken before its time"
+        assert told_rows(home) == before, "the second process took the lease of a living process before it expired"
         now = datetime.fromisoformat((home / "clock").read_text())
         (home / "part").write_text((now + timedelta(seconds=61)).isoformat())
         (home / "part").rename(home / "clock")
@@ -57,22 +58,23 @@ def test_a_process_that_sleeps_through_its_lease_writes_nothing_when_it_wakes(tm
     finally:
         sleeper.send_signal(signal.SIGCONT)
     _, err = sleeper.communicate(timeout=60)
-    assert told_rows(home) == ended, "the sleeper wrote"
+    assert told_rows(home) == ended, "the stopped process wrote to the ledger after it lost its lease"
     assert sleeper.returncode == 1
     assert "passed to another process" in err
-    finished(start("live", home))  # whatever the sleeper did outside is mended from the ledger
+    finished(start("live", home))  # the reconciler repairs any external effect of the stopped process from the ledger
     after = told(home)
     assert _undated(after) == _undated(calm)
     assert (after["route"], after["aliases"], after["starts"]) == (calm["route"], calm["aliases"], calm["starts"])
 
 
 def told_rows(home: Path) -> int:
+    """Return the number of rows in all streams of the ledger."""
     ledger = SqlLedger(f"sqlite:///{home / 'ledger.db'}")
     return sum(len(ledger.read(stream)) for stream in ledger.streams(""))
 
 
 def _undated(life: dict[str, Any]) -> list[list[str]]:
-    """Requests for approval say when they expire, and the clock has moved."""
+    """Return the projection without the data of approval requests, whose expiry times differ because the clock was moved."""
     return [list(row) if row[1] != "asked" else list(row[:3]) for row in life["projection"]]
 
 

@@ -1,4 +1,4 @@
-"""The documentation is true: its commands exist, its loop files parse, its code runs, its links lead somewhere."""
+"""Tests of the documentation: its commands exist, its loop files parse, its code runs, and its links resolve."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def test_every_command_that_is_named_exists(page: Path) -> None:
     text = page.read_text()
     for name in set(re.findall(r"(?:^|[`(\s/])ratchet ([a-z0-9]+)", text, re.MULTILINE)) - {"turns"}:
-        assert name in COMMANDS, f"{page.name} names `ratchet {name}`"
+        assert name in COMMANDS, f"{page.name} names `ratchet {name}`, which does not exist"
     targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for name in set(re.findall(r"`make ([a-z0-9]+)`", text)):
-        assert name in targets, f"{page.name} names `make {name}`"
+        assert name in targets, f"{page.name} names `make {name}`, which does not exist"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -32,9 +32,9 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
     for name in set(
         re.findall(r"`((?:contracts|rewards|materializer|trainers|gates|local|flows|tests|loops|docs)/[\w/.]*\w)`", page.read_text())
     ):
-        assert (ROOT / name).exists(), f"{page.name} names {name}"
+        assert (ROOT / name).exists(), f"{page.name} names {name}, which does not exist"
     for link in set(re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())):
-        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+        assert (page.parent / link).exists(), f"{page.name} links to {link}, which does not exist"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,4 +1,4 @@
-"""The command line as its users meet it: real processes, a home of their own, clear words and exit codes."""
+"""End-to-end tests of the command line: real processes with a new home folder, messages and exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def ratchet(tmp_path: Path):
-    """Runs the command in an empty folder."""
+    """Return a function that runs `ratchet` in an empty folder and asserts the exit code."""
 
     def run(*args: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "RATCHET_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
@@ -39,6 +39,7 @@ def gsm8k() -> Path:
 
 
 def loop_file(path: Path, source: str, **more: str) -> Path:
+    """Write a loop file with this source and these extra sections, and return its path."""
     extra = "\n".join(more.values())
     path.write_text(
         f'[line]\nname = "t"\nserved_model = "t"\n[[sources]]\nname = "s"\n{source}\n[[rewards]]\nname = "final_number"\n'
@@ -74,6 +75,7 @@ def test_mistakes_get_the_nearest_known_word(ratchet, tmp_path: Path) -> None:
 
 
 def bad_reward(folder: Path) -> Path:
+    """Write a loop file with a misspelt scorer name and return its path."""
     path = loop_file(folder / "r.toml", 'kind = "receiver"')
     path.write_text(path.read_text().replace("final_number", "final_numbr"))
     return path
@@ -139,7 +141,7 @@ def test_plan_shows_the_choice_without_beginning_anything(ratchet, tmp_path: Pat
     path = loop_file(tmp_path / "p.toml", f'kind = "otlp"\npath = "{gsm8k}/otlp"', training="[training]\nmin_pairs = 5000")
     assert "ratchet adopt" in ratchet("plan", path, code=2).stderr
     ratchet("adopt", path, write_model(tmp_path / "model"))
-    ratchet("serve", path, "--stop")  # adopting serves the model; a look needs no server
+    ratchet("serve", path, "--stop")  # `adopt` has started the model server; `plan --no-probe` does not need it
     ratchet("ingest", path)
     rows = ratchet("verify").stderr
     found = json.loads(ratchet("plan", path, "--no-probe", "--json").stdout)
@@ -158,4 +160,4 @@ def test_plan_shows_the_choice_without_beginning_anything(ratchet, tmp_path: Pat
     (row,) = (row for row in never["rules"] if row["rule"] == "sft fits its time and budget")
     assert not row["holds"]
     assert row["change"].startswith("training.timeout = ")
-    assert ratchet("verify").stderr == rows, "a look must leave no trace in the ledger"
+    assert ratchet("verify").stderr == rows, "`plan` wrote to the ledger"

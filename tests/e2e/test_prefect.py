@@ -1,4 +1,4 @@
-"""The service as people and crashes meet it: one real Prefect server, real flow processes, requests made by driving the engine."""
+"""End-to-end tests of the service with a real Prefect server and real flow processes; the tests create approval requests in the engine."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ new_traces = 1
 
 
 class Service:
-    """A served installation, and what its Prefect server says."""
+    """A running installation with access to its Prefect server."""
 
     def __init__(self, folder: Path) -> None:
         self.home = Home(folder / "home")
@@ -77,10 +77,12 @@ class Service:
         self.url = ""
 
     def ratchet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a `ratchet` command against this installation."""
         command = [sys.executable, "-m", "flows.cli.main", *arguments]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=240)
 
     def start(self) -> None:
+        """Start `ratchet serve` and wait until its deployments are ready."""
         command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop), "--json"]
         log = (self.home.root.parent / "serve.log").open("a")
         self.process = subprocess.Popen(
@@ -92,12 +94,16 @@ class Service:
         until(lambda: self.deployment("approval")["status"] == "READY")
 
     def stop(self) -> None:
+        """Stop the service and its Prefect server."""
         self.ratchet("serve", "--stop", str(self.loop))
         if self.process is not None:
             self.process.wait(60)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Tries again where SQLite is busy (HTTP 503) or the server is on its way back."""
+        """Send a POST request to the Prefect API and return the decoded answer.
+
+        Retries while SQLite is busy (HTTP 503) or the server restarts; raises AssertionError after about a minute.
+        """
         for _ in range(60):
             with contextlib.suppress(httpx.TransportError):
                 answer = httpx.post(f"{self.url}/{path}", json=body or {}, trust_env=False, timeout=30)
@@ -107,20 +113,23 @@ class Service:
         raise AssertionError(f"{path}: the Prefect server does not answer")
 
     def deployment(self, flow: str) -> dict[str, Any]:
+        """Return the deployment of a flow for the line."""
         return httpx.get(f"{self.url}/deployments/name/{flow}/sim", trust_env=False, timeout=30).json()
 
     def runs(self, flow: str, **state: Any) -> list[dict[str, Any]]:
+        """Return the runs of a flow, filtered by state."""
         filters: dict[str, Any] = {"flows": {"name": {"any_": [flow]}}, "limit": 200}
         if state:
             filters["flow_runs"] = {"state": state}
         return list(self.post("flow_runs/filter", filters))
 
     def run_now(self, flow: str) -> str:
+        """Schedule a run of a flow for now and return its id."""
         made = self.post(f"deployments/{self.deployment(flow)['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
         return str(made["id"])
 
     def ended(self, run: str) -> dict[str, Any]:
-        """The run, once it has ended."""
+        """Wait until the run has ended and return it."""
         return until(lambda: self._final(run))
 
     def _final(self, run: str) -> dict[str, Any] | None:
@@ -128,13 +137,15 @@ class Service:
         return found[0] if found and found[0]["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
 
     def reconcile(self) -> None:
+        """Run the reconcile flow and assert that it completes."""
         assert self.ended(self.run_now("reconcile"))["state_type"] == "COMPLETED"
 
     def views(self, request: str) -> list[dict[str, Any]]:
+        """Return the approval runs that show this request."""
         return [run for run in self.runs("approval") if run["parameters"].get("request") == request]
 
     def suspended(self, request: str) -> dict[str, Any]:
-        """The run that shows a request, once its form can be filled in."""
+        """Wait until a run shows the request with a form that can be filled in, and return the run."""
         return until(lambda: next((run for run in self.views(request) if self._answerable(run)), None))
 
     def _answerable(self, run: dict[str, Any]) -> bool:
@@ -144,10 +155,11 @@ class Service:
         return httpx.get(f"{self.url}/flow_runs/{run['id']}/input/{key}", trust_env=False, timeout=30).status_code == 200
 
     def resume(self, run: str, **typed: str) -> dict[str, Any]:
+        """Submit the form of a suspended run with these values and return the answer of the API."""
         return dict(self.post(f"flow_runs/{run}/resume", {"run_input": typed}))
 
     def ask(self, number: int) -> str:
-        """One more request with the evidence of the first: what the form shows does not matter to its answer."""
+        """Add a request for approval to the ledger and return its stream; it copies the evidence of the first request."""
         first = self.ledger.read("approval/sim/0001/training")[0]
         request = f"approval/sim/{number}/training"
         data = {**first.data, "expires": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}
@@ -157,27 +169,27 @@ class Service:
 
 
 def _json_on(process: subprocess.Popen[str]) -> str:
-    """What `--json` prints, up to its closing bracket."""
+    """Return the output of `--json`, up to its closing bracket."""
     assert process.stdout is not None
     text = ""
     for line in process.stdout:
         text += line
         if line.startswith("]"):
             return text
-    raise AssertionError(f"ratchet serve ended: {text}")
+    raise AssertionError(f"`ratchet serve` ended before it printed its addresses: {text}")
 
 
 def until(condition: Callable[[], Any], seconds: float = 240) -> Any:
-    """Waits; what is waited for takes seconds, the limit is for a machine under load."""
+    """Wait until the condition returns a true value and return it. The limit is generous because the machine may be busy."""
     limit = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < limit, "waited in vain"
+        assert time.monotonic() < limit, f"the condition did not hold within {seconds:g} s"
         time.sleep(0.5)
     return found
 
 
 def wait_for_approval(service: Service) -> None:
-    """A cycle that waits for the approval of its training: the real engine and ledger, everything else fake."""
+    """Create a cycle that waits for the approval of its training, with the real engine and ledger and fakes for all other ports."""
     town = Town(Scenario(seed=1))
     town.world.faults = lambda _where: None
     adopted = town.ledger.read("line/sim")[0]
@@ -197,6 +209,7 @@ def wait_for_approval(service: Service) -> None:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A running service with one cycle that waits for approval."""
     served = Service(tmp_path_factory.mktemp("served"))
     wait_for_approval(served)
     try:

@@ -1,4 +1,4 @@
-"""The promise, end to end, with every part the real part: the demo as a newcomer runs it, and a cycle over real traces."""
+"""End-to-end tests of the whole loop without fakes: the demo as a new user runs it, and a cycle over real traces."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def run(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run a `ratchet` command with this home folder and assert that it succeeds."""
     environment = {**os.environ, "RATCHET_HOME": str(home), "COLUMNS": "200", "HF_HUB_OFFLINE": "1"}
     environment.pop("PREFECT_API_URL", None)
     command = [sys.executable, "-m", "flows.cli.main", *args]
@@ -27,7 +28,7 @@ def run(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def left_running(home: Path) -> list[int]:
-    """Processes that name the folder on their command line."""
+    """Return the ids of the other processes whose command line contains the folder."""
     return [p.pid for p in psutil.process_iter(["cmdline"]) if str(home) in " ".join(p.info["cmdline"] or ()) and p.pid != os.getpid()]
 
 
@@ -70,7 +71,7 @@ def test_the_demo_promotes_the_better_model_and_stops_the_worse_one(tmp_path: Pa
     assert left_running(home) == []
 
 
-@pytest.mark.timeout(1200)  # minutes of training and answering, more on a busy machine
+@pytest.mark.timeout(1200)  # training and evaluation take minutes, more on a busy machine
 def test_real_traces_of_a_subject_too_hard_are_held_by_the_gate(tmp_path: Path) -> None:
     traces = shared_data("gsm8k_traces")
     home, loop = tmp_path / "home", tmp_path / "gsm8k.toml"
@@ -85,7 +86,7 @@ def test_real_traces_of_a_subject_too_hard_are_held_by_the_gate(tmp_path: Path) 
         assert ended["state"] in ("held", "rejected"), ended
         assert "quality" in ended["reason"]
         champion = json.loads(run(home, "status", "--json").stdout)[0]
-        assert champion["previous"] is None  # nothing else has ever served
+        assert champion["previous"] is None  # no other version has ever served
         story = run(home, "explain", "gsm8k").stdout
         assert "The evidence is inconclusive, so the candidate is held." in story or "The candidate fails." in story
         assert "DPO: " in story

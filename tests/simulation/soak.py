@@ -1,5 +1,7 @@
-"""`make soak`: tens of thousands of seeded lives with faults, beyond the seeds of the test suite. Appends its result to
-benchmarks/results/soak.jsonl; a life that breaks an invariant ends it with its seed, which reproduces it."""
+"""The long simulation of `make soak`: tens of thousands of seeded runs with faults, with other seeds than the test suite.
+
+Appends its result to benchmarks/results/soak.jsonl. A run that breaks an invariant ends the program with its seed, which reproduces it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def code_digest() -> str:
-    """Of everything that the simulation runs."""
+    """Return the digest of all code that the simulation runs."""
     files = [
         path for room in ("contracts", "flows/core", "flows/engine", "tests/simulation") for path in sorted((ROOT / room).glob("*.py"))
     ]
@@ -28,10 +30,10 @@ def code_digest() -> str:
 
 
 @click.command()
-@click.option("--lives", default=30_000)
-@click.option("--first", default=LIVES, help="First seed; the suite runs those below.")
+@click.option("--lives", default=30_000, help="Number of simulated runs.")
+@click.option("--first", default=LIVES, help="The first seed; the test suite uses the lower ones.")
 def main(lives: int, first: int) -> None:
-    """Lives LIVES lives."""
+    """Simulate runs with consecutive seeds and check the invariants after each."""
     started, ends = time.monotonic(), Counter[str]()
     for seed in range(first, first + lives):
         town = Town(scenario(seed), seeded_faults(seed))
@@ -42,7 +44,7 @@ def main(lives: int, first: int) -> None:
             raise SystemExit(f"seed {seed} broke an invariant: {error!r}; {scenario(seed)}") from error
         ends[str(town.view().state)] += 1
         if (seed - first) % 1000 == 999:
-            click.echo(f"{seed - first + 1} of {lives} lives, {time.monotonic() - started:.0f} s", err=True)
+            click.echo(f"{seed - first + 1} of {lives} runs, {time.monotonic() - started:.0f} s", err=True)
     result = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "code": code_digest()[:12],

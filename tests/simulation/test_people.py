@@ -1,4 +1,5 @@
-"""What people may do at a bad moment: go back twice, go back while something long runs, cancel, while copies are away."""
+"""Simulated operator requests at difficult moments: a second rollback, a rollback during a long effect, a cancellation, and a registry
+that is not available."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ LINE = "line/sim"
 
 
 def promoted() -> Town:
+    """Return a simulated line after its first promotion."""
     town = Town(Scenario(seed=1))
     town.live()
     assert town.view().state is State.PROMOTED
@@ -27,14 +29,17 @@ def promoted() -> Town:
 
 
 def go_back(town: Town) -> None:
+    """Request a rollback of the line."""
     ask_rollback(town.ledger, "sim", "ada", "", town.clock.now())
 
 
 def serving(town: Town) -> str:
+    """Return the tag of the version that serves all requests."""
     return next(b.tag for b in town.router.read("sim").backends if b.weight == 100)
 
 
 def until(town: Town, state: State) -> None:
+    """Advance the cycle until it is in the given state; raises AssertionError after 60 turns."""
     for _ in range(60):
         if town.view().state is state:
             return
@@ -74,7 +79,7 @@ def test_a_person_waits_for_a_turn_and_the_service_comes_back() -> None:
     person = replace(town.house, holder="a person")
     for act in (lambda wait: ingest(person, wait=wait), lambda wait: _mended(person, wait)):
         for name in ("ingest/sim", LINE):
-            assert take(busy, name)  # for LEASE_SECONDS of the town's clock, and no more is heard of it
+            assert take(busy, name)  # held for LEASE_SECONDS of the simulated clock and never renewed or released
         with pytest.raises(Retryable, match="is leased by the service"):
             act(0)
         with pytest.raises(Retryable, match="is leased by the service"):
@@ -115,7 +120,7 @@ def test_a_rollback_between_the_rollouts_end_and_the_promotion_goes_back() -> No
     while not town.house.rollout_view(rollout_stream(town.cycle_stream())).end:
         town.clock.sleep(20)
         tick(rollout_stream(town.cycle_stream()), town.house)
-    advance(town.cycle_stream(), town.house)  # routes everybody to the candidate
+    advance(town.cycle_stream(), town.house)  # routes all requests to the candidate
     go_back(town)
     advance(town.cycle_stream(), town.house)
     reconcile(town.house)

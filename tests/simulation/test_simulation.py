@@ -1,4 +1,4 @@
-"""The loop in thousands of seeded lives: whatever dies and whoever says no, the invariants hold."""
+"""Simulations of the loop with thousands of seeds: the invariants hold for every crash, job outcome and approval decision."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ASKS = tuple(Proposal(rule=rule, adjustment=REMEDIES[rule], good=1) for rule in 
 
 
 def check(town: Town) -> None:
-    """What holds after every life."""
+    """Assert the invariants that hold after every simulated run."""
     for stream in town.ledger.rows:
         verify(town.ledger.rows[stream])
     assert {name: n for name, n in town.world.effects.items() if n != 1} == {}
     view, line = town.view(), town.house.line_view()
     assert view.ended
     check_attempts(town)
-    assert town.executor.live() == [], "nobody's job trains on"
+    assert town.executor.live() == [], "a job still runs after the end of the cycle"
     assert line.open_cycle is None
     assert line.rollback_asked is None
     route = town.router.read("sim")
@@ -37,7 +37,10 @@ def check(town: Town) -> None:
 
 
 def check_attempts(town: Town) -> int:
-    """What holds for adjusted attempts: the plan stays, no rule asks twice, no step from after a trouble is resumed from. Their number."""
+    """Assert the invariants of adjusted attempts and return their number.
+
+    The plan stays the same, no rule proposes an adjustment twice, and no attempt resumes from a step after the problem began.
+    """
     view, executor = town.view(), town.executor
     minted = [attempt for attempt, adjustment in view.adjustments.items() if adjustment.rules]
     last = {i.attempt: i for i in view.incarnations}
@@ -70,8 +73,8 @@ def test_seeded_lives_with_faults_keep_every_invariant() -> None:
         adjusted += check_attempts(town)
         pins = [(town.executor.specs.get(name), point) for name, point in town.executor.pins.items()]
         crossed += sum(spec is not None and spec.attempt != point.attempt for spec, point in pins)
-    assert adjusted > 100, "or nothing is shown about adjusted attempts"
-    assert crossed > 50, "or none of them went on from a step of the attempt before"
+    assert adjusted > 100, "too few adjusted attempts to test them"
+    assert crossed > 50, "too few attempts that resumed from a step of an earlier attempt"
     ends = {State.PROMOTED, State.NOT_TRAINED, State.REJECTED, State.HELD, State.FAILED, State.EXPIRED, State.ROLLED_BACK, State.CANCELLED}
     assert states == ends
 
@@ -116,7 +119,7 @@ def test_a_crash_at_any_instant_changes_nothing(life: Scenario) -> None:
 
 
 def timeless(rows):
-    """The projection, without what depends on the hour: expiry times, the words that quote them, and numbers of turns."""
+    """Return the projection without data that depends on the time: expiry times, texts that quote them, and turn numbers."""
     dated = {"asked", "opened", "ended", "cycle_ended", "job_ended"}
     frozen = {Step.FREEZE, Step.PLAN, Step.PROBE}
     return [(s, kind, key, "" if kind in dated or key in frozen else d) for s, kind, key, d in project(rows)]

@@ -1,4 +1,4 @@
-"""A whole line on fake ports, a virtual clock and seeded people: the world in which the pure core is simulated."""
+"""A simulated line for tests: the real core and engine on fake ports, with a virtual clock and seeded operator actions."""
 
 from __future__ import annotations
 
@@ -62,36 +62,36 @@ FACTS = Facts(
 
 
 class Crash(BaseException):
-    """The process died here."""
+    """Simulates the death of the process at this point."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens in one seeded life."""
+    """The events of one simulated run."""
 
     seed: int
     method: Method = Method.DPO
     outcomes: tuple[Outcome, ...] = ()
-    """Of the first incarnations; done afterwards."""
+    """The outcomes of the first incarnations; later ones end with DONE."""
     asks: tuple[Proposal | None, ...] = ()
-    """What failed jobs ask the next attempt to change, by attempt; nothing afterwards."""
+    """The adjustments that failed jobs propose for the next attempt, by attempt; later attempts propose none."""
     attempts: int = 2
-    """The loop's budget."""
+    """The value of `training.max_attempts` in the loop file."""
     restarts: bool = False
-    """The executor restarts preempted jobs by itself, as a cluster does."""
+    """Whether the executor restarts preempted jobs by itself, as a cluster does."""
     difference: float = 0.2
     bad_canary: bool = False
     dark: bool = False
     people: str = "yes"
-    """yes | no | never | auto"""
+    """How operators answer requests for approval: yes | no | never | auto (the loop file needs no approval)."""
     rollback_at: int | None = None
-    """The turn in which a person asks to go back."""
+    """The turn in which an operator requests a rollback."""
     cancel_at: int | None = None
-    """The turn in which a person asks to end the cycle."""
+    """The turn in which an operator requests the end of the cycle."""
 
 
 def scenario(seed: int) -> Scenario:
-    """A life drawn from a seed."""
+    """Return the scenario that is drawn from the seed."""
     draw = random.Random(seed)
     outcomes = [Outcome.PREEMPTED, Outcome.LOST, Outcome.FAILED, Outcome.PERMANENT, Outcome.DONE]
     watch = random.Random(f"watch {seed}")
@@ -117,7 +117,7 @@ def _asks(draw: random.Random) -> Proposal | None:
 
 
 def loop_for(people: str, attempts: int = 2) -> Loop:
-    """The loop file of the simulated line."""
+    """Return the loop file of the simulated line."""
     mode = "auto" if people == "auto" else "person"
     return Loop.model_validate(
         {
@@ -132,7 +132,7 @@ def loop_for(people: str, attempts: int = 2) -> Loop:
 
 
 class Town:
-    """House, people and time of one scenario."""
+    """One simulated line: the line context on fake ports, the operators and the clock of one scenario."""
 
     def __init__(self, scenario: Scenario, faults: Faults = no_faults) -> None:
         self.scenario = scenario
@@ -193,10 +193,14 @@ class Town:
         return (0, 0) if self.scenario.dark else (seconds * 3, seconds)
 
     def cycle_stream(self) -> str:
+        """Return the stream of the line's first cycle."""
         return "cycle/sim/0001"
 
     def live(self, turns: int = 400) -> None:
-        """Turns until the cycle has ended and the copies have settled; every crash is followed by a new process."""
+        """Run turns until the cycle has ended and the derived copies are up to date.
+
+        A new process continues after each crash. Raises AssertionError if the cycle has not ended after `turns` turns.
+        """
         opened = False
         settled = 0
         for self.turn in range(turns):
@@ -243,13 +247,15 @@ class Town:
                 ask_cancel(self.ledger, "sim", "ada", "simulated", self.clock.now())
 
     def view(self):
+        """Return the current state of the cycle, folded from its rows."""
         return fold_cycle(self.ledger.read(self.cycle_stream()))
 
     def ended(self) -> bool:
+        """Return whether the cycle has ended."""
         return self.view().ended
 
     def check_route(self, route: Route) -> None:
-        """Nothing serves without a passing report and the approvals it needs, or an adoption by a person."""
+        """Assert that each serving version is the adopted base or has a passing report and the required approvals."""
         line = fold_line("sim", self.ledger.read(line_stream("sim")))
         for backend in route.backends:
             if backend.weight > 0 and backend.tag != line.base.tag:
@@ -267,12 +273,12 @@ class Town:
 def _reborn(house: House, turn: int) -> House:
     from dataclasses import replace
 
-    house.clock.sleep(61)  # a dead holder's lease runs out
+    house.clock.sleep(61)  # the lease of the dead process expires
     return replace(house, holder=f"process {turn}")
 
 
 def seeded_faults(seed: int, rate: float = 0.08) -> Callable[[str], None]:
-    """Crashes at random instants, drawn from the seed."""
+    """Return a fault function that raises Crash at random points, drawn from the seed."""
     draw = random.Random(f"faults {seed}")
 
     def strike(where: str) -> None:
@@ -283,7 +289,7 @@ def seeded_faults(seed: int, rate: float = 0.08) -> Callable[[str], None]:
 
 
 def nth_fault(n: int) -> Callable[[str], None]:
-    """Crashes at the n-th instant only (from 0)."""
+    """Return a fault function that raises Crash only at its n-th call (counted from 0)."""
     count = 0
 
     def strike(where: str) -> None:

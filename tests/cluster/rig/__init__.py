@@ -1,2 +1,5 @@
-"""A Kubernetes cluster for tests, on this machine and without a container engine or a registry: a real control plane with Volcano, nodes
-that only pretend (kwok) and nodes whose pods are real processes. It knows nothing of the product that is tested on it."""
+"""A Kubernetes test cluster ("rig") on the local machine, without a container engine or a registry.
+
+It has a real control plane with Volcano, simulated nodes (kwok), and real nodes whose pods are real processes. The package does not depend
+on the code under test.
+"""

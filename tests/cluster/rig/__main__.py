@@ -1,4 +1,4 @@
-"""The rig by hand: python -m tests.cluster.rig build | up | status | lose NODE | down."""
+"""The command line of the test cluster: python -m tests.cluster.rig build | up | status | lose NODE | down."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ FOLDER = Path(".ratchet-rig")
 
 
 def main() -> int:
+    """Run one command and return the exit code: 1 after a RigError, else 0."""
     asked = _arguments().parse_args()
     rig = Rig(asked.folder, say=_say)
     try:
@@ -28,10 +29,10 @@ def main() -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.rig", description=__doc__)
     parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("names", nargs="*", help="lose: the real node; build: parts (default: all)")
+    parser.add_argument("names", nargs="*", help="lose: the nodes to lose; build: the parts to build (default: all)")
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--real", type=int, default=0, choices=(0, 1, 2), help="real nodes, beside those that pretend")
-    parser.add_argument("--fake", type=int, default=0, help="pretending nodes of 8 GPUs")
+    parser.add_argument("--real", type=int, default=0, choices=(0, 1, 2), help="number of real nodes")
+    parser.add_argument("--fake", type=int, default=0, help="number of simulated nodes with 8 GPUs each")
     parser.add_argument("--karpenter", action="store_true")
     parser.add_argument("--traefik", action="store_true")
     parser.add_argument("--runner", type=int, help=argparse.SUPPRESS)
@@ -42,7 +43,7 @@ def _arguments() -> argparse.ArgumentParser:
 def _build(_rig: Rig, asked: argparse.Namespace) -> None:
     names = asked.names or [one.name for one in build.PARTS]
     build.build(names, _say)
-    print(f"the rig's {len(names)} parts lie in {build.cache()}")
+    print(f"{len(names)} parts of the test cluster are in {build.cache()}")
 
 
 def _up(rig: Rig, asked: argparse.Namespace) -> None:
@@ -56,7 +57,7 @@ def _up(rig: Rig, asked: argparse.Namespace) -> None:
 
 
 def _status(rig: Rig, _asked: argparse.Namespace) -> None:
-    _ = rig.site  # says so when the rig is down
+    _ = rig.site  # raises RigError if the test cluster is down
     for name in rig.processes.names():
         print(f"{'runs' if rig.processes.alive(name) else 'DEAD':5} {name}")
     for node in rig.api.items(fake.NODES) if rig.api.ready() else ():
@@ -73,13 +74,13 @@ def _lose(rig: Rig, asked: argparse.Namespace) -> None:
         elif name in fake.ours(rig.api):
             rig.silence(name)
         else:
-            raise RigError(f"the rig in {rig.folder} has no node {name!r}")
+            raise RigError(f"the test cluster in {rig.folder} has no node {name!r}; `status` lists the nodes")
         _say(f"{name} is lost")
 
 
 def _down(rig: Rig, _asked: argparse.Namespace) -> None:
     rig.down()
-    _say(f"nothing of the rig in {rig.folder} is left but its logs")
+    _say(f"the test cluster in {rig.folder} is down; only its logs are left")
 
 
 def _guard(rig: Rig, asked: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The few words that the rig itself says to its API server. Tests use the product's client or kubectl."""
+"""A minimal API client for the test cluster's own use. Tests of the product use the product's client or kubectl."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MERGE = "application/merge-patch+json"
 
 
 class Api:
-    """Of the server at `url`, with the administrator's certificate in `folder`."""
+    """A client of the API server at `url` that uses the administrator's certificate in `folder`."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url = url
@@ -25,7 +25,10 @@ class Api:
         self._trust.load_cert_chain(folder / "admin.crt", folder / "admin.key")
 
     def call(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
-        """The parsed answer; None for what is not there. Raises RigError with the server's own message."""
+        """Send a request and return the parsed answer, or None for a GET or DELETE of an object that does not exist.
+
+        Raises RigError with the server's message for any other HTTP error.
+        """
         data = None if body is None else json.dumps(body).encode()
         ask = urllib.request.Request(self._url + path, data, {"Content-Type": kind}, method=method)
         try:
@@ -38,16 +41,19 @@ class Api:
         return json.loads(text) if text.startswith(("{", "[")) else text
 
     def get(self, path: str) -> Any:
+        """Return the object at `path`, or None if it does not exist."""
         return self.call("GET", path)
 
     def items(self, path: str) -> list[dict]:
-        """Of a list; empty when its kind does not exist here."""
+        """Return the items of a list; empty if the cluster does not have this kind."""
         return (self.get(path) or {}).get("items", [])
 
     def patch(self, path: str, change: object) -> Any:
+        """Apply a JSON merge patch to the object at `path`."""
         return self.call("PATCH", path, change, MERGE)
 
     def ready(self) -> bool:
+        """Return whether the API server answers and is ready."""
         try:
             return self.get("/readyz") == "ok"
         except (RigError, OSError):
@@ -55,13 +61,16 @@ class Api:
 
 
 PATIENCE = 4
-"""Waits are sized for a quiet machine, and take so many times as long on a busy one before what does not come counts as missing."""
+"""The factor on all wait limits. The limits in the code are sized for an idle machine; a busy machine needs longer."""
 
 
 def until(true: Callable[[], object], seconds: float, what: str, why: Callable[[], str] = lambda: "") -> None:
-    """Waits until `true()`. Raises RigError that says `what` did not come and, from `why()`, the reason."""
+    """Wait until `true()` holds, for at most `seconds` times PATIENCE.
+
+    Raises RigError after that; the message contains `what` and the details from `why()`.
+    """
     end = time.monotonic() + seconds * PATIENCE
     while not true():
         if time.monotonic() > end:
-            raise RigError(f"{what} did not come within {seconds * PATIENCE:.0f} s\n{why()}".rstrip())
+            raise RigError(f"timed out after {seconds * PATIENCE:.0f} s while waiting for {what}\n{why()}".rstrip())
         time.sleep(0.1)

@@ -1,5 +1,8 @@
-"""The rig's programs: which there are, where they lie, and how the missing ones are built from Go modules. Versions are those of
-`go/*/go.mod`; a component's folder in the cache is named by the digest of what it is built from, so a change builds only that anew."""
+"""The programs of the test cluster: their list, their location, and the build of missing ones from Go modules.
+
+Versions are pinned in `go/*/go.mod`. The cache folder of a component is named by the digest of its build inputs, so a change rebuilds only
+that component.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,24 @@ LDFLAGS = f"-s -w -X {STAMP}.gitVersion={KUBERNETES} -X {STAMP}.gitMajor=1 -X {S
 
 
 class RigError(Exception):
-    """The rig cannot do what was asked; the message says why and what to do."""
+    """The test cluster cannot perform an operation; the message says why and, where possible, what to do."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that the rig needs: a program, or a folder of CRDs."""
+    """One part of the test cluster: a program, or a folder of CRDs."""
 
     name: str
     component: str
-    """Folder under `go/` that pins it."""
+    """The folder under `go/` that pins the version."""
     package: str
-    """Go package of a program; Go module of a CRD folder."""
+    """The Go package of a program, or the Go module that contains the CRDs."""
     folders: tuple[str, ...] = ()
-    """Of the module, where CRDs lie; empty for a program."""
+    """The folders of the module that contain CRDs; empty for a program."""
 
     @property
     def path(self) -> Path:
-        """Relative to a cache folder or to RATCHET_RIG_BIN."""
+        """The path of the part, relative to a cache folder or to RATCHET_RIG_BIN."""
         return Path("crds", self.name) if self.folders else Path(self.name)
 
 
@@ -72,19 +75,21 @@ CRDS = tuple(one.name for one in PARTS if one.folders)
 
 
 def part(name: str) -> Part:
+    """Return the part with this name. Raises RigError if there is none."""
     for one in PARTS:
         if one.name == name:
             return one
-    raise RigError(f"the rig has no part {name!r}; it has {', '.join(p.name for p in PARTS)}")
+    raise RigError(f"the test cluster has no part {name!r}; it has {', '.join(p.name for p in PARTS)}")
 
 
 def cache() -> Path:
+    """Return the cache folder for built parts, below XDG_CACHE_HOME or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "ratchet" / "rig"
 
 
 def home(component: str) -> Path:
-    """The component's folder in the cache."""
+    """Return the cache folder of a component, named by the digest of its build inputs."""
     seen = hashlib.sha256(LDFLAGS.encode())
     for path in sorted(p for p in (SOURCES / component).rglob("*") if p.is_file()):
         seen.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
@@ -92,7 +97,7 @@ def home(component: str) -> Path:
 
 
 def find(name: str) -> Path | None:
-    """Where a part lies, or None while it is not built."""
+    """Return the path of a part, or None if it is not built."""
     one = part(name)
     given = os.environ.get("RATCHET_RIG_BIN")
     places = [Path(given)] if given else []
@@ -100,23 +105,26 @@ def find(name: str) -> Path | None:
 
 
 def need(name: str) -> Path:
-    """Where a part lies. Raises RigError where it is not built."""
+    """Return the path of a part. Raises RigError if it is not built."""
     found = find(name)
     if found is None:
-        raise RigError(f"{name} is neither in RATCHET_RIG_BIN nor in {home(part(name).component)}: `make rig` builds it")
+        raise RigError(f"{name} is neither in RATCHET_RIG_BIN nor in {home(part(name).component)}; run `make rig` to build it")
     return found
 
 
 def missing(names: Sequence[str]) -> list[Part]:
-    """In the order of PARTS, in which what tests need first is built first."""
+    """Return the parts of `names` that are not built, in the order of PARTS."""
     return [one for one in PARTS if one.name in names and find(one.name) is None]
 
 
 def build(names: Sequence[str], say: Callable[[str], None]) -> None:
-    """Builds what is missing of `names`. Raises RigError without Go, or with the compiler's last words."""
+    """Build the missing parts of `names`; `say` receives progress messages.
+
+    Raises RigError if Go is not installed or if a build fails; the message then ends with the compiler's last output.
+    """
     todo = missing(names)
     if todo and shutil.which("go") is None:
-        raise RigError(f"Go is not installed, and these parts of the rig are not built: {', '.join(one.name for one in todo)}")
+        raise RigError(f"Go is not installed, and these parts of the test cluster are not built: {', '.join(one.name for one in todo)}")
     for number, one in enumerate(todo, 1):
         say(f"[{number}/{len(todo)}] {one.name} …")
         began = time.monotonic()
@@ -128,7 +136,7 @@ def build(names: Sequence[str], say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _alone(component: str) -> Iterator[None]:
-    """One build of a component at a time on this machine: a second would only compile the same again."""
+    """Allow one build of a component at a time on this machine; a second process waits and then finds the result."""
     folder = home(component)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
@@ -152,7 +160,7 @@ def _program(one: Part) -> None:
 
 
 def _crds(one: Part) -> None:
-    """Copied, so that a running rig needs neither Go nor its module cache. What else lies in a module's folder stays there."""
+    """Copy the CRDs of a module into the cache, so that a running test cluster needs neither Go nor the module cache."""
     module = Path(json.loads(_go(one.component, "mod", "download", "-json", one.package))["Dir"])
     target = home(one.component) / one.path
     partial = target.with_name(f".{one.name}.partial")

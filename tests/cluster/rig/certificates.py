@@ -1,5 +1,8 @@
-"""Keys and certificates of one rig: an authority, the API server's, the administrator's, the kubelets', and the key that signs
-service-account tokens. Elliptic keys, because a rig is made in seconds and thrown away."""
+"""Keys and certificates of one test cluster: a certificate authority, certificates for servers and clients, and the key that signs
+service-account tokens.
+
+Elliptic-curve keys are used because they are fast to generate and a test cluster is short-lived.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ LIFE = timedelta(days=365)
 
 @dataclass(frozen=True)
 class Authority:
-    """Signs what the rig's servers and clients show each other."""
+    """The certificate authority that signs the certificates of the cluster's servers and clients."""
 
     folder: Path
     key: ec.EllipticCurvePrivateKey
@@ -28,6 +31,7 @@ class Authority:
 
     @classmethod
     def make(cls, folder: Path) -> Authority:
+        """Create a new authority and write its certificate to ca.crt in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name("ratchet-rig")
@@ -37,7 +41,7 @@ class Authority:
         return cls(folder, key, certificate)
 
     def issue(self, file: str, name: str, group: str = "", addresses: tuple[str, ...] = ()) -> None:
-        """Writes `file`.crt and `file`.key; with addresses it also serves."""
+        """Write `file`.crt and `file`.key; with `addresses`, the certificate is also valid for a server at these IP addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         made = _certificate(_name(name, group), self.certificate.subject, key.public_key())
         if addresses:
@@ -62,14 +66,14 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
 
 
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Private, readable by its owner alone."""
+    """Write a private key as PEM, readable only by its owner."""
     form, no_password = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     path.touch(mode=0o600)
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, no_password))
 
 
 def write_signer(folder: Path) -> None:
-    """sa.key signs service-account tokens, sa.pub checks them."""
+    """Write the key pair for service-account tokens: sa.key signs them, sa.pub verifies them."""
     key = ec.generate_private_key(ec.SECP256R1())
     write_key(folder / "sa.key", key)
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -77,7 +81,7 @@ def write_signer(folder: Path) -> None:
 
 
 def write_kubeconfig(path: Path, folder: Path, server: str) -> None:
-    """For the administrator, with everything inside the file.."""
+    """Write a kubeconfig for the administrator, with all certificates and keys inside the file."""
 
     def inline(name: str) -> str:
         return base64.b64encode((folder / name).read_bytes()).decode()

@@ -1,4 +1,4 @@
-"""A real node's place in the machine's control groups (version 1): one group of its name in every hierarchy."""
+"""The control groups (version 1) of a real node: one group with the node's name in every hierarchy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def available() -> bool:
+    """Return whether the machine has control groups of version 1."""
     return (ROOT / "cpuset" / "cpuset.cpus").exists() and (ROOT / "memory").is_dir()
 
 
 def make(name: str) -> None:
-    """A cpuset starts empty and takes no process before it is given processors and memory."""
+    """Create a group in every hierarchy.
+
+    A new cpuset is empty and accepts no process until it has processors and memory nodes, so this function copies those of the root.
+    """
     for hierarchy in _hierarchies():
         (hierarchy / name).mkdir(exist_ok=True)
     for file in ("cpuset.cpus", "cpuset.mems"):
@@ -22,7 +26,7 @@ def make(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """A group can go only when the kernel has buried its last process, and that may take a moment."""
+    """Remove a group from every hierarchy; waits until the kernel has released its last process."""
     until(lambda: not _remaining(name), 15, f"the end of control group {name}", lambda: "\n".join(map(str, _remaining(name))))
 
 
@@ -40,10 +44,10 @@ def _remaining(name: str) -> list[Path]:
 
 
 def groups(name: str) -> list[Path]:
-    """Those that exist whose name begins so."""
+    """Return the existing groups whose name begins with `name`."""
     return [path for hierarchy in _hierarchies() for path in hierarchy.glob(f"{name}*") if path.is_dir()]
 
 
 def _hierarchies() -> list[Path]:
-    """Some are reachable under two names by links; each is listed once."""
+    """Return the folder of each hierarchy once, without symbolic links to it."""
     return [path for path in ROOT.iterdir() if path.is_dir() and not path.is_symlink()] if ROOT.is_dir() else []

@@ -1,5 +1,7 @@
-"""The rig as tests hold it: a whole cluster in one folder, brought up, broken in every way a cloud breaks one, and taken down to nothing.
-All of its state lies in the folder, so that another process can look at it, break it or take it down."""
+"""The test cluster as tests use it: they start it, inject the failures that occur in a cloud, and take it down completely.
+
+All of its state is in one folder, so that another process can inspect it, inject failures, or take it down.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,15 @@ REPO = Path(__file__).resolve().parents[3]
 GPU = "nvidia.com/gpu"
 GUARD = "guard"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""A megabyte of YAML takes the pure one some seconds."""
+"""The C loader if available; the pure Python loader needs several seconds per megabyte of YAML."""
 RESOURCES = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 KARPENTER = "/apis/karpenter.sh/v1"
 OWNERS = tuple(f"/apis/{kind}" for kind in ("batch.volcano.sh/v1alpha1/namespaces/{}/jobs", "apps/v1/namespaces/{}/deployments"))
-"""Lists of what makes pods again when they are deleted."""
+"""API paths of the objects that recreate their pods after a deletion."""
 
 
 class Rig:
-    """One cluster. The folder is made when it comes up, and emptied but for its logs when it goes down."""
+    """One test cluster. `up` creates its folder; `down` removes all of the folder's content except the logs."""
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None) -> None:
         self.folder = folder.absolute()
@@ -45,28 +47,30 @@ class Rig:
 
     @property
     def site(self) -> Site:
-        """Raises RigError when the rig is down."""
+        """The folder, ports and network of the cluster. Raises RigError if the cluster is down."""
         site = Site.of(self.folder)
         if site is None:
-            raise RigError(f"no rig is up in {self.folder}")
+            raise RigError(f"no test cluster is up in {self.folder}; start it with `up`")
         return site
 
     @property
     def api(self) -> Api:
+        """A client of the API server with administrator rights."""
         return Api(self.site.server, self.site.pki)
 
     @property
     def kubeconfig(self) -> Path:
+        """The path of the administrator's kubeconfig."""
         return self.folder / "kubeconfig"
 
     @property
     def gateway(self) -> str:
-        """The address under which pods of real nodes reach servers on this machine."""
+        """The address at which pods of real nodes reach servers on this machine."""
         return self.site.gateway
 
     @property
     def web(self) -> str:
-        """Where Traefik's entry point `web` listens; a Gateway's listener must name the same port."""
+        """The URL of Traefik's entry point `web`; the listener of a Gateway must use the same port."""
         return f"http://127.0.0.1:{self.site.ports['web']}"
 
     def up(
@@ -80,10 +84,13 @@ class Rig:
         kube_scheduler: bool = False,
         guarded: bool = False,
     ) -> None:
-        """Brings it up and returns when it can be used; `gpus` is what each real node claims to have. With `guarded`, the whole rig goes
-        down by itself when the calling process ends, however that ends. Raises RigError; then nothing is left running."""
+        """Start the cluster and return when it is usable.
+
+        `gpus` is the number of GPUs that each real node reports. With `guarded`, the cluster is taken down when the calling process ends,
+        even if it is killed. Raises RigError if the start fails; no process is left running then.
+        """
         if Site.of(self.folder) is not None:
-            raise RigError(f"a rig is up in {self.folder}, or was when its runner died: take it down first")
+            raise RigError(f"a test cluster is up in {self.folder}, or its runner died; take it down first")
         wanted = {"volcano": volcano, "karpenter": karpenter, "traefik": traefik, "scheduler": kube_scheduler}
         self.folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.folder / "log", ignore_errors=True)
@@ -100,7 +107,7 @@ class Rig:
             raise
 
     def add(self, name: str) -> None:
-        """Adds volcano, karpenter, traefik or (kube-)scheduler to a rig that is up; what is there already stays."""
+        """Add `volcano`, `karpenter`, `traefik` or `scheduler` (kube-scheduler) to a running cluster, unless it is already there."""
         if name == "volcano":
             self._crds("volcano")
             self._start("vc-scheduler", "vc-controllers")
@@ -114,12 +121,12 @@ class Rig:
         self._start(name)
 
     def real_nodes(self, count: int, gpus: int = 2) -> list[str]:
-        """Adds nodes whose pods really run; their names. At most two in all."""
+        """Add nodes whose pods are real processes and return the names. Raises RigError if the total exceeds two."""
         if not count:
             return []
         site, have = self.site, [name for name in self.processes.names() if name.startswith("real-")]
         if len(have) + count > 2:
-            raise RigError(f"a rig has at most two real nodes; {self.folder} has {len(have)}")
+            raise RigError(f"a test cluster has at most two real nodes; {self.folder} has {len(have)}")
         network.raise_bridge(site)
         self._start("coredns")
         write_images(site.root / "images")
@@ -139,38 +146,44 @@ class Rig:
         cpu: str = "192",
         memory: str = "1900Gi",
     ) -> list[str]:
-        """Adds nodes that pretend, Ready when this returns; their names, which no others had."""
+        """Add simulated nodes and return their names, which are never reused. The nodes are Ready when this returns."""
         return fake.create(self.api, count, gpus, prefix, labels or {}, taints, cpu, memory)
 
     def delete_nodes(self, *names: str) -> None:
-        """The Node objects vanish, as a cloud removes those of lost machines; pods follow when pod collection finds them (40 to 60 s)."""
+        """Delete Node objects, as a cloud does for lost machines. Pod garbage collection removes their pods after 40 to 60 s."""
         fake.delete(self.api, names)
 
     def silence(self, name: str) -> None:
-        """A pretending node goes silent: NotReady after the grace period of 12 s, its pods neither end nor go."""
+        """Make a simulated node silent. It becomes NotReady after the grace period of 12 s, and its pods neither end nor disappear."""
         fake.silence(self.api, name)
 
     def lose(self, name: str) -> None:
-        """A real node vanishes with every process on it, at once. Its Node object stays, as no one is left to tell the cluster."""
+        """Kill a real node and all of its processes at once. Its Node object stays, because no process reports the loss."""
         real.lose(self.site, self.processes, name)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Ends a program of the control plane, such as apiserver or etcd, and waits until it is gone."""
+        """Send a signal to a program of the control plane, such as apiserver or etcd, and wait until it has ended."""
         self.processes.end(name, number)
 
     def restart(self, name: str) -> None:
-        """Starts a program of the control plane as before, ended or not; returns when the API server answers again."""
+        """Start a program of the control plane again, after ending it if it runs.
+
+        For apiserver and etcd, waits until the API server is ready.
+        """
         self.processes.again(name)
         if name in ("apiserver", "etcd"):
             until(lambda: self.api.ready(), 60, "the API server's readiness", lambda: self.processes.tail("apiserver"))
 
     def end_pod(self, namespace: str, name: str, exit_code: int, after: str = "0s") -> None:
-        """A running pod of a pretending node ends with `exit_code` after a delay such as 500ms or 2s."""
+        """End a running pod of a simulated node with `exit_code`, after a delay such as 500ms or 2s."""
         notes = {"rig.ratchet/exit-code": str(exit_code), "rig.ratchet/after": after}
         self.api.patch(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": {"annotations": notes}})
 
     def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str:
-        """What kubectl prints; `text` goes to its standard input. Raises RigError with its complaint."""
+        """Run kubectl and return its standard output; `text` is its standard input.
+
+        With `check`, raises RigError with kubectl's error output if it fails.
+        """
         env = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.folder / "home"), "KUBECONFIG": str(self.kubeconfig)}
         command = [str(build.need("kubectl")), *arguments]
         ran = subprocess.run(command, env=env, input=text, capture_output=True, text=True, check=False)
@@ -179,17 +192,17 @@ class Rig:
         return ran.stdout
 
     def apply(self, *objects: object, namespace: str = "default") -> None:
-        """Server-side apply of `objects`, each as the API knows it."""
+        """Create or update `objects` with a server-side apply."""
         listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         self.kubectl("apply", "--server-side", "--namespace", namespace, "-f", "-", text=json.dumps(listed))
 
     def pods(self, namespace: str, phase: str = "") -> list[dict]:
-        """Those of a namespace, in that phase if one is given."""
+        """Return the pods of a namespace, only those in `phase` if it is given."""
         return [pod for pod in self.api.items(f"/api/v1/namespaces/{namespace}/pods") if phase in ("", pod["status"].get("phase"))]
 
     @contextmanager
     def namespace(self) -> Iterator[str]:
-        """An empty namespace; afterwards it, what is in it, Karpenter's pools and all pretending nodes are removed."""
+        """Yield a new namespace. Afterwards remove it with its content, and remove all of Karpenter's pools and all simulated nodes."""
         name = f"t-{secrets.token_hex(4)}"
         self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         try:
@@ -198,7 +211,10 @@ class Rig:
             self._clear(name)
 
     def down(self) -> None:
-        """Ends and removes everything of the rig but its logs; from whatever state, as often as one likes, also after its runner died."""
+        """Stop the cluster and remove everything except its logs.
+
+        Works in every state of the cluster, can be repeated, and also cleans up after a killed runner.
+        """
         if GUARD in self.processes.names() and self.processes.pid(GUARD) != os.getpid():
             self.processes.end(GUARD)
         self.processes.sweep()
@@ -216,7 +232,7 @@ class Rig:
         write_kubeconfig(site.kubeconfig, site.pki, site.server)
         self._start("etcd", "apiserver")
         until(lambda: self.api.ready(), 60, "the API server's readiness", lambda: self.processes.tail("apiserver"))
-        self._say("the API server answers")
+        self._say("the API server is ready")
         self._start("controllers", "kwok")
 
     def _start(self, *names: str) -> None:
@@ -230,17 +246,17 @@ class Rig:
             described = yaml.load(file.read_text(), LOADER)
             if described["metadata"]["name"] not in known:
                 self.api.call("POST", RESOURCES, described)
-        until(self._established, 30, f"{name}'s resources")
-        self._say(f"{name}'s resources are known")
+        until(self._established, 30, f"the resource definitions of {name}")
+        self._say(f"the resource definitions of {name} are installed")
 
     def _established(self) -> bool:
-        """Whether every resource that was described is served."""
+        """Return whether the API server serves every installed resource definition."""
         conditions = [one.get("status", {}).get("conditions") or () for one in self.api.items(RESOURCES)]
         states = [{c["type"]: c["status"] for c in found} for found in conditions]
         return all(state.get("Established") == "True" for state in states)
 
     def _claim(self, name: str, gpus: int) -> None:
-        """Waits for a real node and gives it GPUs: the kubelet leaves them in the node's status as long as it runs."""
+        """Wait for a real node and set its number of GPUs. The kubelet keeps this value in the node's status while it runs."""
 
         def ready() -> bool:
             if not self.processes.alive(name):
@@ -258,7 +274,7 @@ class Rig:
         self.processes.start(GUARD, words, {"PYTHONPATH": str(REPO)})
 
     def _clear(self, namespace: str) -> None:
-        """Does not wait for the namespace object itself: its controller takes its time, and no other test uses the name."""
+        """Remove everything that a test created. Does not wait for the namespace object, because no other test uses its name."""
         for owners in OWNERS:
             self.api.call("DELETE", f"{owners}?propagationPolicy=Background".format(namespace))
         pods = f"/api/v1/namespaces/{namespace}/pods"
@@ -266,12 +282,12 @@ class Rig:
         alive = {node["metadata"]["name"] for node in self.api.items(fake.NODES) if fake.usable(node)}
         with suppress(RigError):
             until(lambda: not [p for p in self.pods(namespace) if p["spec"].get("nodeName") in alive], 15, "the end of the pods")
-        # What is left was on a node that was silenced or lost, where nobody can confirm its end.
+        # The remaining pods were on silenced or lost nodes, where no kubelet can confirm that they ended.
         self.api.call("DELETE", f"{pods}?gracePeriodSeconds=0")
         until(lambda: not self.pods(namespace), 15, f"the end of the pods of {namespace}")
         self.api.call("DELETE", f"/api/v1/namespaces/{namespace}")
         for kind in ("nodepools", "nodeclaims"):
             self.api.call("DELETE", f"{KARPENTER}/{kind}")
         fake.delete(self.api, fake.ours(self.api))
-        # A pool of the same name, made while nodes of the last one are still going, is left below its size for good.
+        # A pool that is created while nodes of an earlier pool with the same name terminate never reaches its size.
         until(lambda: not self.api.items(f"{KARPENTER}/nodeclaims") and not fake.ours(self.api), 60, "the end of the nodes")

@@ -1,4 +1,4 @@
-"""Nodes that only pretend: Node objects that kwok keeps alive, with as many GPUs as a test wants, on which pods run in name only."""
+"""Simulated nodes: Node objects that kwok keeps alive, with any number of GPUs. Their pods have a status but no processes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 def create(
     api: Api, count: int, gpus: int, prefix: str, labels: Mapping[str, str], taints: Sequence[Mapping[str, str]], cpu: str, memory: str
 ) -> list[str]:
-    """Names of `count` new nodes, all Ready. No name comes twice: a lease outlives its node until it is collected as garbage, and whoever
-    holds that of an earlier node would hold this one's, or a silenced node would wake when its old lease goes."""
+    """Create `count` nodes, wait until they are Ready, and return their names.
+
+    Names are never reused, because the lease of a deleted node exists until garbage collection. A new node with the same name would inherit
+    the holder of that lease, or would be silenced and then revived when the old lease is deleted.
+    """
     names = [f"{prefix}-{secrets.token_hex(3)}-{number}" for number in range(count)]
     for name in names:
         api.call("POST", NODES, _node(name, gpus, labels, taints, cpu, memory))
@@ -26,15 +29,17 @@ def create(
 
 
 def delete(api: Api, names: Sequence[str]) -> None:
-    """The Node objects go at once; their pods stay until pod collection finds them, as after the loss of a real machine."""
+    """Delete the Node objects. Their pods stay until pod garbage collection finds them, as after the loss of a real machine."""
     for name in names:
         api.call("DELETE", f"{NODES}/{name}")
 
 
 def silence(api: Api, name: str) -> None:
-    """The node gives no more signs of life and its pods no longer change, while all objects stay: NotReady follows after the grace
-    period. Its lease goes to a holder that never renews it, and kwok leaves alone the nodes whose lease is another's; but it has been
-    seen to end and remove a pod of such a node nevertheless, so that its stages leave alone a silent node's pods too."""
+    """Make a node silent: it sends no more heartbeats, and its pods no longer change. It becomes NotReady after the grace period.
+
+    The function gives the node's lease to a holder that never renews it, because kwok ignores nodes whose lease belongs to another holder.
+    kwok was observed to end and remove a pod of such a node, so the stages also ignore pods that are annotated as silent.
+    """
     for pod in api.items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}"):
         where = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
         api.patch(where, {"metadata": {"annotations": {"rig.ratchet/silent": "true"}}})
@@ -48,12 +53,12 @@ def silence(api: Api, name: str) -> None:
 
 
 def ours(api: Api) -> list[str]:
-    """Nodes that pretend, alive or silenced."""
+    """Return the names of the simulated nodes, silent ones included."""
     return [node["metadata"]["name"] for node in api.items(NODES) if MANAGED in node["metadata"].get("annotations", {})]
 
 
 def usable(node: dict | None) -> bool:
-    """Ready, and without the taints that every new node bears."""
+    """Return whether the node is Ready and has none of the taints of a new or unreachable node."""
     if node is None:
         return False
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", []))

@@ -1,4 +1,4 @@
-"""Takes a rig down when the process that brought it up has ended, in whatever way: a killed test run leaves nothing behind."""
+"""Takes a test cluster down when the process that started it has ended, so that a killed test run leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cluster.rig.processes import born
 
 
 def watch(rig: Rig, runner: int, start: int) -> None:
-    """Returns when the process `runner` that started at `start` has ended and the rig is down."""
+    """Wait for the end of the process `runner` that started at `start`, then take the test cluster down."""
     try:
         held = os.pidfd_open(runner)
     except ProcessLookupError:

@@ -1,5 +1,7 @@
-"""Container images written as files, without an engine or a registry: `pause`, which keeps a pod's network alive, and `host`, an almost
-empty one into which pods of real nodes mount this machine's own programs and libraries."""
+"""Container images that are written as files, without a container engine or a registry.
+
+`pause` keeps the network of a pod alive. `host` is almost empty; pods of real nodes mount this machine's programs and libraries into it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ ACCOUNTS = {
 
 
 def write_images(folder: Path) -> list[Path]:
-    """Archives that `ctr images import` takes."""
+    """Write both images as archives for `ctr images import` and return their paths."""
     folder.mkdir(exist_ok=True)
     pause, host = folder / "pause.tar", folder / "host.tar"
     _write(pause, PAUSE, {"pause": (need("pause").read_bytes(), 0o755)}, {}, "/pause")
@@ -33,8 +35,10 @@ def write_images(folder: Path) -> list[Path]:
 
 
 def host_mounts(*read: Path | str, write: tuple[Path | str, ...] = ()) -> dict[str, list[dict]]:
-    """`volumes` of a pod and `volumeMounts` of its container that show it this machine's programs, and the folders `read` and `write`
-    under the paths they have here."""
+    """Return the `volumes` and `volumeMounts` that give a pod access to this machine's programs and to the given folders.
+
+    Paths in the container are the same as on this machine; only the folders in `write` are writable.
+    """
     volumes, mounts = [], []
     for number, path in enumerate([*SYSTEM, *read, *write]):
         volumes.append({"name": f"host-{number}", "hostPath": {"path": str(path)}})
@@ -43,7 +47,7 @@ def host_mounts(*read: Path | str, write: tuple[Path | str, ...] = ()) -> dict[s
 
 
 def _write(path: Path, reference: str, files: Mapping[str, tuple[bytes, int]], folders: Mapping[str, int], command: str) -> None:
-    """One image of one layer; files with their modes, folders with theirs."""
+    """Write an image with a single layer; `files` maps names to (content, mode), `folders` maps names to modes."""
     layer = _tar({**{name: (None, mode) for name, mode in folders.items()}, **files})
     layer_name = hashlib.sha256(layer).hexdigest()
     config = {
@@ -60,7 +64,7 @@ def _write(path: Path, reference: str, files: Mapping[str, tuple[bytes, int]], f
 
 
 def _tar(entries: Mapping[str, tuple[bytes | None, int]]) -> bytes:
-    """Without contents: a folder."""
+    """Return a tar archive; an entry without content (None) is a folder."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
         for name, (data, mode) in entries.items():

@@ -1,6 +1,9 @@
-"""A real node, as the first process of namespaces of its own: `python machine.py machine.json`. It starts the container runtime, gives it
-the images, starts the kubelet, and reaps orphans. When it dies the kernel ends at once every process and mount of the node, with those
-of its containers: that is how a machine is lost. It runs by itself, so it imports nothing of ours."""
+"""The first process of a real node, in separate PID and mount namespaces: `python machine.py machine.json`.
+
+It starts the container runtime, imports the images, starts the kubelet, and reaps orphaned processes. When it dies, the kernel ends every
+process and mount of the node and of its containers at once; the tests use this to simulate the loss of a machine. The script runs in
+isolated mode, so it imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ import time
 from pathlib import Path
 
 PRIVATE = ("/run/containerd", "/var/lib/kubelet", "/var/lib/cni", "/var/log/containers")
-"""Folders that the programs name themselves, whatever they are told; two nodes would meet there."""
+"""Folders whose paths are fixed in the programs. Each node mounts its own file system there, so that two nodes do not share them."""
 
 
 def main() -> None:
+    """Run the node described by the JSON file in the first argument, until containerd or the kubelet ends."""
     plan = json.loads(Path(sys.argv[1]).read_text())
     for folder in PRIVATE:
         subprocess.run(["mount", "-t", "tmpfs", "machine", folder], check=True)
@@ -23,7 +27,7 @@ def main() -> None:
     control = ["ctr", "--address", plan["socket"], "--namespace", "k8s.io"]
     while subprocess.run([*control, "version"], capture_output=True, check=False).returncode != 0:
         if runtime.poll() is not None:
-            sys.exit(f"containerd ended with {runtime.returncode} before it served")
+            sys.exit(f"containerd ended with exit code {runtime.returncode} before it was ready")
         time.sleep(0.1)
     for image in plan["images"]:
         subprocess.run([*control, "images", "import", image], stdout=subprocess.DEVNULL, check=True)
@@ -31,7 +35,7 @@ def main() -> None:
     while True:
         pid, status = os.wait()
         if pid in (runtime.pid, kubelet.pid):
-            sys.exit(f"{'containerd' if pid == runtime.pid else 'the kubelet'} ended: {os.waitstatus_to_exitcode(status)}")
+            sys.exit(f"{'containerd' if pid == runtime.pid else 'the kubelet'} ended with exit code {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The bridge on which the pods of real nodes hang. It belongs to the rig alone and is named like it."""
+"""The network bridge that connects the pods of real nodes. Each test cluster has its own bridge, named after the cluster."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ INTERFACES = Path("/sys/class/net")
 
 
 def raise_bridge(site: Site) -> None:
-    """Before the first pod: cluster DNS listens on its address."""
+    """Create the bridge and the configuration of the network plugins. Must run before cluster DNS, which listens on its address."""
     if not (INTERFACES / site.name).exists():
-        # With an address of its own: one that it takes from its ports changes when a pod goes, and the others lose it for half a minute.
+        # Set a fixed hardware address. Otherwise the bridge takes one from its ports, which changes when a pod ends; the other pods then
+        # cannot reach the bridge for half a minute.
         _ip("link", "add", site.name, "address", _hardware(site.gateway), "type", "bridge")
         _ip("address", "add", f"{site.gateway}/{site.subnet.rpartition('/')[2]}", "dev", site.name)
         _ip("link", "set", site.name, "up")
@@ -27,7 +28,10 @@ def raise_bridge(site: Site) -> None:
 
 
 def drop_bridge(name: str) -> None:
-    """With what still hangs on it; the kernel removes a dead container's interface a moment after its last process."""
+    """Delete the bridge and the interfaces still attached to it.
+
+    The kernel removes the interface of a dead container only some time after its last process has ended.
+    """
     if not (INTERFACES / name).exists():
         return
     for port in list((INTERFACES / name / "brif").iterdir()):

@@ -1,4 +1,4 @@
-"""How each program of the control plane is called. It starts nothing."""
+"""The command lines of the control plane's programs. This module starts no process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cluster.rig.site import Site
 
 STAGES = Path(__file__).with_name("stages.yaml")
 GRACE = 12
-"""Seconds without a sign of life after which a node is NotReady."""
+"""Seconds without a heartbeat after which a node is NotReady."""
 CONTROLLERS = (
     "namespace-controller", "garbage-collector-controller", "node-lifecycle-controller", "taint-eviction-controller",
     "pod-garbage-collector-controller", "disruption-controller", "serviceaccount-controller", "deployment-controller",
@@ -24,11 +24,12 @@ TIERS = {
         {"plugins": [{"name": name} for name in ("drf", "predicates", "capacity", "nodeorder", "binpack")]},
     ],
 }
-"""Volcano's scheduler. Without `enqueue`, which would hold back the pods of a gang for which no node exists yet, so that an autoscaler
-never saw them."""
+"""The configuration of Volcano's scheduler. It leaves out `enqueue`, which creates no pods for a gang until nodes exist for it; an
+autoscaler would then never see the pods."""
 
 
 def etcd(site: Site) -> list[str]:
+    """Return the command line of etcd; it does not sync to disk, for speed."""
     client, peer = (f"http://127.0.0.1:{site.ports[name]}" for name in ("etcd", "etcd-peer"))
     return [
         str(need("etcd")),
@@ -43,6 +44,7 @@ def etcd(site: Site) -> list[str]:
 
 
 def apiserver(site: Site) -> list[str]:
+    """Return the command line of the API server."""
     pki = site.pki
     return [
         str(need("kube-apiserver")),
@@ -68,6 +70,7 @@ def apiserver(site: Site) -> list[str]:
 
 
 def controllers(site: Site) -> list[str]:
+    """Return the command line of the controller manager, which runs only CONTROLLERS."""
     return [
         str(need("kube-controller-manager")),
         f"--kubeconfig={site.kubeconfig}",
@@ -77,17 +80,19 @@ def controllers(site: Site) -> list[str]:
         "--secure-port=0",
         "--node-monitor-period=1s",
         f"--node-monitor-grace-period={GRACE}s",
-        "--kube-api-qps=200",  # the pods of twenty plain Jobs would otherwise come at twenty a second
+        "--kube-api-qps=200",  # the default of 20 per second would slow down the creation of pods for plain Jobs
         "--kube-api-burst=400",
         f"--controllers={','.join(CONTROLLERS)}",
     ]
 
 
 def scheduler(site: Site) -> list[str]:
+    """Return the command line of kube-scheduler."""
     return [str(need("kube-scheduler")), f"--kubeconfig={site.kubeconfig}", "--leader-elect=false", "--secure-port=0"]
 
 
 def vc_scheduler(site: Site) -> list[str]:
+    """Write the configuration of Volcano's scheduler and return its command line."""
     conf = site.root / "vc-scheduler.conf"
     conf.write_text(json.dumps(TIERS))
     return [
@@ -102,10 +107,12 @@ def vc_scheduler(site: Site) -> list[str]:
 
 
 def vc_controllers(site: Site) -> list[str]:
+    """Return the command line of Volcano's controller manager."""
     return [str(need("vc-controller-manager")), f"--kubeconfig={site.kubeconfig}", "--leader-elect=false", "--enable-healthz=false"]
 
 
 def kwok(site: Site) -> list[str]:
+    """Return the command line of kwok, which manages the simulated nodes."""
     return [
         str(need("kwok")),
         f"--kubeconfig={site.kubeconfig}",
@@ -117,6 +124,7 @@ def kwok(site: Site) -> list[str]:
 
 
 def karpenter(site: Site) -> list[str]:
+    """Write the list of machine types and return the command line of Karpenter with its kwok provider."""
     offers = site.root / "instances.json"
     offers.write_text(json.dumps(INSTANCES))
     return [
@@ -130,6 +138,7 @@ def karpenter(site: Site) -> list[str]:
 
 
 def traefik(site: Site) -> list[str]:
+    """Return the command line of Traefik as a Gateway API data plane."""
     return [
         str(need("traefik")),
         "--providers.kubernetesgateway",
@@ -141,6 +150,7 @@ def traefik(site: Site) -> list[str]:
 
 
 def coredns(site: Site) -> list[str]:
+    """Write the configuration of the cluster's DNS server and return its command line."""
     corefile = site.root / "Corefile"
     corefile.write_text(
         f".:53 {{\n  bind {site.gateway}\n  kubernetes cluster.local {{\n    kubeconfig {site.kubeconfig}\n  }}\n  errors\n}}\n"
@@ -163,11 +173,12 @@ COMMANDS: dict[str, Callable[[Site], list[str]]] = {
 
 
 def environment(site: Site) -> dict[str, str]:
+    """Return the environment variables of the control plane's programs."""
     return {"KUBECONFIG": str(site.kubeconfig), "SYSTEM_NAMESPACE": "kube-system"}
 
 
 def _instance(name: str, cpu: int, memory: str, gpus: int, prices: dict[str, float]) -> dict:
-    """A machine type that Karpenter may buy, in two zones; `prices` by capacity type, in dollars an hour."""
+    """Return a machine type that Karpenter can launch in two zones; `prices` are by capacity type, in dollars per hour."""
     offers = [
         {
             "Price": price,

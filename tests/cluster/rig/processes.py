@@ -1,5 +1,8 @@
-"""Processes of one rig: started in sessions of their own, recorded with their start time, ended by that record. Every one carries the
-rig's folder in its environment, so those that a killed runner had no time to record are found too, and a stranger is never touched."""
+"""The processes of one test cluster.
+
+Each process runs in a new session and is recorded with its start time, so that a recycled process id is never signalled. Each process also
+has the cluster's folder in its environment. So processes that a killed runner did not record are found too.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,11 @@ AHEAD = ("nice", "-n", "-10")
 
 
 def born(pid: int) -> int | None:
-    """The process's start in clock ticks since boot, which a recycled pid does not share; None when it is gone or a zombie. While any of
-    its threads still ends it is neither: those of a killed server hold its port, though the first thread is a zombie already."""
+    """Return the start time of a process in clock ticks since boot, or None if the process is gone or a zombie.
+
+    Two processes with the same pid have different start times. A process whose first thread is a zombie counts as alive while another
+    thread still runs, because such a thread of a killed server can still hold its port.
+    """
     found = _stat(Path(f"/proc/{pid}"))
     if found is None or (found[0] in "ZX" and not any(_lives(task) for task in _tasks(pid))):
         return None
@@ -26,7 +32,7 @@ def born(pid: int) -> int | None:
 
 
 def _stat(folder: Path) -> list[str] | None:
-    """The fields after the name, the state first; None where it is gone."""
+    """Return the fields of /proc/PID/stat after the name, beginning with the state; None if the process is gone."""
     try:
         return (folder / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -46,7 +52,10 @@ def _tasks(pid: int) -> list[Path]:
 
 
 def send(pid: int, start: int | None, number: int) -> bool:
-    """Signals `pid` if it is the process that started at `start`. It is held before the look, so no other can come between."""
+    """Send a signal to `pid` if that process started at `start`; returns whether the signal was sent.
+
+    A pidfd is opened before the start time is read, so the signal cannot reach another process with a recycled pid.
+    """
     try:
         held = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -63,15 +72,18 @@ def send(pid: int, start: int | None, number: int) -> bool:
 
 
 class Processes:
-    """Of the rig in `folder`, by name. Another process may look at, kill and restart them: all it needs is the folder."""
+    """The processes of the test cluster in `folder`, by name. Any process that knows the folder can inspect, kill and restart them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._records, self._logs = folder, folder / "processes", folder / "log"
         self._mine: list[subprocess.Popen[bytes]] = []
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, ahead: bool = False) -> None:
-        """Starts `command`, its output added to log/NAME.log. It inherits no more of the caller's environment than PATH. `ahead`: of what
-        else this machine does, where we may: nodes are lost for lack of a lease that was only late."""
+        """Start `command` and append its output to log/NAME.log. It inherits only PATH from the caller's environment.
+
+        `ahead` raises the priority of the process where permitted. On a busy machine, a late lease renewal would otherwise make a node
+        NotReady.
+        """
         self._records.mkdir(exist_ok=True)
         self._logs.mkdir(exist_ok=True)
         own = {"PATH": search_path(), "HOME": str(self._folder / "home"), MARK: str(self._folder), **(env or {})}
@@ -87,47 +99,50 @@ class Processes:
             )
         self._mine.append(child)
         if ahead:
-            with suppress(OSError):  # sessions share the machine alike, whatever each one's processes are worth to it; see sched(7)
+            with suppress(OSError):  # nice values apply only within a session's autogroup, so raise the autogroup too; see sched(7)
                 Path(f"/proc/{child.pid}/autogroup").write_text("-10")
         record = {"pid": child.pid, "born": born(child.pid), "command": list(command), "env": dict(env or {}), "ahead": ahead}
         (self._records / f"{name}.json").write_text(json.dumps(record))
 
     def again(self, name: str) -> None:
-        """Starts it as it was started before; a living one is ended first."""
+        """Restart a process with its recorded command and environment; ends it first if it runs."""
         record = self._record(name)
         self.end(name)
         self.start(name, record["command"], record["env"], record["ahead"])
 
     def tell(self, name: str, number: int) -> bool:
-        """False when it was not running."""
+        """Send a signal to a recorded process; returns False if it does not run."""
         record = self._record(name)
         return send(record["pid"], record["born"], number)
 
     def end(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Signals it and waits until it is gone."""
+        """Send a signal to a process and wait until it has ended."""
         self.tell(name, number)
         while self.alive(name):
             time.sleep(0.02)
 
     def alive(self, name: str) -> bool:
+        """Return whether the recorded process still runs."""
         self._reap()
         record = self._record(name)
         return record["born"] is not None and born(record["pid"]) == record["born"]
 
     def pid(self, name: str) -> int:
+        """Return the recorded process id."""
         return int(self._record(name)["pid"])
 
     def names(self) -> list[str]:
+        """Return the names of all recorded processes, sorted."""
         return sorted(file.stem for file in self._records.glob("*.json"))
 
     def tail(self, name: str, lines: int = 15) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the process's log."""
         with suppress(OSError):
             return "\n".join((self._logs / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
         return ""
 
     def sweep(self) -> None:
-        """Ends every process of the rig, recorded or not, except the caller; then forgets the records."""
+        """Kill every process of the test cluster except the caller, recorded or not, and delete the records."""
         while found := [one for one in self.marked() if one[0] != os.getpid()]:
             for pid, start in found:
                 send(pid, start, signal.SIGKILL)
@@ -137,7 +152,7 @@ class Processes:
             file.unlink()
 
     def marked(self) -> Iterator[tuple[int, int]]:
-        """Pid and start of the living processes that carry this rig's folder in their environment."""
+        """Yield pid and start time of each living process with this test cluster's folder in its environment."""
         mark = f"{MARK}={self._folder}".encode()
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and (start := born(int(entry.name))) is not None:
@@ -148,14 +163,14 @@ class Processes:
     def _record(self, name: str) -> dict:
         file = self._records / f"{name}.json"
         if not file.exists():
-            raise KeyError(f"no process {name!r} in {self._folder}; there are {', '.join(self.names()) or 'none'}")
+            raise KeyError(f"no process {name!r} in {self._folder}; recorded processes: {', '.join(self.names()) or 'none'}")
         return json.loads(file.read_text())
 
     def _reap(self) -> None:
-        """A child that ended stays a zombie until its parent asks."""
+        """Reap ended children, which would otherwise stay zombies."""
         self._mine = [child for child in self._mine if child.poll() is None]
 
 
 def search_path() -> str:
-    """Debian keeps runc and ip where an ordinary user's PATH does not look."""
+    """Return PATH with the system folders added, where Debian installs runc and ip."""
     return f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin"

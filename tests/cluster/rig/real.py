@@ -1,4 +1,4 @@
-"""Real nodes: a kubelet and a container runtime in namespaces of their own, whose pods are real processes of this machine."""
+"""Real nodes: a kubelet and a container runtime in separate namespaces. Their pods are real processes of this machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.cluster.rig.site import Site
 
 PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 PROGRAMS = {"containerd": "containerd", "ctr": "containerd", "runc": "runc", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
-"""What must be on PATH, and Debian's package of it."""
+"""The programs that must be on PATH, and the Debian package of each."""
 
 
 def obstacles() -> list[str]:
-    """Why this machine cannot have real nodes; empty when it can."""
+    """Return the reasons why this machine cannot run real nodes; empty if it can."""
     found = [] if os.geteuid() == 0 else ["real nodes need root"]
     if not cgroups.available():
         found.append("real nodes need control groups of version 1 under /sys/fs/cgroup")
@@ -32,14 +32,14 @@ def obstacles() -> list[str]:
 
 
 def start(site: Site, processes: Processes, number: int) -> str:
-    """Starts real node `number` and returns its name; it is Ready some seconds later."""
+    """Start real node `number` and return its name; the node is Ready some seconds later. Raises RigError with the obstacles."""
     if reasons := obstacles():
         raise RigError("; ".join(reasons))
     name = f"real-{number}"
     folder = site.root / name
     folder.mkdir()
     cgroups.make(group(site.name, name))
-    for private in PRIVATE:  # left there, empty: removing one would unmount what the node of another rig has mounted over it
+    for private in PRIVATE:  # never removed: that would unmount the file system of another test cluster's node
         Path(private).mkdir(parents=True, exist_ok=True)
     runtime, kubelet = _containerd(site, folder), _kubelet(site, folder, name, number)
     socket = str(folder / "c.sock")
@@ -52,18 +52,19 @@ def start(site: Site, processes: Processes, number: int) -> str:
 
 
 def lose(site: Site, processes: Processes, name: str) -> None:
-    """The node's first process is killed, and with it, by the kernel and at once, everything that ran or was mounted there."""
+    """Kill the node's first process; the kernel then ends all other processes and mounts of the node at once."""
     processes.end(name)
     cgroups.remove(group(site.name, name))
 
 
 def sweep(rig: str) -> None:
-    """What nodes that died with their runner left behind; `rig` is the rig's name on this machine."""
+    """Remove the control groups of nodes that died with their runner; `rig` is the test cluster's name on this machine."""
     for name in {path.name for path in cgroups.groups(f"{rig}-real-")}:
         cgroups.remove(name)
 
 
 def group(rig: str, node: str) -> str:
+    """Return the name of the node's control group."""
     return f"{rig}-{node}"
 
 
@@ -72,7 +73,10 @@ def _plugins() -> Path | None:
 
 
 def _containerd(site: Site, folder: Path) -> list[str]:
-    """Restricted in what a nested machine does not allow: AppArmor profiles and lower out-of-memory scores."""
+    """Write the configuration of containerd and return its command line.
+
+    AppArmor profiles and lower out-of-memory scores are switched off, because a nested machine does not allow them.
+    """
     config = f"""version = 2
 root = "{folder}/containerd"
 state = "{folder}/c"

@@ -1,4 +1,4 @@
-"""Where one rig is: its folder, its ports, its network and its name on this machine. Two rigs share none of it."""
+"""The folder, ports, network and name of one test cluster on this machine. Two test clusters share none of these."""
 
 from __future__ import annotations
 
@@ -14,63 +14,71 @@ from tests.cluster.rig.build import RigError
 
 PORTS = ("etcd", "etcd-peer", "api", "karpenter-metrics", "karpenter-health", "web", "kubelet-0", "kubelet-1")
 LONGEST = 60
-"""Characters of a rig's folder: a socket's path has at most 107, and containerd's lie deep below."""
+"""The longest path of a cluster's folder, in characters. A socket path has at most 107, and containerd's sockets are deep below it."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Chosen once, when the rig comes up; kept in site.json, so that any later process finds the same."""
+    """The values chosen when the cluster starts. They are stored in site.json, so that later processes use the same ones."""
 
     folder: str
     name: str
-    """On this machine: of the bridge, of the cgroups."""
+    """The name of the cluster's bridge and the prefix of its control groups."""
     ports: dict[str, int]
     subnet: str
-    """Of the real nodes' pods; its first address is the bridge's."""
+    """The subnet of the real nodes' pods; the bridge has its first address."""
 
     @property
     def root(self) -> Path:
+        """The folder of the cluster as a path."""
         return Path(self.folder)
 
     @property
     def pki(self) -> Path:
+        """The folder of keys and certificates."""
         return self.root / "pki"
 
     @property
     def kubeconfig(self) -> Path:
+        """The path of the administrator's kubeconfig."""
         return self.root / "kubeconfig"
 
     @property
     def server(self) -> str:
+        """The URL of the API server."""
         return f"https://127.0.0.1:{self.ports['api']}"
 
     @property
     def gateway(self) -> str:
-        """The address under which pods of real nodes reach this machine."""
+        """The address at which pods of real nodes reach this machine."""
         return str(next(ipaddress.ip_network(self.subnet).hosts()))
 
     @classmethod
     def choose(cls, folder: Path) -> Site:
+        """Choose free ports and a free subnet and write site.json. Raises RigError if the folder's path is too long."""
         if len(str(folder)) > LONGEST:
-            raise RigError(f"{folder} is longer than {LONGEST} characters: sockets in it could not be opened; choose a shorter --folder")
+            raise RigError(f"{folder} is longer than {LONGEST} characters, too long for sockets in it; choose a shorter --folder")
         site = cls(str(folder), name_of(folder), dict(zip(PORTS, free_ports(len(PORTS)), strict=True)), free_subnet(folder))
         (folder / "site.json").write_text(json.dumps(asdict(site), indent=1))
         return site
 
     @classmethod
     def of(cls, folder: Path) -> Site | None:
-        """The one that is up in `folder`, or None."""
+        """Return the site of the cluster that is up in `folder`, or None."""
         file = folder / "site.json"
         return cls(**json.loads(file.read_text())) if file.exists() else None
 
 
 def name_of(folder: Path) -> str:
-    """Short enough for a network interface (15 characters)."""
+    """Return the cluster's name on this machine; it fits into the 15 characters of a network interface name."""
     return "rig-" + hashlib.sha256(str(folder).encode()).hexdigest()[:8]
 
 
 def free_ports(count: int) -> list[int]:
-    """Below the range from which the kernel takes ports for clients, which could take one back before its server starts."""
+    """Return free TCP ports below the kernel's range for client ports.
+
+    A port in that range could be taken by a client connection before the server starts.
+    """
     found: set[int] = set()
     while len(found) < count:
         port = random.randrange(15000, 32000)
@@ -85,7 +93,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_subnet(folder: Path) -> str:
-    """A /24 that no route of this machine touches; the folder decides where the search begins."""
+    """Return a /24 that overlaps no route of this machine; the search starts at a place derived from the folder's path.
+
+    Raises RigError if there is none.
+    """
     taken = _routed()
     start = int(hashlib.sha256(str(folder).encode()).hexdigest(), 16)
     for step in range(1 << 14):
@@ -93,11 +104,11 @@ def free_subnet(folder: Path) -> str:
         subnet = ipaddress.IPv4Network(f"10.{128 + number // 256}.{number % 256}.0/24")
         if not any(subnet.overlaps(other) for other in taken):
             return str(subnet)
-    raise RigError("no /24 between 10.128.0.0 and 10.191.255.0 is free of routes on this machine")
+    raise RigError("every /24 between 10.128.0.0 and 10.191.255.0 overlaps a route of this machine; remove a route")
 
 
 def _routed() -> list[ipaddress.IPv4Network]:
-    """The kernel's IPv4 routes but the default one; addresses are written in its byte order, in hexadecimal."""
+    """Return the kernel's IPv4 routes except the default one; /proc/net/route has them in hexadecimal and host byte order."""
     routes = []
     for line in Path("/proc/net/route").read_text().splitlines()[1:]:
         fields = line.split()
