@@ -175,7 +175,7 @@ def test_a_robust_loss_without_a_measurement_is_no_job() -> None:
 
 def test_answers_are_sampled_in_batches_that_fit_the_step() -> None:
     assert complete(GRPORecipe, {"generation_batch": 16}).sampled_at_once == 16
-    with pytest.raises(ConfigError, match="generation_batch 24 does not fit the step; 0, or one of 8, 16, 32, 64 does"):
+    with pytest.raises(ConfigError, match="generation_batch 24 does not fit the step; set it to 0 or to one of 8, 16, 32, 64"):
         complete(GRPORecipe, {"generation_batch": 24})
 
 
