@@ -153,8 +153,8 @@ class Recipe(Numbers):
     """Settings that all training methods share."""
 
     learning_rate: Rate = 1e-6
-    """Peak learning rate of AdamW. Typical values: 5e-7 to 5e-6 for all weights of a model with billions of weights, ten times that for LoRA,
-    and 1e-4 to 5e-4 for a tiny model."""
+    """Peak learning rate of AdamW. Typical values: 5e-7 to 5e-6 for all weights of a model with billions of weights, ten times that for
+    LoRA, and 1e-4 to 5e-4 for a tiny model."""
     schedule: Literal["cosine", "linear", "constant", "constant_with_warmup"] = "cosine"
     """Learning rate schedule after the warm-up."""
     warmup_steps: int = Field(default=10, ge=0)
