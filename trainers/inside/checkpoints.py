@@ -97,7 +97,8 @@ def publishable(start: Path, trained: Path, folder: Path) -> Path:
 def stored_dtype(folder: Path) -> str:
     """Return the dtype that holds the most bytes in a model folder, under its safetensors name (F32, BF16, F16).
 
-    It is read from the headers of the files. Raises Permanent if there are no weights. Format: https://github.com/huggingface/safetensors#format (8 bytes of header length, then JSON).
+    It is read from the headers of the files. Raises Permanent if there are no weights.
+    Format: https://github.com/huggingface/safetensors#format (8 bytes of header length, then JSON).
     """
     sizes: dict[str, int] = {}
     for path in folder.glob("*.safetensors"):

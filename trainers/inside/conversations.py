@@ -104,7 +104,7 @@ def _all_plain(prompt: list[Message], row: str) -> list[Message]:
     try:
         return [_plain(message) for message in prompt]
     except (ValueError, TypeError, AttributeError) as error:
-        raise Permanent(f"{row}: a message of its prompt does not match contracts/records.py ({error}); rebuild the training set") from error
+        raise Permanent(f"{row}: a prompt message does not match contracts/records.py ({error}); rebuild the training set") from error
 
 
 def messages(text: Any, row: str) -> list[Message]:
