@@ -43,7 +43,7 @@ def shipped(release: str = PINNED) -> Tree:
     """
     records = json.loads(files("trainers").joinpath("nemo_keys.json").read_text())
     if release not in records:
-        raise ConfigError(f"no keys are recorded for NeMo RL {release!r}; recorded are {', '.join(records)}")
+        raise ConfigError(f"no keys are recorded for NeMo RL {release!r}; recorded releases: {', '.join(records)}")
     found: Tree = records[release]["keys"]
     return found
 
@@ -61,7 +61,7 @@ def refuse_unknown(config: Mapping[str, Any], keys: Tree, where: str) -> None:
     for path in _unknown(config, keys, ""):
         known = [*_paths(keys, ""), *DELIBERATE]
         near = difflib.get_close_matches(path, known, n=1, cutoff=0.3)
-        hint = f"nearest known: {near[0]!r}" if near else "no similar key is known"
+        hint = f"did you mean {near[0]!r}?" if near else "no similar key is known"
         raise ConfigError(
             f"{where} does not know the configuration key {path!r} ({hint}); use the pinned release, or correct trainers/nemo_config.py"
         )

@@ -408,7 +408,7 @@ def _known(kind: type[Frozen], changes: Mapping[str, Any], where: str) -> None:
     for key, value in changes.items():
         if key not in kind.model_fields:
             near = difflib.get_close_matches(key, kind.model_fields, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(kind.model_fields))}"
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(kind.model_fields))}"
             raise ConfigError(f"{where} recipe: unknown key {key!r}; {hint}")
         if key in nested and isinstance(value, Mapping):
             _known(nested[key], value, f"{where} {key}")

@@ -138,13 +138,13 @@ def _collate(rows: list[Encoded], pad: int) -> dict[str, Any]:
 @click.option("--hidden", default=128)
 @click.option("--layers", default=3)
 @click.option("--context", default=256, help="Tokens.")
-@click.option("--vocabulary", default=768, help="Tokens at most.")
+@click.option("--vocabulary", default=768, help="Maximum number of tokens.")
 @click.option("--threads", default=1)
 def main(
     pairs: Path, corpus: Path, out: Path, seed: int, steps: int, batch: int, rate: float, hidden: int, layers: int, context: int,
     vocabulary: int, threads: int,
 ) -> None:  # fmt: skip
-    """Trains a tiny model on PAIRS and saves it to OUT."""
+    """Train a tiny model on PAIRS and save it to OUT."""
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     tokenizer = build_tokenizer(corpus.read_text(encoding="utf-8").splitlines(), vocabulary, context)

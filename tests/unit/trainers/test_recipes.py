@@ -51,7 +51,7 @@ def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPla
         ({"learnign_rate": 1e-4}, "did you mean 'learning_rate'"),
         ({"lora": {"rnak": 8}}, "did you mean 'rank'"),
         ({"health": {"grad_nrm": 1}}, "did you mean 'grad_norm'"),
-        ({"xyzzy": 1}, "known are"),
+        ({"xyzzy": 1}, "known keys: "),
         ({"batch": 3, "micro_batch": 2}, "not a multiple"),
         ({"losses": {"sigmoid": 0.0}}, "at least one weight"),
         ({"losses": {"robust": 1.0}}, "weigh_pairs"),

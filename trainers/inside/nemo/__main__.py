@@ -145,7 +145,7 @@ class Run:
         self._keep(self.step if self._hooked("Logger") else None)
 
     def _keep(self, judged: int | None) -> None:
-        """Seal new complete steps up to `judged`, the last step with evaluated figures (None: all steps), unless a health rule ended the run."""
+        """Seal new complete steps up to the step `judged` (None: all new steps), unless a health rule ended the run."""
         for found in self._found():
             if self.wrong or found.step <= self.kept or found.missing or (judged is not None and found.step > judged):
                 continue
@@ -210,7 +210,7 @@ class Run:
         adapter = self.recipe.lora is not None
         missing = list(steps.lacks(folder, self.kept, adapter, consolidated=not adapter))
         if missing:
-            return Result(Outcome.FAILED, f"the last step cannot be published because files are missing: {', '.join(missing)}", self.kept, self.figures)
+            return Result(Outcome.FAILED, f"the last step cannot be published, it lacks: {', '.join(missing)}", self.kept, self.figures)
         self.job.events.write("exporting", self.kept)
         export.export(self.job.run / "model", folder, adapter, self.work, self.job.folder / "model")
         return Result(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)

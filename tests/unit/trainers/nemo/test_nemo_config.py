@@ -42,7 +42,7 @@ def test_the_next_versions_main_knows_the_keys_too() -> None:
 
 
 def test_a_dialect_does_not_pass_for_the_other() -> None:
-    with pytest.raises(ConfigError, match=r"policy\.dtensor_cfg.*nearest known"):
+    with pytest.raises(ConfigError, match=r"policy\.dtensor_cfg.*did you mean"):
         refuse_unknown(variants.config("colocated", "0.7"), shipped("0.8"), "0.8")
     with pytest.raises(ConfigError, match=r"policy\.automodel_cfg"):
         refuse_unknown(variants.config("colocated", "0.8"), shipped("0.7"), "0.7")
