@@ -226,7 +226,7 @@ RULES: tuple[Rule, ...] = (
         lambda case: (
             f"{case.facts.teachable} of them on prompts that the model mostly answers wrong; min_teachable {case.settings.min_teachable}"
         ),
-        "SFT on them teaches answers that the model does not give yet",
+        "SFT would teach answers that the model does not give yet",
         "SFT would mostly repeat answers that the model already gives",
         lambda case: _margin(case.facts.teachable, case.settings.min_teachable, "correct answers where the model fails"),
     ),

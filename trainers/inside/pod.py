@@ -1,8 +1,8 @@
 """Pod entrypoint (process 1 of a pod in a gang): determines its incarnation and node, writes a heartbeat, and runs the supervisor.
 
 In a gang on Ray (NeMo RL), the head pod starts Ray, waits until all nodes have joined, and then runs the supervisor. The other pods
-only provide their machine to Ray. The exit code is that of the supervisor. A failure is reported only after a delay, so that the
-cluster can detect the loss of a peer first.
+only provide their machine to Ray. A pod with a supervisor ends with its exit code. A failure is reported only after a delay, so that
+the cluster can detect the loss of a peer first.
 """
 
 from __future__ import annotations

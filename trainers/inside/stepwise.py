@@ -150,7 +150,7 @@ class Stepwise(DPOTrainer):
         return dataset  # the pairs are already tokenized
 
     def _precompute_ref_logps(self, dataset: Any, *_: Any) -> Any:
-        self._get_ready()  # the library still holds the copy of the start model that a sharded run needs
+        self._get_ready()  # at this point, the library still holds the reference copy of a sharded run
         return dataset
 
     def get_train_dataloader(self) -> Any:
