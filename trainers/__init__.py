@@ -1,1 +1,4 @@
-"""Chooses a training method, holds recipes, and turns a plan into a job. Never loads torch; `trainers.inside` does, in the job."""
+"""Training methods: the choice of a method, recipes, and job specifications.
+
+This package does not load torch. Only `trainers.inside` does, within the job.
+"""

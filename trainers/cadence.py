@@ -1,8 +1,9 @@
-"""How often a run should keep a checkpoint: pure arithmetic over what a save costs, what a step takes, and how often runs are interrupted.
+"""Checkpoint interval, computed from the cost of a save, the time of a step, and the mean time between interruptions.
 
-Too often wastes the time of saving, too rarely the steps that an interruption throws away. The best interval is J. W. Young's (CACM 17,
-1974) with J. T. Daly's correction (Future Generation Computer Systems 22, 2006). When to save never touches the weights, so runs
-of any cadence end alike. This module refuses to know clocks and files.
+Saving too often wastes time on saves. Saving too rarely loses more steps at each interruption. The optimal interval follows
+J. W. Young (CACM 17, 1974) with the higher-order correction by J. T. Daly (Future Generation Computer Systems 22, 2006).
+The interval does not influence the weights, so a run has the same result with any interval.
+The module is pure: it reads no clock and no file.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import math
 from statistics import median
 
 FIRST = 3
-"""Steps before the first save of an incarnation, which shows what a save costs."""
+"""Steps before the first save of an incarnation. That save gives the first measurement of the cost."""
 COSTS = 3
-"""Saves from which on their median says what one costs."""
+"""Number of saves from which their median is the estimated cost. With fewer saves, the smallest cost is used."""
 MOST_SECONDS = 3600.0
-"""However rare interruptions are said to be: no more work than this is risked."""
+"""Upper limit of the interval in seconds of work, even if interruptions are declared to be very rare."""
 RECENT = 50
-"""Steps and saves that count for what one takes now."""
+"""Number of recent steps and saves that the estimates are based on."""
 
 
 def best_seconds(cost: float, between: float) -> float:
-    """Seconds of work between two saves that lose least. `cost`: of a save; `between`: mean time between interruptions; both seconds."""
+    """Return the interval between two saves, in seconds of work, that minimises the expected loss of time (Daly 2006).
+
+    `cost` is the time of one save and `between` the mean time between interruptions, both in seconds.
+    """
     if cost >= 2 * between:
         return between
     ratio = cost / (2 * between)
@@ -29,13 +33,16 @@ def best_seconds(cost: float, between: float) -> float:
 
 
 def time_between(declared: float, elapsed: float, interruptions: int) -> float:
-    """Mean seconds between interruptions: the declared one counts as one interruption already seen, and what was observed adds to it.
-    `elapsed`: seconds in which an interruption would have cost steps."""
+    """Return the estimated mean time between interruptions, in seconds.
+
+    The declared mean counts as one interruption that was already observed; the observed interruptions are added to it.
+    `elapsed` is the observed time, in seconds, during which an interruption would have lost steps.
+    """
     return (declared + elapsed) / (1 + interruptions)
 
 
 class Cadence:
-    """Decides after each step whether to save now."""
+    """Decides after each step whether to save a checkpoint."""
 
     def __init__(self, between: float) -> None:
         self.between = between
@@ -44,21 +51,21 @@ class Cadence:
         self._since = 0
 
     def due(self, seconds: float) -> bool:
-        """Whether to save after this step, which took so long."""
+        """Record a step that took `seconds` and return whether to save after it."""
         self._took = [*self._took, seconds][-RECENT:]
         self._since += 1
         return self._since >= self.steps
 
     def saved(self, cost: float) -> None:
-        """A save is done, and took so long, seconds."""
+        """Record a finished save that took `cost` seconds."""
         self._cost = [*self._cost, cost][-RECENT:]
         self._since = 0
 
     @property
     def steps(self) -> int:
-        """Steps between two saves, as far as is known now; at least 1."""
+        """Number of steps between two saves, from the measurements so far; at least 1."""
         if not self._cost or not self._took:
             return FIRST
-        cost = median(self._cost) if len(self._cost) >= COSTS else min(self._cost)  # the first save is a cold one
+        cost = median(self._cost) if len(self._cost) >= COSTS else min(self._cost)  # the first save runs with cold caches
         seconds = min(best_seconds(cost, self.between), MOST_SECONDS)
         return max(1, round(seconds / max(median(self._took), 1e-6)))

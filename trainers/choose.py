@@ -1,11 +1,15 @@
-"""Which method, or none: a table of explicit rules over measured facts, each row with its figures. Pure.
+"""Choice of the training method, or of no training, by a table of explicit rules over measured facts.
 
-It knows what SFT, DPO and GRPO can and cannot learn from; it refuses to know how they are run. The rules rest on these facts:
-GRPO sharpens what the model sometimes gets right and cannot learn what it never samples right, so `best_of_k` minus the
-champion's own reward is the most that it can gain; what it never gets right reaches it through right answers by others
-(corrections, references), by SFT or by DPO with an SFT share; a pair whose order is wrong with probability e carries
-(1 - 2e)^2 of a clean pair's information. Draws at temperature 1 go wrong on prompts that the model usually answers right, so a
-mixed group alone is no sign that anything is to be gained.
+Each row of the table states the figures that it was judged by. The module is pure and does not depend on how a method is run.
+The rules are based on these observations:
+
+* GRPO reinforces correct answers that the model sometimes samples. It cannot learn an answer that the model never samples.
+  So its gain is at most `best_of_k` minus the champion's own reward.
+* The model learns other answers only from correct answers by other authors (corrections, references). SFT, or DPO with an SFT
+  share, trains on these.
+* A pair whose order is wrong with probability e carries (1 - 2e)^2 of the information of a clean pair.
+* Samples at temperature 1 are sometimes wrong even if the most frequent answer is correct. So a group with mixed rewards does not
+  prove that training can gain anything.
 """
 
 from __future__ import annotations
@@ -20,42 +24,49 @@ from contracts.training import Choice, Method, RuleResult
 from trainers.recipes import GRPORecipe, complete
 
 MIN_GAIN = 0.02
-"""Smaller gains are not worth a training run, and no holdout of usual size could show them."""
+"""Smallest gain in mean reward that justifies a run. A holdout of the usual size cannot show a smaller one."""
 OFF_POLICY = 0.5
-"""Share of others' answers, and distance of the logged answers from the model's own, above which pairs teach what the model never says."""
+"""Limit above which pairs count as off-policy, that is, as answers that the model itself does not give.
+
+Applies to the share of answers by other authors and to the distance of the logged answers from the model's own."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules look at."""
+    """Input of the rules: the facts and the settings."""
 
     facts: Facts
     settings: TrainingSettings
     unseen: bool
-    """Some scorer judges answers that nobody has seen yet."""
+    """Whether a scorer can score new answers, which no user has rated."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table."""
+    """One row of the rule table."""
 
     name: str
     methods: tuple[Method, ...]
-    """Those that need it; none: a row that informs."""
+    """Methods that require this rule. Empty for a row that only informs."""
     holds: Callable[[Case], bool]
+    """Whether the rule is satisfied."""
     evidence: Callable[[Case], str]
-    """The measured figures, in words."""
+    """The measured figures as text."""
     yes: str
+    """Effect on the choice if the rule holds."""
     no: str
+    """Effect on the choice if it does not hold."""
     change: Callable[[Case], str]
-    """What would turn it round."""
+    """The change of the facts or settings that would reverse the result."""
 
 
 def choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Choice:
-    """The method and the table that it follows from. `unseen_scorer`: some scorer judges answers that nobody has seen yet.
+    """Return the chosen method, the reason, and the table of rules.
 
-    Monotone: more pairs, more right answers, less label noise, or more group coverage never turn training into not training.
-    Never trains on an empty or one-sided set, whatever the settings say. ConfigError where the GRPO recipe is none.
+    `unseen_scorer` states whether a scorer can score new answers, which no user has rated.
+    The choice is monotone: more pairs, more correct answers, less label noise or more group coverage never change a decision to
+    train into a decision not to train. An empty or one-sided set is never trained on, with any settings.
+    Raises ConfigError if the GRPO recipe in the settings is not valid.
     """
     case = Case(facts, settings, unseen_scorer)
     rows = [(rule, _row(rule, case)) for rule in RULES]
@@ -79,19 +90,22 @@ def _why(preferred: list[Method], rules: list[RuleResult]) -> str:
     figures = "; ".join(rule.evidence for rule in rules[1:])
     others = " and ".join(method.value.upper() for method in preferred[1:])
     return f"{preferred[0].value.upper()}: {figures}" + (
-        f" ({others} would do too; the settings prefer {preferred[0].value.upper()})" if others else ""
+        f" ({others} would also be possible; the settings prefer {preferred[0].value.upper()})" if others else ""
     )
 
 
 def effective_pairs(facts: Facts) -> float:
-    """Pairs counted by what they can teach: verifiable ones in full, others by (1 - 2 * label noise)^2."""
+    """Return the number of clean pairs with the same information.
+
+    Pairs with a verifiable score count 1, other pairs (1 - 2 * label noise)^2.
+    """
     clean = min(facts.pairs, facts.pairs_by_tier.get(Tier.VERIFIABLE, 0))
     noise = UNMEASURED_NOISE if facts.label_noise is None else facts.label_noise
     return clean + (facts.pairs - clean) * max(0.0, 1.0 - 2.0 * noise) ** 2
 
 
 def usable_prompts(facts: Facts) -> int:
-    """Prompts that GRPO's answers can be scored on; where nobody counted them, those with a reference."""
+    """Return the number of prompts whose answers GRPO can score; if it was not counted, the number of prompts with a reference."""
     return facts.prompts_with_reference if facts.usable_prompts is None else facts.usable_prompts
 
 
@@ -104,7 +118,7 @@ def _gain(facts: Facts) -> float | None:
 
 
 def _from_others(facts: Facts) -> float:
-    """Verified pairs whose answers somebody else wrote: what the model can learn without ever having answered so itself."""
+    """Estimated number of verified pairs with answers by other authors. The model can learn these without having sampled them."""
     return min(facts.pairs, facts.pairs_by_tier.get(Tier.VERIFIABLE, 0)) * (facts.off_policy or 0.0)
 
 
@@ -117,13 +131,13 @@ def _to_gain(case: Case) -> bool:
 def _gain_evidence(case: Case) -> str:
     facts, gain = case.facts, _gain(case.facts)
     measured = "not measured" if gain is None else f"best of k {facts.best_of_k:.3f} - champion {facts.champion_reward:.3f} = {gain:.3f}"
-    return f"{measured}; corrections {facts.corrections}; about {_from_others(facts):.0f} verified pairs of answers that others wrote"
+    return f"{measured}; corrections {facts.corrections}; about {_from_others(facts):.0f} verified pairs with answers by other authors"
 
 
 def _pairs_evidence(case: Case) -> str:
     facts = case.facts
     noise = f"label noise {UNMEASURED_NOISE:.0%}, not measured" if facts.label_noise is None else f"label noise {facts.label_noise:.0%}"
-    return f"{facts.pairs} pairs, worth {effective_pairs(facts):.0f} clean ones ({noise}); min_pairs {case.settings.min_pairs}"
+    return f"{facts.pairs} pairs, equivalent to {effective_pairs(facts):.0f} clean pairs ({noise}); min_pairs {case.settings.min_pairs}"
 
 
 def _shown(facts: Facts) -> int:
@@ -132,7 +146,7 @@ def _shown(facts: Facts) -> int:
 
 def _shown_evidence(case: Case) -> str:
     by = ", ".join(f"{n} by {source}" for source, n in sorted(case.facts.demonstrations.items())) or "none"
-    return f"{_shown(case.facts)} answers that count as right ({by}); min_demonstrations {case.settings.min_demonstrations}"
+    return f"{_shown(case.facts)} correct answers ({by}); min_demonstrations {case.settings.min_demonstrations}"
 
 
 def _coverage_evidence(case: Case) -> str:
@@ -143,11 +157,11 @@ def _coverage_evidence(case: Case) -> str:
 
 def _headroom_evidence(case: Case) -> str:
     gain = _gain(case.facts)
-    return "best of k not measured" if gain is None else f"best of k is {gain:.3f} above the champion, the most that GRPO can gain"
+    return "best of k not measured" if gain is None else f"best of k is {gain:.3f} above the champion; GRPO cannot gain more than this"
 
 
 def _full(case: Case) -> float:
-    """The usual reward above which nothing is missing that could be told from chance."""
+    """The usual reward above which the difference to 1 is too small to be distinguished from chance."""
     return 1.0 - MIN_GAIN - (case.facts.usual_error or 0.0)
 
 
@@ -158,11 +172,11 @@ def _room(case: Case) -> bool:
 def _room_evidence(case: Case) -> str:
     usual = case.facts.usual_reward
     error = case.facts.usual_error or 0.0
-    return "usual reward not measured" if usual is None else f"the champion's usual answers earn {usual:.3f} of 1, give or take {error:.3f}"
+    return "usual reward not measured" if usual is None else f"the champion's usual reward is {usual:.3f} of 1 (standard error {error:.3f})"
 
 
 def _off_policy(case: Case) -> bool:
-    """Whether most of the pairs' answers are somebody else's, or the logged answers are beyond doubt unlike the model's own."""
+    """Whether most answers in the pairs are by other authors, or the logged answers differ significantly from the model's own."""
     facts = case.facts
     least = None if facts.policy_distance is None else facts.policy_distance - 2.0 * (facts.policy_distance_error or 0.0)
     return (facts.off_policy is not None and facts.off_policy > OFF_POLICY) or (least is not None and least > OFF_POLICY)
@@ -172,13 +186,13 @@ def _off_policy_evidence(case: Case) -> str:
     share, distance = case.facts.off_policy, case.facts.policy_distance
     pairs = "no pairs" if share is None else f"{share:.0%} of the pairs' answers were not written by this line"
     error = case.facts.policy_distance_error or 0.0
-    far = "not measured" if distance is None else f"{max(distance, 0.0):.0%} of the logged ones, give or take {error:.0%}"
-    return f"{pairs}; unlike anything that the model says: {far}"
+    far = "not measured" if distance is None else f"{max(distance, 0.0):.0%} of the logged answers (standard error {error:.0%})"
+    return f"{pairs}; answers that the model would not give: {far}"
 
 
 def _margin(have: float, need: float, what: str) -> str:
-    """How far a count is from its limit, either way."""
-    return f"{need - have:.0f} more {what}" if have < need else f"{have - need:.0f} fewer {what} would still do"
+    """The distance of a count from its limit, as text, in either direction."""
+    return f"{need - have:.0f} more {what}" if have < need else f"{have - need:.0f} fewer {what} would still be enough"
 
 
 def _allowed(method: Method) -> Rule:
@@ -188,9 +202,9 @@ def _allowed(method: Method) -> Rule:
         (method,),
         lambda case: name in case.settings.methods,
         lambda case: f"methods: {', '.join(case.settings.methods) or 'none'}",
-        f"{name} may be taken",
-        f"no {name}",
-        lambda case: f"take {name} {'out of' if name in case.settings.methods else 'into'} training.methods",
+        f"{name} is permitted",
+        f"{name} is not permitted",
+        lambda case: f"{'remove from' if name in case.settings.methods else 'add to'} training.methods: {name}",
     )
 
 
@@ -201,20 +215,20 @@ RULES: tuple[Rule, ...] = (
         (Method.SFT,),
         lambda case: _shown(case.facts) >= case.settings.min_demonstrations,
         _shown_evidence,
-        "SFT has enough to imitate",
-        "too few right answers for SFT",
-        lambda case: _margin(_shown(case.facts), case.settings.min_demonstrations, "right answers"),
+        "SFT has enough correct answers",
+        "too few correct answers for SFT",
+        lambda case: _margin(_shown(case.facts), case.settings.min_demonstrations, "correct answers"),
     ),
     Rule(
         "answers that teach something new",
         (Method.SFT,),
         lambda case: case.facts.teachable >= case.settings.min_teachable,
         lambda case: (
-            f"{case.facts.teachable} of them on prompts that the model mostly gets wrong; min_teachable {case.settings.min_teachable}"
+            f"{case.facts.teachable} of them on prompts that the model mostly answers wrong; min_teachable {case.settings.min_teachable}"
         ),
-        "imitating them teaches what the model cannot do yet",
-        "SFT would repeat what the model does already",
-        lambda case: _margin(case.facts.teachable, case.settings.min_teachable, "right answers where the model fails"),
+        "SFT would teach answers that the model does not give yet",
+        "SFT would mostly repeat answers that the model already gives",
+        lambda case: _margin(case.facts.teachable, case.settings.min_teachable, "correct answers where the model fails"),
     ),
     _allowed(Method.DPO),
     Rule(
@@ -222,7 +236,7 @@ RULES: tuple[Rule, ...] = (
         (Method.DPO,),
         lambda case: case.facts.pairs > 0 and effective_pairs(case.facts) >= case.settings.min_pairs,
         _pairs_evidence,
-        "DPO has enough to learn from",
+        "DPO has enough pairs",
         "too few pairs for DPO",
         lambda case: _margin(effective_pairs(case.facts), case.settings.min_pairs, "clean pairs"),
     ),
@@ -231,16 +245,16 @@ RULES: tuple[Rule, ...] = (
         (Method.DPO,),
         _to_gain,
         _gain_evidence,
-        "better answers exist than the champion usually gives",
-        "nothing to gain: the champion's best answers are no better than its usual ones, and nobody has shown it better ones",
-        lambda case: "no corrections, and no better answers among k" if _to_gain(case) else "one correction, or better answers among k",
+        "some answers are better than those that the champion usually gives",
+        "nothing to gain: the champion's best answers are no better than its usual ones, and there are no better answers by other authors",
+        lambda case: "no correction and no better answer among k" if _to_gain(case) else "a correction, or a better answer among k",
     ),
     _allowed(Method.GRPO),
     Rule(
         "a scorer for unseen answers",
         (Method.GRPO,),
         lambda case: case.unseen,
-        lambda case: "there is one" if case.unseen else "there is none",
+        lambda case: "available" if case.unseen else "not available",
         "GRPO's own answers can be scored",
         "GRPO has no reward: add a verifiable scorer or a judge",
         lambda case: f"{'remove the' if case.unseen else 'add a'} verifiable reward or judge",
@@ -251,11 +265,11 @@ RULES: tuple[Rule, ...] = (
         lambda case: usable_prompts(case.facts) >= _prompts_needed(case),
         lambda case: (
             f"{case.facts.prompts} prompts, {case.facts.prompts_with_reference} with a reference; "
-            f"{usable_prompts(case.facts)} can be scored on; "
+            f"{usable_prompts(case.facts)} with answers that can be scored; "
             f"min_prompts {_prompts_needed(case)}"
         ),
-        "GRPO has prompts enough",
-        "too few prompts that GRPO's answers can be scored on",
+        "GRPO has enough prompts",
+        "too few prompts for which GRPO's answers can be scored",
         lambda case: _margin(usable_prompts(case.facts), _prompts_needed(case), "such prompts"),
     ),
     Rule(
@@ -263,8 +277,8 @@ RULES: tuple[Rule, ...] = (
         (Method.GRPO,),
         lambda case: bool(case.facts.group_coverage) and (case.facts.group_coverage or 0.0) >= case.settings.min_group_coverage,
         _coverage_evidence,
-        "GRPO's groups carry a signal",
-        "GRPO cannot learn what is always right or never right",
+        "enough of GRPO's groups have mixed rewards to learn from",
+        "GRPO cannot learn from groups whose answers are all correct or all wrong",
         lambda case: f"{_margin(100 * (case.facts.group_coverage or 0.0), 100 * case.settings.min_group_coverage, 'points of coverage')}",
     ),
     Rule(
@@ -272,8 +286,8 @@ RULES: tuple[Rule, ...] = (
         (Method.GRPO,),
         lambda case: (_gain(case.facts) or 0.0) >= MIN_GAIN,
         _headroom_evidence,
-        "GRPO has something to sharpen",
-        "GRPO has nothing to sharpen",
+        "GRPO has headroom",
+        "GRPO has too little headroom",
         lambda case: (
             f"a best of k {MIN_GAIN} above the champion" if (_gain(case.facts) or 0.0) < MIN_GAIN else "a champion as good as its best of k"
         ),
@@ -283,17 +297,17 @@ RULES: tuple[Rule, ...] = (
         (Method.SFT, Method.DPO, Method.GRPO),
         _room,
         _room_evidence,
-        "there is room above what the champion usually answers",
-        "the champion is right on nearly every probed prompt: no training could show a gain",
-        lambda case: f"usual answers that earn {'more' if _room(case) else 'less'} than {_full(case):.3f}",
+        "the champion's usual answers can be improved",
+        "the champion is correct on nearly every probed prompt: no training could show a gain",
+        lambda case: f"a usual reward {'above' if _room(case) else 'below'} {_full(case):.3f}",
     ),
     Rule(
         "corrections",
         (),
         lambda case: case.facts.corrections > 0,
         lambda case: f"{case.facts.corrections} corrections",
-        "corrections reach the model through SFT, or DPO with its SFT share; GRPO would use them as references at most",
-        "nobody has written a better answer",
+        "SFT, or DPO with an SFT share, can learn the corrections; GRPO can use them only as references",
+        "no user has written a correction",
         lambda _: "",
     ),
     Rule(
@@ -301,9 +315,9 @@ RULES: tuple[Rule, ...] = (
         (),
         _off_policy,
         _off_policy_evidence,
-        "DPO needs its SFT share: plain DPO on answers unlike the model's own tends to lower both",
-        "pairs are mostly the model's own answers, or like them",
+        "DPO needs its SFT share: on answers unlike the model's own, plain DPO tends to lower the probability of both answers",
+        "most answers in the pairs are the model's own, or similar to them",
         lambda _: "",
     ),
 )
-"""Read down: a method may be taken where all rows that name it hold; the loop file's order decides between several."""
+"""The rule table, in order. A method is possible if all rows that name it hold. If several are, the order in the loop file decides."""

@@ -1,6 +1,7 @@
-"""The identity of the code that a training job runs: a digest over the sources of contracts, rewards and trainers.
+"""Identity of the code that a training job runs: a digest over the sources of `contracts`, `rewards` and `trainers`.
 
-A plan records it, and a job whose installed sources differ refuses the plan. It reads files; it imports nothing.
+A plan records the digest. A job with different installed sources rejects the plan.
+The module reads the source files without importing them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ ROOMS = ("contracts", "rewards", "trainers")
 
 @cache
 def code_digest() -> Digest:
-    """Over the relative names and contents of all Python sources of the three rooms, as installed. Computed once per process."""
+    """Return the digest of the installed training code, computed once per process.
+
+    It covers the relative names and the contents of all Python sources of the three packages. Raises Permanent if one of the
+    packages is not importable.
+    """
     return digest([[room, *pair] for room in ROOMS for pair in _sources(_folder(room))])
 
 
@@ -25,7 +30,7 @@ def _folder(room: str) -> Path:
     spec = importlib.util.find_spec(room)
     places = list(spec.submodule_search_locations or []) if spec else []
     if not places:
-        raise Permanent(f"package {room!r} is not importable; install ratchet whole, or run in its source folder")
+        raise Permanent(f"package {room!r} is not importable; install the complete ratchet distribution, or run in its source folder")
     return Path(places[0])
 
 

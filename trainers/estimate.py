@@ -1,7 +1,8 @@
-"""What a training run will cost at most, before it runs: tokens, arithmetic and time, from the recipe and the model's size. Pure.
+"""Upper estimate of the cost of a training run: tokens, operations and time, from the recipe and the size of the model.
 
-Arithmetic is counted as 2 operations per weight and token forward and 4 backward (Kaplan et al. 2020, arXiv:2001.08361, section
-2.1); attention is left out. Speeds are stated assumptions, not promises: a bill is metered, an estimate says its basis.
+The forward pass counts 2 operations per weight and token, the backward pass 4 (Kaplan et al. 2020, arXiv:2001.08361, section
+2.1). Attention is not counted. The speeds are assumptions, and each estimate states them. The actual cost is metered elsewhere.
+The module is pure.
 """
 
 from __future__ import annotations
@@ -11,34 +12,41 @@ from contracts.model import Frozen
 from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe
 
 CPU_SPEED = 1e10
-"""Operations a second and thread that small models reach in float32."""
+"""Operations per second and thread that small models reach in float32."""
 GPU_SPEED = 1.5e14
-"""Operations a second and GPU in bf16: an H100 or H200 at about 15 % of its peak, as short rows and small batches leave it."""
+"""Operations per second and GPU in bf16: about 15 % of the peak of an H100 or H200, typical for short rows and small batches."""
 GENERATION_SHARE = 0.1
-"""Share of that speed at which answers are written token by token: generation waits for memory."""
+"""Speed of token-by-token generation as a share of the training speed. Generation is bound by memory bandwidth."""
 START_SECONDS = 30.0
-"""Loading libraries, model and data."""
+"""Time to load the libraries, the model and the data, in seconds."""
 
 
 Known = DPORecipe | GRPORecipe | SFTRecipe
 
 
 class Estimate(Frozen):
-    """The cost of one attempt, at most."""
+    """Upper estimate of the cost of one attempt."""
 
     parameters: int
+    """Number of weights of the model."""
     tokens: int
-    """Trained on, over all steps; every row counted at its full length."""
+    """Training tokens over all steps, with every row at its full length."""
     operations: float
+    """Arithmetic operations of training and generation."""
     seconds: float
+    """Wall-clock time."""
     gpu_hours: float
-    """Of all GPUs together; 0 on a CPU."""
+    """GPU-hours of all GPUs together; 0 on a CPU."""
     basis: str
-    """The assumptions, in words."""
+    """The assumptions as text."""
 
 
 def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate:
-    """`gpus`: per node; 0 trains on the recipe's threads of one CPU."""
+    """Return the upper estimate for a run of `recipe` on a model with `parameters` weights.
+
+    `gpus` is the number of GPUs per node. With 0, the run uses the CPU with the recipe's number of threads.
+    Raises Permanent for a kind of recipe that has no estimate.
+    """
     if not isinstance(recipe, Known):
         raise Permanent(f"{type(recipe).__name__} has no estimate; add it to trainers/estimate.py")
     rows, length = _rows(recipe), _length(recipe)
@@ -46,7 +54,7 @@ def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate
     operations = float(tokens) * parameters * (8 if recipe.gradient_checkpointing else 6)
     written = 0.0
     if isinstance(recipe, DPORecipe):
-        operations += 2.0 * recipe.steps * 2 * recipe.batch * length * parameters  # the reference, once; of pairs alone
+        operations += 2.0 * recipe.steps * 2 * recipe.batch * length * parameters  # reference log-probabilities, once per pair
     if isinstance(recipe, GRPORecipe):
         written = 2.0 * recipe.steps * rows * recipe.max_completion * parameters
     devices = nodes * gpus
@@ -64,14 +72,14 @@ def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate
 
 
 def _rows(recipe: Known) -> int:
-    """Rows of a step, at most; a pair has two, what is rehearsed has one."""
+    """Maximum number of rows per step: two per pair, one per rehearsed demonstration."""
     if isinstance(recipe, GRPORecipe):
         return recipe.answers
     return 2 * recipe.batch + recipe.rehearsed if isinstance(recipe, DPORecipe) else recipe.batch
 
 
 def _length(recipe: Known) -> int:
-    """Tokens of a row, at most; a GRPO prompt is taken to be as long as its answer."""
+    """Maximum number of tokens per row. A GRPO prompt is assumed to be as long as its answer."""
     if isinstance(recipe, GRPORecipe):
         return 2 * recipe.max_completion
     return recipe.max_length

@@ -1,8 +1,9 @@
-"""When a run is going wrong, and what the next attempt should change: rules as data, judged over the figures of each step.
+"""Health rules: when a run is failing, and what the next attempt should change.
 
-Pure, without torch: the same rules watch every trainer, because all of them speak of their figures by the same names. A rule
-says that a step is beyond its limit; beyond it for `patience` steps in a row, it notes, adjusts or stops, as the recipe's
-`health` says. This module refuses to know who trains, where, and whether an adjustment is granted: that is a ledger's row.
+The rules are data and are evaluated on the figures of each step. A step can be beyond the limit of a rule. After `patience` such
+steps in a row, the rule notes, adjusts or stops, as the recipe's `health` section defines. All trainers use the same names for
+their figures, so the same rules apply to each of them. The ledger decides whether a proposed adjustment is granted.
+The module is pure and does not load torch.
 """
 
 from __future__ import annotations
@@ -19,35 +20,41 @@ from contracts.training import Adjustment, Proposal
 from trainers.recipes import Action, Health, Limit
 
 Figures = Mapping[str, float]
+"""Name of a figure -> its value in one step."""
 
 START = 10
-"""Steps that a mean of rewards is taken over."""
+"""Number of steps over which a mean reward is computed."""
 BASE = 5
-"""Steps at the beginning whose median later ones are compared with: few, because a reward can be cheated within ten."""
+"""Number of initial steps whose median is the baseline. It is small because a reward can be exploited within ten steps."""
 WINDOW = 20
-"""Steps before a step that its loss is compared with."""
+"""Number of preceding steps with which the loss of a step is compared."""
 SHORT_ANSWER = 16.0
-"""Tokens. An answer that was shorter at the start counts as this long: a word more is no blow-up."""
+"""Minimum baseline for the answer length, in tokens. With a shorter baseline, a single additional word would exceed the limit."""
 FINITE = ("loss", "grad_norm")
-"""Figures without which a step is broken, whatever the recipe makes of it."""
+"""Figures that must be finite, independent of the recipe."""
 SLOWER: Final = Adjustment(learning_rate=0.5)
+"""Remedy: half the learning rate."""
 NEARER: Final = Adjustment(kl=2.0)
+"""Remedy: twice the penalty for the distance from the start model."""
 
 
 class Past:
-    """What the rules need of a figure's earlier values: the first, the last, and sums. It stays as small however long a run is."""
+    """Summary of the earlier values of a figure: the first values, the last values, and sums. Its size does not grow with the run."""
 
     def __init__(self) -> None:
         self.count = 0
+        """Number of values."""
         self.first: list[float] = []
-        """START of them at most."""
+        """The first values, at most START."""
         self.last: deque[float] = deque(maxlen=WINDOW)
+        """The newest values, at most WINDOW."""
         self.best = -math.inf
-        """Highest mean of START in a row."""
+        """Highest mean of START consecutive values."""
         self.leaps = 0.0
-        """Sum of squared differences between neighbours."""
+        """Sum of the squared differences between consecutive values."""
 
     def add(self, value: float) -> None:
+        """Add the value of the next step."""
         self.leaps += (value - self.last[-1]) ** 2 if self.last else 0.0
         if len(self.first) < START:
             self.first.append(value)
@@ -57,47 +64,53 @@ class Past:
             self.best = max(self.best, fmean(self.newest(START)))
 
     def newest(self, n: int) -> list[float]:
-        """The last n of them, in order; n is WINDOW at most."""
+        """Return the newest `n` values, oldest first. `n` is at most WINDOW."""
         return list(self.last)[-n:]
 
 
 Measure = Callable[[float, Past], float | None]
-"""(this step's value, the ones before) -> what is held against the limit; None: not yet to be said."""
+"""(value of this step, earlier values) -> the quantity compared with the limit, or None if it cannot be determined yet."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One way to go wrong. Its limit, patience and action are in the recipe, under its name."""
+    """One kind of failure. The recipe holds the limit, patience and action under the name of the rule."""
 
     name: str
     what: str
-    """In words, before the measured value."""
+    """Description of the measured quantity. In messages, the value follows it."""
     figures: tuple[str, ...]
-    """The first one that is known is judged."""
+    """Figures that the rule applies to. The first one that the step has is evaluated."""
     measure: Measure
+    """Derives the measured quantity from the figure."""
     remedy: Adjustment
+    """Adjustment for the next attempt."""
     below: bool = False
-    """Whether it is what lies below the limit that is wrong."""
+    """Whether values below the limit are wrong, instead of values above it."""
     chance: Measure | None = None
-    """What chance alone can bring, in the rule's unit: the limit is never taken to be nearer than that."""
+    """Largest deviation expected from chance alone, in the unit of the limit. The effective limit is at least this value."""
     again: Action = "stop"
-    """Instead of `adjust`, where an attempt before was adjusted for this already."""
+    """Action instead of `adjust` if an earlier attempt was already adjusted for this rule."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A rule that has been broken for long enough."""
+    """Result of a rule that was beyond its limit for `patience` steps."""
 
     rule: str
+    """Name of the rule."""
     action: Action
+    """What happens to the run."""
     since: int
-    """The first step of the trouble: checkpoints from there on are not good."""
+    """First step beyond the limit. Checkpoints of this and later steps are not resumed from."""
     reason: str
+    """Explanation for events and reports."""
     remedy: Adjustment
+    """Adjustment that the action `adjust` proposes."""
 
     @property
     def proposal(self) -> Proposal | None:
-        """What the next attempt should change, where it should."""
+        """The proposal for the next attempt, or None if the action is not `adjust`."""
         return Proposal(rule=self.rule, adjustment=self.remedy, good=self.since - 1) if self.action == "adjust" else None
 
 
@@ -106,7 +119,10 @@ def _itself(value: float, _past: Past) -> float:
 
 
 def _above_usual(value: float, past: Past) -> float | None:
-    """Spreads above the median of the steps before; the spread is a robust one, and never less than a twentieth of the median."""
+    """Deviation above the median of the last WINDOW values, in units of a robust standard deviation.
+
+    The unit is 1.4826 times the median absolute deviation, but at least a twentieth of the median and at least 0.01.
+    """
     if past.count < WINDOW:
         return None
     middle = median(past.last)
@@ -127,12 +143,13 @@ def _newest_mean(value: float, past: Past) -> float:
 
 
 def _range_by_chance(value: float, past: Past) -> float:
-    """How far two means of START steps, the best of all and today's, lie apart in a run in which nothing changes.
+    """Difference between the best and the newest mean of START values that is expected in a run without any change.
 
-    A step's mean reward is that of a few prompts, so it leaps about. Its spread comes from the leaps between neighbours,
-    which a trend hardly touches; a median of them would be 0 where most steps are alike. The extremes of n means lie
-    2 sqrt(2 ln n) spreads apart at most, more or less; one more for safety: on made-up runs with unchanging difficulty, of
-    200 and 1000 steps, less than one in a hundred is accused. Called with one value before it at least.
+    The mean reward of a step is based on few prompts, so it varies. The standard deviation is estimated from the differences
+    between consecutive steps, because a trend has little influence on them. (A median of these differences would be 0 if most steps
+    are equal.) The extremes of n means are about 2 sqrt(2 ln n) standard deviations apart at most. One standard deviation is added
+    as a margin. In simulated runs of constant difficulty with 200 and 1000 steps, fewer than one in a hundred exceeds the result.
+    Requires at least one earlier value.
     """
     leaps = (past.leaps + (value - past.last[-1]) ** 2) / past.count / 2
     return (1 + 2 * math.sqrt(2 * math.log(past.count + 1))) * math.sqrt(leaps / START)
@@ -149,34 +166,37 @@ def _length(value: float, past: Past) -> float | None:
 
 RULES: Final = (
     Rule("kl", "KL to the start model", ("kl",), _itself, NEARER),
-    Rule("grad_norm", "gradient norm", ("grad_norm",), _itself, SLOWER, again="note"),  # it is clipped, after all
-    Rule("chosen_fall", "fall of the chosen answers' log-probability", ("chosen_fall",), _itself, NEARER),
-    Rule("loss_spike", "loss above its median, in spreads,", ("loss",), _above_usual, SLOWER),
-    Rule("reward_falls", "fall of the mean reward from its best", ("reward",), _fall_from_best, SLOWER, chance=_range_by_chance),
-    Rule("reward_flat", "rise of the mean reward", ("reward",), _rise, NEARER, below=True),
-    Rule("entropy_collapse", "entropy, as a share of the start's,", ("entropy",), _share_of_start, NEARER, below=True),
-    Rule("length_grows", "answer length, in lengths of the start,", ("answer_tokens",), _length, NEARER),
+    Rule("grad_norm", "gradient norm", ("grad_norm",), _itself, SLOWER, again="note"),  # harmless in itself: gradients are clipped
+    Rule("chosen_fall", "decrease of the chosen answers' log-probability", ("chosen_fall",), _itself, NEARER),
+    Rule("loss_spike", "loss above its median (in robust standard deviations)", ("loss",), _above_usual, SLOWER),
+    Rule("reward_falls", "decrease of the mean reward from its best", ("reward",), _fall_from_best, SLOWER, chance=_range_by_chance),
+    Rule("reward_flat", "increase of the mean reward", ("reward",), _rise, NEARER, below=True),
+    Rule("entropy_collapse", "entropy (relative to the first steps)", ("entropy",), _share_of_start, NEARER, below=True),
+    Rule("length_grows", "answer length (relative to the first steps)", ("answer_tokens",), _length, NEARER),
     Rule(
-        "generation_slow", "time of a step, in times of the start,", ("generation_seconds", "step_seconds"), _share_of_start, Adjustment()
+        "generation_slow", "step time (relative to the first steps)", ("generation_seconds", "step_seconds"), _share_of_start, Adjustment()
     ),
 )
 REMEDIES: Final = {rule.name: rule.remedy for rule in RULES} | {
     "not_finite": SLOWER,
     "memory": Adjustment(memory=0.5),
-    "stall": Adjustment(),  # the same again, from the last good step: what hung may not hang twice
+    "stall": Adjustment(),  # resume from the last good step without changes: a stall may not occur again
 }
+"""Rule -> the adjustment that it proposes, including the rules that are not based on figures."""
 
 
 class Streak:
-    """The last steps in a row in which one figure was beyond one rule's limit."""
+    """The current run of consecutive steps in which one figure was beyond the limit of one rule."""
 
     def __init__(self, rule: Rule, limit: Limit) -> None:
         self.rule, self.limit = rule, limit
         self.past = Past()
+        """Earlier values of the figure."""
         self.steps: deque[tuple[int, float, float]] = deque(maxlen=limit.patience)
-        """(step, what was measured, the limit that held), oldest first."""
+        """(step, measured quantity, effective limit) of each step, oldest first; at most `patience` steps."""
 
     def add(self, step: int, value: float) -> None:
+        """Add the figure of a step. A step within the limit ends the streak."""
         beyond = self._beyond(value)
         if beyond is None:
             self.steps.clear()
@@ -195,6 +215,7 @@ class Streak:
         return (measured, bound) if measured > bound else None
 
     def verdict(self, step: int) -> Verdict | None:
+        """Return the verdict at `step`, or None if the streak is shorter than `patience`."""
         if len(self.steps) < self.limit.patience:
             return None
         beyond = "stayed below" if self.rule.below else "exceeded"
@@ -205,16 +226,19 @@ class Streak:
 
 
 class Watch:
-    """The rules over one incarnation: a note is told once, and what was adjusted for once already is not adjusted again."""
+    """Applies all rules to one incarnation.
+
+    Each rule notes at most once, and no rule adjusts twice for the same plan.
+    """
 
     def __init__(self, health: Health, beta: float = 0.0, used: Collection[str] = ()) -> None:
         self.health = health
         self.beta = beta
-        """Of the recipe: without a pull to the start model, a stronger pull is no remedy."""
+        """`beta` of the recipe. If it is 0, a stronger KL penalty has no effect and the learning rate is reduced instead."""
         self.used = frozenset(used)
-        """Rules whose remedy this attempt has already."""
+        """Rules whose remedy is already applied in this attempt."""
         self.calm: int | None = None
-        """The last step of finite figures that no rule which can end the run found fault with. A checkpoint of it is worth keeping."""
+        """The last step with finite figures and within the limits of all rules that can end the run. Its checkpoint is kept."""
         limits = {rule.name: getattr(health, rule.name) for rule in RULES}
         self._streaks = {
             (rule.name, name): Streak(rule, limits[rule.name])
@@ -225,7 +249,10 @@ class Watch:
         self._noted: set[str] = set()
 
     def judge(self, step: int, figures: Figures) -> list[Verdict]:
-        """What is new after this step; the first one that adjusts or stops ends the run."""
+        """Evaluate the figures of `step` and return the new verdicts, those that note last.
+
+        The caller ends the run at the first verdict that adjusts or stops.
+        """
         streaks = self._seen(step, figures)
         said = [self._as_run(verdict) for verdict in self._verdicts(step, figures, streaks)]
         new = [verdict for verdict in said if verdict.action != "note" or verdict.rule not in self._noted]
@@ -236,7 +263,7 @@ class Watch:
         return sorted(new, key=lambda verdict: verdict.action == "note")
 
     def _seen(self, step: int, figures: Figures) -> list[Streak]:
-        """Of the figures that this step has: one for each rule, the first that the rule knows. What is no number is passed over."""
+        """Add the finite figures of this step and return the streak of each rule's first available figure."""
         for (_, name), streak in self._streaks.items():
             if math.isfinite(figures.get(name, math.nan)):
                 streak.add(step, figures[name])
@@ -245,10 +272,10 @@ class Watch:
         return [streak for streak in found if streak is not None]
 
     def _verdicts(self, step: int, figures: Figures, streaks: Sequence[Streak]) -> list[Verdict]:
-        """Every rule that this step has broken for long enough."""
+        """Verdicts of all rules that were beyond their limits for `patience` steps."""
         broken = [name for name in FINITE if not math.isfinite(figures.get(name, 0.0))]
         if broken:
-            reason = f"{broken[0]} is {figures[broken[0]]} at step {step}: lower the learning rate, or look for broken rows"
+            reason = f"{broken[0]} is {figures[broken[0]]} at step {step}: lower the learning rate, or check the data for invalid rows"
             return [Verdict("not_finite", self.health.not_finite, step, reason, SLOWER)] if self.health.not_finite != "off" else []
         return [verdict for streak in streaks if (verdict := streak.verdict(step)) is not None]
 
@@ -267,30 +294,38 @@ class Watch:
 
 
 def proposed(rule: str, action: Action, used: Collection[str], good: int) -> Proposal | None:
-    """The proposal after a failure that no figure shows: `memory` or `stall`. `good`: the last step that went well."""
+    """Return the proposal after a failure that is not visible in the figures, or None if no adjustment is allowed.
+
+    `rule` is `memory` or `stall`, `used` are the rules that were already applied, and `good` is the last good step.
+    """
     if action != "adjust" or rule in used:
         return None
     return Proposal(rule=rule, adjustment=REMEDIES[rule], good=good)
 
 
 def out_of_memory(reason: str) -> bool:
-    """Whether an error's words say that memory was short, on a GPU or on the machine."""
+    """Return whether the text of an error indicates that a GPU or the machine ran out of memory."""
     said = reason.lower()
     return any(word in said for word in ("out of memory", "outofmemoryerror", "memoryerror", "can't allocate memory"))
 
 
 STALL_STEPS = 3
-"""Steps that must have been seen before the time of a step counts as known."""
+"""Number of step times that are required to estimate the time of a step."""
 
 
 SAVING = "saving"
+"""Kind of the event at the start of a checkpoint."""
 WRITING = (SAVING, "exporting")
-"""Kinds of events after which something large is written: until the next event, no step is due."""
+"""Kinds of events after which large files are written. No step is expected until the next event."""
 
 
 def patience_for_a_step(times: Sequence[float], health: Health, last: str = "progress", saves: Sequence[float] = ()) -> float:
-    """Seconds without a sign after which a run stalls. `times`: when its steps ended, seconds, in order; `last`: kind of its last event;
-    `saves`: seconds that earlier checkpoints took. The finished model may be many times larger than an adapter's checkpoint."""
+    """Return the timeout, in seconds without an event, after which a run counts as stalled.
+
+    `times` are the end times of its steps in order, in seconds. `last` is the kind of its last event. `saves` are the durations of
+    earlier checkpoints in seconds. They do not apply to the final export, because the complete model can be many times larger than
+    the checkpoint of an adapter.
+    """
     if last == SAVING and saves:
         return min(health.save_seconds, max(health.stall_least_seconds, health.stall_times * max(saves)))
     if last in WRITING:
@@ -302,7 +337,7 @@ def patience_for_a_step(times: Sequence[float], health: Health, last: str = "pro
 
 
 def seconds_of_saves(events: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Of a job's events, in order: from the beginning of each save to its checkpoint."""
+    """Return the duration of each save in seconds, from its start to its checkpoint, from the ordered events of a job."""
     told = [event for event in events if event["kind"] != "warning"]
     pairs = ((sooner, later) for sooner, later in pairwise(told) if (sooner["kind"], later["kind"]) == (SAVING, "checkpoint"))
     return [float(later["at"]) - float(sooner["at"]) for sooner, later in pairs]

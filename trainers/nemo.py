@@ -1,8 +1,8 @@
-"""GRPO on NVIDIA NeMo RL, seen from outside: a plan becomes a JobSpec, purely.
+"""GRPO on NVIDIA NeMo RL: turns a plan into a JobSpec.
 
-The recipe is GRPO's own with the section `nemo`; the job runs in the release's container image, on the head of a Ray
-cluster that the executor sets up. It loads no ray and no torch, and refuses a recipe whose numbers do not add up before
-any machine is asked for. Nothing here has run on a GPU.
+The recipe is the GRPO recipe with its section `nemo`. The job runs in the container image of the NeMo RL release, on the head of
+a Ray cluster that the executor sets up. An inconsistent recipe is rejected before any machine is requested.
+The module is pure and does not load ray or torch. The trainer has not been run on GPUs.
 """
 
 from __future__ import annotations
@@ -22,30 +22,41 @@ from trainers.recipes import GRPORecipe, adjusted, complete
 
 COMMAND = ("{python}", "-m", "trainers.inside.wrapper")
 BACKEND = "nemo-rl"
-"""Value of RATCHET_BACKEND, which the wrapper and the image's choice go by."""
+"""Value of RATCHET_BACKEND. It selects the trainer module in the supervisor and the container image."""
 ANYWHERE = Places(base="/base", model="/m", train="/t", validation="/v", checkpoints="/c", logs="/l", plan="/p", journal="/j")
+"""Placeholder paths to check the keys of a configuration at planning time."""
 
 
 class NemoGRPO:
-    """The model's own answers to prompts, scored by the line's scorers for unseen answers, on one or many nodes with GPUs."""
+    """GRPO trainer on NeMo RL for one or several GPU nodes.
+
+    The model samples answers to the prompts, and the line's scorers for new answers give the rewards.
+    """
 
     method: ClassVar[str] = "grpo"
 
     def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
-        """The complete recipe as JSON data. ConfigError for an unknown key, an impossible value, or fewer prompts than a step takes."""
+        """Return the complete recipe as JSON data.
+
+        Raises ConfigError for an unknown key, an invalid value, or fewer prompts than one step needs.
+        """
         recipe = complete(GRPORecipe, changes)
-        _ = recipe.fixed_save_every  # the release saves after fixed numbers of steps: auto is refused when it is planned
+        _ = recipe.fixed_save_every  # NeMo RL saves at a fixed interval, so `auto` is rejected at planning time
         if facts is not None:
             prompts = usable_prompts(facts)
             check_prompts(recipe, prompts - min(recipe.nemo.validation_prompts, prompts // 10))
         return recipe.model_dump(mode="json")
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
-        """The plan's job, same input, same spec. ConfigError where recipe and cluster do not fit; the message names the remedy."""
+        """Return the job of the plan. The same input gives the same specification.
+
+        Raises ConfigError if the recipe does not fit the cluster; the message names the remedy. Raises Permanent if the plan is for
+        another method or its start model is an adapter.
+        """
         if plan.method != self.method:
-            raise Permanent(f"plan {plan.id[:12]} asks for {plan.method!r}, not {self.method!r}; take the trainer of that name")
+            raise Permanent(f"plan {plan.id[:12]} asks for {plan.method!r}, not {self.method!r}; use the trainer for that method")
         if plan.start.parent is not None:
-            raise Permanent("the start model is an adapter; merge it into its base and adopt the merged folder")
+            raise Permanent("the start model is an adapter; merge it into its base model and adopt the merged folder")
         recipe = complete(GRPORecipe, plan.recipe)
         cluster = Cluster(attempt.nodes, attempt.gpus)
         as_run = adjusted(recipe, attempt.adjustment)
@@ -69,7 +80,7 @@ class NemoGRPO:
 
 
 def _environment(recipe: GRPORecipe, attempt: Attempt) -> dict[str, str]:
-    """Offline, and the limits that the wrapper enforces. Ray hands it on to its workers."""
+    """Environment of the job: offline mode, and the limits that the supervisor enforces. Ray passes it on to its workers."""
     return {
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",

@@ -1,8 +1,8 @@
-"""A GRPO recipe as a configuration of NeMo RL, purely: the changes to the release's own base file, as data.
+"""Renders a GRPO recipe as a NeMo RL configuration: the changes to the base file of the release, as data.
 
-It knows how the releases spell things; it reads no file, imports nothing of the release, and refuses to know data and
-checkpoints beyond their paths and counts. Two dialects: 0.7 (`policy.dtensor_cfg`) and 0.8 (`policy.automodel_cfg`);
-the second follows recorded changes and has met no 0.8 base file.
+This module defines the names of the release's configuration keys. It reads no file and imports nothing from the release.
+It supports two dialects: 0.7 (`policy.dtensor_cfg`) and 0.8 (`policy.automodel_cfg`). The 0.8 dialect follows the recorded key
+changes and has not been tested with a 0.8 base file.
 """
 
 from __future__ import annotations
@@ -14,42 +14,51 @@ from trainers.nemo_arithmetic import Cluster, epochs, validate_every
 from trainers.recipes import GRPORecipe, Lora
 
 ENVIRONMENT = "ratchet"
-"""Name of our reward environment in the release's registry."""
+"""Name of Ratchet's reward environment in the registry of the release."""
 PROCESSOR = "ratchet_prompts"
-"""Name of our data processor in the release's registry."""
+"""Name of Ratchet's data processor in the registry of the release."""
 DATASET = "trainers.inside.nemo.dataset.Prompts"
+"""Import path of Ratchet's dataset class."""
 METRIC = "val:accuracy"
 """The release's name for the mean validation reward."""
 LOSSES = {"dapo": True, "grpo": False}
-"""Recipe's loss -> the release's `token_level_loss`; it has no other averages."""
+"""Loss in the recipe -> `token_level_loss` of the release, which has no other way of averaging."""
 FOREVER = 10**10
+"""Number of steps of a constant schedule: more than any run has."""
 
 Dialect = Literal["0.7", "0.8"]
 
 
 @dataclass(frozen=True)
 class Places:
-    """Paths that every node of the job sees."""
+    """Paths that are visible on every node of the job."""
 
     base: str
-    """The release's base file, examples/configs/grpo_math_1B.yaml."""
+    """Base file of the release, examples/configs/grpo_math_1B.yaml."""
     model: str
+    """Folder of the start model."""
     train: str
+    """JSONL file with the training prompts."""
     validation: str
+    """JSONL file with the validation prompts."""
     checkpoints: str
+    """Folder in which the release saves its checkpoints."""
     logs: str
+    """Folder for the logs of the release."""
     plan: str
-    """Our plan.json, which the reward environment rebuilds its scorers from."""
+    """The plan.json, from which the reward environment rebuilds its scorers."""
     journal: str
-    """What the reward environment notes, one JSON line per batch."""
+    """JSONL file of the reward environment, with one line per batch."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Prompts that are there."""
+    """Number of available prompts per file."""
 
     train: int
+    """Training prompts."""
     validation: int
+    """Validation prompts."""
 
 
 def render(
@@ -62,10 +71,10 @@ def render(
     memory: float = 1.0,
     save_by: float | None = None,
 ) -> dict[str, Any]:
-    """The configuration, inheriting from `places.base`. The recipe must have passed `nemo_arithmetic.check`.
+    """Return the NeMo RL configuration as data; it inherits from `places.base`.
 
-    `memory`: an attempt's factor on the generation engine's share of GPU memory. `save_by`: seconds of training after
-    which the release saves and ends by itself.
+    The recipe must have passed `nemo_arithmetic.check`. `memory` is the attempt's factor on the generation engine's share of GPU
+    memory. `save_by` is the training time, in seconds, after which the release saves a checkpoint and ends the run.
     """
     return {
         "defaults": places.base,
@@ -137,7 +146,7 @@ def _policy(recipe: GRPORecipe, cluster: Cluster, places: Places, dialect: Diale
 
 
 def _engine(recipe: GRPORecipe, dialect: Dialect) -> dict[str, Any]:
-    """How weights are laid over GPUs: the section that the releases name differently."""
+    """The section on the distribution of the weights over GPUs. Its name differs between the releases."""
     section = {
         "enabled": True,
         "tensor_parallel_size": recipe.nemo.tensor_parallel,
@@ -179,7 +188,7 @@ def _generation(recipe: GRPORecipe, cluster: Cluster, memory: float) -> dict[str
         "top_k": recipe.top_k or None,
         "colocated": {"enabled": nemo.generation == "colocated", "resources": own},
         "vllm_cfg": {
-            "async_engine": False,  # the reward environment must see whole groups
+            "async_engine": False,  # the reward environment needs complete groups
             "tensor_parallel_size": nemo.generation_tensor_parallel,
             "gpu_memory_utilization": round(min(nemo.generation_memory * memory, 0.95), 4),
         },
@@ -223,15 +232,15 @@ def _checkpointing(recipe: GRPORecipe, places: Places, counts: Counts, dialect: 
 
 
 def elapsed(seconds: float) -> str:
-    """DD:HH:MM:SS, rounded down, at least one second."""
+    """Format `seconds` as DD:HH:MM:SS, rounded down to whole seconds, at least one second."""
     whole = max(1, int(seconds))
     return f"{whole // 86400:02d}:{whole // 3600 % 24:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def schedule(recipe: GRPORecipe) -> list[dict[str, Any]]:
-    """The learning rate's course as torch schedulers in sequence; the release steps them once per training step.
+    """Return the learning rate schedule as a sequence of torch schedulers, which the release steps once per training step.
 
-    Warm-up rises to the peak over `warmup_steps` steps and begins at peak / (warmup_steps + 1), not at nought.
+    The warm-up rises linearly to the peak over `warmup_steps` steps. It starts at peak / (warmup_steps + 1), not at zero.
     """
     warm = 0 if recipe.schedule == "constant" else min(recipe.warmup_steps, recipe.steps - 1)
     rest = max(1, recipe.steps - warm)

@@ -1,7 +1,8 @@
-"""The keys that a NeMo RL release knows, and the check that we emit no other. The release itself accepts unknown keys in silence.
+"""Known configuration keys of the NeMo RL releases, and a check of rendered configurations against them.
 
-Data: `nemo_keys.json`, keys only, each with the place it was read from. Inside a container the release's own base file
-is read instead (`trainers.inside.nemo.release`). It knows no values and refuses to judge them.
+The check is necessary because the release ignores unknown keys without an error. The file `nemo_keys.json` holds the keys of each
+release and the source they were read from. Inside a container, the keys come from the base file of the installed release
+(`trainers.inside.nemo.release`). Values are not checked.
 """
 
 from __future__ import annotations
@@ -16,47 +17,53 @@ from typing import Any
 from contracts.errors import ConfigError
 
 Tree = Mapping[str, "Tree | None"]
-"""Key -> its keys; None for a value; {} for a mapping that takes any key."""
+"""Nested keys: None stands for a plain value, {} for a mapping that accepts any key."""
 
 PINNED = "0.7"
-"""The release that plans are checked against."""
+"""Release whose keys plans are checked against."""
 
 DELIBERATE = {
-    "defaults": "word of the release's own file inheritance",
-    "data._override_": "word of the release's own file inheritance: takes `data` as a whole, or its example data set is inherited",
-    "data.train.data_path": "argument of our data set class",
-    "data.validation": "null in the base file; the release reads a mapping like data.train",
-    "data.default.dataset_name": "our data set class; the base file names its data set under data.train only",
-    "env.ratchet": "our reward environment",
-    "checkpointing.is_async": "its base file is silent, the release reads it: a step must not be renamed before it is written",
-    "grpo.skip_reference_policy_logprobs_calculation": "its base file is silent, the release reads it: saves a forward pass at beta 0",
+    "defaults": "directive for file inheritance in the release",
+    "data._override_": "directive for file inheritance in the release: replaces all of `data`, so that no example dataset is inherited",
+    "data.train.data_path": "argument of Ratchet's dataset class",
+    "data.validation": "null in the base file; the release accepts a mapping like data.train",
+    "data.default.dataset_name": "Ratchet's dataset class; the base file names its dataset only under data.train",
+    "env.ratchet": "Ratchet's reward environment",
+    "checkpointing.is_async": "not in the base file, but read by the release: a step must be completely written before it is renamed",
+    "grpo.skip_reference_policy_logprobs_calculation": "not in the base file, but read by the release: avoids a forward pass if beta is 0",
 }
-"""Keys that we emit although no base file has them, and why. What lies below them is ours too."""
+"""Keys that are set although no base file contains them, with the reason. The keys below them are not checked."""
 
 
 @cache
 def shipped(release: str = PINNED) -> Tree:
-    """The recorded keys of a release: 0.7 and main as read, 0.8 as assembled (see `read_from` in the file)."""
+    """Return the recorded keys of a release. Raises ConfigError if none are recorded for it.
+
+    The keys of 0.7 and main were read from their base files. The keys of 0.8 were assembled (see `read_from` in the file).
+    """
     records = json.loads(files("trainers").joinpath("nemo_keys.json").read_text())
     if release not in records:
-        raise ConfigError(f"no keys are recorded for NeMo RL {release!r}; recorded are {', '.join(records)}")
+        raise ConfigError(f"no keys are recorded for NeMo RL {release!r}; recorded releases: {', '.join(records)}")
     found: Tree = records[release]["keys"]
     return found
 
 
 def tree_of(config: Mapping[str, Any]) -> Tree:
-    """The key tree of a release's base file, its own inheritance already resolved."""
+    """Return the key tree of a base file whose inheritance is already resolved."""
     return {key: tree_of(value) if isinstance(value, Mapping) else None for key, value in config.items()}
 
 
 def refuse_unknown(config: Mapping[str, Any], keys: Tree, where: str) -> None:
-    """ConfigError for the first key that neither `keys` nor `DELIBERATE` has. It is our error, or the release is another one."""
+    """Raise ConfigError for the first key of `config` that is neither in `keys` nor in `DELIBERATE`.
+
+    `where` names the release in the message. The cause is an error in trainers/nemo_config.py or an unsupported release.
+    """
     for path in _unknown(config, keys, ""):
         known = [*_paths(keys, ""), *DELIBERATE]
         near = difflib.get_close_matches(path, known, n=1, cutoff=0.3)
-        hint = f"nearest known: {near[0]!r}" if near else "nothing known is near"
+        hint = f"did you mean {near[0]!r}?" if near else "no similar key is known"
         raise ConfigError(
-            f"{where} does not know the key {path!r} that we would set ({hint}); use the pinned release, or correct trainers/nemo_config.py"
+            f"{where} does not know the configuration key {path!r} ({hint}); use the pinned release, or correct trainers/nemo_config.py"
         )
 
 

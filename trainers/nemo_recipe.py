@@ -1,6 +1,6 @@
-"""What GRPO on NVIDIA NeMo RL needs beyond the shared recipe: how a cluster's GPUs are shared out, and the release's own switches.
+"""Settings of GRPO on NVIDIA NeMo RL beyond the shared recipe: the assignment of GPUs, and options of the release.
 
-Data only. It refuses to know how the release spells these things (`trainers.nemo_config`) and what a cluster has (the attempt).
+The module contains data only. The key names of the release are in `trainers.nemo_config`; the attempt defines the cluster.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ NotNegative = Annotated[int, Field(ge=0)]
 
 
 class NemoRL(Frozen, allow_inf_nan=False):
-    """Settings of GRPO that only the cluster's trainer knows; a run on one machine ignores them."""
+    """Settings of GRPO on NeMo RL. The TRL trainer ignores them."""
 
     max_prompt: Positive = 1024
-    """Tokens of a prompt with its chat template; longer prompts are left out of the run. Answers come on top."""
+    """Maximum tokens of a prompt including its chat template, without the answer. Longer prompts are excluded from the run."""
     generation: Literal["colocated", "dedicated"] = "colocated"
-    """colocated: the GPUs that train also generate, in turns; dedicated: some only generate."""
+    """colocated: the same GPUs train and generate in alternation; dedicated: some GPUs only generate."""
     generation_gpus: NotNegative = 0
-    """dedicated, on one node: GPUs that generate; the rest trains."""
+    """Number of GPUs for generation in dedicated mode on one node. The other GPUs train."""
     generation_nodes: NotNegative = 0
-    """dedicated, on several nodes: nodes that generate; the rest trains."""
+    """Number of nodes for generation in dedicated mode on several nodes. The other nodes train."""
     generation_memory: Annotated[float, Field(gt=0, lt=1)] = 0.6
-    """Share of a GPU's memory that the generation engine takes; an attempt's adjustment of memory scales it."""
+    """Share of a GPU's memory for the generation engine. The memory adjustment of an attempt scales it."""
     tensor_parallel: Positive = 1
-    """GPUs that share each layer in training."""
+    """Tensor-parallel size in training: the number of GPUs that share each layer."""
     generation_tensor_parallel: Positive = 1
-    """GPUs that share each layer in generation; within one node."""
+    """Tensor-parallel size in generation. The GPUs that share a layer are on one node."""
     train_batch: NotNegative = 0
-    """Answers per optimiser update; 0: all of a step, which keeps every update on-policy."""
+    """Answers per optimiser update. 0: all answers of a step, so that every update is on-policy."""
     packing: bool = True
-    """Packs answers of different lengths into one row; false: pads them, and micro_batch must divide each GPU's share."""
+    """Packs answers of different lengths into one row. false: pads them; then micro_batch must divide each GPU's share."""
     leave_one_out: bool = True
-    """An answer's baseline is the mean reward of the others in its group (arXiv:2402.14740); false: of all."""
+    """Baseline of an answer: the mean reward of the other answers in its group (arXiv:2402.14740). false: of all answers in it."""
     kl_type: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of the KL to the start model: http://joschu.net/blog/kl-approx.html."""
+    """Estimator of the KL divergence to the start model: http://joschu.net/blog/kl-approx.html."""
     dynamic_sampling: bool = False
-    """Leaves out groups whose answers all score alike and samples further prompts instead (DAPO, arXiv:2503.14476)."""
+    """Discards groups with identical rewards and samples further prompts instead (DAPO, arXiv:2503.14476)."""
     dynamic_sampling_batches: Positive = 10
-    """Batches that a step may sample at most before the run fails, because too few groups carry a signal."""
+    """Maximum number of batches that a step samples with dynamic_sampling. The run fails if even these contain too few mixed groups."""
     batch_multiplier: Annotated[float, Field(ge=1)] = 1.0
-    """dynamic_sampling: prompts sampled at once, as a multiple of prompts_per_step."""
+    """Prompts per sampled batch with dynamic_sampling, as a multiple of prompts_per_step."""
     overlong_filtering: bool = False
-    """Answers that were cut at max_completion teach nothing; false: they count as they are scored."""
+    """Excludes answers that were truncated at max_completion from the loss. false: they count with their reward."""
     validate_every: NotNegative | None = None
-    """Steps between validations; none: save_every, so that every checkpoint has its figure; 0: never."""
+    """Steps between validations. None: save_every, so that every checkpoint has a validation reward; 0: no validation."""
     validation_prompts: Positive = 64
-    """Prompts set aside for validation, at most a tenth of all; from the training prompts, never from the holdout."""
+    """Number of training prompts set aside for validation, at most a tenth of them. Holdout prompts are never used."""

@@ -1,7 +1,7 @@
-"""Recipes as data: every number that a training run depends on, with its meaning and a default.
+"""Training recipes: all settings of a training run, with their meaning, range and default.
 
-A recipe is complete: no default is left to the version of the library that runs it. This module knows what may be set
-and in which range; it refuses to know the library, which `trainers.inside` translates to.
+A recipe is complete, so that no setting depends on the defaults of a library version. The module is independent of the training
+library; `trainers.inside` translates the settings.
 """
 
 from __future__ import annotations
@@ -26,56 +26,62 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Numbers(Frozen):
-    """Settings whose numbers are numbers: an infinite rate or a limit of NaN would be taken, and would mean nothing."""
+    """Base class of settings. Rejects NaN and infinite numbers, and booleans in fields that are not boolean."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
     def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
-        """True would be taken as 1."""
+        """Reject booleans in other fields. Pydantic would convert True to 1."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise ValueError(f"is no switch, found {str(value).lower()}")
+            raise ValueError(f"must not be a boolean, found {str(value).lower()}")
         return value
 
 
 class Lora(Numbers):
-    """A low-rank adapter instead of all weights (Hu et al. 2021, arXiv:2106.09685); merged into the weights when published."""
+    """Low-rank adapter that is trained instead of all weights (Hu et al. 2021, arXiv:2106.09685).
+
+    It is merged into the weights of the published model.
+    """
 
     rank: Positive = 16
-    """r: inner dimension of the adapter."""
+    """Rank r: inner dimension of the adapter."""
     alpha: Rate = 32.0
-    """The adapter's output is scaled by alpha / rank."""
+    """Scaling: the output of the adapter is multiplied by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """On the adapter's input."""
+    """Dropout probability on the input of the adapter."""
     targets: str | tuple[str, ...] = "all-linear"
-    """Names of the modules that get an adapter; all-linear: every linear layer but the output head."""
+    """Names of the modules with an adapter. all-linear: every linear layer except the output head."""
     quantize: Literal["none", "nf4"] = "none"
-    """nf4: the start model is held in four bits while its adapter trains (QLoRA, arXiv:2305.14314; needs bitsandbytes: the extra `qlora`);
-    the adapter is merged into the weights as they were stored, not into the four bits."""
+    """nf4: loads the start model in 4 bits to train its adapter (QLoRA, arXiv:2305.14314). Requires bitsandbytes (extra `qlora`).
+    The adapter is merged into the original weights, not into the quantized ones."""
 
     @field_validator("targets")
     @classmethod
     def _named(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
         names = [targets] if isinstance(targets, str) else list(targets)
         if not names or not all(name.strip() for name in names):
-            raise ValueError(f"must name modules, or be 'all-linear'; found {targets!r}")
+            raise ValueError(f"must be a list of module names or 'all-linear'; found {targets!r}")
         return targets
 
 
 Action = Literal["off", "note", "adjust", "stop"]
-"""off: not watched. note: a warning, once. adjust: the attempt ends, and another one goes on from the last good step with what the
-rule changes, once per rule and plan. stop: the attempt ends, and another one, if there is one, starts afresh."""
+"""Action of a health rule.
+
+off: the rule is not evaluated. note: one warning. adjust: the attempt ends, and the next attempt resumes from the last good step with
+the remedy of the rule, once per rule and plan. stop: the attempt ends, and a further attempt starts from the beginning."""
 
 
 class Limit(Numbers):
-    """When a rule counts as broken, and what then."""
+    """Limit of a health rule, and the action beyond it."""
 
     limit: float
-    """In the rule's own unit."""
+    """Limit in the unit of the rule."""
     patience: Positive
-    """Steps in a row beyond the limit before it counts."""
+    """Number of consecutive steps beyond the limit before the action is taken."""
     action: Action
+    """Action after `patience` steps."""
 
 
 LIMITS = {
@@ -89,47 +95,48 @@ LIMITS = {
     "length_grows": Limit(limit=3.0, patience=10, action="adjust"),
     "generation_slow": Limit(limit=3.0, patience=20, action="note"),
 }
-"""Defaults, for models of billions of weights. Tiny models with their large learning rates need wider ones."""
+"""Default limits for models with billions of weights. Tiny models need wider limits because their learning rates are larger."""
 
 
 class Health(Numbers):
-    """Limits beyond which a run is going wrong (rules: trainers/health.py). Part of a rule may be given: the rest is its default."""
+    """Limits of the health rules in trainers/health.py. If only a part of a rule is given, the rest keeps its default."""
 
     not_finite: Action = "adjust"
-    """Loss or gradient norm is NaN or infinite, at once. Adjusts: half the learning rate."""
+    """Loss or gradient norm is NaN or infinite; applies immediately. Adjusts: half the learning rate."""
     kl: Limit = LIMITS["kl"]
-    """Mean KL to the start model, nats per token (GRPO with beta > 0 measures it). Adjusts: twice the pull to the start model."""
+    """Mean KL divergence to the start model, in nats per token (only GRPO with beta > 0). Adjusts: twice the KL penalty (beta)."""
     grad_norm: Limit = LIMITS["grad_norm"]
-    """Gradient norm before clipping. Adjusts: half the learning rate; after that it is only noted."""
+    """Gradient norm before clipping. Adjusts: half the learning rate. After one adjustment, it is only noted."""
     chosen_fall: Limit = LIMITS["chosen_fall"]
-    """Fall of the chosen answers' log-probability below the start model's, nats per answer (DPO). Adjusts: twice the pull."""
+    """Decrease of the chosen answers' log-probability relative to the start model, in nats per answer (DPO). Adjusts: twice beta."""
     loss_spike: Limit = LIMITS["loss_spike"]
-    """Loss above the median of the 20 steps before, in robust spreads. Adjusts: half the learning rate."""
+    """Loss above the median of the 20 preceding steps, in robust standard deviations. Adjusts: half the learning rate."""
     reward_falls: Limit = LIMITS["reward_falls"]
-    """Fall of the mean reward of 10 steps from the best such mean (GRPO; rewards are in [0, 1]). Never less than what the spread of the
-    run's own steps brings by chance: steps of few prompts need a deeper fall. Adjusts: half the learning rate."""
+    """Decrease of the mean reward of 10 steps from the best such mean (GRPO; rewards are in [0, 1]). The effective limit is at least the
+    decrease expected by chance from the variation between steps, which is larger for steps with few prompts.
+    Adjusts: half the learning rate."""
     reward_flat: Limit = LIMITS["reward_flat"]
-    """Rise of the mean reward of 10 steps over that of the first 10, below the limit (GRPO). Adjusts: twice the pull."""
+    """Increase of the mean reward of 10 steps over that of the first 10 steps is below the limit (GRPO). Adjusts: twice beta."""
     entropy_collapse: Limit = LIMITS["entropy_collapse"]
-    """Entropy of the answers' tokens, as a share of that of the first steps, below the limit. A model that has learnt the one right
-    answer looks the same, so it is noted. Adjusts: twice the pull."""
+    """Token entropy of the answers, as a share of that of the first steps, is below the limit. The default action is `note`, because a
+    model that has learnt a unique correct answer shows the same figures. Adjusts: twice beta."""
     length_grows: Limit = LIMITS["length_grows"]
-    """Mean tokens of an answer, in lengths of the first steps: the gate would refuse such a candidate. Adjusts: twice the pull."""
+    """Mean tokens per answer, relative to the first steps. The gate rejects candidates with much longer answers. Adjusts: twice beta."""
     generation_slow: Limit = LIMITS["generation_slow"]
-    """Seconds of generation (or of a whole step), in times of the first steps. Adjusts nothing: goes on from the last good step."""
+    """Time of generation (or of a whole step), relative to the first steps. Changes no setting: resumes from the last good step."""
     memory: Action = "adjust"
-    """The job ran out of memory. Adjusts: half the rows in memory, half the share of a GPU for generation. `note` and `off`: fails."""
+    """Out of memory. Adjusts: half the rows in memory and half the GPU memory for generation. With `note` and `off`, the attempt fails."""
     stall: Action = "adjust"
-    """No event for too long. Adjusts nothing: goes on from the last good step. `note` and `off`: not watched."""
+    """No event for too long. Changes no setting: resumes from the last good step. With `note` and `off`, stalls are not detected."""
     stall_seconds: Rate = 1800.0
-    """No event (a step, a checkpoint) for so long is a stall. Loading the model counts; saving has its own limit."""
+    """Maximum time in seconds without an event (step or checkpoint). It includes loading the model. Saving has its own limit."""
     stall_times: Rate = 30.0
-    """And so is no event for so many times the median step, once three steps are known, …"""
+    """Once the times of three steps are known, the maximum time is also limited to this multiple of the median step time."""
     stall_least_seconds: Rate = 300.0
-    """… but never for less than this."""
+    """Lower limit, in seconds, of the time derived from `stall_times`."""
     save_seconds: Rate = 7200.0
-    """The first checkpoint and the finished model may take so long to write without a sign; until they are written no step is waited for.
-    Once a checkpoint was written, a later one may take `stall_times` as long, at least `stall_least_seconds`, never more than this."""
+    """Maximum time, in seconds, to write the first checkpoint or the finished model. No step is expected during this time.
+    A later checkpoint may take `stall_times` times the longest earlier one, at least `stall_least_seconds` and at most this value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -143,48 +150,49 @@ class Health(Numbers):
 
 
 class Recipe(Numbers):
-    """What DPO and GRPO share."""
+    """Settings that all training methods share."""
 
     learning_rate: Rate = 1e-6
-    """Peak of AdamW's learning rate. All weights of a model of billions: 5e-7 to 5e-6; LoRA ten times that; a tiny model 1e-4 to 5e-4."""
+    """Peak learning rate of AdamW. Typical values: 5e-7 to 5e-6 for all weights of a model with billions of weights, ten times that for
+    LoRA, and 1e-4 to 5e-4 for a tiny model."""
     schedule: Literal["cosine", "linear", "constant", "constant_with_warmup"] = "cosine"
-    """How the learning rate goes after the warm-up."""
+    """Learning rate schedule after the warm-up."""
     warmup_steps: int = Field(default=10, ge=0)
-    """Steps of linear rise to the peak."""
+    """Number of warm-up steps with a linear increase to the peak."""
     weight_decay: NotNegative = 0.0
-    """AdamW's decoupled weight decay."""
+    """Decoupled weight decay of AdamW."""
     max_grad_norm: Rate = 1.0
-    """Gradients are clipped to this norm."""
+    """Maximum gradient norm; larger gradients are clipped to it."""
     steps: Positive = 200
-    """Optimiser steps of the whole run."""
+    """Number of optimiser steps of the whole run."""
     micro_batch: Positive = 4
-    """Rows in memory at once; gradients of several are added up to a whole step."""
+    """Rows in memory at a time. Their gradients are accumulated to a full step."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
-    """Arithmetic; weights and optimiser are float32 always. auto: bf16 on a GPU, float32 on a CPU."""
+    """Number format of the arithmetic. Weights and optimiser state are always float32. auto: bf16 on a GPU, float32 on a CPU."""
     gradient_checkpointing: bool = True
-    """Computes activations twice to save memory: about a fifth slower."""
+    """Recomputes activations in the backward pass to save memory. Training is about a fifth slower."""
     cpus: Positive = 1
-    """Threads for arithmetic. Part of the recipe because sums depend on it: resume is exact only with the same number."""
+    """Number of arithmetic threads. It influences the order of summation, so an exact resume requires the same number."""
     save_every: Positive | Literal["auto"] = 20
-    """Steps between checkpoints: what a lost machine costs at most. auto: the job measures what a save costs and what a step takes, and
-    weighs it against `interruption_hours` (trainers/cadence.py)."""
+    """Steps between checkpoints, which is the maximum loss if a machine fails. auto: the job computes the interval from the measured times
+    of a save and a step and from `interruption_hours` (trainers/cadence.py)."""
     interruption_hours: Rate = 24.0
-    """save_every = auto: hours between two interruptions (preemptions, lost machines), as expected; those that come are counted in."""
+    """Expected hours between interruptions (preemptions, lost machines), for save_every = auto. Observed interruptions refine it."""
     keep_checkpoints: Annotated[int, Field(ge=2)] = 3
-    """Newest checkpoints of an incarnation that are kept; the one to resume from is kept besides."""
+    """Number of newest checkpoints kept per incarnation. The checkpoint to resume from is kept in addition."""
     grace_seconds: Positive = 110
-    """From SIGTERM to SIGKILL: must cover one step and one checkpoint, within the 120 s of notice that clouds give before they take a spot
-    machine."""
+    """Seconds from SIGTERM to SIGKILL. They must cover one step and one checkpoint. The default fits within the 120 s notice before
+    clouds reclaim a spot machine."""
     lora: Lora | None = None
-    """Train an adapter; none: all weights."""
+    """Adapter to train. None: all weights are trained."""
     health: Health = Health()
-    """When to stop a run that is going wrong."""
+    """Health rules that adjust or stop a failing run."""
 
     @property
     def fixed_save_every(self) -> int:
-        """Steps between checkpoints where what trains can only take a number. ConfigError for auto."""
+        """Steps between checkpoints, for trainers that require a number. Raises ConfigError for `auto`."""
         if self.save_every == "auto":
-            raise ConfigError("recipe: save_every = auto, but this trainer saves after fixed numbers of steps; set save_every to a number")
+            raise ConfigError("recipe: save_every = auto, but this trainer requires a fixed interval; set save_every to a number")
         return self.save_every
 
 
@@ -196,47 +204,52 @@ def _mixed() -> dict[Loss, float]:
 
 
 class DPORecipe(Recipe):
-    """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290) with a share of SFT on the chosen answers, and on right
-    answers to prompts of which there is no pair."""
+    """Recipe of direct preference optimisation (DPO; Rafailov et al. 2023, arXiv:2305.18290).
+
+    By default it includes an SFT term on the chosen answers and on correct answers to prompts without a pair.
+    """
 
     losses: dict[Loss, NotNegative] = Field(default_factory=_mixed)
-    """Loss terms and their weights. sigmoid: DPO; robust: DPO with noisy labels (arXiv:2403.00409), with weigh_pairs = false only;
-    sft: likelihood of the chosen answer, which holds the model on its feet where the answers are not its own; and of what is rehearsed."""
+    """Loss terms and their weights. sigmoid: DPO. robust: DPO with noisy labels (arXiv:2403.00409); requires weigh_pairs = false.
+    sft: negative log-likelihood of the chosen answers and the rehearsed demonstrations. It stabilises training on off-policy answers."""
     rehearsal: NotNegative = 1.0
-    """Where a prompt has no pair, nothing was rejected: what the model does right there is forgotten unless it is rehearsed. Beside its
-    pairs, a step takes at most so many demonstrations per pair of `batch` of such prompts, fewer where these prompts are fewer than those
-    with pairs. They count in the sft term alone, so without it none are taken; 0: none."""
+    """Maximum number of demonstrations per pair that a step takes in addition to its `batch` pairs. 0: no demonstrations.
+    They belong to prompts without a pair, whose correct answers the model would otherwise forget. The number is lower if there are fewer
+    such prompts than prompts with pairs. Demonstrations count only in the `sft` term, so without this term none are taken."""
     beta: Rate = 0.1
-    """Strength of the pull to the start model."""
+    """Strength of the penalty for the distance from the start model."""
     label_smoothing: Annotated[float, Field(gt=0, lt=0.5)] | Literal["measured"] = "measured"
-    """Assumed share of pairs in the wrong order; used by `robust` only. measured: filled in when the plan is made, with the measured
-    share of wrong ratings (a fifth where it is not measured) of those pairs that no verifiable scorer judged."""
+    """Assumed share of pairs in the wrong order, used only by `robust`. measured: set at planning time to the share of wrong ratings
+    (a fifth if it was not measured) times the share of pairs that no verifiable scorer scored."""
     weigh_pairs: bool = True
-    """Draws pairs in proportion to their weight (1 - 2 * probability that the order is wrong); false: all alike."""
+    """Samples pairs in proportion to their weight, 1 - 2 * P(order is wrong). false: uniformly."""
     batch: Positive = 32
-    """Pairs per step; a multiple of micro_batch."""
+    """Pairs per step, a multiple of micro_batch."""
     micro_tokens: int = Field(default=0, ge=0)
-    """Tokens in memory at once, padding included; 0: as many as micro_batch pairs of max_length, so that short pairs are many."""
+    """Tokens in memory at a time, with padding. 0: the tokens of micro_batch pairs of max_length, so that more short pairs fit."""
     max_length: Positive = 1024
-    """Tokens of prompt and answer; what is longer is cut at the end, and dropped where the prompt alone is."""
+    """Maximum tokens of prompt and answer together. Longer rows are truncated; rows whose prompt alone is too long are dropped."""
 
     @property
     def budget(self) -> int:
-        """Tokens in memory at once."""
+        """Token budget of a micro-batch, with padding."""
         return self.micro_tokens or 2 * self.micro_batch * self.max_length
 
     @property
     def rehearsed(self) -> int:
-        """Demonstrations of a step, at most."""
+        """Maximum number of rehearsed demonstrations per step."""
         return math.ceil(self.rehearsal * self.batch) if self.losses.get("sft") else 0
 
     @property
     def smoothing(self) -> float:
-        """Share of pairs in the wrong order that the loss reckons with; 0 without `robust`. ConfigError where it was never filled in."""
+        """Share of pairs in the wrong order that the loss assumes; 0 without `robust`.
+
+        Raises ConfigError if it is still `measured`.
+        """
         if not self.losses.get("robust"):
             return 0.0
         if self.label_smoothing == "measured":
-            raise ConfigError("DPO recipe: label_smoothing = measured, but nothing was measured for this plan; set it to a number")
+            raise ConfigError("DPO recipe: label_smoothing = measured, but this plan has no measured value; set it to a number")
         return self.label_smoothing
 
     @model_validator(mode="after")
@@ -244,85 +257,91 @@ class DPORecipe(Recipe):
         if not any(weight > 0 for weight in self.losses.values()):
             raise ValueError("losses: at least one weight must be positive")
         if self.losses.get("robust") and self.weigh_pairs:
-            raise ValueError("losses: `robust` and weigh_pairs both correct for wrong ratings; set weigh_pairs = false, or take `sigmoid`")
+            raise ValueError("losses: `robust` and weigh_pairs both correct for wrong ratings; set weigh_pairs = false, or use `sigmoid`")
         if self.batch % self.micro_batch:
             raise ValueError(f"batch {self.batch} is not a multiple of micro_batch {self.micro_batch}")
         return self
 
 
 class GRPORecipe(Recipe):
-    """Group-relative policy optimisation (Shao et al. 2024, arXiv:2402.03300) with the line's own scorers as the reward."""
+    """Recipe of group-relative policy optimisation (GRPO; Shao et al. 2024, arXiv:2402.03300).
+
+    The rewards come from the scorers of the line.
+    """
 
     loss: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
-    """How token losses are averaged. dapo: over all tokens of the step (arXiv:2503.14476)."""
+    """Averaging of the token losses. dapo: over all tokens of the step (arXiv:2503.14476)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
-    """What the advantages' spread is divided by."""
+    """Scope of the standard deviation by which the advantages are divided. none: they are not divided."""
     beta: NotNegative = 0.04
-    """Weight of the KL to the start model; 0: no reference in memory, and the KL limit is not watched."""
+    """Weight of the KL divergence to the start model. 0: no reference model in memory, and the KL limit is not checked."""
     prompts_per_step: Positive = 8
-    """Different prompts in a step."""
+    """Number of different prompts per step."""
     generations: Annotated[int, Field(ge=2)] = 8
-    """Answers per prompt: a group."""
+    """Answers per prompt, which form a group."""
     max_completion: Positive = 256
-    """Tokens of an answer."""
+    """Maximum tokens of an answer."""
     temperature: Rate = 1.0
-    """Of sampling."""
+    """Sampling temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus of sampling."""
+    """Probability mass of nucleus sampling."""
     top_k: int = Field(default=0, ge=0)
-    """Tokens that sampling may choose from; 0: all."""
+    """Number of most probable tokens to sample from. 0: all tokens."""
     clip_low: NotNegative = 0.2
-    """A token's probability ratio to the sampling model counts down to 1 - clip_low (PPO's clipping, arXiv:1707.06347)."""
+    """Lower clipping range: a token's probability ratio to the sampling model is clipped at 1 - clip_low (PPO, arXiv:1707.06347)."""
     clip_high: NotNegative = 0.2
-    """And up to 1 + clip_high; DAPO's clip-higher is 0.28."""
+    """Upper clipping range: the ratio is clipped at 1 + clip_high. DAPO uses 0.28."""
     generation: Literal["auto", "plain", "vllm"] = "auto"
-    """Who samples answers where TRL trains: plain is the model's own generate; vllm lives on the job's GPU beside the training (colocated).
-    auto: vllm on a GPU where it is installed."""
+    """Sampling engine of the TRL trainer. plain: the model's own generate method. vllm: vLLM on the same GPU as the training (colocated).
+    auto: vllm on a GPU if it is installed, otherwise plain."""
     vllm_memory: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of the GPU's memory that vllm takes."""
+    """Share of the GPU's memory for vLLM."""
     generation_batch: int = Field(default=0, ge=0)
-    """Answers that TRL samples at once, a multiple of generations and of micro_batch that divides the step's; 0: all of a step's."""
+    """Answers that TRL samples at a time: a multiple of generations and of micro_batch that divides the step. 0: all answers of a step."""
     nemo: NemoRL = NemoRL()
-    """What only the trainer on a cluster knows."""
+    """Settings of the NeMo RL trainer."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.answers % self.micro_batch:
             raise ValueError(f"prompts_per_step * generations = {self.answers} is not a multiple of micro_batch {self.micro_batch}")
         if (at_once := self.generation_batch) and at_once not in (fitting := self._batches()):
-            raise ValueError(f"generation_batch {at_once} does not fit the step; 0, or one of {', '.join(map(str, fitting))} does")
+            raise ValueError(f"generation_batch {at_once} does not fit the step; set it to 0 or to one of {', '.join(map(str, fitting))}")
         return self
 
     @property
     def answers(self) -> int:
-        """Of a step."""
+        """Number of answers per step."""
         return self.prompts_per_step * self.generations
 
     @property
     def sampled_at_once(self) -> int:
-        """Answers."""
+        """Number of answers that are sampled at a time."""
         return self.generation_batch or self.answers
 
     def at_most(self, answers: int) -> int:
-        """The largest generation_batch of so many answers; the smallest there is where none is so small."""
+        """Return the largest valid generation_batch of at most `answers`, or the smallest valid one if all are larger."""
         return max((n for n in self._batches() if n <= answers), default=self._batches()[0])
 
     def _batches(self) -> list[int]:
-        """Whole groups and whole micro-batches, as many as go into a step, rising."""
+        """Valid values of generation_batch in ascending order: complete groups and micro-batches that divide the step."""
         least = math.lcm(self.generations, self.micro_batch)
         return [n for n in range(least, self.answers + 1, least) if self.answers % n == 0]
 
 
 class SFTRecipe(Recipe):
-    """Supervised fine-tuning on answers that count as right: users' corrections, and the line's own answers that were judged
-    right (rejection sampling fine-tuning, RFT: Yuan et al. 2023, arXiv:2308.01825). The loss is on the answer alone."""
+    """Recipe of supervised fine-tuning (SFT) on correct answers.
+
+    These are users' corrections and the line's own answers that were scored as correct (rejection sampling fine-tuning, RFT:
+    Yuan et al. 2023, arXiv:2308.01825). The loss covers only the tokens of the answer.
+    """
 
     weigh: bool = True
-    """Draws answers in proportion to their weight (1 - 2 * probability that one is wrong); false: all alike."""
+    """Samples answers in proportion to their weight, 1 - 2 * P(answer is wrong). false: uniformly."""
     batch: Positive = 32
-    """Answers per step; a multiple of micro_batch."""
+    """Answers per step, a multiple of micro_batch."""
     max_length: Positive = 1024
-    """Tokens of prompt and answer; what is longer is cut at the end, and dropped where the prompt alone is."""
+    """Maximum tokens of prompt and answer together. Longer rows are truncated; rows whose prompt alone is too long are dropped."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -335,29 +354,32 @@ R = TypeVar("R", bound=Recipe)
 
 
 def adjusted(recipe: R, adjustment: Adjustment) -> R:
-    """The recipe as an attempt runs it. Steps, batch and data stay: only what the watch may change does."""
+    """Return the recipe with the adjustment of an attempt: learning rate, beta, and the rows and answers in memory.
+
+    The number of steps, the batch size and the data do not change.
+    """
     changes: dict[str, Any] = {"learning_rate": recipe.learning_rate * adjustment.learning_rate}
     rows = max(1, int(recipe.micro_batch * adjustment.memory))
     changes["micro_batch"] = next(n for n in range(rows, 0, -1) if recipe.micro_batch % n == 0)
     if isinstance(recipe, DPORecipe | GRPORecipe):
         changes["beta"] = recipe.beta * adjustment.kl
-    if isinstance(recipe, DPORecipe) and adjustment.memory != 1.0:  # the budget itself: halved even where micro_batch is 1 already
+    if isinstance(recipe, DPORecipe) and adjustment.memory != 1.0:  # the budget shrinks even if micro_batch is already 1
         changes["micro_tokens"] = max(1, int(recipe.budget * adjustment.memory))
     less = recipe.model_copy(update=changes)
-    if isinstance(less, GRPORecipe) and adjustment.memory != 1.0:  # answers are sampled for many micro-batches at once
+    if isinstance(less, GRPORecipe) and adjustment.memory != 1.0:  # answers are sampled for several micro-batches at a time
         at_once = less.at_most(int(less.sampled_at_once * adjustment.memory))
         return less.model_copy(update={"generation_batch": at_once, "vllm_memory": less.vllm_memory * adjustment.memory})
     return less
 
 
 MOST_SMOOTHING = 0.45
-"""The robust loss divides by 1 - 2 * smoothing; beyond this it would be noise times ten and more."""
+"""Upper limit of the label smoothing. The robust loss divides by 1 - 2 * smoothing, so higher values amplify noise by more than ten."""
 LEAST_SMOOTHING = 0.01
-"""And so few pairs are always held to be in the wrong order."""
+"""Lower limit of the label smoothing."""
 
 
 def measured(recipe: R, facts: Facts | None) -> R:
-    """The recipe with what it leaves to measurement filled in; as it is where `facts` are not given or nothing is left to them."""
+    """Return the recipe with its measured settings filled in from `facts`; unchanged if there are none or no facts are given."""
     if facts is None or not isinstance(recipe, DPORecipe) or recipe.label_smoothing != "measured" or not recipe.losses.get("robust"):
         return recipe
     noise = UNMEASURED_NOISE if facts.label_noise is None else facts.label_noise
@@ -366,7 +388,10 @@ def measured(recipe: R, facts: Facts | None) -> R:
 
 
 def complete(kind: type[R], changes: Mapping[str, Any]) -> R:
-    """`kind`'s defaults with `changes`. ConfigError for an unknown key (with the nearest known one) or an impossible value."""
+    """Return the recipe of `kind` with its defaults and `changes`.
+
+    Raises ConfigError for an unknown key, with the most similar known key, or for an invalid value.
+    """
     _known(kind, changes, kind.__name__.removesuffix("Recipe"))
     try:
         return kind.model_validate(dict(changes))
@@ -383,10 +408,11 @@ def _known(kind: type[Frozen], changes: Mapping[str, Any], where: str) -> None:
     for key, value in changes.items():
         if key not in kind.model_fields:
             near = difflib.get_close_matches(key, kind.model_fields, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(kind.model_fields))}"
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(kind.model_fields))}"
             raise ConfigError(f"{where} recipe: unknown key {key!r}; {hint}")
         if key in nested and isinstance(value, Mapping):
             _known(nested[key], value, f"{where} {key}")
 
 
 KINDS: dict[Method, type[Recipe]] = {Method.DPO: DPORecipe, Method.GRPO: GRPORecipe, Method.SFT: SFTRecipe}
+"""Recipe class of each method."""

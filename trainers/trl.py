@@ -1,7 +1,7 @@
-"""DPO, SFT and GRPO on TRL, seen from outside: a plan becomes a JobSpec, purely.
+"""DPO, SFT and GRPO on TRL: turns a plan into a JobSpec.
 
-This module knows which files a job needs and which environment; it loads no torch and refuses to know how training is
-done (`trainers.inside`) and where jobs run (executors).
+The specification names the files and the environment of the job. The training itself is in `trainers.inside`.
+The module is pure, does not load torch and does not depend on the executor.
 """
 
 from __future__ import annotations
@@ -20,24 +20,31 @@ COMMAND = ("{python}", "-m", "trainers.inside.wrapper")
 
 
 class _OnTRL:
-    """What the methods share."""
+    """Common base class of the TRL trainers."""
 
     method: ClassVar[str]
+    """Name of the method."""
     kind: ClassVar[type[Recipe]]
+    """Class of its recipe."""
     reads: ClassVar[Literal["pairs", "prompts", "demonstrations"]]
+    """File of the training set that it reads."""
     spreads: ClassVar[bool] = False
-    """Whether one run can be many processes."""
+    """Whether one run can use several processes."""
 
     def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
-        """The complete recipe as JSON data. ConfigError for an unknown key or an impossible value."""
+        """Return the complete recipe as JSON data. Raises ConfigError for an unknown key or an invalid value."""
         return measured(complete(self.kind, changes), facts).model_dump(mode="json")
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
-        """The plan's job, same input, same spec: a process per GPU, on every node; without GPUs one process."""
+        """Return the job of the plan, with one process per GPU on every node, or one process without GPUs.
+
+        The same input gives the same specification. Raises ConfigError if the recipe does not fit the resources of the attempt.
+        Raises Permanent if the plan is for another method or its start model is an adapter.
+        """
         if plan.method != self.method:
-            raise Permanent(f"plan {plan.id[:12]} asks for {plan.method!r}, not {self.method!r}; take the trainer of that name")
+            raise Permanent(f"plan {plan.id[:12]} asks for {plan.method!r}, not {self.method!r}; use the trainer for that method")
         if plan.start.parent is not None:
-            raise Permanent("the start model is an adapter; merge it into its base and adopt the merged folder")
+            raise Permanent("the start model is an adapter; merge it into its base model and adopt the merged folder")
         recipe = complete(self.kind, plan.recipe)
         self._fits(recipe, attempt)
         spec = JobSpec(
@@ -56,12 +63,12 @@ class _OnTRL:
         return spec.model_copy(update={"name": job_name(plan.id, attempt.number, digest(spec))})
 
     def _reads(self, _recipe: Recipe) -> tuple[str, ...]:
-        """The training set's files that the job needs."""
+        """Files of the training set that the job needs, without their extension."""
         return (self.reads,)
 
     def _fits(self, recipe: Recipe, attempt: Attempt) -> None:
         if isinstance(recipe, DPORecipe):
-            _ = recipe.smoothing  # refused here where it was left to measurement and none was made
+            _ = recipe.smoothing  # raises ConfigError if a measured value is required but missing
         many = max(1, attempt.gpus) * attempt.nodes > 1
         if many and not self.spreads:
             raise ConfigError(
@@ -78,7 +85,7 @@ class _OnTRL:
 
 
 class DPO(_OnTRL):
-    """Preference pairs; unless the recipe says otherwise with an SFT share, which rehearses demonstrations of prompts without a pair."""
+    """DPO trainer on preference pairs. If the recipe has an SFT term, it also rehearses demonstrations of prompts without a pair."""
 
     method = "dpo"
     kind = DPORecipe
@@ -90,7 +97,7 @@ class DPO(_OnTRL):
 
 
 class SFT(_OnTRL):
-    """Answers that count as right, imitated."""
+    """SFT trainer on demonstrations, that is, correct answers."""
 
     method = "sft"
     kind = SFTRecipe
@@ -98,7 +105,7 @@ class SFT(_OnTRL):
 
 
 class GRPO(_OnTRL):
-    """The model's own answers to prompts, scored by the line's scorers for unseen answers."""
+    """GRPO trainer: samples answers to prompts and scores them with the line's scorers for new answers."""
 
     method = "grpo"
     kind = GRPORecipe
@@ -106,7 +113,7 @@ class GRPO(_OnTRL):
 
 
 def _environment(recipe: Recipe, attempt: Attempt) -> dict[str, str]:
-    """Offline, so many threads, and the limits that the wrapper enforces."""
+    """Environment of the job: offline mode, the number of threads, and the limits that the supervisor enforces."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if attempt.gpus == 0 else {}
     return hidden | {
         "HF_HUB_OFFLINE": "1",

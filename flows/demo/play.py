@@ -147,7 +147,7 @@ class Demo:
     def _progress(self, what: str, done: int, total: int) -> None:
         """Report each new status once, and the completion of long evaluations."""
         what = what.removeprefix("cycle/kubectl/")
-        news = what if total == 0 else f"{what}: {total} answers" if what.startswith("asking") and done == total else None
+        news = what if total == 0 else f"{what}: {total} answers" if what.startswith("querying") and done == total else None
         if news and news != self.last and "training, attempt" not in news:
             self.last = news
             self.lap(news)

@@ -1,1 +1,1 @@
-"""What runs inside a training job. Only here is torch loaded, and only in the process that the wrapper starts."""
+"""Code that runs inside a training job. Only this package loads torch, and only in the process that the supervisor starts."""

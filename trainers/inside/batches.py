@@ -1,7 +1,7 @@
-"""Which pairs of a step share a micro-batch, on which rank: little padding, and as much in memory as was allowed.
+"""Assignment of the pairs of a step to micro-batches and ranks, with little padding and within a token budget.
 
-A step's gradient is a sum over its pairs, so any split gives the same one, and the cheapest split may be taken. Pure
-arithmetic over lengths: this module knows no tensors and no model. Every rank plans for all ranks and comes to the same plan.
+The gradient of a step is a sum over its pairs, so every split gives the same gradient and the cheapest one is chosen.
+Every rank computes the plan for all ranks, and all plans are equal. The module is pure arithmetic over lengths.
 """
 
 from __future__ import annotations
@@ -10,45 +10,50 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 OVERHEAD = 256
-"""What starting another micro-batch costs, in tokens: below it, one more group does not pay for the padding that it saves."""
+"""Fixed cost of a micro-batch, in tokens. A further micro-batch is only used if it saves more padding than this."""
 
 
 class Pair(NamedTuple):
-    """A preference as token ids; each answer was tokenised behind the prompt. A demonstration is one without a rejected answer."""
+    """A preference pair or a demonstration as token ids. Each answer was tokenized together with its prompt."""
 
     prompt: list[int]
     chosen: list[int]
+    """Answer without the prompt."""
     rejected: list[int]
-    """Empty in a demonstration."""
+    """Answer without the prompt; empty in a demonstration."""
 
     def cut(self, max_length: int) -> Pair:
-        """Each answer cut where prompt and answer exceed `max_length` tokens."""
+        """Return the pair with each answer truncated so that prompt and answer have at most `max_length` tokens."""
         room = max(0, max_length - len(self.prompt))
         return Pair(self.prompt[:max_length], self.chosen[:room], self.rejected[:room])
 
     def length(self, shared: bool) -> int:
-        """Tokens of the pair's longest row: one row for both answers behind one prompt, or one row for each."""
+        """Return the number of tokens of the longest row.
+
+        If `shared`, the prompt and both answers form one row. Otherwise, each answer forms a row with its prompt.
+        """
         answers = (len(self.chosen), len(self.rejected))
         return len(self.prompt) + (sum(answers) if shared else max(answers))
 
     @property
     def tokens(self) -> int:
-        """Tokens that carry content in the plain layout, where the prompt stands before each answer."""
+        """Number of tokens without padding in the separate layout, in which each answer has its own copy of the prompt."""
         return 2 * len(self.prompt) + len(self.chosen) + len(self.rejected)
 
 
 Groups = list[list[int]]
-"""Micro-batches: indices of pairs."""
+"""Micro-batches as lists of pair indices."""
 
 
 def plan(lengths: Sequence[int], budget: int, rows: int = 1, ranks: int = 1) -> list[Groups]:
-    """Micro-batches for each rank, the same number for all: collective calls must meet. An empty one is idle work.
+    """Return the micro-batches of each rank.
 
-    `lengths`: tokens of each pair's row. `budget`: tokens of a micro-batch with its padding; a pair that exceeds it goes alone.
-    `rows`: rows that a pair takes, at most.
+    All ranks have the same number of micro-batches, because collective calls must match; some of them can be empty.
+    `lengths` are the tokens of each pair's longest row. `budget` is the maximum number of tokens of a micro-batch with padding; a
+    pair that exceeds it forms its own micro-batch. `rows` is the maximum number of rows per pair.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    turns = [*range(ranks), *reversed(range(ranks))]  # there and back, so that no rank gets all the longer ones
+    turns = [*range(ranks), *reversed(range(ranks))]  # alternating direction, so that the long pairs are spread over the ranks
     dealt: list[list[int]] = [[] for _ in range(ranks)]
     for turn, index in enumerate(order):
         dealt[turns[turn % len(turns)]].append(index)
@@ -58,7 +63,7 @@ def plan(lengths: Sequence[int], budget: int, rows: int = 1, ranks: int = 1) -> 
 
 
 def _cheapest(hand: list[int], lengths: Sequence[int], budget: int, rows: int) -> Groups:
-    """Cuts the hand, longest first, where the sum of padded areas and overheads is smallest (dynamic programming)."""
+    """Split the indices `hand`, longest first, so that the sum of padded sizes and overheads is minimal (dynamic programming)."""
     best, cut = [0.0], [0]
     for end in range(1, len(hand) + 1):
         options = []
@@ -79,7 +84,7 @@ def _cheapest(hand: list[int], lengths: Sequence[int], budget: int, rows: int) -
 
 
 def _stretched(groups: Groups, most: int) -> Groups:
-    """The same pairs in exactly `most` groups."""
+    """Return the same pairs in exactly `most` groups, some of which can be empty."""
     groups = [list(group) for group in groups]
     while len(groups) < most:
         widest = max(groups, key=len, default=[])
@@ -90,5 +95,5 @@ def _stretched(groups: Groups, most: int) -> Groups:
 
 
 def in_order(n: int, rows: int) -> list[Groups]:
-    """Fixed numbers of pairs in the order given, on one rank: the plain way, for comparison."""
+    """Return micro-batches of `rows` pairs each, in the given order and for one rank. This is the baseline for benchmarks."""
     return [[list(range(begin, min(begin + rows, n))) for begin in range(0, n, rows)]]

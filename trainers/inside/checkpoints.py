@@ -1,8 +1,9 @@
-"""Checkpoints of a run and the model that leaves it. Knows files and manifests, no tensors.
+"""Checkpoints of a run, and the publishable model, as files and manifests.
 
-Resume state (optimiser, random numbers: torch files) never leaves the attempt's folder; it is checked against our
-manifest before anything is loaded, and the library loads it with `weights_only=True`, which runs no pickled code.
-The model that leaves is the start model's folder with other weights: safetensors, JSON, template and tokenizer files.
+The resume state (torch files with the optimiser and random number states) stays in the attempt's folder. It is verified against its
+manifest before it is loaded. The library loads it with `weights_only=True`, so that no pickled code runs.
+The publishable model is the start model's folder with the trained weights: safetensors, JSON, template and tokenizer files.
+The module does not load tensors.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from contracts.manifest import MANIFEST, verify_manifest, write_manifest
 from contracts.training import ResumePoint
 
 LEAVES = frozenset({".json", ".jinja", ".txt", ".model", ".safetensors"})
-"""Kinds of files that a published model may hold; none of them can carry code."""
+"""File extensions allowed in a published model. None of these formats contains executable code."""
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+"""Patterns of the files that hold weights."""
 
 
 def seal(written: Path, folder: Path) -> Digest:
-    """Turns what a library wrote into a finished checkpoint at `folder`: synced, then its manifest, then its name."""
+    """Turn the files in `written` into a finished checkpoint at `folder`, and return the digest of its manifest.
+
+    The files are synced first, then the manifest is written, and then the folder is renamed.
+    """
     for path in written.rglob("*"):
         if path.is_file():
             _sync(path)
     digest = write_manifest(written)
-    if folder.exists():  # left by an incarnation that was never accepted under this number
+    if folder.exists():  # left by an earlier process with the same incarnation number, never accepted
         shutil.rmtree(folder)
     written.replace(folder)
     sync_folder(folder.parent)
@@ -45,8 +50,11 @@ def _sync(path: Path) -> None:
 
 
 def prune(incarnation: Path, keep: int, pinned: ResumePoint | None, calm: int | None = None) -> None:
-    """Removes all but the newest `keep` steps of an incarnation, the pinned one, and the newest one up to step `calm`, which is what
-    there is to go back to if trouble has begun since. Manifests go first: no torn step looks whole."""
+    """Remove old steps of an incarnation. Keep the newest `keep` steps, the pinned one, and the newest one up to step `calm`.
+
+    The step up to `calm` is needed for a rollback if a health rule is violated later. Manifests are removed first, so that a partly
+    removed step never looks complete.
+    """
     steps = sorted(incarnation.glob("step_*"), key=_number)
     good = [folder for folder in steps if calm is not None and _number(folder) <= calm][-1:]
     for folder in steps[:-keep]:
@@ -60,16 +68,19 @@ def _number(folder: Path) -> int:
 
 
 def resume_folder(plan_folder: Path, resume: ResumePoint) -> Path:
-    """The pinned step's folder, verified whole. Permanent if it is not what was pinned."""
+    """Return the folder of the pinned step after verification. Raises Permanent if it does not match the pinned manifest."""
     folder = (plan_folder / resume.path).resolve()
     if not folder.is_relative_to(plan_folder.resolve()):
-        raise Permanent(f"resume.json names {resume.path!r}, outside the plan's folder; pin a step of this plan")
+        raise Permanent(f"resume.json names {resume.path!r}, which is outside the plan's folder; pin a step of this plan")
     verify_manifest(folder, resume.manifest)
     return folder
 
 
 def publishable(start: Path, trained: Path, folder: Path) -> Path:
-    """Lays out the model that leaves: the start model's own files, with the trained weights. Permanent if anything else is in it."""
+    """Write the publishable model to `folder`: the start model's files with the trained weights. Return `folder`.
+
+    Moves the weights out of `trained`. Raises Permanent if the result has no weights or a file of another kind.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for path in sorted(start.iterdir()):
@@ -79,13 +90,14 @@ def publishable(start: Path, trained: Path, folder: Path) -> Path:
         shutil.move(path, folder / path.name)
     strange = [path.name for path in folder.rglob("*") if path.suffix not in LEAVES]
     if strange or not list(folder.glob("*.safetensors")):
-        raise Permanent(f"{folder} must hold safetensors weights and nothing that carries code; it holds {strange or 'no weights'}")
+        raise Permanent(f"{folder} must contain safetensors weights and no files of other kinds; it contains {strange or 'no weights'}")
     return folder
 
 
 def stored_dtype(folder: Path) -> str:
-    """The type of a model folder's largest part, as safetensors names it (F32, BF16, F16), from the files' headers.
+    """Return the dtype that holds the most bytes in a model folder, under its safetensors name (F32, BF16, F16).
 
+    It is read from the headers of the files. Raises Permanent if there are no weights.
     Format: https://github.com/huggingface/safetensors#format (8 bytes of header length, then JSON).
     """
     sizes: dict[str, int] = {}
@@ -96,5 +108,5 @@ def stored_dtype(folder: Path) -> str:
             begin, end = tensor["data_offsets"]
             sizes[tensor["dtype"]] = sizes.get(tensor["dtype"], 0) + end - begin
     if not sizes:
-        raise Permanent(f"{folder} holds no safetensors weights; adopt a folder written by save_pretrained")
+        raise Permanent(f"{folder} has no safetensors weights; adopt a folder written by save_pretrained")
     return max(sizes, key=lambda name: sizes[name])

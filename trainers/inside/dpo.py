@@ -1,8 +1,9 @@
-"""The DPO trainer process: preference pairs as conversations, drawn in proportion to their weights, and what it rehearses beside them.
+"""DPO trainer process: preference pairs, sampled in proportion to their weights, and rehearsed demonstrations.
 
-A pair's weight is 1 - 2 * probability that its order is wrong. The library's loss takes no weight per pair, so a pair is
-drawn as often as its weight says: in expectation the same gradient, and the SFT share follows suit. Where the model was
-always right nothing was rejected, so there is no pair; such prompts' demonstrations join the SFT share, or they would be forgotten.
+The weight of a pair is 1 - 2 * P(order is wrong). The pairs are sampled in proportion to their weights, because the loss has no
+weight per pair. The expected gradient is the same, and the SFT term is weighted in the same way.
+A prompt that the model always answers correctly has no rejected answer and so no pair. Its demonstrations are part of the SFT
+term, because the model could otherwise forget these answers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 
 def build(job: Job, shared: dict[str, Any]) -> Any:
-    """The library's trainer, step by step (`Stepwise`). The whole run is one epoch, so that resume meets the same order."""
+    """Return the DPO trainer (`Stepwise`), ready to train.
+
+    `shared` holds the arguments that all methods share. The whole run is one epoch, so that a resumed run has the same order of
+    rows. Raises Permanent if no pair can be trained on.
+    """
     from transformers import AutoTokenizer
 
     from trainers.inside.reference import Reference
@@ -33,7 +38,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     recipe = job.recipe(DPORecipe)
     examples = read(job.run / "pairs.parquet", recipe.weigh_pairs)
     if not examples:
-        raise Permanent("the training set holds no pairs; this plan should not have been made")
+        raise Permanent("the training set has no pairs, so the plan is not valid; plan again")
     tokenizer = AutoTokenizer.from_pretrained(job.run / "model")
     kept, left = encoded(tokenizer, examples, recipe)
     leave_out(job, "pairs", len(examples), left)
@@ -52,7 +57,11 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
 
 
 def encoded(tokenizer: Any, examples: Sequence[Example], recipe: DPORecipe) -> tuple[list[tuple[Example, Pair]], dict[str, int]]:
-    """Those that can be trained on, with their tokens; and how many cannot, by why."""
+    """Tokenize the usable examples.
+
+    Returns the examples with their tokens, and the number of excluded examples by reason: special tokens in an answer, or a prompt
+    longer than max_length.
+    """
     control = control_words(tokenizer)
     plain = [example for example in examples if all(imitable(answer, control) for answer in example.answers)]
     kept = encode(tokenizer, plain, recipe.max_length)
@@ -61,7 +70,10 @@ def encoded(tokenizer: Any, examples: Sequence[Example], recipe: DPORecipe) -> t
 
 
 def rehearsal(job: Job, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> Rehearsal:
-    """Demonstrations of prompts that are not `paired`, and how many a step takes: such a prompt is met no oftener than one with pairs."""
+    """Return the demonstrations of prompts that are not in `paired`, with their weights and the mean number per step.
+
+    The number is limited so that such a prompt is not sampled more often than a prompt with pairs.
+    """
     from trainers.inside.stepwise import NOTHING, Rehearsal
 
     if not recipe.rehearsed:
@@ -73,12 +85,12 @@ def rehearsal(job: Job, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> 
     tell_left_out(job, "demonstrations of prompts without a pair", len(shown), left)
     prompts = Counter(_prompt(example) for example, _ in kept)
     rows = min(recipe.rehearsed, recipe.batch * len(prompts) / max(1, len(paired)))
-    weights = [example.weight / prompts[_prompt(example)] for example, _ in kept]  # by prompt, however many answers it has
+    weights = [example.weight / prompts[_prompt(example)] for example, _ in kept]  # equal per prompt
     return Rehearsal([pair for _, pair in kept], weights, rows)
 
 
 def _is_rendered(tokenizer: Any, example: Example, recipe: DPORecipe) -> bool:
-    """A run can do without any demonstration, so one that a template refuses must not end it."""
+    """Whether the chat template accepts the example. Demonstrations are optional, so an error must not end the run."""
     try:
         encode(tokenizer, [example], recipe.max_length)
     except Permanent:
@@ -87,7 +99,7 @@ def _is_rendered(tokenizer: Any, example: Example, recipe: DPORecipe) -> bool:
 
 
 def _prompt(example: Example) -> str:
-    """To compare."""
+    """The prompt as canonical JSON, for comparison."""
     return json.dumps(example.prompt, sort_keys=True)
 
 

@@ -1,7 +1,7 @@
-"""Which rows a run meets, and in which order: drawn once, from the weights and the seed, for the whole run.
+"""Sampler: the rows of a run and their order, drawn once for the whole run from the weights and the seed.
 
-A row's weight is 1 - 2 * probability that its label is wrong. The library's losses take no weight per row, so a row is
-drawn as often as its weight says: in expectation the same gradient. One order for the whole run makes resume exact.
+The weight of a row is 1 - 2 * P(label is wrong). Rows are sampled in proportion to their weights, because the losses of the
+library have no weight per row. The expected gradient is the same. A single order for the whole run makes a resume exact.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from contracts.errors import Permanent
 
 
 def draw(weights: Sequence[float], n: int, seed: int) -> list[int]:
-    """`n` indices of rows, in expectation in proportion to `weights`. Equal weights give ordinary epochs.
+    """Return `n` row indices, in expectation in proportion to `weights`. Equal weights give ordinary epochs.
 
-    Round by round: in each, a row is drawn at most once, with probability weight / largest weight (systematic
-    resampling: one random offset, then equal steps along the summed weights), and the round is shuffled.
-    Permanent where a weight is no number, or none is positive.
+    The indices are drawn in rounds. In each round, a row is drawn at most once, with probability weight / largest weight. This is
+    systematic resampling: one random offset, then equal steps along the cumulative weights. Each round is shuffled.
+    Raises Permanent if a weight is not a finite non-negative number, or none is positive.
     """
     for number, given in enumerate(weights):
         weight(given, f"row {number}")
     if not weights or max(weights) <= 0:
-        raise Permanent("no row has a positive weight: the labels are noise; collect more feedback or corrections")
+        raise Permanent("no row has a positive weight, so the labels carry no information; collect more feedback or corrections")
     chance = random.Random(seed)
     drawn: list[int] = []
     while len(drawn) < n:
@@ -33,10 +33,13 @@ def draw(weights: Sequence[float], n: int, seed: int) -> list[int]:
 
 
 def weight(given: Any, row: str) -> float:
-    """The weight that a row names. Permanent, naming the row, where it is no finite number from 0 up: NaN is larger than nothing, so a
-    round would never draw anything, for ever."""
+    """Return the weight `given` for `row`, which is its name in messages.
+
+    Raises Permanent if it is not a finite number >= 0. With NaN, `draw` would never end, because no comparison holds and every
+    round stays empty.
+    """
     if not isinstance(given, int | float) or not math.isfinite(given) or given < 0:
-        raise Permanent(f"{row}: its weight is {given}; a weight is 1 - 2 * P(wrong), a number from 0 to 1: make the training set anew")
+        raise Permanent(f"{row}: its weight is {given}; a weight is 1 - 2 * P(wrong), a number from 0 to 1; rebuild the training set")
     return float(given)
 
 
@@ -53,7 +56,7 @@ def _round(weights: Sequence[float], chance: random.Random) -> list[int]:
 
 
 def drawn(weights: Sequence[float], n: int, seed: int) -> Any:
-    """A torch sampler over that order."""
+    """Return a torch sampler over the `n` indices of `draw`."""
     from torch.utils.data import Sampler
 
     class Drawn(Sampler[int]):

@@ -1,7 +1,7 @@
-"""The job's diary: events.jsonl, one `JobEvent` per line, written by the wrapper and the trainer alike.
+"""Event log of a job: events.jsonl, one `JobEvent` per line, written by the supervisor and the trainer.
 
-A line is one append to the file, so that two writers never mix and a kill tears at most the last line. It refuses to
-know who reads: executors do, and `flows` hands on what belongs to trackers.
+Each line is a single append to the file. So lines of the two writers are never mixed, and a kill truncates at most the last line.
+Executors read the log, and `flows` forwards its figures to experiment trackers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from contracts.training import JobEvent
 
 
 class Events:
-    """Writes the events of one incarnation."""
+    """Writes the event log of one incarnation."""
 
     def __init__(self, path: Path, incarnation: int, total: int) -> None:
         self.path = path
         self.incarnation = incarnation
         self.total = total
-        """Optimiser steps of the whole run."""
+        """Number of optimiser steps of the whole run."""
 
     def write(self, kind: str, step: int = 0, **data: Any) -> None:
-        """Appends one event; figures that are not finite are written as text, for JSON has no word for them."""
+        """Append one event. Values that are NaN or infinite are written as strings, because JSON cannot represent them."""
         clean = {key: _finite(value) for key, value in data.items()}
         event = JobEvent(at=time.time(), incarnation=self.incarnation, kind=kind, step=step, total=self.total, data=clean)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -39,8 +39,10 @@ class Events:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The events that can be read; none where there is no diary. A torn line, and what was appended to it, is left out: diaries of
-    processes that were killed are read too."""
+    """Return the valid events of the log, or none if the file does not exist.
+
+    After a kill, the last line can be incomplete, and a later event can be appended to it. Such lines are skipped.
+    """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""The GRPO trainer process: the model's own answers to prompts, scored by the very scorers that label traces.
+"""GRPO trainer process: the model samples answers to prompts, and the scorers that label traces give the rewards.
 
-The scorers are rebuilt from the plan, which names their code; other code here is refused. An abstention stays one: the
-library leaves such an answer out of its group's mean and gives it no advantage. Where all abstain, the run fails.
+The scorers are rebuilt from the plan, which records the digest of their code. Other installed code is rejected.
+If the scorers abstain on an answer, the library excludes it from the mean of its group and gives it no advantage. If they abstain
+on all answers, the run fails.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from trainers.recipes import GRPORecipe
 
 
 def rows(job: Job) -> list[dict[str, Any]]:
-    """Prompts as conversations with their references; those without one are left out where no scorer works without."""
+    """Return the prompts as conversations with their references.
+
+    Prompts without a reference are included only if some scorer needs none.
+    """
     import pyarrow.parquet as pq
 
     from rewards.panel import planned_panel
@@ -31,7 +35,7 @@ def rows(job: Job) -> list[dict[str, Any]]:
 
 
 def order(prompts: int, n: int, seed: int) -> list[int]:
-    """`n` indices of prompts: all of them in a random order, then again in another, and so on."""
+    """Return `n` indices of prompts: repeated random permutations of all prompts."""
     chance = random.Random(seed)
     drawn: list[int] = []
     while len(drawn) < n:
@@ -40,7 +44,7 @@ def order(prompts: int, n: int, seed: int) -> list[int]:
 
 
 def reward_function(job: Job) -> Any:
-    """The library's kind of reward function around the plan's panel."""
+    """Return a reward function for the library that applies the scorer set of the plan. The reward is None for an abstention."""
     from rewards.panel import planned_panel
 
     panel = planned_panel(job.plan)
@@ -60,7 +64,10 @@ def reward_function(job: Job) -> Any:
 
 
 def sampling(recipe: GRPORecipe, gpus: int) -> dict[str, Any]:
-    """Arguments that say who samples. Permanent where vllm is wanted and not installed. vllm was never run here, for want of a GPU."""
+    """Return the library arguments for the sampling engine.
+
+    Raises Permanent if the recipe requires vLLM and it is not installed. The vLLM path has not been run on a GPU.
+    """
     at_once = {"steps_per_generation": recipe.sampled_at_once // recipe.micro_batch}
     installed = importlib.util.find_spec("vllm") is not None
     if recipe.generation == "vllm" and not installed:
@@ -71,17 +78,20 @@ def sampling(recipe: GRPORecipe, gpus: int) -> dict[str, Any]:
 
 
 def build(job: Job, shared: dict[str, Any]) -> Any:
-    """TRL's GRPOTrainer over one epoch that lasts the whole run, so that resume meets the same order."""
-    reward = reward_function(job)  # refuses foreign code before the library is loaded
+    """Return TRL's GRPOTrainer, ready to train. The whole run is one epoch, so that a resumed run has the same order of prompts.
+
+    Raises Permanent if the training set has no usable prompts.
+    """
+    reward = reward_function(job)  # rejects other scorer code before the library is loaded
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)  # its warning of an abstention holds the user's own words
+    logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)  # its warning about an abstention quotes the user's text
     recipe = job.recipe(GRPORecipe)
     prompts = rows(job)
     if not prompts:
-        raise Permanent("the training set holds no prompts; this plan should not have been made")
+        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
     chosen = order(len(prompts), recipe.steps * recipe.prompts_per_step, job.plan.seed)
     config = GRPOConfig(
         **shared,

@@ -1,9 +1,9 @@
-"""Pairs as tensors: rows, who may look at whom, and which positions have to predict a token that is scored.
+"""Collation: converts pairs into tensors with token rows, the attention mask, and the positions that predict scored tokens.
 
-Shared layout, one row for a pair: prompt, chosen, rejected. Both answers continue the prompt's positions, and the rejected
-one does not see the chosen one; so the prompt, often the longer part, is computed once. Separate layout: a row for each answer
-that there is; a demonstration has one.
-This module knows no model and no loss.
+In the shared layout, each pair is one row: prompt, chosen answer, rejected answer. The position ids of both answers continue those
+of the prompt, and the rejected answer cannot attend to the chosen one. So the prompt, often the longest part, is computed once.
+In the separate layout, each answer is a row of its own, with its prompt. A demonstration has one answer.
+The module does not depend on a model or a loss.
 """
 
 from __future__ import annotations
@@ -19,26 +19,33 @@ PROMPT, CHOSEN, REJECTED, NOTHING = range(4)
 
 
 class Layout(NamedTuple):
-    """A micro-batch. N scored tokens: all of chosen 0, rejected 0, chosen 1, and so on."""
+    """Tensors of a micro-batch. Integer tensors are int64.
+
+    The N scored tokens are ordered by answer: those of chosen 0, rejected 0, chosen 1, and so on.
+    """
 
     ids: torch.Tensor
-    """[rows, width]"""
+    """[rows, width], int64: token ids, padded on the right."""
     mask: torch.Tensor
-    """[rows, width] of what is no padding, or [rows, 1, width, width] of who sees whom."""
+    """Separate layout: [rows, width], int64, 0 for padding. Shared layout: [rows, 1, width, width], bool, True where a query may attend
+    to a key."""
     positions: torch.Tensor
-    """[rows, width]"""
+    """[rows, width], int64: position ids."""
     sources: torch.Tensor
-    """[N]: index into rows * width of the position that predicts the token."""
+    """[N], int64: index into the flattened rows * width of the position that predicts each token."""
     targets: torch.Tensor
-    """[N]: the token."""
+    """[N], int64: ids of the scored tokens."""
     counts: list[int]
-    """Scored tokens of chosen 0, rejected 0, chosen 1, …"""
+    """Number of scored tokens of chosen 0, rejected 0, chosen 1, and so on."""
     lengths: torch.Tensor
-    """[pairs, 2]: tokens of each answer, scored or not (a first token without a prompt before it is not)."""
+    """[pairs, 2], int64: number of tokens of each answer, including the first token of an answer without a prompt, which is not scored."""
 
 
 def lay_out(pairs: Sequence[Pair], pad: int, shared: bool, device: torch.device | str = "cpu") -> Layout:
-    """Rows for the pairs, padded on the right with `pad`."""
+    """Return the tensors of the pairs on `device`.
+
+    `pad` is the token id for padding on the right. `shared` selects the shared layout, with one row per pair.
+    """
 
     def there(values: list[Any]) -> torch.Tensor:
         return torch.tensor(values, device=device)
@@ -55,7 +62,7 @@ def lay_out(pairs: Sequence[Pair], pad: int, shared: bool, device: torch.device 
 
 
 Row = tuple[list[int], list[int], list[int]]
-"""Token ids, part of the pair, positions."""
+"""Token ids, part of the pair for each token (PROMPT, CHOSEN, REJECTED), and position ids."""
 
 
 def _row(pair: Pair) -> Row:
@@ -70,7 +77,7 @@ def _two_rows(pair: Pair) -> list[Row]:
 
 
 def _rows(pair: Pair) -> int:
-    """Of the separate layout."""
+    """Number of rows of the pair in the separate layout."""
     return 2 if pair.rejected else 1
 
 
@@ -94,11 +101,13 @@ def _scored(pairs: Sequence[Pair], width: int, shared: bool) -> tuple[list[int],
 
 
 def _who_sees_whom(parts: torch.Tensor) -> torch.Tensor:
-    """Everyone sees what stands before it and itself; the rejected answer does not see the chosen one; nobody sees padding."""
+    """The attention mask of the shared layout, bool, [rows, 1, width, width], for `parts` of shape [rows, width].
+
+    Attention is causal. The rejected answer does not attend to the chosen answer, and no token attends to padding.
+    """
     width = parts.shape[1]
     before = torch.ones(width, width, dtype=torch.bool, device=parts.device).tril()
     query, key = parts[:, :, None], parts[:, None, :]
     seen = before & (key != NOTHING) & ~((query == REJECTED) & (key == CHOSEN))
-    return (seen | torch.eye(width, dtype=torch.bool, device=parts.device)).unsqueeze(
-        1
-    )  # padding sees itself: a row of nothing would be NaN
+    # Padding attends to itself: an empty row in the mask would give NaN.
+    return (seen | torch.eye(width, dtype=torch.bool, device=parts.device)).unsqueeze(1)

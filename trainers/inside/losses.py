@@ -1,8 +1,8 @@
-"""The losses of a recipe over whole steps: what each pair adds, so that micro-batches of any size sum to the step's mean.
+"""Losses of a DPO recipe, normalised over the whole step, so that micro-batches of any size sum to the mean of the step.
 
-The library averages inside a micro-batch and then over micro-batches, which is the step's mean only where all are alike.
-Here a pair's part is divided by the step's pairs, and an SFT token's by the step's tokens, those of demonstrations among them.
-This module knows no model.
+The library averages within a micro-batch and then over micro-batches. The result is the mean of the step only if all micro-batches
+have the same size. Here, the loss of a pair is divided by the number of pairs in the step. The loss of an SFT token is divided by
+the number of tokens in the step, which includes those of demonstrations. The module does not depend on a model.
 Sources: DPO arXiv:2305.18290; robust arXiv:2403.00409; hinge (SLiC) arXiv:2305.10425; IPO arXiv:2310.12036, per token;
 APO arXiv:2408.06266.
 """
@@ -19,30 +19,34 @@ from trainers.recipes import Loss
 
 
 class Scores(NamedTuple):
-    """A micro-batch, one entry per pair."""
+    """Log-probabilities of a micro-batch in nats, float32. Unless stated otherwise, the shape is [pairs]."""
 
     chosen: torch.Tensor
-    """Log-probability of the chosen answer, nats."""
+    """Log-probability of the chosen answer."""
     rejected: torch.Tensor
+    """Log-probability of the rejected answer."""
     reference_chosen: torch.Tensor
-    """The start model's; zeros where no loss asks for it."""
+    """Log-probability of the chosen answer under the start model; zeros if no loss needs it."""
     reference_rejected: torch.Tensor
+    """Log-probability of the rejected answer under the start model; zeros if no loss needs it."""
     lengths: torch.Tensor
-    """[pairs, 2]: tokens of the answers."""
+    """[pairs, 2], int64: number of tokens of the chosen and the rejected answer."""
     shown: torch.Tensor
-    """Log-probability of each demonstration's answer; as many as there are, whatever the pairs."""
+    """[demonstrations]: log-probability of the answer of each demonstration."""
 
     @property
     def gains(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-ratios to the start model: chosen, rejected."""
+        """Log-ratios to the start model in nats, each of shape [pairs]: chosen, rejected."""
         return self.chosen - self.reference_chosen, self.rejected - self.reference_rejected
 
 
 class Knobs(NamedTuple):
-    """The recipe's numbers."""
+    """Loss parameters from the recipe."""
 
     beta: float
+    """Strength of the penalty for the distance from the start model."""
     smoothing: float
+    """Assumed share of pairs in the wrong order, for `robust`."""
 
 
 def _sigmoid(s: Scores, k: Knobs) -> torch.Tensor:
@@ -86,15 +90,20 @@ PAIRWISE: dict[Loss, Callable[[Scores, Knobs], torch.Tensor]] = {
     "apo_zero": _apo_zero,
     "apo_down": _apo_down,
 }
+"""Loss per pair, of shape [pairs], for each loss term except `sft`."""
 
 
 def needs_reference(terms: Mapping[Loss, float]) -> bool:
-    """Whether any loss compares with the start model; SFT alone does not."""
+    """Return whether any loss term needs the start model. The `sft` term does not."""
     return any(name in PAIRWISE and weight > 0 for name, weight in terms.items())
 
 
 def part(terms: Mapping[Loss, float], scores: Scores, knobs: Knobs, pairs: int, tokens: int) -> torch.Tensor:
-    """What a micro-batch adds to the loss of a step of so many pairs. `tokens`: scored ones of the step's chosen and shown answers."""
+    """Return the contribution of a micro-batch to the loss of its step, as a float32 scalar tensor.
+
+    `terms` maps each loss to its weight. `pairs` is the number of pairs in the step. `tokens` is the number of scored tokens in the
+    chosen answers and demonstrations of the step.
+    """
     total = scores.chosen.new_zeros(())
     for name, weight in terms.items():
         if name == "sft":

@@ -1,10 +1,10 @@
-"""Many processes as one training run: how they are started, how they agree, and how a large model is spread over GPUs.
+"""Distributed training: start of the processes, agreement between ranks, and sharding of large models.
 
-One process per GPU, started by torchrun on each node. One node finds its own meeting point; several take it from the
-environment that the executor sets: RATCHET_NODES, RATCHET_NODE (this node's number, from 0), MASTER_ADDR, MASTER_PORT. All
-nodes see one run folder, or, with RATCHET_APART, each has one of its own and something else carries between them what is written here.
-Rank 0 alone writes events, checkpoints' manifests and the result. On GPUs a model is sharded by
-FSDP2; on CPUs every process holds all of it (DDP). No GPU was there: FSDP2 was run on CPUs only, by a test that makes the library do so.
+torchrun starts one process per GPU on each node. A single node chooses its own rendezvous. Several nodes read it from the environment
+that the executor sets: RATCHET_NODES, RATCHET_NODE (number of this node, from 0), MASTER_ADDR and MASTER_PORT. The nodes share one
+run folder. If RATCHET_APART is set, each node has its own run folder, and another component transfers the written files.
+Only rank 0 writes events, the manifests of checkpoints, and the result. On GPUs, the model is sharded with FSDP2. On CPUs, every
+process holds the complete model (DDP). FSDP2 has not been run on GPUs; a test runs it on CPUs.
 """
 
 from __future__ import annotations
@@ -19,39 +19,41 @@ from typing import Any
 from contracts.errors import Permanent
 
 PARENT = "RATCHET_PARENT"
-"""Variable with the number of the process that started this one."""
+"""Environment variable with the process id of the parent process."""
 LOOPBACK = "127.0.0.1"
-"""Where the processes of a run on one machine meet. A number, because not every machine resolves a name."""
+"""Rendezvous address of a run on one machine. It is numeric because not every machine resolves a host name."""
 
 
 def rank() -> int:
-    """This process's number among all of the run; 0 where it is alone."""
+    """Return the global rank of this process; 0 for a single process."""
     return int(os.environ.get("RANK", "0"))
 
 
 def alone() -> bool:
-    """Whether the run is this process."""
+    """Return whether the run has a single process."""
     return int(os.environ.get("WORLD_SIZE", "1")) == 1
 
 
 def node() -> int:
-    """This machine's number among those of the job."""
+    """Return the number of this node in the job, from 0."""
     return int(os.environ.get("RATCHET_NODE", "0"))
 
 
 def nodes() -> int:
-    """How many machines the job has."""
+    """Return the number of nodes of the job."""
     return int(os.environ.get("RATCHET_NODES", "1"))
 
 
 def apart() -> bool:
-    """Whether the nodes share no file system."""
+    """Return whether the nodes have no shared file system."""
     return os.environ.get("RATCHET_APART") == "1"
 
 
 def bring_together(folder: Path) -> None:
-    """What ranks of other nodes wrote of a checkpoint, their random numbers, onto rank 0's disk where the nodes share none. All ranks
-    take part."""
+    """Copy the checkpoint files of other nodes to the checkpoint `folder` of rank 0 if there is no shared file system.
+
+    These files hold the random number states of the ranks. All ranks must call this function.
+    """
     if not apart() or alone():
         return
     from accelerate.utils import gather_object
@@ -63,31 +65,32 @@ def bring_together(folder: Path) -> None:
 
 
 def command(module: str, grace: float) -> list[str]:
-    """argv that trains with `module`: the module itself for one process, else the launcher with torchrun's options.
+    """Return the command line that trains with `module`: the module itself for one process, otherwise the torchrun launcher.
 
-    `grace`: seconds that ranks have after SIGTERM. Permanent where several nodes are asked for and no meeting point is given.
+    `grace` is the time in seconds that the ranks have after SIGTERM. Raises Permanent for several nodes without a rendezvous.
     """
     machines, here = nodes(), int(os.environ.get("RATCHET_PROCESSES", "0"))
-    if machines * here <= 1:  # none said: what trains sees to its own processes, as a Ray cluster does
+    if machines * here <= 1:  # without RATCHET_PROCESSES, the trainer starts its own processes, for example on Ray
         return [sys.executable, "-m", module]
     options = ["--nproc-per-node", str(here), "--max-restarts", "0", "--shutdown-timeout", str(max(1, int(grace)))]
     return [sys.executable, "-m", "trainers.inside.parallel", *options, *_meeting(machines), "-m", module]
 
 
 def _meeting(machines: int) -> list[str]:
-    if machines == 1:  # torchrun's own --standalone needs a machine that resolves "localhost"; a bare container may not
+    if machines == 1:  # torchrun's --standalone needs "localhost" to resolve, which is not so in every container
         return ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{LOOPBACK}:0", "--local-addr", LOOPBACK]
     missing = [name for name in ("RATCHET_NODE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
-        raise Permanent(f"{machines} nodes, but {', '.join(missing)} is not set; the executor sets it on every node of the job")
+        raise Permanent(f"{machines} nodes, but {', '.join(missing)} is not set; the executor must set it on every node of the job")
     place = ["--master-addr", os.environ["MASTER_ADDR"], "--master-port", os.environ["MASTER_PORT"]]
     return ["--nnodes", str(machines), "--node-rank", os.environ["RATCHET_NODE"], *place]
 
 
 def die_with_parent() -> None:
-    """Linux: this process is killed when its parent is, so that no orphan goes on writing (prctl(2), PR_SET_PDEATHSIG).
+    """Kill this process when its parent dies, so that no orphan continues to write (Linux: prctl(2), PR_SET_PDEATHSIG).
 
-    A parent that died before this call is known by its number, which it left in RATCHET_PARENT; ours is left there for our children.
+    If the parent died before this call, its process id in RATCHET_PARENT shows this, and the process is killed at once.
+    The function then sets RATCHET_PARENT to the own process id, for the children.
     """
     told = os.environ.get(PARENT)
     parent = os.getppid() if told in (None, str(os.getpid())) else int(told)
@@ -99,7 +102,7 @@ def die_with_parent() -> None:
 
 
 def agreed(trainer: Any, flag: bool) -> bool:
-    """Whether any rank says so; all ranks must ask together, and all hear the same."""
+    """Return whether `flag` is true on any rank. All ranks must call this function together and get the same result."""
     if trainer.args.world_size == 1:
         return flag
     import torch
@@ -110,9 +113,9 @@ def agreed(trainer: Any, flag: bool) -> bool:
 
 
 def sharding(model: Path, gpus: int) -> dict[str, Any]:
-    """The library's arguments for FSDP2 where several GPUs train together; nothing else.
+    """Return the library arguments for FSDP2 if several GPUs train together, otherwise no arguments.
 
-    State is gathered into whole, ordinary files on rank 0: they can be checked, and resumed with another number of ranks.
+    The state is gathered into complete files on rank 0. So it can be verified, and resumed with another number of ranks.
     """
     if gpus == 0 or alone():
         return {}
@@ -129,13 +132,16 @@ def sharding(model: Path, gpus: int) -> dict[str, Any]:
 
 
 def layers(model: Path) -> list[str]:
-    """Names of the classes of a model's repeated layers, which are sharded one by one. Permanent where the library names none."""
+    """Return the class names of the repeated layers of a model, which FSDP2 shards one by one.
+
+    Raises Permanent if the library defines none for this model.
+    """
     import transformers
 
     (name,) = transformers.AutoConfig.from_pretrained(model).architectures[:1]
     names = sorted(getattr(getattr(transformers, name, None), "_no_split_modules", None) or ())
     if not names:
-        raise Permanent(f"the library does not say which layers of {name} repeat, so it cannot be sharded; train it on one GPU")
+        raise Permanent(f"the library does not define the repeated layers of {name}, so it cannot be sharded; train it on one GPU")
     return names
 
 

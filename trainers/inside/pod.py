@@ -1,8 +1,8 @@
-"""Process 1 of a pod of a gang: works out which incarnation and which node it is, keeps a heartbeat, and runs the job's wrapper.
+"""Pod entrypoint (process 1 of a pod in a gang): determines its incarnation and node, writes a heartbeat, and runs the supervisor.
 
-In a gang on Ray (NeMo RL) the head also starts Ray, waits until all nodes have joined, and ends with the wrapper's exit code;
-the other pods only offer their machine. It judges nothing: a pod that is not the gang's first says what the wrapper says, and a
-failure is believed only when the cluster has had the time to tell that a peer was lost.
+In a gang on Ray (NeMo RL), the head pod starts Ray, waits until all nodes have joined, and then runs the supervisor. The other pods
+only provide their machine to Ray. A pod with a supervisor ends with its exit code. A failure is reported only after a delay, so that
+the cluster can detect the loss of a peer first.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from contracts.pod import identity
 from contracts.runfolder import BEAT, BEAT_SECONDS
 
 PEER_SECONDS, SILENT_SECONDS = 45.0, 4 * BEAT_SECONDS
-"""How long a failure in a gang of several nodes may turn out to be the echo of a peer's death, and after how long without a heartbeat a
-peer counts as dead. The cluster itself takes a minute to notice a machine that is gone."""
+"""Timeouts in seconds in a gang of several nodes.
+
+After a failure, the pod waits PEER_SECONDS, because the failure can be a consequence of a lost peer. A peer counts as lost after
+SILENT_SECONDS without a heartbeat. The cluster itself needs about a minute to detect a lost machine."""
 JOIN_SECONDS = 900.0
-"""How long Ray's head waits for the other nodes."""
+"""Seconds that the Ray head waits for the other nodes."""
 
 
 class Pod:
-    """One pod's life."""
+    """Runs one pod of a gang from start to end."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         incarnation, self.node = identity(environment)
@@ -49,16 +51,19 @@ class Pod:
                 self.child.terminate()
 
     def run(self) -> int:
-        """The pod's exit code."""
-        os.umask(0o077)  # a job's files hold what users said
+        """Run the pod to its end and return its exit code."""
+        os.umask(0o077)  # the files of a job contain user data
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.environment.get("RATCHET_BACKEND") != "nemo-rl":
             return self._believed(self._attend([sys.executable, "-m", "trainers.inside.wrapper"]))
         return self._head() if self.node == 0 else self._worker()
 
     def _believed(self, code: int) -> int:
-        """A failure of one node of many may be the echo of another's death: then the cluster stops this pod too, or the other's heart has
-        stopped. Both are a preemption and no failure of the training."""
+        """Return the exit code after a check whether a failure is a consequence of a lost peer.
+
+        In that case, the cluster also stops this pod, or the heartbeat of the peer is missing. Both count as a preemption, not as a
+        failure of the training.
+        """
         until, heard = time.monotonic() + PEER_SECONDS, dict[int, tuple[str, float]]()
         while code == FAILURE and self.nodes > 1 and not self.stopped and time.monotonic() < until:
             self._beat()
@@ -68,7 +73,7 @@ class Pod:
         return STOPPED if code == FAILURE and self.stopped else code
 
     def _deaf_to(self, heard: dict[int, tuple[str, float]]) -> bool:
-        """Whether some peer has been silent for too long, by what was heard so far."""
+        """Whether the heartbeat of any peer is overdue. `heard` maps a node to its last heartbeat and the time of its observation."""
         now = time.monotonic()
         for node in set(range(self.nodes)) - {self.node}:
             beat = ""
@@ -91,23 +96,23 @@ class Pod:
         return self._believed(code) if not self.stopped or code != 0 else STOPPED
 
     def _worker(self) -> int:
-        """Its machine is Ray's until the head is gone or the cluster stops it; neither is a failure of its own."""
+        """Provide the machine to Ray until the head ends or the cluster stops the pod. Neither is a failure of this pod."""
         address = f"{self.environment['MASTER_ADDR']}:{self.environment['MASTER_PORT']}"
         until = time.monotonic() + JOIN_SECONDS
         while not self.stopped and time.monotonic() < until:
             began = time.monotonic()
             self._attend([*_RAY, "start", f"--address={address}", "--block", *self._offer()])
             if time.monotonic() - began > 60:
-                break  # it had joined: the head has ended
-            time.sleep(1)  # the head is not up yet
+                break  # the node had joined, so the head has ended
+            time.sleep(1)  # the head has not started yet
         return STOPPED
 
     def _offer(self) -> list[str]:
-        """What this machine gives to the cluster: the GPUs that the job was promised, whatever Ray would find."""
+        """Ray options for the resources of this machine: the number of GPUs of the job, instead of the number that Ray detects."""
         return [f"--num-gpus={self.environment.get('RATCHET_GPUS', '0')}", "--disable-usage-stats"]
 
     def _attend(self, command: list[str]) -> int:
-        """Runs a command to its end, with a heartbeat. Killed by a signal: 128 + its number, as a shell says it."""
+        """Run a command to its end with a heartbeat, and return its exit code. After a signal, this is 128 + the number of the signal."""
         self.child = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL)
         if self.stopped:
             self.child.terminate()
@@ -121,11 +126,11 @@ class Pod:
                 return 128 - code if code < 0 else code
 
     def _beat(self) -> None:
-        """A number that grows: who watches goes by its change, not by anybody's clock."""
+        """Write the heartbeat, a counter. Observers compare its values, so that no clocks are compared."""
         if time.monotonic() - self._beaten < BEAT_SECONDS and self._beats:
             return
         self._beaten, self._beats = time.monotonic(), self._beats + 1
-        with contextlib.suppress(OSError):  # a volume that is away for a moment is the watcher's business
+        with contextlib.suppress(OSError):  # an unavailable volume is detected by the observer of the heartbeat
             (self.folder / f"{BEAT}{self.node}").write_text(json.dumps({"beat": self._beats, "host": os.uname().nodename}))
 
 
@@ -133,7 +138,10 @@ _RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 
 
 def joined(nodes: int) -> int:
-    """Waits until so many nodes, and the GPUs that each should have, are in the Ray cluster on this machine."""
+    """Wait until the Ray cluster has `nodes` nodes with all their GPUs. Return 0, or STOPPED after JOIN_SECONDS.
+
+    The process must run on the head, because it connects to the local Ray.
+    """
     import ray
 
     ray.init(address="auto", log_to_driver=False)
@@ -146,7 +154,7 @@ def joined(nodes: int) -> int:
             return 0
         time.sleep(1)
     sys.stderr.write(f"{len(alive)} of {nodes} nodes and {gpus:g} of {wanted} GPUs joined within {JOIN_SECONDS:g} s\n")
-    return STOPPED  # not a failure of the training: the gang starts anew
+    return STOPPED  # not a failure of the training: the gang is restarted
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What the start model says of every pair: computed once, kept in the installation's artifacts, found again by content.
+"""Reference log-probabilities of all pairs under the start model, computed once and stored in the artifacts by content.
 
-A later incarnation, attempt or plan with the same start model, pairs and arithmetic reads it instead of running the model. It
-lies in blocks of pairs of like length, each a safetensors file of numbers, so that a run which is stopped before its first step
-goes on where it was. Whatever is not exactly what was asked for (bytes, shape, a number that is none) is computed anew and
-never trusted. This module knows which inputs decide the numbers; how they are computed is the trainer's.
+A later incarnation, attempt or plan with the same start model, pairs and arithmetic reads them instead of running the model.
+They are stored in blocks of pairs of similar length, one safetensors file per block. So a run that is stopped before its first
+step continues with the next block. A stored block is computed again if its bytes, its shape or any value is not valid.
+This module defines which inputs determine the numbers. The trainer computes them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from trainers.inside.job import Job
 from trainers.recipes import DPORecipe
 
 VERSION = 2
-"""Of how the numbers are computed: another one finds nothing of before."""
+"""Version of the computation. After an increment, stored blocks of earlier versions are not used."""
 
 
 class Reference:
-    """The start model's log-probabilities for one run: all pairs it will meet."""
+    """Provides the reference log-probabilities for all pairs of one run."""
 
     def __init__(self, job: Job, recipe: DPORecipe) -> None:
         self.job = job
@@ -35,7 +35,11 @@ class Reference:
         self.artifacts = FolderArtifacts(Path(root)) if root else None
 
     def __call__(self, trainer: Any) -> Any:
-        """[pairs, 2] in nats: chosen, rejected; not a number for pairs that the run never meets."""
+        """Return the log-probabilities of all pairs of the trainer (a `Stepwise`).
+
+        The result has shape [pairs, 2] (chosen, rejected), dtype float32 and the unit nats. Pairs that the run never samples have the
+        value NaN.
+        """
         import torch
 
         table = torch.full((len(trainer.pairs), 2), float("nan"))
@@ -44,7 +48,7 @@ class Reference:
             block = order[begin : begin + BLOCK]
             table[block] = self._block(trainer, block)
             if parallel.rank() == 0:
-                self.job.events.path.touch()  # no step yet, but a sign of life: the wrapper stops what stalls
+                self.job.events.path.touch()  # signals activity before the first step, so that the supervisor detects no stall
         return table
 
     def _block(self, trainer: Any, block: list[int]) -> Any:
@@ -57,7 +61,11 @@ class Reference:
         return found
 
     def name(self, trainer: Any, block: Sequence[int]) -> str:
-        """Over everything that decides the numbers: the model's files, the pairs' tokens (so template and cut too), arithmetic, library."""
+        """Return the artifact name of a block of pair indices: a digest of all inputs that determine the numbers.
+
+        These are the model's files, the token ids of the pairs, the maximum length, the arithmetic and the library versions.
+        The token ids include the effect of the chat template and of truncation.
+        """
         import torch
         import transformers
 
@@ -73,7 +81,7 @@ class Reference:
         return f"reference/{digest([made_by, content, arithmetic])}"
 
     def _kept(self, name: str, pairs: int) -> Any:
-        """The table of that name, if it is there and whole."""
+        """Return the stored table, float32 of shape [pairs, 2], or None if it is missing or not valid."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
@@ -81,16 +89,16 @@ class Reference:
             return None
         try:
             bound = self.artifacts.resolve(name)
-            table = load(self.artifacts.get(bound))["logps"] if bound else None  # its digest is checked here
+            table = load(self.artifacts.get(bound))["logps"] if bound else None  # `get` verifies the digest
         except (RatchetError, SafetensorError, KeyError, ValueError, TypeError) as error:
-            self.job.events.write("warning", reason=f"the kept reference cannot be read and is computed anew: {error}")
+            self.job.events.write("warning", reason=f"cannot read the stored reference log-probabilities; computing them again: {error}")
             return None
         if table is None or tuple(table.shape) != (pairs, 2) or not bool(table.isfinite().all()):
             return None
         return table.float()
 
     def _keep(self, name: str, table: Any) -> None:
-        """Where the name is bound to a file that was corrupt, the same bytes are written to its place."""
+        """Store the table. A corrupt file that is already bound to the name is replaced."""
         from safetensors.torch import save
 
         if self.artifacts is None:
@@ -99,8 +107,8 @@ class Reference:
         try:
             self._heal(name)
             self.artifacts.bind(name, self.artifacts.put(data))
-        except RatchetError as error:  # the run has its numbers; the next one computes them again
-            self.job.events.write("warning", reason=f"the reference could not be kept: {error}")
+        except RatchetError as error:  # not fatal: a later run computes the numbers again
+            self.job.events.write("warning", reason=f"cannot store the reference log-probabilities: {error}")
 
     def _heal(self, name: str) -> None:
         assert self.artifacts is not None
@@ -124,14 +132,19 @@ def _from_rank_0(trainer: Any, value: Any) -> Any:
 
 
 def computed(trainer: Any, block: Sequence[int]) -> Any:
-    """[pairs of the block, 2], from the start model itself; ranks share the work."""
+    """Compute the reference log-probabilities of a block with the start model; the ranks share the work.
+
+    `block` holds indices of pairs. Returns a float32 tensor of shape [len(block), 2] (chosen, rejected) in nats, the same on
+    every rank.
+    """
     import torch
 
     lengths = [trainer.pairs[i].length(trainer.shares) for i in block]
+    # Without gradients, twice the tokens of a training micro-batch fit in memory.
     plans = plan(lengths, 2 * trainer.recipe.budget, 1 if trainer.shares else 2, trainer.args.world_size)
     table = torch.full((len(block), 2), float("nan"))
     with trainer.start_model() as start:
-        for group in plans[trainer.args.process_index]:  # as many on every rank; an empty one runs a pair for nothing
+        for group in plans[trainer.args.process_index]:  # the same number on every rank; an empty group computes one pair and discards it
             pairs: list[Pair] = [trainer.pairs[block[i]] for i in group or [len(block) - 1]]
             sums = trainer.answers(start, trainer.layout(pairs, trainer.shares))
             if group:
@@ -145,4 +158,4 @@ def computed(trainer: Any, block: Sequence[int]) -> Any:
 
 
 BLOCK = 512
-"""Pairs that are planned, computed and kept together. Without gradients, twice the tokens of training fit."""
+"""Number of pairs that are planned, computed and stored together."""

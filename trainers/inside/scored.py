@@ -1,4 +1,4 @@
-"""Rewards for answers as they are written, by a panel whose scorers may be away for a while. It knows no library."""
+"""Rewards for new answers from a scorer set, with retries while scorers are unavailable. Does not depend on a training library."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from contracts.data import Label
 from contracts.errors import Retryable
 
 PAUSES = (1.0, 5.0, 25.0)
-"""Seconds before each further try where every scorer abstained."""
+"""Seconds to wait before each retry if every scorer abstained."""
 
 
 def comparable(groups: Sequence[Hashable], labels: Sequence[Label]) -> list[float | None]:
-    """Rewards, with None for every answer that other scorers decided than most of its group: where one of two judges is away for it, what
-    the other says is no measure beside what both say."""
+    """Return the rewards, with None for each answer that was not decided by the same scorers as most answers of its group.
+
+    For example, if one of two judges is unavailable for an answer, the score of the other judge is not comparable with scores of both.
+    `groups` and `labels` have one entry per answer.
+    """
     counts = Counter((group, label.deciding) for group, label in zip(groups, labels, strict=True) if label.reward is not None)
     most: dict[Hashable, frozenset[str]] = {}
     for (group, own), n in counts.items():
@@ -26,8 +29,11 @@ def comparable(groups: Sequence[Hashable], labels: Sequence[Label]) -> list[floa
 
 
 def scored(score: Callable[[Sequence[Mapping[str, Any]]], list[float | None]], samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    """One reward per sample, None for an abstention. Retryable where everything abstained in every try: training on nothing would look
-    like training."""
+    """Return one reward per sample, None for an abstention.
+
+    `score` maps samples to rewards. Raises Retryable if all rewards are None in every try. Without the error, the run would continue
+    without any training signal.
+    """
     for pause in PAUSES:
         found = score(samples)
         if any(reward is not None for reward in found) or not samples:
@@ -36,6 +42,6 @@ def scored(score: Callable[[Sequence[Mapping[str, Any]]], list[float | None]], s
     found = score(samples)
     if all(reward is None for reward in found):
         raise Retryable(
-            f"every scorer abstained on all {len(samples)} answers of a step, {len(PAUSES) + 1} times; look at the scorers' log"
+            f"every scorer abstained on all {len(samples)} answers of a step in {len(PAUSES) + 1} tries; check the scorers' log"
         )
     return found

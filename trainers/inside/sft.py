@@ -1,4 +1,4 @@
-"""The SFT trainer process: answers that count as right, as conversations, with the loss on the answer alone."""
+"""SFT trainer process: trains on correct answers as conversations, with the loss on the answer only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainers.recipes import SFTRecipe
 
 
 def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
-    """Prompt and completion as conversations, with their weights. Permanent for a broken row."""
+    """Return prompts and completions as conversations with their weights. Raises Permanent for an invalid row."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(job.run / "demonstrations.parquet", columns=["prompt", "answer", "weight"])
@@ -30,7 +30,10 @@ def _row(row: Mapping[str, Any], name: str, recipe: SFTRecipe) -> dict[str, Any]
 
 
 def build(job: Job, shared: dict[str, Any]) -> Any:
-    """TRL's SFTTrainer, its sampler replaced by ours: the whole run is one epoch, so that resume meets the same order."""
+    """Return TRL's SFTTrainer with a weighted sampler, ready to train.
+
+    The whole run is one epoch, so that a resumed run has the same order of rows. Raises Permanent if no row can be trained on.
+    """
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
@@ -38,7 +41,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     recipe = job.recipe(SFTRecipe)
     answers = rows(job, recipe)
     if not answers:
-        raise Permanent("the training set holds no answers to imitate; this plan should not have been made")
+        raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
 
     tokenizer = AutoTokenizer.from_pretrained(job.run / "model")
     control = control_words(tokenizer)
@@ -64,7 +67,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         peft_config=lora(recipe),
     )
     if len(trainer.train_dataset) == 0:
-        raise Permanent(f"every prompt is longer than max_length = {recipe.max_length} tokens; raise it")
+        raise Permanent(f"every prompt is longer than max_length = {recipe.max_length} tokens; increase it")
     return trainer
 
 

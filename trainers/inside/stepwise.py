@@ -1,11 +1,16 @@
-"""The library's DPO trainer, made to take one whole optimiser step at a time.
+"""DPO trainer: a subclass of the library's trainer that processes one complete optimiser step per batch.
 
-The plain trainer is given micro-batches of a fixed number of pairs, pads each to its longest, runs the start model beside the
-trained one, and averages averages. Here a batch is a step: its pairs are laid out so that little is padding, their prompts
-are computed once, only answer tokens meet the vocabulary, the start model's log-probabilities are known beforehand, and the
-gradient is that of the step's mean, whatever the split. Beside its pairs a step may rehearse demonstrations, which count in the SFT
-term alone. This module knows no files; it refuses to know where pairs and demonstrations come from.
-A mixture of experts trains without its load-balancing loss: that is a property of a batch, and there is no batch here.
+The library's trainer takes micro-batches with a fixed number of pairs, pads each to its longest pair, runs the start model at every
+step, and averages the means of micro-batches. This trainer differs as follows:
+
+* The pairs of a step are split so that there is little padding, and each prompt is computed once.
+* Only the positions that predict answer tokens go through the output layer.
+* The log-probabilities of the start model are computed before the first step.
+* The gradient is that of the mean over the step, for every split.
+* A step can also rehearse demonstrations, which count only in the SFT term.
+
+A mixture-of-experts model is trained without its load-balancing loss, because that loss depends on the split into micro-batches.
+The module reads no files.
 """
 
 from __future__ import annotations
@@ -31,23 +36,23 @@ from trainers.recipes import DPORecipe
 
 
 class Levers(NamedTuple):
-    """What makes it fast, each by itself, so that a benchmark can say what it is worth. All of them, unless one measures."""
+    """Optimisations that a benchmark can switch off one by one. By default, all are active."""
 
     known_reference: bool = True
-    """The start model's log-probabilities are computed once, beforehand."""
+    """Computes the log-probabilities of the start model once, before the first step."""
     by_length: bool = True
-    """Micro-batches by tokens and of like length; else a fixed number of pairs in the drawn order."""
+    """Forms micro-batches of similar lengths with a token budget. false: a fixed number of pairs in the sampled order."""
     answers_only: bool = True
-    """Only positions that predict a scored token meet the vocabulary. (On a GPU the library does so by itself.)"""
+    """Applies the output layer only at positions that predict a scored token. (On a GPU, the library does this itself.)"""
     shared_prompt: bool = True
-    """One row for both answers, where the model can do that exactly; needs `answers_only`."""
+    """Uses one row for both answers if the model computes it exactly. Requires `answers_only`."""
 
 
 ALL = Levers()
 
 
 def configuration(recipe: DPORecipe, shared: Mapping[str, Any], levers: Levers = ALL) -> DPOConfig:
-    """The library's configuration: one batch is one step."""
+    """Return the configuration of the library, in which one batch is one step. `shared` holds the arguments of all methods."""
     return DPOConfig(
         **{**shared, "per_device_train_batch_size": recipe.batch},
         gradient_accumulation_steps=1,
@@ -62,30 +67,35 @@ def configuration(recipe: DPORecipe, shared: Mapping[str, Any], levers: Levers =
 
 
 def placeholder() -> Dataset:
-    """A data set for the library to hold: it wants one; the pairs are ours."""
+    """Return a dummy dataset, because the library requires one. `Stepwise` holds the pairs itself."""
     return Dataset.from_dict({"prompt": [""]})
 
 
 References = Callable[["Stepwise"], torch.Tensor]
-"""The start model's log-probabilities of all pairs' answers, [pairs, 2] in nats; called once, before the first step."""
+"""Returns the log-probabilities of all pairs under the start model, float32 [pairs, 2] in nats. Called once, before the first step."""
 
 
 class Rehearsal(NamedTuple):
-    """Demonstrations that a run takes beside its pairs."""
+    """Demonstrations that a run trains on in addition to its pairs."""
 
     shown: list[Pair]
-    """Without rejected answers."""
+    """The demonstrations; they have no rejected answers."""
     weights: list[float]
-    """By which they are drawn."""
+    """Sampling weight of each demonstration."""
     rows: float
-    """Of a step, on average."""
+    """Mean number of demonstrations per step."""
 
 
 NOTHING = Rehearsal([], [], 0)
+"""No rehearsal."""
 
 
 class Stepwise(DPOTrainer):
-    """Trains on `pairs`, drawn by `weights`, with the losses of `recipe`. A row's number is its pair's; demonstrations count on."""
+    """DPO trainer on `pairs`, sampled by `weights`, with the losses of `recipe` (arXiv:2305.18290).
+
+    Row numbers refer to the pairs first and then to the demonstrations. `references` provides the log-probabilities of the start
+    model. The other arguments are those of the library's trainer.
+    """
 
     def __init__(
         self, recipe: DPORecipe, pairs: list[Pair], weights: list[float], references: References, levers: Levers = ALL,
@@ -107,24 +117,24 @@ class Stepwise(DPOTrainer):
         self._ready = False
         super().__init__(**given)
         self._get_ready()
-        add_fused_lm_head(self._bare(self.model))  # log-probabilities alone: no entropies, no means over the vocabulary
+        add_fused_lm_head(self._bare(self.model))  # computes only log-probabilities, without entropies or means over the vocabulary
 
     def order(self) -> list[int]:
-        """Indices of the pairs that the whole run meets, in order."""
+        """Return the indices of the sampled pairs of the whole run, in order: `steps * batch` of them."""
         return list(drawn(self.weights, self.recipe.steps * self.recipe.batch, self.args.seed))
 
     @property
     def _most(self) -> int:
-        """Demonstrations of a step, at most."""
+        """Maximum number of demonstrations per step."""
         return math.ceil(self.rehearsal.rows)
 
     @property
     def _gap(self) -> int:
-        """Stands for a demonstration in a step that has one less: the library wants batches of one size."""
+        """Row number that stands for no row. It fills up steps with fewer demonstrations, because all batches must have the same size."""
         return len(self.rows)
 
     def rows_in_order(self) -> list[int]:
-        """Numbers of the rows that the whole run meets, in order: of each step its pairs, then its demonstrations, then gaps."""
+        """Return the row numbers of the whole run, in order. Each step has its pairs, then its demonstrations, then gaps."""
         order, batch, steps = self.order(), self.recipe.batch, self.recipe.steps
         total = round(steps * self.rehearsal.rows)
         shown = [len(self.pairs) + i for i in drawn(self.rehearsal.weights, total, self.args.seed)] if total else []
@@ -134,17 +144,17 @@ class Stepwise(DPOTrainer):
             rows += [*order[step * batch : (step + 1) * batch], *rehearsed, *[self._gap] * (self._most - len(rehearsed))]
         return rows
 
-    # What the library asks for
+    # Overrides of the library's trainer
 
     def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
-        return dataset  # the pairs are tokens already
+        return dataset  # the pairs are already tokenized
 
     def _precompute_ref_logps(self, dataset: Any, *_: Any) -> Any:
-        self._get_ready()  # while the library still holds the copy of the start model that a sharded run needs
+        self._get_ready()  # at this point, the library still holds the reference copy of a sharded run
         return dataset
 
     def get_train_dataloader(self) -> Any:
-        """A batch is a step, and every rank sees all of it: each takes its part of a plan that all of them make."""
+        """Return a data loader whose batches are complete steps. Every rank gets the whole step and processes its part of the plan."""
         size = self.recipe.batch + self._most
         return DataLoader(range(len(self.rows) + 1), batch_size=size, sampler=self.rows_in_order(), collate_fn=self._without_gaps)
 
@@ -152,7 +162,10 @@ class Stepwise(DPOTrainer):
         return {"rows": [number for number in numbers if number != self._gap]}
 
     def training_step(self, model: Any, inputs: Any, *_: Any) -> torch.Tensor:
-        """Gradients of the step's mean loss, and that loss."""
+        """Accumulate the gradients of the mean loss of the step, and return this loss as a float32 scalar tensor.
+
+        `inputs["rows"]` holds the row numbers of the step.
+        """
         model.train()
         numbers: list[int] = inputs["rows"]
         rows = [self.rows[number] for number in numbers]
@@ -168,7 +181,7 @@ class Stepwise(DPOTrainer):
                 scores = self._scores(model, [numbers[i] for i in chosen])
                 part = losses.part(self.terms, scores, self.knobs, pairs, tokens)
                 part = part * 0.0 if idle else part
-                self.accelerator.backward(part * self.args.world_size)  # ranks' gradients are averaged, ours are parts of a sum
+                self.accelerator.backward(part * self.args.world_size)  # the library averages over ranks; parts are summed
             if not idle:
                 total += part.detach()
                 seen.append(_sums(scores))
@@ -176,24 +189,27 @@ class Stepwise(DPOTrainer):
         return self._whole(total, sums, pairs, len(rows) - pairs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The step's own figures beside the library's."""
+        """Log the figures of the step in addition to those of the library."""
         super().log({**logs, **(self._figures if "loss" in logs else {})}, start_time)
 
-    # How it is done
+    # Computation of a step
 
     def groups(self, rows: Sequence[Pair]) -> Groups:
-        """This rank's micro-batches of these rows. Where prompts are not shared, a demonstration is planned at the two rows of a pair."""
+        """Return the micro-batches of this rank as lists of indices into `rows`.
+
+        In the separate layout, a demonstration counts as two rows in the plan, like a pair.
+        """
         if not self.levers.by_length:
             return in_order(len(rows), self.recipe.micro_batch)[0]
         plans = plan([row.length(self.shares) for row in rows], self.recipe.budget, 1 if self.shares else 2, self.args.world_size)
         return plans[self.args.process_index]
 
     def _quiet(self, model: Any, last: bool) -> AbstractContextManager[Any]:
-        """Gradients of all but the last micro-batch stay on their rank; shards (FSDP2) are reduced at once, to save memory."""
+        """Context without gradient synchronisation, except for the last micro-batch. With FSDP2, always synchronise, to save memory."""
         return nullcontext() if last or self.is_fsdp_enabled else self.accelerator.no_sync(model)
 
     def _scores(self, model: Any, numbers: list[int]) -> losses.Scores:
-        numbers = sorted(numbers, key=lambda number: number >= len(self.pairs))  # pairs first, else as they were
+        numbers = sorted(numbers, key=lambda number: number >= len(self.pairs))  # pairs first, otherwise in the same order
         layout = self.layout([self.rows[number] for number in numbers], self.shares)
         sums = self.answers(model, layout)
         n = sum(number < len(self.pairs) for number in numbers)
@@ -208,11 +224,11 @@ class Stepwise(DPOTrainer):
         return losses.Scores(pairs[:, 0], pairs[:, 1], reference[:, 0], reference[:, 1], layout.lengths[:n], shown)
 
     def layout(self, pairs: Sequence[Pair], shared: bool) -> Layout:
-        """The pairs as tensors on this rank's device."""
+        """Return the tensors of the pairs on the device of this rank. `shared` selects the shared layout."""
         return lay_out(pairs, self.processing_class.pad_token_id or 0, shared, self.accelerator.device)
 
     def answers(self, model: Any, layout: Layout) -> torch.Tensor:
-        """Log-probabilities of the answers, [pairs, 2] in nats, float32."""
+        """Return the log-probabilities of the answers, float32 of shape [pairs, 2] (chosen, rejected), in nats."""
         given = {"input_ids": layout.ids, "attention_mask": layout.mask, "position_ids": layout.positions, "fused_lm_head": True}
         if self.levers.answers_only:
             self._picked = layout.sources
@@ -220,7 +236,7 @@ class Stepwise(DPOTrainer):
         else:
             labels = torch.full_like(layout.ids, -100).flatten().index_put((layout.sources,), layout.targets)
             scored = model(**given, shift_labels=labels.view_as(layout.ids)).log_probs.flatten()[layout.sources]
-        sums = [part.sum() for part in scored.split(layout.counts)]  # adds in a fixed order, unlike an indexed sum on a GPU
+        sums = [part.sum() for part in scored.split(layout.counts)]  # deterministic order of summation, unlike an indexed sum on a GPU
         return torch.stack(sums).view(-1, 2)
 
     def _keep_picked(self, _model: Any, _given: Any, output: Any) -> Any:
@@ -231,7 +247,11 @@ class Stepwise(DPOTrainer):
         return output
 
     def _whole(self, loss: torch.Tensor, sums: torch.Tensor, pairs: int, shown: int) -> torch.Tensor:
-        """Loss and figures over all ranks. The loss returned is such that the library's mean over ranks is the step's."""
+        """Reduce loss and figures over all ranks, store the figures, and return the loss of the step.
+
+        `sums` has shape [SUMS], `pairs` and `shown` are the numbers of pairs and demonstrations in the step. Every rank returns the
+        same loss, so the library's mean over ranks is the loss of the step.
+        """
         both = torch.cat([loss[None], sums])
         if self.args.world_size > 1:
             torch.distributed.all_reduce(both)
@@ -252,7 +272,7 @@ class Stepwise(DPOTrainer):
     # The start model
 
     def _get_ready(self) -> None:
-        """Once: whether prompts can be shared, and what the start model says of every pair."""
+        """Determine once whether prompts can be shared, and load the log-probabilities of the start model."""
         if self._ready:
             return
         self._ready = True
@@ -265,11 +285,18 @@ class Stepwise(DPOTrainer):
             self._known = self._references(self)
 
     def start_model(self) -> AbstractContextManager[Any]:
-        """The start model without gradients: the reference copy, the model without its adapter, or the model before its first step."""
+        """Return a context manager that provides the start model without gradients.
+
+        It is the reference copy, the model without its adapter, or the model before its first step.
+        """
         return _Start(self)
 
     def _sharing_is_exact(self, model: Any) -> bool:
-        """Tries one pair both ways. Attention that is no plain one (windows, recurrence, other kernels) shows, or is known by its name."""
+        """Whether the shared layout gives the same log-probabilities as the separate layout.
+
+        Models with other attention (windows, recurrence, other kernels) are excluded by their configuration. For the others, one pair is
+        computed in both layouts and compared.
+        """
         config = self._bare(self.model).config.get_text_config()
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if config._attn_implementation not in ("sdpa", "eager") or kinds != {"full_attention"} or getattr(config, "sliding_window", None):
@@ -283,16 +310,16 @@ class Stepwise(DPOTrainer):
         return bool(((one - two).abs() <= tolerance).all())
 
     def _bare(self, model: Any) -> Any:
-        """The language model itself, below adapters."""
+        """The language model without its adapter wrapper."""
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 PROBE = 256
-"""Tokens of the pair that sharing is tried on: the one nearest to it."""
+"""Target length in tokens of the pair that is computed in both layouts. The pair with the nearest length is used."""
 
 
 class _Start(AbstractContextManager[Any]):
-    """See `Stepwise.start_model`."""
+    """Context manager of `Stepwise.start_model`."""
 
     def __init__(self, trainer: Stepwise) -> None:
         self.trainer = trainer
@@ -318,11 +345,15 @@ class _Start(AbstractContextManager[Any]):
 
 
 SUMS = 7
-"""Of them."""
+"""Number of values that `_sums` returns."""
 
 
 def _sums(scores: losses.Scores) -> torch.Tensor:
-    """Over pairs: both log-probabilities, both gains, pairs in order, margins; over demonstrations: log-probabilities."""
+    """Sums over a micro-batch as a float32 tensor of shape [SUMS].
+
+    Over pairs: log-probabilities and gains (each chosen, rejected), number of correctly ordered pairs, and margins. Over
+    demonstrations: log-probabilities.
+    """
     chosen, rejected = (gain.detach() for gain in scores.gains)
     both = (scores.chosen.detach(), scores.rejected.detach(), chosen, rejected, (chosen > rejected).float(), chosen - rejected)
     return torch.stack([part.sum() for part in (*both, scores.shown.detach())])

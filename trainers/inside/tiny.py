@@ -1,8 +1,8 @@
-"""Builds a tiny language model from scratch by honest training, so that the whole loop can run without a download.
+"""Trains a tiny language model from scratch, so that the whole loop can run without a download.
 
-`python -m trainers.inside.tiny PAIRS.jsonl CORPUS.txt OUT`: PAIRS holds {"prompt", "answer"} a line and is what the model
-learns; CORPUS (text, a line each) is what the tokenizer sees. It saves an ordinary model folder: Llama architecture,
-byte-level BPE, chat template, generation config, safetensors. It refuses to know traffic, feedback and later training.
+Usage: `python -m trainers.inside.tiny PAIRS.jsonl CORPUS.txt OUT`. PAIRS has one JSON object with "prompt" and "answer" per line, the
+training data of the model. CORPUS has one text per line, the training data of the tokenizer. OUT becomes a standard model
+folder: Llama architecture, byte-level BPE, chat template, generation config, safetensors.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 Encoded = tuple[list[int], int]
-"""Token ids, and where the answer begins."""
+"""Token ids of a row, and the index at which the answer begins."""
 
 
 def build_tokenizer(corpus: list[str], vocabulary: int, context: int) -> Any:
-    """Byte-level BPE: any text can be written; frequent words of the corpus are one token."""
+    """Train a byte-level BPE tokenizer on `corpus` and return it with the chat template.
+
+    It can represent any text. `vocabulary` is the maximum number of tokens, `context` the model's context in tokens.
+    """
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
@@ -53,7 +56,10 @@ def build_tokenizer(corpus: list[str], vocabulary: int, context: int) -> Any:
 
 
 def build_model(tokenizer: Any, hidden: int, layers: int, context: int) -> Any:
-    """A small Llama; four heads, tied embeddings, random weights."""
+    """Return a small Llama model with random weights, four attention heads and tied embeddings.
+
+    `hidden` is the width, `layers` the number of layers, and `context` the context in tokens.
+    """
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden,
@@ -82,14 +88,17 @@ def build_model(tokenizer: Any, hidden: int, layers: int, context: int) -> Any:
 
 
 def encode(tokenizer: Any, prompt: str, answer: str, context: int) -> Encoded:
-    """One training row, cut at the context's end."""
+    """Return one training row, truncated to `context` tokens."""
     head = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False)
     ids = [*head, *tokenizer(answer)["input_ids"], tokenizer.eos_token_id]
     return ids[:context], len(head)
 
 
 def pretrain(model: Any, rows: list[Encoded], pad: int, seed: int, steps: int, batch: int, rate: float) -> float:
-    """AdamW with warm-up and a cosine; the loss is over requests and answers alike. Returns the last loss, nats per token."""
+    """Train the model with AdamW, a warm-up of 20 steps and a cosine schedule. Return the last loss in nats per token.
+
+    The loss covers prompts and answers. `pad` is the padding token id, `batch` the rows per step, and `rate` the peak learning rate.
+    """
     draw = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
     model.train()
@@ -129,13 +138,13 @@ def _collate(rows: list[Encoded], pad: int) -> dict[str, Any]:
 @click.option("--hidden", default=128)
 @click.option("--layers", default=3)
 @click.option("--context", default=256, help="Tokens.")
-@click.option("--vocabulary", default=768, help="Tokens at most.")
+@click.option("--vocabulary", default=768, help="Maximum number of tokens.")
 @click.option("--threads", default=1)
 def main(
     pairs: Path, corpus: Path, out: Path, seed: int, steps: int, batch: int, rate: float, hidden: int, layers: int, context: int,
     vocabulary: int, threads: int,
 ) -> None:  # fmt: skip
-    """Trains a tiny model on PAIRS and saves it to OUT."""
+    """Train a tiny model on PAIRS and save it to OUT."""
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     tokenizer = build_tokenizer(corpus.read_text(encoding="utf-8").splitlines(), vocabulary, context)

@@ -1,8 +1,7 @@
-"""What DPO, SFT and GRPO share inside the trainer process: arguments, the watch over each step, checkpoints, the saved model.
+"""Shared parts of the DPO, SFT and GRPO trainer processes: arguments, health rules, checkpoints and the saved model.
 
-SIGTERM: the step at hand is finished and checkpointed, then the run stops as preempted. The library's own just-in-time
-checkpoint saves in the middle of a step, where a GRPO step has already drawn its random numbers; at the end of a step
-resume is exact.
+After SIGTERM, the current step is finished and checkpointed, and the run ends as preempted. The just-in-time checkpoint of the
+library is not used: it saves within a step, when GRPO has already drawn random numbers. At the end of a step, a resume is exact.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from trainers.inside.job import Job, Result, here
 from trainers.recipes import Recipe, adjusted
 
 ABSTAINED = "abstained"
-"""Share of a step's answers that have no reward (scored.py); the library is told of it under this name."""
+"""Metric name in the library for the share of a step's answers without a reward (scored.py)."""
 FIGURES = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -47,11 +46,11 @@ FIGURES = {
     "rehearsal/rows": "rehearsed",
     "rehearsal/logps": "rehearsed_logp",
 }
-"""The library's names -> ours, for progress events and the health watch."""
+"""Metric name of the library -> figure name in progress events and health rules."""
 
 
 class Stop:
-    """Whether somebody asked us to stop. Listens from the first moment, long before the library is loaded."""
+    """Records whether SIGTERM was received. The handler is installed before the library is loaded."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -62,17 +61,20 @@ class Stop:
 
 
 Build = Callable[[Job, dict[str, Any]], Any]
-"""(job, shared arguments) -> the library's trainer, ready to train."""
+"""(job, shared arguments) -> a trainer of the library, ready to train."""
 
 
 def main(build: Build, kind: type[Recipe]) -> None:
-    """The trainer process."""
+    """Entry point of a trainer process: run `train` and exit."""
     with brief():
         train(build, kind)
 
 
 def train(build: Build, kind: type[Recipe]) -> None:
-    """Trains the job that the environment names, and leaves a result file whatever happens short of a kill. Raises what nobody foresaw."""
+    """Train the job that the environment defines, and write its result file in all cases except a kill.
+
+    Unexpected exceptions are raised again after the result file is written.
+    """
     parallel.die_with_parent()
     stop = Stop()
     job = here()
@@ -88,25 +90,29 @@ def train(build: Build, kind: type[Recipe]) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """The words of an error of ours, and of short memory; of a library's the place: its words are in the log, and may quote a user."""
+    """Describe an error for the result file.
+
+    For Ratchet's own errors and out-of-memory errors, this is the message. For other errors it is the type and the place, because
+    their message may quote users. The message is in the log.
+    """
     words = f"{type(error).__name__}: {str(error)[:400]}"
     if isinstance(error, RatchetError) or out_of_memory(words):
         return words
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = "/".join(Path(place.filename).parts[-2:])
-    return f"unforeseen {type(error).__name__} at {where}:{place.lineno}; the trainer's log has its words"
+    return f"unexpected {type(error).__name__} at {where}:{place.lineno}; see the trainer's log for the message"
 
 
 def _failure(job: Job, reason: str, kind: type[Recipe]) -> Result:
-    """An error that nobody foresaw; where memory was short, every step that was saved is good, and less may fit."""
+    """The result after an error. After an out-of-memory error, all saved steps are valid, and the proposal is to use less memory."""
     short, recipe = out_of_memory(reason), job.recipe(kind)
-    helps = adjusted(recipe, REMEDIES["memory"]) != recipe  # else the next attempt would fail as this one did
+    helps = adjusted(recipe, REMEDIES["memory"]) != recipe  # otherwise the next attempt would fail in the same way
     proposal = proposed("memory", recipe.health.memory, job.adjustment.rules, job.events.total) if short and helps else None
     return Result(Outcome.FAILED, f"out of memory: {reason}" if short else reason, 0, {}, proposal)
 
 
 def _finish(job: Job, result: Result) -> None:
-    """Rank 0 speaks for all; but where a rank fails, its reason counts, and what others say because of it does not."""
+    """Write the result file. Rank 0 reports success. The first rank to fail reports the failure: others can fail as a consequence."""
     if parallel.alone():
         return job.finish(result)
     good = result.outcome in (Outcome.DONE, Outcome.PREEMPTED)
@@ -119,9 +125,9 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
     resume = job.resume
     try:
         folder = checkpoints.resume_folder(job.run.parent, resume) if resume else None
-    except RatchetError as error:  # another attempt starts afresh, so this is the attempt's failure, not the plan's
+    except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
         return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
-    _number_type(job.run / "model")  # what could not be published is refused before it costs a step
+    _number_type(job.run / "model")  # rejects weights that could not be published before the first step
     trainer = build(job, arguments(job, recipe))
     if recipe.lora and recipe.lora.quantize != "none":
         keep_exact(trainer.model)
@@ -142,20 +148,24 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
     return Result(Outcome.DONE, f"{step} steps", step, watcher.figures)
 
 
-CONTROL = "with answers that hold control words of the model"
+CONTROL = "with answers that contain special tokens of the model"
+"""Reason for the exclusion of rows, as in the message of `leave_out`."""
 
 
 def leave_out(job: Job, what: str, total: int, without: Mapping[str, int]) -> None:
-    """Tells how many rows are not trained on, and why. Permanent where none is left."""
+    """Report how many of `total` rows are excluded, by reason. Raises Permanent if no row remains.
+
+    `what` names the rows in the message. `without` maps each reason to a number of rows.
+    """
     if sum(without.values()) >= total:
-        raise Permanent(f"all {total} {what} are left out: {_counted(without)}")
+        raise Permanent(f"all {total} {what} are excluded: {_counted(without)}")
     tell_left_out(job, what, total, without)
 
 
 def tell_left_out(job: Job, what: str, total: int, without: Mapping[str, int]) -> None:
-    """Tells how many rows are not trained on, and why, where a run can do without any of them."""
+    """Report how many of `total` rows are excluded, by reason, as a warning. The run may continue without any of them."""
     if (said := _counted(without)) and parallel.rank() == 0:
-        job.events.write("warning", reason=f"of {total} {what}, left out: {said}")
+        job.events.write("warning", reason=f"of {total} {what}, excluded: {said}")
 
 
 def _counted(without: Mapping[str, int]) -> str:
@@ -163,7 +173,7 @@ def _counted(without: Mapping[str, int]) -> str:
 
 
 def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
-    """Arguments that both of the library's configurations take; every one that matters is the recipe's."""
+    """Return the library arguments that all methods share, from the recipe. Also sets the number of torch threads."""
     import torch
 
     torch.set_num_threads(recipe.cpus)
@@ -184,10 +194,10 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
         "bf16": bf16,
         "gradient_checkpointing": recipe.gradient_checkpointing,
         "use_cpu": not on_gpu,
-        "save_strategy": "no" if recipe.save_every == "auto" else "steps",  # auto: the watcher says when
+        "save_strategy": "no" if recipe.save_every == "auto" else "steps",  # auto: the watcher triggers the saves
         "save_steps": 1 if recipe.save_every == "auto" else recipe.save_every,
         "logging_steps": 1,
-        "logging_nan_inf_filter": False,  # else the watch would never see a NaN
+        "logging_nan_inf_filter": False,  # otherwise the health rules would never see a NaN
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": on_gpu,
         "ddp_find_unused_parameters": False,
@@ -197,7 +207,7 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
 
 
 def lora(recipe: Recipe) -> Any:
-    """The library's adapter configuration, or None."""
+    """Return the adapter configuration of the library (`LoraConfig`), or None without an adapter."""
     if recipe.lora is None:
         return None
     from peft import LoraConfig
@@ -209,15 +219,20 @@ def lora(recipe: Recipe) -> Any:
 
 
 def keep_exact(model: Any) -> None:
-    """What is trained beside four bits stays float32, as it is saved: the library rounds it to bfloat16 where a run begins, but not where
-    it resumes, so that an interruption would change the run."""
+    """Convert the trained weights of a quantized model to float32, the dtype in which they are saved.
+
+    The library rounds them to bfloat16 at the start of a run but not at a resume. So an interruption would change the result.
+    """
     for weight in model.parameters():
         if weight.requires_grad:
             weight.data = weight.data.float()
 
 
 def quantization(recipe: Recipe, bf16: bool) -> dict[str, Any]:
-    """How the library loads the start model where only an adapter trains on it (QLoRA); nothing for whole numbers."""
+    """Return the library arguments to load a quantized start model (QLoRA), or no arguments without quantization.
+
+    `bf16` selects bfloat16 as the compute dtype instead of float32. Raises Permanent if bitsandbytes is not installed.
+    """
     if recipe.lora is None or recipe.lora.quantize == "none":
         return {}
     if importlib.util.find_spec("bitsandbytes") is None:
@@ -229,14 +244,18 @@ def quantization(recipe: Recipe, bf16: bool) -> dict[str, Any]:
 
 
 def _cadence(job: Job, recipe: Recipe) -> Cadence | None:
-    """When to save, where the recipe leaves it to the job: an attempt's earlier incarnations are its interruptions."""
+    """The checkpoint interval for `save_every = auto`, otherwise None. Each earlier incarnation counts as one interruption."""
     if recipe.save_every != "auto":
         return None
     return Cadence(time_between(recipe.interruption_hours * 3600, job.worked, job.incarnation - 1))
 
 
 def figures(logs: Mapping[str, Any], beta: float, seconds: float) -> dict[str, float]:
-    """A step's figures by our names. The library logs the chosen answers' reward as beta times their gain in log-probability."""
+    """Return the figures of a step under their names in Ratchet.
+
+    `seconds` is the duration of the step. The figure `chosen_fall` (nats per answer) is derived from the logged reward of the chosen
+    answers, which is `beta` times their gain in log-probability.
+    """
     numbers = {ours: float(logs[theirs]) for theirs, ours in FIGURES.items() if logs.get(theirs) is not None}
     if "chosen_reward" in numbers and beta:
         numbers["chosen_fall"] = -numbers["chosen_reward"] / beta
@@ -244,9 +263,9 @@ def figures(logs: Mapping[str, Any], beta: float, seconds: float) -> dict[str, f
 
 
 def take_rate(scheduler: Any, optimizer: Any, rate: float) -> None:
-    """Makes a resumed optimiser run at the recipe's learning rate, where an attempt before ran at another: its state holds that one.
+    """Set the learning rate of a resumed optimiser to `rate`, because its state holds the rate of the earlier attempt.
 
-    Nothing is touched where it is the same, so that an ordinary resume stays exact.
+    If the rate is the same, nothing is changed, so that an ordinary resume stays exact.
     """
     schedule = getattr(scheduler, "scheduler", scheduler)
     if all(known == rate for known in schedule.base_lrs):
@@ -259,7 +278,7 @@ def take_rate(scheduler: Any, optimizer: Any, rate: float) -> None:
 
 
 class _Watcher:
-    """Sees every step: writes events, seals checkpoints, stops what goes wrong or is asked to stop."""
+    """Observes every step: writes events, seals checkpoints, and stops the run after a health verdict or a stop request."""
 
     def __init__(self, job: Job, recipe: Recipe, stop: Stop, pinned: ResumePoint | None) -> None:
         self.job = job
@@ -280,7 +299,7 @@ class _Watcher:
         if parallel.rank() == 0:
             self.job.events.write("progress", step, **numbers)
         alike = {name: value for name, value in numbers.items() if name != "step_seconds" or parallel.alone()}
-        for verdict in self.watch.judge(step, alike):  # every rank sees the same figures and judges alike
+        for verdict in self.watch.judge(step, alike):  # every rank has the same figures and the same verdicts
             if parallel.rank() == 0:
                 self.job.events.write("warning", step, rule=verdict.rule, action=verdict.action, reason=verdict.reason)
             if verdict.action != "note" and self.wrong is None:
@@ -289,14 +308,14 @@ class _Watcher:
     def saved(self, step: int) -> None:
         folder = self.job.folder / f"step_{step}"
         written = self.job.folder / "work" / f"checkpoint-{step}"
-        (written / "training_args.bin").unlink(missing_ok=True)  # a pickle that nobody needs: the recipe says it all
+        (written / "training_args.bin").unlink(missing_ok=True)  # an unnecessary pickle: the recipe has all settings
         manifest = checkpoints.seal(written, folder)
         path = folder.relative_to(self.job.run.parent).as_posix()
         self.job.events.write("checkpoint", step, path=path, manifest=manifest)
         checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.pinned, self.watch.calm)
 
     def callback(self, trainer: Any) -> Any:
-        """The library's hooks. Ranks meet at a step's end, and before and after a checkpoint is sealed."""
+        """Return the callback for the library. The ranks synchronise after each step, and before and after a checkpoint is sealed."""
         from transformers import TrainerCallback
 
         watcher = self
@@ -313,8 +332,9 @@ class _Watcher:
 
             def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
                 watcher.ended = time.monotonic()
-                if watcher.cadence is not None and state.global_step >= state.max_steps:  # else a death while the model is written costs
-                    control.should_save = True  # all steps since the last save
+                # Save the last step, so that no steps are lost if the process dies during the export.
+                if watcher.cadence is not None and state.global_step >= state.max_steps:
+                    control.should_save = True
                 if watcher.cadence is not None and parallel.agreed(trainer, watcher.cadence.due(watcher.ended - watcher.began)):
                     control.should_save = True
                 if parallel.agreed(trainer, watcher.stop.asked):
@@ -323,14 +343,14 @@ class _Watcher:
 
             def on_log(self, _args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> Any:
                 watcher.logged(state.global_step, logs or {})
-                if watcher.wrong:  # logged before saved: a broken step is not kept
+                if watcher.wrong:  # the library logs before it saves, so a failed step is not saved
                     control.should_save, control.should_training_stop = False, True
                 if control.should_save and "loss" in (logs or {}) and parallel.rank() == 0:
                     watcher.job.events.write("saving", state.global_step)
                 return control
 
             def on_save(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
-                trainer.accelerator.wait_for_everyone()  # each rank has written its own random numbers
+                trainer.accelerator.wait_for_everyone()  # each rank writes its own random number state
                 parallel.bring_together(watcher.job.folder / "work" / f"checkpoint-{state.global_step}")
                 if parallel.rank() == 0:
                     watcher.saved(state.global_step)
@@ -343,7 +363,7 @@ class _Watcher:
 
 
 def _number_type(start: Path) -> str:
-    """The start model's number type, by torch's name, in which the trained model leaves. Permanent where it is none that we can keep."""
+    """The torch dtype name of the start model, which the published model keeps. Raises Permanent for unsupported dtypes."""
     types = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
     stored = checkpoints.stored_dtype(start)
     if stored not in types:
@@ -352,9 +372,9 @@ def _number_type(start: Path) -> str:
 
 
 def save(trainer: Any, job: Job) -> None:
-    """The trained model beside the start model's own files, in the start model's number type; an adapter is merged first.
+    """Write the publishable model: the trained weights in the dtype of the start model, with the start model's other files.
 
-    All ranks take part, because shards must be gathered; rank 0 writes.
+    An adapter is merged first. All ranks must call this function, because shards are gathered; rank 0 writes.
     """
     import torch
 
@@ -377,7 +397,10 @@ def save(trainer: Any, job: Job) -> None:
 
 
 def merged(start: Path, adapter: Path) -> Any:
-    """The start model's own weights, read anew as float32, with the adapter added: also where it trained on four bits of each."""
+    """Return the start model with the adapter merged into its weights.
+
+    The original weights are loaded as float32, also if the adapter was trained on a quantized model.
+    """
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

@@ -1,7 +1,8 @@
-"""Process 1 of a training job: starts the trainer, watches over its time, publishes what it made, and says how it ended.
+"""Supervisor of a training job (process 1): starts the trainer, enforces its timeouts, publishes the model, and reports the outcome.
 
-It judges by files, never by the trainer's exit code, and loads no torch. It refuses a plan that other code than the
-installed one was planned for. Its own exit code is one of contracts/exits.py; `ended.json` says the same in words.
+The supervisor derives the outcome from files, not from the trainer's exit code. It rejects a plan that was made for other code than
+the installed code. Its own exit code is one of those in contracts/exits.py; `ended.json` holds the same outcome with the reason.
+It does not load torch.
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ from trainers.inside.job import Job, Result, here
 from trainers.recipes import KINDS
 
 CODES = {Outcome.DONE: DONE, Outcome.PREEMPTED: PREEMPTED, Outcome.PERMANENT: PERMANENT, Outcome.FAILED: FAILURE, Outcome.LOST: 137}
+"""Exit code of each outcome."""
 POLL = 0.1
-"""Seconds between two looks at the trainer."""
+"""Seconds between two checks of the trainer."""
 RESERVE = 2.0
-"""Seconds of the grace that we keep for ourselves."""
+"""Seconds of the grace period reserved for the supervisor itself."""
 LINGER_SECONDS = 5.0
-"""How long a trainer that was asked to stop may live on after its last word."""
+"""Seconds that a trainer may run after a stop request once it has written its result."""
 WORD_SECONDS, ECHO_SECONDS = 600.0, 8.0
-"""Where the nodes share no file system: how long the others wait for the first one's word after its last heartbeat, and how long a failure
-of the first waits for a peer's word, whose echo it may be."""
+"""Timeouts in seconds if the nodes share no file system.
+
+The other nodes wait WORD_SECONDS after the last heartbeat of the first node for its result. If the first node fails, it waits
+ECHO_SECONDS for the results of its peers, because its failure may be a consequence of theirs."""
 
 
 class Wrapper:
-    """One incarnation from start to end."""
+    """Supervises one incarnation of a job from start to end."""
 
     def __init__(self, job: Job, artifacts: FolderArtifacts) -> None:
         self.job = job
@@ -61,9 +65,12 @@ class Wrapper:
         self.asked_at = self.asked_at or time.monotonic()
 
     def run(self) -> Result:
-        """Trains and publishes, or finds that an earlier incarnation has."""
+        """Train and publish, and return the result.
+
+        If an earlier incarnation has already published the checkpoint, return `DONE` without training.
+        """
         if self._published_before():
-            return Result(Outcome.DONE, "an earlier incarnation had published the checkpoint", self.recipe.steps, {})
+            return Result(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
         self._check()
         self.job.events.write("started", self.job.resume.step if self.job.resume else 0, plan=self.job.plan.id)
         result = self._derive(*self._train())
@@ -72,21 +79,24 @@ class Wrapper:
         return result
 
     def _published_before(self) -> bool:
-        """Whether an earlier incarnation published before this one began: then this one, which counts now, vouches for it."""
+        """Whether an earlier incarnation has published. If so, bind its checkpoint to the name of this incarnation as well."""
         if bound := self._published():
             self.artifacts.bind(_name(self.job), bound)
         return bound is not None
 
     def _published(self) -> str | None:
-        """What the newest incarnation bound that published."""
+        """The checkpoint that the newest publishing incarnation bound, or None."""
         numbers = range(self.job.incarnation, 0, -1)
         names = (checkpoint_name(self.job.plan.id, self.job.attempt, number) for number in numbers)
         return next(filter(None, map(self.artifacts.resolve, names)), None)
 
     def follow(self) -> Result:
-        """On another node than the first: trains along, and says what the first one's result is. It writes and judges nothing."""
+        """Run the trainer on a node other than the first one, and return the result of the first node.
+
+        This node writes no result and publishes nothing.
+        """
         if self._published():
-            return Result(Outcome.DONE, "an earlier incarnation had published the checkpoint", self.recipe.steps, {})
+            return Result(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
         self._check()
         trainer, forwarded = self._spawn(), False
         try:
@@ -96,10 +106,13 @@ class Wrapper:
                     trainer.terminate()
         finally:
             _end(trainer)
-        return self._said() or Result(Outcome.FAILED, "the ranks of this node ended before the first node's said how", 0, {})
+        return self._said() or Result(Outcome.FAILED, "the ranks of this node ended, but the first node has reported no result", 0, {})
 
     def _said(self) -> Result | None:
-        """The first node's result, or our own failure. Where the nodes share no file system it may come a while after our end."""
+        """The result of the first node or the failure of this node, if there is one.
+
+        Without a shared file system, wait for the result, because it can arrive after the trainer of this node has ended.
+        """
         beat, heard = b"", time.monotonic()
         while (result := self.job.result()) is None and parallel.apart() and self.asked_at is None:
             if time.monotonic() - heard > WORD_SECONDS:
@@ -114,7 +127,7 @@ class Wrapper:
         plan = self.job.plan
         if plan.code != code_digest():
             raise Permanent(
-                f"the plan was made for code {plan.code[:12]}, installed is {code_digest()[:12]}; install that version, or plan again"
+                f"the plan was made for code {plan.code[:12]}, but {code_digest()[:12]} is installed; install that version, or plan again"
             )
         if plan.method == Method.GRPO:
             from rewards.panel import planned_panel
@@ -122,8 +135,8 @@ class Wrapper:
             planned_panel(plan)
 
     def _train(self) -> tuple[int, str | None]:
-        """Runs the trainer process to its end: its return code, and why we stopped it, if we did."""
-        deadline = self.job.began + float(os.environ.get("RATCHET_TIMEOUT", "inf"))  # whatever can fail here fails before it trains
+        """Run the trainer process to its end. Return its exit code, and the reason if the supervisor stopped it."""
+        deadline = self.job.began + float(os.environ.get("RATCHET_TIMEOUT", "inf"))  # an invalid timeout fails before the training starts
         trainer = self._spawn()
         try:
             return self._watch(trainer, deadline)
@@ -134,11 +147,11 @@ class Wrapper:
         forwarded, why = False, None
         while (code := _wait(trainer)) is None:
             if why is None and time.time() > deadline:
-                why = f"the attempt's time of {os.environ['RATCHET_TIMEOUT']} s is over"
+                why = f"the attempt exceeded its timeout of {os.environ['RATCHET_TIMEOUT']} s"
             if why is None and (patience := self._stalls()) is not None:
                 self.stalled, why = (
                     True,
-                    f"no sign{' of the save' if self._last in health_rules.WRITING else ''} for {patience:.3g} s: it stalls",
+                    f"no progress{' of the save' if self._last in health_rules.WRITING else ''} for {patience:.3g} s: the run is stalled",
                 )
                 self.job.events.write("warning", self._step(), rule="stall", reason=why)
             if why is not None:
@@ -153,7 +166,7 @@ class Wrapper:
         return code, why
 
     def _lingers(self) -> bool:
-        """Whether the trainer said its last word a while ago: torchrun then waits, for minutes, for launchers of nodes that are gone."""
+        """Whether the trainer wrote its result more than LINGER_SECONDS ago. torchrun can then wait minutes for launchers on lost nodes."""
         with suppress(FileNotFoundError):
             return time.time() - (self.job.folder / "result.json").stat().st_mtime > LINGER_SECONDS
         return False
@@ -168,11 +181,11 @@ class Wrapper:
                 stderr=log,
                 env={**os.environ, "HF_HOME": str(self.job.run / "cache"), parallel.PARENT: str(os.getpid())},
                 process_group=0,
-                pass_fds=[int(lock)] if lock else [],  # who trains holds the attempt's lock, even if we are killed
+                pass_fds=[int(lock)] if lock else [],  # the trainer holds the attempt's lock even if the supervisor is killed
             )
 
     def _stalls(self) -> float | None:
-        """The seconds without a sign that were too many, if they were."""
+        """The exceeded timeout in seconds if the run is stalled, otherwise None."""
         health = self.recipe.health
         if health.stall not in ("adjust", "stop"):
             return None
@@ -187,7 +200,7 @@ class Wrapper:
         return patience if time.time() - sign > patience else None
 
     def _step(self) -> int:
-        """The last step that the trainer told of."""
+        """The last step that the trainer reported."""
         return max((int(event["step"]) for event in self._events()), default=0)
 
     def _events(self) -> list[dict[str, Any]]:
@@ -206,13 +219,13 @@ class Wrapper:
         if result is not None:
             return result
         if self.asked_at is not None:
-            return Result(Outcome.PREEMPTED, "asked to stop; no checkpoint could be made in time", 0, {})
+            return Result(Outcome.PREEMPTED, "asked to stop; the trainer wrote no checkpoint in time", 0, {})
         if code < 0:
             return Result(Outcome.LOST, f"the trainer was killed by signal {-code} (out of memory?)", 0, {})
-        return Result(Outcome.FAILED, f"the trainer left no result (exit code {code}); see {self.job.folder / 'trainer.log'}", 0, {})
+        return Result(Outcome.FAILED, f"the trainer left no result file (exit code {code}); see {self.job.folder / 'trainer.log'}", 0, {})
 
     def _publish(self, result: Result) -> None:
-        """Files first, then the checkpoint, then its name: what is bound is whole."""
+        """Publish the model. The files come first, then the checkpoint, then its name, so that a bound checkpoint is always complete."""
         folder = self.job.folder / "model"
         files = self.artifacts.put_folder(folder)
         checkpoint = Checkpoint(
@@ -230,8 +243,10 @@ class Wrapper:
             shutil.rmtree(done_with, ignore_errors=True)
 
     def _not_an_echo(self, own: Result | None) -> Result | None:
-        """Where a peer's trainer failed for what the next attempt can mend, or what none can, that is the reason, and what we felt of it is
-        not."""
+        """Return the result that explains a failure: that of a peer with a proposal or a permanent error, otherwise `own`.
+
+        The failure of this node can be a consequence of a failure on a peer. So wait for the results of the peers for up to ECHO_SECONDS.
+        """
         until = time.monotonic() + ECHO_SECONDS
         while own is None or (own.outcome is Outcome.FAILED and own.proposal is None):
             peers = self.job.results_elsewhere()
@@ -243,7 +258,7 @@ class Wrapper:
 
 
 def _module(method: Method) -> str:
-    """What trains: TRL's process for the method, or the cluster's."""
+    """The trainer module: that of the method on TRL, or the NeMo RL trainer."""
     return "trainers.inside.nemo" if os.environ.get("RATCHET_BACKEND") == "nemo-rl" else f"trainers.inside.{method.value}"
 
 
@@ -252,7 +267,7 @@ def _name(job: Job) -> str:
 
 
 def _grace() -> float:
-    """Seconds from SIGTERM to SIGKILL."""
+    """Grace period: seconds from SIGTERM to SIGKILL."""
     return float(os.environ.get("RATCHET_GRACE", "30"))
 
 
@@ -262,7 +277,7 @@ def _kill(trainer: subprocess.Popen[bytes]) -> None:
 
 
 def _end(trainer: subprocess.Popen[bytes]) -> None:
-    """Nobody trains on when nobody watches: whatever became of us, the trainer and its processes end."""
+    """Kill the trainer and its processes if they still run, so that no training continues without supervision."""
     if trainer.poll() is None:
         _kill(trainer)
         trainer.wait()
@@ -276,13 +291,13 @@ def _wait(trainer: subprocess.Popen[bytes]) -> int | None:
 
 
 def main() -> int:
-    """The exit code; every way out leaves ended.json, written last."""
+    """Run the supervisor and return its exit code. On the first node, `ended.json` is always written, as the last file."""
     folder = Path.cwd() / f"i{os.environ.get('RATCHET_INCARNATION', '0')}"
     try:
         job = here()
         root = os.environ.get("RATCHET_ARTIFACTS")
         if not root:
-            raise Permanent("RATCHET_ARTIFACTS is not set; the executor names the folder that checkpoints go to")
+            raise Permanent("RATCHET_ARTIFACTS is not set; the executor must set it to the folder for checkpoints")
         wrapper = Wrapper(job, FolderArtifacts(Path(root)))
         if parallel.node() > 0:
             return CODES[wrapper.follow().outcome]
@@ -292,7 +307,7 @@ def main() -> int:
         result = Result(Outcome.PERMANENT, str(error), 0, {})
     except (RatchetError, OSError) as error:
         result = Result(Outcome.FAILED, str(error), 0, {})
-    except Exception as error:  # nobody foresaw it, but the attempt's end must be known; what it says may be of users' texts
+    except Exception as error:  # the outcome must be reported, but the error text may quote users
         place = traceback.extract_tb(error.__traceback__)[-1]
         result = Result(Outcome.FAILED, f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}", 0, {})
         traceback.print_exc()

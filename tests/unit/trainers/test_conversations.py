@@ -77,8 +77,8 @@ def test_calls_and_their_answers_stand_in_the_prompt(tiny_model: Path, tmp_path:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": json.dumps(ASK), "tools": TOOLS}, "leaves them out"),
-        ({"prompt": json.dumps([*ASK, call("four"), {"role": "tool", "content": "five"}]), "tools": None}, "leaves `tool_calls` out"),
+        ({"prompt": json.dumps(ASK), "tools": TOOLS}, "omits them"),
+        ({"prompt": json.dumps([*ASK, call("four"), {"role": "tool", "content": "five"}]), "tools": None}, "omits `tool_calls`"),
         ({"prompt": "no json", "tools": None}, "pair 0"),
         ({"prompt": json.dumps(ASK), "tools": "{"}, "pair 0"),
     ],
@@ -96,14 +96,14 @@ BROKEN_ROWS: list[tuple[str, Any, str]] = [
     ("weight", math.inf, "its weight is inf"),
     ("chosen", None, "its chosen answer is None"),
     ("rejected", None, "its rejected answer is None"),
-    ("prompt", None, "its prompt is no JSON"),
-    ("prompt", "what?", "its prompt is no JSON"),
-    ("prompt", "[" * 100_000, "its prompt is no JSON"),
+    ("prompt", None, "its prompt is not valid JSON"),
+    ("prompt", "what?", "its prompt is not valid JSON"),
+    ("prompt", "[" * 100_000, "its prompt is not valid JSON"),
     ("prompt", "[]", "no message"),
-    ("prompt", "{}", "its prompt is no JSON list"),
-    ("prompt", '["hello"]', "its prompt is no JSON list"),
+    ("prompt", "{}", "its prompt is not a JSON list"),
+    ("prompt", '["hello"]', "its prompt is not a JSON list"),
     ("prompt", '[{"content": "hello"}]', "without a role"),
-    ("prompt", '[{"role": "assistant", "tool_calls": 5}]', "no shape"),
+    ("prompt", '[{"role": "assistant", "tool_calls": 5}]', "does not match contracts/records.py"),
 ]
 
 

@@ -51,7 +51,7 @@ def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPla
         ({"learnign_rate": 1e-4}, "did you mean 'learning_rate'"),
         ({"lora": {"rnak": 8}}, "did you mean 'rank'"),
         ({"health": {"grad_nrm": 1}}, "did you mean 'grad_norm'"),
-        ({"xyzzy": 1}, "known are"),
+        ({"xyzzy": 1}, "known keys: "),
         ({"batch": 3, "micro_batch": 2}, "not a multiple"),
         ({"losses": {"sigmoid": 0.0}}, "at least one weight"),
         ({"losses": {"robust": 1.0}}, "weigh_pairs"),
@@ -175,7 +175,7 @@ def test_a_robust_loss_without_a_measurement_is_no_job() -> None:
 
 def test_answers_are_sampled_in_batches_that_fit_the_step() -> None:
     assert complete(GRPORecipe, {"generation_batch": 16}).sampled_at_once == 16
-    with pytest.raises(ConfigError, match="generation_batch 24 does not fit the step; 0, or one of 8, 16, 32, 64 does"):
+    with pytest.raises(ConfigError, match="generation_batch 24 does not fit the step; set it to 0 or to one of 8, 16, 32, 64"):
         complete(GRPORecipe, {"generation_batch": 24})
 
 

@@ -230,4 +230,4 @@ def test_an_attempt_has_only_its_time(workshop: Any) -> None:
     spec = workshop.spec(workshop.plan(Method.DPO, steps=100_000, grace_seconds=30), timeout=0.5)
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
-    assert (status.outcome, status.reason) == (Outcome.FAILED, "the attempt's time of 0.5 s is over")
+    assert (status.outcome, status.reason) == (Outcome.FAILED, "the attempt exceeded its timeout of 0.5 s")

@@ -260,7 +260,7 @@ def test_what_is_rehearsed_is_right_unpaired_and_counted(tiny_model: Path, tmp_p
     assert [tokenizer.decode(pair.chosen) for pair in found.shown] == ["yes <end>", "up <end>"]
     assert found.rows == 4, "one prompt of four, where three have 12 pairs in a step"
     assert told == [
-        "of 4 demonstrations of prompts without a pair, left out: 1 with answers that hold control words of the model, "
+        "of 4 demonstrations of prompts without a pair, excluded: 1 with answers that contain special tokens of the model, "
         "1 with prompts longer than max_length = 48 tokens"
     ]
     assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0.25), set(paired)).rows == 3

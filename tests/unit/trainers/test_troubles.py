@@ -152,7 +152,7 @@ def test_a_trainer_that_hangs_is_ended_after_some_times_its_own_step(workshop: A
     os.kill(trainer.pid, signal.SIGSTOP)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.FAILED
-    assert "it stalls" in status.reason
+    assert "the run is stalled" in status.reason
     assert status.proposal is not None
     assert (status.proposal.rule, status.proposal.adjustment) == ("stall", Adjustment())
     assert status.proposal.good == max(progress(workshop, spec))
@@ -165,8 +165,8 @@ def test_a_save_that_hangs_is_ended_after_some_times_an_earlier_one(workshop: An
     plan = workshop.plan(Method.DPO, steps=12, save_every=3, grace_seconds=3, health=watch)
     status = ended(workshop, spec := workshop.spec(plan))
     assert (status.outcome, status.step) == (Outcome.FAILED, 9)
-    assert "no sign of the save for" in status.reason
-    assert "it stalls" in status.reason
+    assert "no progress of the save for" in status.reason
+    assert "the run is stalled" in status.reason
     assert [point.step for point in points(workshop, spec)] == [3, 6]
     assert status.proposal is not None
     assert status.proposal.good == 9
@@ -182,11 +182,11 @@ def test_answers_that_hold_control_words_teach_nothing(workshop: Any, tmp_path: 
     status = ended(workshop, spec := workshop.spec(workshop.plan(method, steps=2)))
     assert status.outcome == Outcome.DONE, workshop.log(spec)
     warnings = [event.data["reason"] for event in workshop.executor.events(spec.name) if event.kind == "warning"]
-    assert warnings == [f"of {rows}, left out: 3 with answers that hold control words of the model" for rows in what]
+    assert warnings == [f"of {rows}, excluded: 3 with answers that contain special tokens of the model" for rows in what]
     poison(workshop, tmp_path, 30)
     status = ended(workshop, workshop.spec(workshop.plan(method, steps=3)))
     assert status.outcome == Outcome.PERMANENT
-    assert f"all {what[0]} are left out" in status.reason
+    assert f"all {what[0]} are excluded" in status.reason
 
 
 @pytest.mark.parametrize("number", ["float64", "float8_e4m3fn"])
@@ -219,7 +219,7 @@ def test_a_library_s_words_which_may_be_a_user_s_stay_in_the_log(workshop: Any, 
     status = ended(workshop, spec := workshop.spec(workshop.plan(Method.DPO, steps=2)))
     assert status.outcome == Outcome.FAILED
     assert "4711" not in status.reason
-    assert status.reason.startswith("unforeseen ValueError at ")
+    assert status.reason.startswith("unexpected ValueError at ")
     assert "4711" in workshop.log(spec)
 
 

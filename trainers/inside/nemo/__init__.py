@@ -1,4 +1,4 @@
-"""GRPO on NVIDIA NeMo RL, inside its container: the process that watches a run, the run itself, its data, reward and checkpoints.
+"""GRPO on NVIDIA NeMo RL, inside its container: the trainer process, the launcher, and the data, rewards and checkpoints of a run.
 
-Whatever imports `ray`, `nemo_rl` or torch at the top is loaded only where the release is: `launcher`, `dataset`, `reward`.
+The modules `launcher`, `dataset` and `reward` need the release with `ray`, `nemo_rl` and torch. They are imported only in its container.
 """

@@ -1,7 +1,7 @@
-"""The trainer process on NeMo RL: prepares a run, watches over it, keeps its checkpoints, and leaves the result.
+"""Trainer process on NeMo RL: prepares a run, observes it, seals its checkpoints, and writes the result.
 
-The run is a child (`launcher`): Ray takes signals and can hang, so this process stays free of both. It speaks to the run
-by files and judges it by files. SIGTERM becomes a stop file; the run ends at its next step with a checkpoint.
+The run is a child process (`launcher`), because Ray handles signals itself and can hang. The two processes communicate through files.
+After SIGTERM, this process writes a stop file, and the run ends after its current step with a checkpoint.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from trainers.inside.training import Stop
 from trainers.recipes import GRPORecipe
 
 POLL = 0.2
-"""Seconds between two looks at the run."""
+"""Seconds between two checks of the run."""
 RESERVE = 5.0
-"""Seconds of the grace that are left for our own last words when the run must be killed."""
+"""Seconds of the grace period that are reserved for this process if the run must be killed."""
 
 
 class Asked(Stop):
-    """Hears SIGTERM and tells the run at once, whatever this process is busy with."""
+    """Handles SIGTERM and writes the stop file for the run immediately, within the signal handler."""
 
     def __init__(self) -> None:
         self.file: Path | None = None
@@ -46,7 +46,7 @@ class Asked(Stop):
 
 
 class Run:
-    """One incarnation, from its data to its result."""
+    """Executes one incarnation, from the preparation of its data to its result."""
 
     def __init__(self, job: Job, stop: Asked) -> None:
         self.job = job
@@ -64,13 +64,13 @@ class Run:
         self.asked_at: float | None = None
 
     def result(self) -> Result:
-        """Runs to an end, whichever it is."""
+        """Execute the run and return its result."""
         try:
             pinned = checkpoints.resume_folder(self.job.run.parent, self.resume) if self.resume else None
-        except RatchetError as error:  # another attempt starts afresh, so this is the attempt's failure, not the plan's
+        except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
             return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
         self.kept_at = pinned
-        if self.kept >= self.recipe.steps:  # an earlier incarnation ended between its last checkpoint and its model
+        if self.kept >= self.recipe.steps:  # an earlier incarnation ended after its last checkpoint, before the export
             return self._export()
         found = release.find()
         config = prepare.prepare(self.job, self.recipe, found, self.work)
@@ -85,11 +85,11 @@ class Run:
 
     def _warn(self, found: release.Release) -> None:
         if self.resume is None and self.job.resume is not None:
-            reason = "the optimiser's state of another attempt would bring back its learning rate: this attempt begins at the start model"
+            reason = "the optimiser state of another attempt would restore its learning rate; this attempt begins at the start model"
             self.job.events.write("warning", 0, reason=reason)
         if self.resume and self.recipe.beta and not found.keeps_reference:
             reason = (
-                f"this release takes its KL reference after loading: from here on the pull is to step {self.kept}, not to the start model"
+                f"this release creates its KL reference after loading; from now on the reference is step {self.kept}, not the start model"
             )
             self.job.events.write("warning", self.kept, reason=reason)
 
@@ -103,7 +103,7 @@ class Run:
         )
 
     def _follow(self, run: subprocess.Popen[bytes]) -> int:
-        """Watches until the run has ended, by itself or by us; its return code."""
+        """Observe the run until it has ended, and return its exit code."""
         reader = Reader(self.work / launcher.FIGURES, self.work / prepare.JOURNAL)
         while (code := run.poll()) is None:
             self._look(reader)
@@ -123,12 +123,12 @@ class Run:
             run.kill()
 
     def _hooked(self, name: str) -> bool:
-        """Whether the release had room for our subclass; taken for granted until the run says otherwise."""
+        """Whether the launcher could install the subclass of this name. True until the launcher reports it."""
         said = self.work / launcher.HOOKS
         return not said.exists() or bool(json.loads(said.read_text() or "{}").get(name, True))
 
     def _look(self, reader: Reader) -> None:
-        """New figures first, then new checkpoints: the release saves a step before it says how the step went."""
+        """Process new figures first, then new checkpoints, because the release saves a step before it logs the figures of the step."""
         if self.wrong:
             return
         for step, figures in reader.steps():
@@ -141,11 +141,11 @@ class Run:
             if self.wrong:
                 return
             if (step + 1) % self.recipe.fixed_save_every == 0 or step + 1 == self.recipe.steps:
-                self.job.events.write("saving", step)  # the next step's save comes before the release says how the step went
+                self.job.events.write("saving", step)  # the release saves the next step before it logs its figures
         self._keep(self.step if self._hooked("Logger") else None)
 
     def _keep(self, judged: int | None) -> None:
-        """Seals new whole steps up to the last one whose figures were seen (None: all), unless the run went wrong."""
+        """Seal new complete steps up to the step `judged` (None: all new steps), unless a health rule ended the run."""
         for found in self._found():
             if self.wrong or found.step <= self.kept or found.missing or (judged is not None and found.step > judged):
                 continue
@@ -153,7 +153,7 @@ class Run:
             self.job.events.write("saving", found.step)
             try:
                 manifest = steps.keep(found, folder, self.work, self.recipe.lora is not None)
-            except FileNotFoundError:  # the release has just rotated it away
+            except FileNotFoundError:  # the release has removed it in the meantime
                 continue
             path = folder.relative_to(self.job.run.parent).as_posix()
             self.job.events.write("checkpoint", found.step, path=path, manifest=manifest)
@@ -177,18 +177,18 @@ class Run:
         return self._failed(self._why(code))
 
     def _failed(self, why: str) -> Result:
-        """Where memory was short, every step that was kept is good, and less may fit."""
+        """The result of a failed run. After an out-of-memory error, all sealed steps are valid, and the proposal is to use less memory."""
         used = self.job.adjustment.rules
         proposal = proposed("memory", self.recipe.health.memory, used, self.recipe.steps) if out_of_memory(why) else None
         return Result(Outcome.FAILED, why, self.kept, self.figures, proposal)
 
     def _tell_broken(self) -> None:
-        """What the run left that is no checkpoint, for whoever wonders."""
+        """Report incomplete steps and saves of the run as warnings."""
         for found in self._found():
             if found.missing:
                 self.job.events.write("warning", found.step, reason=f"step {found.step} is incomplete: {', '.join(found.missing)}")
         if left := steps.leftovers(self.checkpoints):
-            self.job.events.write("warning", self.kept, reason=f"unfinished saves, never resumed from: {', '.join(left)}")
+            self.job.events.write("warning", self.kept, reason=f"incomplete saves, which are not resumed from: {', '.join(left)}")
 
     def _why(self, code: int) -> str:
         error = self.work / launcher.ERROR
@@ -201,8 +201,8 @@ class Run:
         if code:
             return f"the run ended with exit code {code} at step {self.step}; see {self.job.folder / 'trainer.log'}"
         return (
-            f"the run ended by itself at step {self.step} of {self.recipe.steps}, checkpointed at {self.kept}: its time was nearly over, "
-            "or its epochs held too few prompts with a signal; raise training.timeout, or turn nemo.dynamic_sampling off"
+            f"the run ended early at step {self.step} of {self.recipe.steps}, checkpointed at step {self.kept}: its timeout was near, "
+            "or its epochs had too few prompts with mixed rewards; raise training.timeout, or set nemo.dynamic_sampling = false"
         )
 
     def _export(self) -> Result:
@@ -210,27 +210,30 @@ class Run:
         adapter = self.recipe.lora is not None
         missing = list(steps.lacks(folder, self.kept, adapter, consolidated=not adapter))
         if missing:
-            return Result(Outcome.FAILED, f"the last step cannot be published, it lacks {', '.join(missing)}", self.kept, self.figures)
+            return Result(Outcome.FAILED, f"the last step cannot be published, it lacks: {', '.join(missing)}", self.kept, self.figures)
         self.job.events.write("exporting", self.kept)
         export.export(self.job.run / "model", folder, adapter, self.work, self.job.folder / "model")
         return Result(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
 
 
 def _holds_another_rate(job: Job) -> bool:
-    """Whether the pinned step is of an attempt that may have run at another learning rate, which the release would restore with its
-    optimiser. There is no key that overrules it, so such a step is not resumed from."""
+    """Whether the pinned step is from another attempt that may have had another learning rate.
+
+    The release would restore that rate with the optimiser state, and no configuration key overrides it. So such a step is not resumed
+    from.
+    """
     return job.resume is not None and job.resume.attempt != job.attempt and job.adjustment.learning_rate != 1.0
 
 
 def main() -> None:
-    """The trainer process: leaves a result file whatever happens short of a kill."""
+    """Run the trainer process. It writes a result file in all cases except a kill."""
     die_with_parent()
     stop = Asked()
     job = here()
     try:
         job.finish(Run(job, stop).result())
     except ImportError as error:
-        job.finish(Result(Outcome.PERMANENT, f"{error}: this environment cannot train; use a NeMo RL image with ratchet in it", 0, {}))
+        job.finish(Result(Outcome.PERMANENT, f"{error}: this environment cannot train; use a NeMo RL image with ratchet installed", 0, {}))
     except Permanent as error:
         job.finish(Result(Outcome.PERMANENT, str(error), 0, {}))
     except (Exception, MemoryError) as error:

@@ -1,7 +1,7 @@
-"""Prompts for the release: from our frozen prompts to two JSONL files, one to train on and one to validate with.
+"""Prompt files for NeMo RL: writes the frozen prompts to two JSONL files, for training and for validation.
 
-The validation share comes from the training prompts, by a digest of seed and prompt, so that it is the same in every
-incarnation; the holdout never gets here. It knows no tokenizer: a prompt's length is measured by whoever calls.
+The validation share is selected from the training prompts by a digest of seed and prompt, so that it is the same in every
+incarnation. Holdout prompts are never part of it. The caller provides the function that measures the length of a prompt.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from contracts.ids import digest
 from trainers.nemo_config import Counts
 
 Row = dict[str, Any]
-"""prompt_id, prompt (messages), reference."""
+"""A prompt with the keys prompt_id, prompt (messages) and reference."""
 Length = Callable[[list[dict[str, Any]]], int]
-"""Tokens of a conversation as the model will see it."""
+"""Number of tokens of a conversation, rendered with the chat template."""
 
 
 def rows(parquet: Path, without_reference: bool = False) -> list[Row]:
-    """Prompts with their references; those without one are left out unless `without_reference`: some scorer works without."""
+    """Return the prompts with their references, sorted by prompt id.
+
+    Prompts without a reference are included only if `without_reference` is set, that is, if some scorer needs none.
+    """
     import pyarrow.parquet as pq
 
     table = pq.read_table(parquet)
@@ -37,15 +40,21 @@ def rows(parquet: Path, without_reference: bool = False) -> list[Row]:
 
 
 def short(found: Sequence[Row], length: Length, limit: int) -> list[Row]:
-    """Rows whose prompt has at most `limit` tokens: the release would cut a longer one to four tokens and answer those."""
+    """Return the rows whose prompt has at most `limit` tokens, because the release truncates longer prompts to four tokens.
+
+    Raises Permanent if no row remains.
+    """
     kept = [row for row in found if length(row["prompt"]) <= limit]
     if found and not kept:
-        raise Permanent(f"every prompt is longer than nemo.max_prompt = {limit} tokens; raise it")
+        raise Permanent(f"every prompt is longer than nemo.max_prompt = {limit} tokens; increase it")
     return kept
 
 
 def split(found: Sequence[Row], wanted: int, seed: int) -> tuple[list[Row], list[Row]]:
-    """(train, validation): `wanted` rows for validation, at most a tenth, none of fewer than ten."""
+    """Split the rows and return (train, validation).
+
+    The validation part has `wanted` rows, but at most a tenth of all rows, so none of fewer than ten rows.
+    """
     count = min(wanted, len(found) // 10)
     ranked = sorted(found, key=lambda row: digest([seed, row["prompt_id"]]))
     chosen = {row["prompt_id"] for row in ranked[:count]}
@@ -54,7 +63,7 @@ def split(found: Sequence[Row], wanted: int, seed: int) -> tuple[list[Row], list
 
 
 def write(folder: Path, train: Sequence[Row], validation: Sequence[Row]) -> Counts:
-    """`train.jsonl` and `validation.jsonl`, and how many rows they hold."""
+    """Write `train.jsonl` and `validation.jsonl` to `folder` and return their numbers of rows."""
     for name, part in (("train", train), ("validation", validation)):
         lines = [json.dumps(row, ensure_ascii=False, sort_keys=True) for row in part]
         write_atomic(folder / f"{name}.jsonl", "".join(line + "\n" for line in lines).encode())

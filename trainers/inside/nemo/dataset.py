@@ -1,7 +1,7 @@
-"""Our prompts as the release's data set, and the processor that renders whole conversations. Loaded only where the release is.
+"""Dataset class and data processor for NeMo RL. The module is imported only in the container of the release.
 
-The release's own processors take the first message for the prompt; ours takes all of them, as one text rendered by the
-model's chat template: one message of the log, so that no earlier assistant turn is taken for an answer to learn from.
+The processors of the release use only the first message as the prompt. This processor renders the whole conversation with the chat
+template as one text, in a single message of the log. So no earlier assistant turn is treated as an answer to train on.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from typing import Any
 from nemo_rl.data.datasets.raw_dataset import RawDataset
 
 TASK = "ratchet"
+"""Task name of all rows."""
 
 
 class Prompts(RawDataset):
-    """A JSONL file of `trainers.inside.nemo.data`. The release passes its whole data section; only the path counts."""
+    """Dataset from a JSONL file of `trainers.inside.nemo.data`.
+
+    The release passes its whole data section; all arguments except the path are ignored.
+    """
 
     def __init__(self, data_path: str, **_: Any) -> None:
         from datasets import Dataset
@@ -28,16 +32,20 @@ class Prompts(RawDataset):
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Messages stay JSON text: rows of different shapes do not fit one Arrow schema."""
+    """The row with its messages as JSON text, because messages of different structure do not fit one Arrow schema."""
     return {"prompt_id": row["prompt_id"], "prompt": json.dumps(row["prompt"]), "reference": row["reference"], "task_name": TASK}
 
 
 def process(datum_dict: dict[str, Any], task_data_spec: Any, tokenizer: Any, max_seq_length: int, idx: int) -> dict[str, Any]:  # noqa: ARG001
-    """One row of a batch: the rendered prompt's tokens, and what the reward environment needs to score an answer."""
+    """Return one row of a batch: the tokens of the rendered prompt, and the data that the reward environment needs.
+
+    `token_ids` is an int64 tensor of shape [tokens]. A prompt longer than `max_seq_length` tokens is truncated and masked with the loss
+    multiplier 0, as in the release.
+    """
     messages = json.loads(datum_dict["prompt"])
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     tokens = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
-    whole = len(tokens) <= max_seq_length  # data.short has seen to it; if not, the row is masked out, as the release does
+    whole = len(tokens) <= max_seq_length  # normally ensured by data.short
     tokens = tokens if whole else tokens[: min(4, max_seq_length)]
     return {
         "message_log": [{"role": "user", "content": text, "token_ids": tokens}],

@@ -1,4 +1,4 @@
-"""The run's figures as they are written: the release's names become ours, step by step. Reads files, judges nothing."""
+"""Reads the figures of a run from its files, step by step, and converts the names of the release to those of Ratchet."""
 
 from __future__ import annotations
 
@@ -29,21 +29,24 @@ NAMES = {
     },
     "validation": {"accuracy": "validation_reward", "avg_length": "validation_answer_tokens"},
 }
-"""Prefix -> the release's name -> ours (v0.7.0: grpo_train, loss_functions, rollouts)."""
+"""Prefix -> metric name of the release -> figure name (v0.7.0: grpo_train, loss_functions, rollouts)."""
 LAST = "timing/train"
-"""The prefix that is logged last in a step."""
+"""Prefix that the release logs last in each step."""
 
 
 class Lines:
-    """Whole new lines of a file that somebody else appends to."""
+    """Reads the new complete lines of a JSONL file to which another process appends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._at = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Lines since the last call; a torn last line waits for its end. What is no JSON object is left out: a line that a kill tore has
-        the next writer's first line at its end, and the step after that has its figures again."""
+        """Yield the JSON objects of the complete lines since the last call.
+
+        An incomplete last line is read by a later call. Lines that are not a JSON object are skipped: after a kill, an incomplete line
+        can be followed by the first line of the next writer.
+        """
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -58,7 +61,7 @@ class Lines:
 
 
 class Reader:
-    """Steps with their figures, from the logger's file and the reward environment's journal."""
+    """Combines the figures from the file of the logger and the journal of the reward environment by step."""
 
     def __init__(self, figures: Path, journal: Path) -> None:
         self._figures = Lines(figures)
@@ -67,7 +70,7 @@ class Reader:
         self._answers = self._abstained = 0
 
     def steps(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """(step, figures) of every step that ended since the last call."""
+        """Yield (step, figures) for every step that ended since the last call."""
         for line in self._journal.new():
             self._answers += line["answers"]
             self._abstained += line["abstained"]

@@ -1,9 +1,9 @@
-"""The run itself: registers what is ours with the release, then hands over to its stock entry point.
+"""Launcher of a NeMo RL run: registers Ratchet's components with the release and then runs its standard entry point.
 
-`python -m trainers.inside.nemo.launcher CONFIG FOLDER`. Two of the release's classes are replaced by subclasses of
-themselves, by name in the module that uses them: the deadline, which also hears that a stop file appeared, so that the
-step at hand ends with a checkpoint; and the logger, which also writes its figures to a file. Where a name is gone, the
-run goes on without: then a stop costs what was done since the last checkpoint. It judges nothing and ends as the release ends.
+Usage: `python -m trainers.inside.nemo.launcher CONFIG FOLDER ENTRY`. Two classes of the release are replaced by subclasses, by name in
+the module that uses them. The subclass of the deadline also checks for a stop file, so that the current step ends with a checkpoint.
+The subclass of the logger also writes the figures to a file. If the release has no such name, the run continues without the
+subclass; then a stop loses the steps since the last checkpoint. The exit code is that of the release.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from contracts.files import write_atomic
 from trainers.nemo_config import ENVIRONMENT, PROCESSOR
 
 STOP, FIGURES, HOOKS, ERROR = "stop", "figures.jsonl", "hooks.json", "error.json"
-"""Files in the run's own folder, by which it and the watching process speak."""
+"""Files in the folder of the run for the communication with the trainer process that observes it."""
 BEGAN = time.time()
+"""Start of this process, in seconds since the epoch."""
 ACTOR = "trainers.inside.nemo.reward.PanelEnvironment"
+"""Import path of the reward environment."""
 
 
 def register() -> None:
-    """Our environment and our processor, where the release looks for them."""
+    """Register the reward environment and the data processor in the registries of the release."""
     from nemo_rl.data.processors import register_processor
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
     from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
@@ -40,7 +42,7 @@ def register() -> None:
 
 
 def hook(folder: Path) -> dict[str, bool]:
-    """Puts our subclasses in place; says which the release had room for."""
+    """Install the subclasses. Return, for each class name, whether the release has the class."""
     from nemo_rl.algorithms import grpo
 
     placed = {"TimeoutChecker": _deadline, "Logger": _logger}
@@ -59,7 +61,7 @@ def _deadline(stock: Any, folder: Path) -> Any:
     class Deadline(stock):  # type: ignore[misc, unused-ignore]
         def __init__(self, *given: Any, **named: Any) -> None:
             super().__init__(*given, **named)
-            self.start_time = min(getattr(self, "start_time", BEGAN), BEGAN)  # loading counts as time
+            self.start_time = min(getattr(self, "start_time", BEGAN), BEGAN)  # includes the loading time
 
         def check_save(self) -> bool:
             if stop.exists() and not getattr(self, "last_saved", False):
@@ -80,7 +82,7 @@ def _logger(stock: Any, folder: Path) -> Any:
             super().log_metrics(metrics, step, prefix, *rest, **named)
 
         def log_batched_dict_as_jsonl(self, *_: Any, **__: Any) -> None:
-            """Whole batches of people's prompts and their answers are not written to a log."""
+            """Do nothing: complete batches of users' prompts and answers must not be logged."""
 
     return Figures
 
@@ -101,7 +103,7 @@ def _append(path: Path, value: dict[str, Any]) -> None:
 
 
 def main(config: Path, folder: Path, entry: Path) -> None:
-    """Runs to the release's end. An error is noted in words before it goes its way."""
+    """Run the entry point of the release to its end. An exception is written to a file and then raised again."""
     try:
         register()
         write_atomic(folder / HOOKS, json.dumps(hook(folder)).encode())

@@ -1,19 +1,21 @@
-"""What an abstention is worth in a group: exactly nothing. Pure arithmetic on rewards.
+"""Neutral rewards for abstentions: a substitute that gives the answer an advantage of exactly zero.
 
-The release computes an answer's advantage from the rewards of its group (all answers to one prompt) and takes only a
-number for each; it has no word for "not scored", and a loss multiplier is set before anything is sampled. So an answer
-that nobody could score gets the mean m of its group's scored ones. With N answers, n scored, k = N - n at m:
+The release computes the advantage of an answer from the rewards of its group, which is all answers to one prompt. It requires a
+number for each answer and cannot represent a missing reward. The loss multiplier is set before the sampling, so it cannot be used
+either. So an answer without a score gets the mean m of the scored answers in its group. For N answers, n of them scored and
+k = N - n with the reward m:
 
-* baseline of all: the group's mean stays m, so an abstention's advantage is m - m = 0.
-* leave-one-out: its baseline is (n*m + (k-1)*m) / (N-1) = m, again 0; a scored answer r has
-  r - (N*m - r) / (N-1) = (r - m) * N/(N-1), against (r - m) * n/(n-1) without the abstentions: same sign, same order,
-  smaller by the factor N(n-1) / (n(N-1)) <= 1.
-* divided by the group's spread: the k values at m shrink the spread, so scored answers get larger again; without
-  leave-one-out by sqrt((N-1) / (n-1)) exactly. The direction of every update stays; a group's weight changes a little.
+* Baseline of all answers: the mean of the group stays m, so the advantage of an abstention is m - m = 0.
+* Leave-one-out baseline: the baseline of an abstention is (n*m + (k-1)*m) / (N-1) = m, so its advantage is also 0. A scored answer
+  with the reward r has the advantage r - (N*m - r) / (N-1) = (r - m) * N/(N-1). Without the abstentions, it is (r - m) * n/(n-1).
+  Sign and order are the same; the value is smaller by the factor N(n-1) / (n(N-1)) <= 1.
+* Division by the standard deviation of the group: the k values at m reduce it, so the advantages of scored answers increase. Without
+  leave-one-out, the factor is exactly sqrt((N-1) / (n-1)). The direction of every update is the same; the weight of a group changes
+  slightly.
 
-What stays is the KL term of such an answer (it holds the model near the start, whatever the score) and its tokens in
-the loss's denominator. A group with one score, or none, is constant: no advantage at all. A batch in which nothing was
-scored is not an answer's fault, and is not neutral but an error.
+The KL term of such an answer remains, which is independent of its reward, and its tokens count in the denominator of the loss.
+A group with one score or none has constant rewards and so no advantage. A batch without any score is an error.
+The module is pure.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from contracts.errors import Retryable
 
 
 def rewards(groups: Sequence[Hashable], scores: Sequence[float | None]) -> list[float]:
-    """Scores with every None replaced by the mean of its group's scored answers; by the batch's mean where a group has none.
+    """Return the scores with every None replaced by the mean score of its group, or of the batch if its group has no score.
 
-    Retryable where nothing was scored at all.
+    `groups` and `scores` have one entry per answer. Raises Retryable if there is no score at all.
     """
     scored: dict[Hashable, list[float]] = {}
     for group, score in zip(groups, scores, strict=True):
         if score is not None:
             scored.setdefault(group, []).append(score)
     if scores and not scored:
-        raise Retryable(f"every scorer abstained on all {len(scores)} answers of a batch; look after the scorers, then try again")
+        raise Retryable(f"every scorer abstained on all {len(scores)} answers of a batch; check the scorers, then retry")
     overall = _mean([score for part in scored.values() for score in part])
     means = {group: _mean(part) for group, part in scored.items()}
     return [means.get(group, overall) if score is None else score for group, score in zip(groups, scores, strict=True)]

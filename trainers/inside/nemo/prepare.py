@@ -1,7 +1,4 @@
-"""Before a run: its data files and its configuration, checked against the release that this container holds.
-
-It knows the job's folders; it starts nothing and refuses to know how a run goes.
-"""
+"""Preparation of a run: writes its data files and its configuration, checked against the release in this container."""
 
 from __future__ import annotations
 
@@ -19,11 +16,15 @@ from trainers.nemo_keys import refuse_unknown
 from trainers.recipes import GRPORecipe
 
 CHECKPOINTS, JOURNAL = "checkpoints", "rewards.jsonl"
-"""Below the run's own folder: where the release saves, and what the reward environment notes."""
+"""Names in the work folder of the run: the folder for checkpoints, and the journal of the reward environment."""
 
 
 def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) -> Path:
-    """The configuration's path. Permanent where prompts, recipe, cluster and release do not fit; the message names the remedy."""
+    """Write the data files and the configuration to `work`, and return the path of the configuration.
+
+    Raises Permanent or ConfigError if the prompts, the recipe, the cluster and the release `found` do not fit together. The message
+    names the remedy.
+    """
     cluster = Cluster(int(os.environ.get("RATCHET_NODES", "1")), job.gpus)
     counts = _data(job, recipe, cluster, work)
     check(recipe, cluster, counts.train)
@@ -38,22 +39,22 @@ def _data(job: Job, recipe: GRPORecipe, cluster: Cluster, work: Path) -> Counts:
 
     rows = data.rows(job.run / "prompts.parquet", planned_panel(job.plan).without_reference())
     if not rows:
-        raise Permanent("the training set holds no prompts; this plan should not have been made")
-    check(recipe, cluster, len(rows))  # before the tokenizer is loaded
+        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
+    check(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded
     _fits(job.run / "model", recipe)
     rows = data.short(rows, _lengths(job.run / "model"), recipe.nemo.max_prompt)
     return data.write(work / "data", *data.split(rows, recipe.nemo.validation_prompts, job.plan.seed))
 
 
 def _fits(model: Path, recipe: GRPORecipe) -> None:
-    """Prompt and answer must fit the model's context, where its configuration names one."""
+    """Check that prompt and answer fit into the context of the model, if its configuration defines one."""
     config = json.loads((model / "config.json").read_bytes())
     context = config.get("max_position_embeddings")
     wanted = recipe.nemo.max_prompt + recipe.max_completion
     if isinstance(context, int) and wanted > context:
         room = context - recipe.max_completion
         remedy = f"set nemo.max_prompt to {room} or less" if room > 0 else "lower max_completion and nemo.max_prompt"
-        raise ConfigError(f"nemo.max_prompt + max_completion = {wanted} tokens exceed the model's context of {context}; {remedy}")
+        raise ConfigError(f"nemo.max_prompt + max_completion = {wanted} tokens exceed the model's context of {context} tokens; {remedy}")
 
 
 def _places(job: Job, found: release.Release, work: Path) -> Places:
@@ -70,7 +71,10 @@ def _places(job: Job, found: release.Release, work: Path) -> Places:
 
 
 def time_left(job: Job, recipe: GRPORecipe) -> float | None:
-    """Seconds until the release should save and end by itself: what is left of the attempt's time, less one grace."""
+    """Return the seconds until the release should save and end: the rest of the attempt's timeout minus the grace period.
+
+    None without a timeout.
+    """
     whole = float(os.environ.get("RATCHET_TIMEOUT", "inf"))
     if whole == float("inf"):
         return None
@@ -78,7 +82,7 @@ def time_left(job: Job, recipe: GRPORecipe) -> float | None:
 
 
 def _lengths(model: Path) -> data.Length:
-    """Tokens of a rendered prompt, by the start model's own tokenizer."""
+    """Return a function that counts the tokens of a rendered prompt with the tokenizer of the start model."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)

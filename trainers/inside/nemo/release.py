@@ -1,6 +1,6 @@
-"""The NeMo RL release that this container holds: where it lies, which dialect it speaks, which keys it knows.
+"""The NeMo RL release in this container: its location, its configuration dialect, and its known keys.
 
-It reads files and imports nothing of the release, so that a wrong container is refused in words and at once.
+The module only reads files and imports nothing from the release. So a wrong container is rejected early, with a clear message.
 """
 
 from __future__ import annotations
@@ -21,30 +21,35 @@ WORKER = "nemo_rl/models/policy/workers/dtensor_policy_worker_v2.py"
 
 @dataclass(frozen=True)
 class Release:
-    """One source folder of the release."""
+    """An installed release, as its source folder."""
 
     root: Path
+    """Source folder of the release."""
     dialect: Dialect
+    """Names of its configuration keys."""
     keys: Tree
+    """Keys of its base file."""
     keeps_reference: bool
-    """Whether the KL stays anchored to the start model after a resume. v0.7.0 takes its reference after it has loaded the
-    checkpoint, so that the anchor moves (NVIDIA-NeMo/RL issue 2955, mended by pull request 3722)."""
+    """Whether the KL reference is still the start model after a resume. v0.7.0 creates its reference after it has loaded the
+    checkpoint, so the reference changes (NVIDIA-NeMo/RL issue 2955, fixed by pull request 3722)."""
 
     @property
     def base(self) -> Path:
+        """Path of the base configuration file."""
         return self.root / BASE
 
     @property
     def entry(self) -> Path:
+        """Path of the entry point script."""
         return self.root / ENTRY
 
 
 def find() -> Release:
-    """The release below RATCHET_NEMO_RL, or where NVIDIA's images have it. Permanent where there is none."""
+    """Return the release in RATCHET_NEMO_RL, or in its default folder in NVIDIA's images. Raises Permanent if there is none."""
     root = Path(os.environ.get("RATCHET_NEMO_RL", "/opt/nemo-rl"))
     for needed in (BASE, ENTRY):
         if not (root / needed).is_file():
-            raise Permanent(f"{root / needed} is absent; run in a NeMo RL image, or name the release's folder in RATCHET_NEMO_RL")
+            raise Permanent(f"{root / needed} is missing; run in a NeMo RL image, or set RATCHET_NEMO_RL to the folder of the release")
     base = read(root / BASE)
     policy = base.get("policy") or {}
     if "automodel_cfg" not in policy and "dtensor_cfg" not in policy:
@@ -55,7 +60,7 @@ def find() -> Release:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A base file with its own `defaults` merged in, later ones over earlier ones; values stay as written."""
+    """Return a base file with the files of its `defaults` merged in; later files override earlier ones. Values are not resolved."""
     import yaml
 
     own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
@@ -78,7 +83,7 @@ def _merge(below: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(config: dict[str, Any], path: Path) -> Path:
-    """The configuration as YAML, in its own order."""
+    """Write the configuration to `path` as YAML, with its order of keys, and return `path`."""
     import yaml
 
     path.parent.mkdir(parents=True, exist_ok=True)

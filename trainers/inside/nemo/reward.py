@@ -1,8 +1,8 @@
-"""The release's reward environment: a Ray actor around the plan's panel, the very one that labels traces and gates.
+"""Reward environment for NeMo RL: a Ray actor with the scorer set of the plan, which also labels traces and serves the gate.
 
-Loaded only where the release is. `step` is synchronous and sees a whole generation batch, with all answers to a prompt;
-an answer that the panel abstains on is made neutral (see `neutral`), never scored 0. Where everything abstains, the
-scorers are asked again, and then the run fails: training on nothing would look like training.
+The module is imported only in the container of the release. `step` is synchronous and gets a complete generation batch with all
+answers to each prompt. An answer on which the scorers abstain gets a neutral reward (see `neutral`), not the reward 0. If the scorers
+abstain on all answers, they are called again, and then the run fails. Otherwise, it would continue without any training signal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainers.inside.scored import PAUSES, comparable
 
 
 class Bench:
-    """The panel at work on message logs, without Ray."""
+    """Applies the scorer set to message logs. Independent of Ray."""
 
     def __init__(self, panel: Panel, journal: Path, pauses: tuple[float, ...] = PAUSES) -> None:
         self.panel = panel
@@ -33,12 +33,16 @@ class Bench:
         self.pauses = pauses
 
     def rewards(self, logs: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> list[float]:
-        """One reward per answer; Retryable where nothing could be scored in any try."""
+        """Return one reward per answer.
+
+        `logs` are the message logs and `metadata` the data of `dataset.process`, one entry per answer. Raises Retryable if no answer
+        could be scored in any try.
+        """
         samples = [
             {"prompt": known["prompt"], "answer": str(log[-1]["content"]), "reference": known["reference"]}
             for log, known in zip(logs, metadata, strict=True)
         ]
-        groups = [str(log[0]["content"]) for log in logs]  # the release groups by what it tokenised
+        groups = [str(log[0]["content"]) for log in logs]  # the release groups by the tokenized prompt
         for pause in (*self.pauses, None):
             scores = comparable(groups, self.panel.label_unseen(samples))
             try:
@@ -53,7 +57,7 @@ class Bench:
         raise AssertionError("the last try returns or raises")
 
     def _note(self, answers: int, abstained: int) -> None:
-        """One append per batch, whole: the watching process reads along."""
+        """Append one line per batch to the journal. It is a single write, because the trainer process reads the file concurrently."""
         line = json.dumps({"answers": answers, "abstained": abstained}).encode() + b"\n"
         descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -64,14 +68,17 @@ class Bench:
 
 @ray.remote(max_restarts=-1, max_task_retries=-1)  # type: ignore[untyped-decorator, unused-ignore]
 class PanelEnvironment(EnvironmentInterface):
-    """One turn: an answer comes in, its reward goes out, the episode is over."""
+    """Ray actor with episodes of a single turn: it returns the reward of each answer and ends the episode."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         plan = TrainingPlan.model_validate_json(Path(config["plan"]).read_bytes())
         self.bench = Bench(planned_panel(plan), Path(config["journal"]))
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> EnvironmentReturn:
-        """Rewards of a batch; the empty observation adds no token."""
+        """Return the rewards of a batch as float32 of shape [batch], and end all episodes.
+
+        The observations are empty, so that they add no tokens.
+        """
         rewards = self.bench.rewards(message_log_batch, metadata)
         size = len(rewards)
         return EnvironmentReturn(
@@ -84,8 +91,8 @@ class PanelEnvironment(EnvironmentInterface):
         )
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """Nothing to add: figures go by the log and the journal."""
+        """Return the batch unchanged, without metrics. Figures are read from the log and the journal."""
         return batch, {}
 
     def shutdown(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there are no resources to release."""

@@ -42,7 +42,7 @@ def test_the_next_versions_main_knows_the_keys_too() -> None:
 
 
 def test_a_dialect_does_not_pass_for_the_other() -> None:
-    with pytest.raises(ConfigError, match=r"policy\.dtensor_cfg.*nearest known"):
+    with pytest.raises(ConfigError, match=r"policy\.dtensor_cfg.*did you mean"):
         refuse_unknown(variants.config("colocated", "0.7"), shipped("0.8"), "0.8")
     with pytest.raises(ConfigError, match=r"policy\.automodel_cfg"):
         refuse_unknown(variants.config("colocated", "0.8"), shipped("0.7"), "0.7")
@@ -88,18 +88,18 @@ REFUSED: list[tuple[dict[str, Any], Cluster, str]] = [
     ({}, Cluster(1, 0), "set training.gpus"),
     ({"loss": "dr_grpo"}, Cluster(1, 8), "loss = 'dapo' or 'grpo'"),
     ({"scale_rewards": "batch"}, Cluster(1, 8), "'group' or 'none'"),
-    ({"lora": {"alpha": 8.5}}, Cluster(1, 8), "must be whole"),
+    ({"lora": {"alpha": 8.5}}, Cluster(1, 8), "must be an integer"),
     ({"lora": {"targets": "attention"}}, Cluster(1, 8), "'all-linear' or a list"),
     ({"prompts_per_step": 3, "generations": 4}, Cluster(1, 8), "set prompts_per_step = 4"),
     ({"nemo": {"train_batch": 48}}, Cluster(1, 8), "set nemo.train_batch = 0"),
     ({"nemo": {"train_batch": 4}}, Cluster(1, 8), "multiple of 8"),
-    ({"nemo": {"packing": False}, "prompts_per_step": 4, "micro_batch": 8}, Cluster(1, 8), "no multiple of micro_batch"),
-    ({"nemo": {"tensor_parallel": 3}}, Cluster(1, 8), "no multiple of nemo.tensor_parallel"),
-    ({"nemo": {"generation_tensor_parallel": 3}}, Cluster(1, 8), "no multiple of nemo.generation_tensor_parallel"),
+    ({"nemo": {"packing": False}, "prompts_per_step": 4, "micro_batch": 8}, Cluster(1, 8), "not a multiple of micro_batch"),
+    ({"nemo": {"tensor_parallel": 3}}, Cluster(1, 8), "not a multiple of nemo.tensor_parallel"),
+    ({"nemo": {"generation_tensor_parallel": 3}}, Cluster(1, 8), "not a multiple of nemo.generation_tensor_parallel"),
     ({"nemo": {"generation": "dedicated"}}, Cluster(1, 8), "0 < nemo.generation_gpus < 8"),
     ({"nemo": {"generation": "dedicated", "generation_nodes": 2}}, Cluster(2, 8), "0 < nemo.generation_nodes < 2"),
-    ({"nemo": {"validate_every": 7}}, Cluster(1, 8), "no multiple of nemo.validate_every"),
-    ({"prompts_per_step": 64}, Cluster(1, 8), "no step at all; set prompts_per_step to 50 or less"),
+    ({"nemo": {"validate_every": 7}}, Cluster(1, 8), "not a multiple of nemo.validate_every"),
+    ({"prompts_per_step": 64}, Cluster(1, 8), "no step would run; set prompts_per_step to 50 or less"),
 ]
 
 
@@ -212,7 +212,7 @@ def test_a_job_is_a_function_of_plan_and_attempt() -> None:
 def test_a_plan_that_cannot_run_is_refused_before_a_machine_is_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"set training\.gpus"):
         NemoGRPO().job(plan(), Attempt(number=1, timeout=60.0))
-    with pytest.raises(Permanent, match="take the trainer of that name"):
+    with pytest.raises(Permanent, match="use the trainer for that method"):
         NemoGRPO().job(plan().model_copy(update={"method": Method.DPO}), Attempt(number=1, timeout=60.0, gpus=8))
     with pytest.raises(ConfigError, match="did you mean 'dynamic_sampling'"):
         NemoGRPO().recipe({"nemo": {"dynamic_samplin": True}})

@@ -77,7 +77,7 @@ def test_an_incomplete_last_step_is_neither_kept_nor_published(workshop: Any, jo
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.FAILED
-    assert "model-00001-of-00001.safetensors (cut short)" in status.reason, (status, workshop.log(spec))
+    assert "model-00001-of-00001.safetensors (truncated)" in status.reason, (status, workshop.log(spec))
     assert workshop.artifacts.resolve(f"checkpoint/{spec.plan}/a1/i1") is None
 
 

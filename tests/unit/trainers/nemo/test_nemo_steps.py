@@ -46,9 +46,9 @@ BREAKS: dict[str, tuple[str, str]] = {
     "training_info.json": ("drop", "training_info.json"),
     "train_dataloader.pt": ("empty", "train_dataloader.pt"),
     "config.yaml": ("drop", "config.yaml"),
-    SHARD: ("cut", "(cut short)"),
+    SHARD: ("cut", "(truncated)"),
     CONSOLIDATED: ("drop", "consolidated/*.safetensors"),
-    "policy/optimizer/optim/.metadata": ("cut", "optimizer/.metadata (torn)"),
+    "policy/optimizer/optim/.metadata": ("cut", "optimizer/.metadata (truncated)"),
     "policy/optimizer/optim/__0_0.distcp": ("empty", "optimizer/__0_0.distcp"),
     "policy/optimizer/optim/__1_0.distcp": ("drop", "optimizer/__1_0.distcp"),
 }
@@ -111,7 +111,7 @@ def test_what_names_no_tensors_is_no_weights_file(header: str, step: Callable[[i
     folder = step(1)
     (folder / SHARD).write_bytes(len(header).to_bytes(8, "little") + header.encode())
     (missing,) = steps.lacks(folder, 1, False, True)
-    assert missing.endswith("(cut short)")
+    assert missing.endswith("(truncated)")
 
 
 @pytest.mark.parametrize("named", [{"a": 5, "b": "x"}, {"a": None}])
@@ -137,7 +137,7 @@ def test_an_index_that_names_a_lost_shard_is_seen(step: Callable[[int], Path]) -
     index.write_text(json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors", "b": "model-00002-of-00002.safetensors"}}))
     assert list(steps.lacks(folder, 1, False, True)) == ["consolidated/model-00002-of-00002.safetensors"]
     index.write_text("{")
-    assert list(steps.lacks(folder, 1, False, True)) == [f"consolidated/{steps.INDEX} (torn)"]
+    assert list(steps.lacks(folder, 1, False, True)) == [f"consolidated/{steps.INDEX} (not valid)"]
 
 
 def test_unfinished_saves_are_no_steps(step: Callable[[int], Path]) -> None:
