@@ -2,6 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# Go builds the test cluster; `make tools` installs it into .venv where the machine has none.
+export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
 DEAL := -n 2 --dist loadscope --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
@@ -10,7 +12,7 @@ export DO_NOT_TRACK := 1
 # Waiting OpenMP threads sleep instead of spinning, because the tests share two cores (contracts/threads.py).
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test check lint unit rig gsm8k soak lock clean help
+.PHONY: demo test tools bare check lint unit rig gsm8k soak lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -21,6 +23,12 @@ demo: $(VENV)/.train  ## run the whole loop on this machine (a few minutes after
 test: $(VENV)/.dev    ## run all tests, as CI does
 	@$(BIN)/python -m tests.cluster.rig build || echo "building the test cluster failed: the cluster tests cannot run; see the output above"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests
+
+tools: $(VENV)/bin/uv  ## install the programs without which some tests skip: Debian packages (as root) and Go
+	@sh tests/tools.sh
+
+bare:            ## run all tests in a bare Debian 12, as a newcomer would (as root; needs debootstrap)
+	@sh tests/bare.sh make test
 
 check: $(VENV)/.dev lint unit  ## run the fast checks: lint, types, import rules, unit and contract tests
 

@@ -28,11 +28,11 @@ class Need(StrEnum):
 
 
 REMEDIES = {
-    Need.GO: "apt-get install golang, or Go's own archive: the test cluster is built from Go modules",
-    Need.ROOT: "run as root: real nodes mount file systems and create network namespaces",
-    Need.CONTAINERD: "apt-get install containerd runc containernetworking-plugins iproute2",
-    Need.POSTGRES: "apt-get install postgresql",
-    Need.CHROMIUM: "apt-get install chromium",
+    Need.GO: "make tools",
+    Need.ROOT: "run as root",
+    Need.CONTAINERD: "make tools (as root; the machine also needs control groups version 1)",
+    Need.POSTGRES: "make tools (as root)",
+    Need.CHROMIUM: "make tools (as root)",
     Need.GPU: "run on a machine with an NVIDIA GPU",
     Need.NEMO_RL: "docs/nemo_rl.md says how to provide a NeMo RL release",
     Need.SHARED: "set RATCHET_SHARED to the folder that contains data/gsm8k_traces",
