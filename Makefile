@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
-# Waiting OpenMP threads sleep instead of spinning, because the tests share two cores (contracts/threads.py).
+# Waiting OpenMP threads sleep instead of spinning, because the tests share two cores (runtime/threads.py).
 export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo test tools bare check lint unit rig gsm8k soak lock clean help

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from trainers.code import code_digest
-from trainers.inside.batches import Pair
+from trainers.code_digest import code_digest
+from trainers.job.trl.micro_batches import Pair
 from trainers.recipes import DPORecipe, complete
 
 RESULTS = Path(__file__).parent / "results" / "dpo_speed.json"
@@ -138,7 +138,7 @@ class Kept:
         self.seconds = 0.0
 
     def __call__(self, trainer: Any) -> Any:
-        from trainers.inside.reference import computed
+        from trainers.job.trl.reference_logps import computed
 
         began = self.clock()
         table = computed(trainer, range(len(trainer.pairs)))
@@ -150,7 +150,7 @@ def ours(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int, leve
     """Return the trainer of a Ratchet job with these optimizations; it takes the pairs in the given order."""
     from transformers import AutoTokenizer
 
-    from trainers.inside.stepwise import Stepwise, configuration, placeholder
+    from trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
 
     class Ordered(Stepwise):
         def order(self) -> list[int]:
@@ -197,7 +197,7 @@ def timed(trainer: Any, pairs: list[Pair], batch: int, kept: Kept | None, clock:
 
 def ladder() -> dict[str, Any]:
     """Return the cases to measure: no optimization, each optimization alone, then one more at a time."""
-    from trainers.inside.stepwise import Levers
+    from trainers.job.trl.dpo_trainer import Levers
 
     none = Levers(*[False] * 4)
     known, length = none._replace(known_reference=True), none._replace(by_length=True)
@@ -262,7 +262,7 @@ def main(out: Path, toy: bool) -> None:
     """Measure both profiles, print a table and write the JSON report."""
     import torch
 
-    from trainers.inside.stepwise import Levers
+    from trainers.job.trl.dpo_trainer import Levers
 
     torch.set_num_threads(1)
     size = Size(hidden=32, layers=1, vocabulary=128, steps=2, batch=8, scale=0.1) if toy else Size()

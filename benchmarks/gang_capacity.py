@@ -16,10 +16,10 @@ from typing import Any
 from benchmarks.gang_recovery import NEVER, observed, running
 from benchmarks.gang_sides import stock_scheduler
 from contracts.training import JobSpec, JobState
-from k8s.client import NODE_POOL
-from k8s.gang import GANG
-from k8s.objects import manifest
-from k8s.pools import dynamic_pool
+from k8s.api.client import NODE_POOL
+from k8s.manifests.gang_manifest import GANG
+from k8s.manifests.pod_objects import manifest
+from k8s.manifests.pools import dynamic_pool
 from tests.cluster.bench import BOUGHT, Bench
 from tests.cluster.gangs import JOBS, gang, pretended
 from tests.cluster.rig.api import until

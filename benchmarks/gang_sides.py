@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from contracts.errors import Retryable
 from contracts.training import JobSpec
-from k8s.gang import JOB_NAME
+from k8s.manifests.gang_manifest import JOB_NAME
 from tests.cluster.bench import Bench
 from tests.cluster.gangs import JOBS, gang, pretended
 from tests.cluster.rig.cluster import Rig

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from contracts.training import JobEvent, JobSpec, JobState, Method, ResumePoint
 from tests.unit.trainers.conftest import Workshop, write_model
-from trainers.cadence import best_seconds
-from trainers.code import code_digest
+from trainers.code_digest import code_digest
+from trainers.save_interval import best_seconds
 
 SEED = 5
 STEPS = 100_000

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import click
 from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_model
 
-from trainers.code import code_digest
+from trainers.code_digest import code_digest
 from trainers.health import out_of_memory as is_short
 from trainers.health import proposed
-from trainers.inside.batches import Pair
+from trainers.job.trl.micro_batches import Pair
 from trainers.recipes import adjusted
 
 
@@ -74,7 +74,7 @@ def peak() -> float:
 
 def dpo(setting: Setting) -> dict[str, Any]:
     """Measure throughput and peak memory of the plain script and of Ratchet's trainer, and the largest difference of their losses."""
-    from trainers.inside.stepwise import Levers
+    from trainers.job.trl.dpo_trainer import Levers
 
     batch, steps = setting.size.batch, setting.size.steps
     fresh()
@@ -95,7 +95,7 @@ def dpo(setting: Setting) -> dict[str, Any]:
 
 def resume(setting: Setting) -> dict[str, Any]:
     """Compare a run of four steps with the same run resumed after its second step; reports the largest difference of a weight."""
-    from trainers.inside.stepwise import Levers
+    from trainers.job.trl.dpo_trainer import Levers
 
     def run(name: str, **given: Any) -> tuple[Any, list[float]]:
         fresh()
@@ -123,7 +123,7 @@ def out_of_memory(setting: Setting) -> dict[str, Any]:
     """
     import torch
 
-    from trainers.inside.stepwise import Levers
+    from trainers.job.trl.dpo_trainer import Levers
 
     fresh()
     trainer = ours(setting.model, setting.pairs[:16], setting.arguments(1, "oom"), 16, Levers(), Kept(now))

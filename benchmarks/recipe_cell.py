@@ -26,7 +26,6 @@ from benchmarks.recipe_grid import Cell
 from benchmarks.recipe_worlds import TASKS, Question, World, build_world
 from contracts.data import RawBatch, TrainingSet
 from contracts.evaluation import ChatAnswer, ChatRequest, verdict_of
-from contracts.files import FolderArtifacts
 from contracts.ids import canonical, digest, digest_file
 from contracts.loop import Loop
 from contracts.model import ModelRef, model_ref
@@ -37,13 +36,15 @@ from gates.checks import checks
 from gates.evaluate import PairedEvaluator
 from local.generate import Model, Row
 from materializer.datasets import LakeDatasets
-from materializer.schemas import frame_of, parquet, read_parquet
+from materializer.lake.schemas import frame_of, parquet, read_parquet
 from rewards.panel import Panel, build_panel
+from runtime.artifacts import FolderArtifacts
+from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.choose import choose
-from trainers.code import code_digest
-from trainers.inside import dpo, grpo, sft, tiny, training
+from trainers.code_digest import code_digest
+from trainers.job import tiny_model
+from trainers.job.trl import dpo, grpo, runner, sft
 from trainers.recipes import KINDS
-from trainers.trl import DPO, GRPO, SFT
 
 USERS, TIMES, CORRECTED, REVIEWED = 200, 4, 0.15, 0.1
 """The traffic: the number of users, how often each question is asked, the share of wrong answers that the user corrects, and the share
@@ -107,10 +108,10 @@ def base(cell: Cell, folder: Path) -> Path:
 def _pretrain(world: World, steps: int, seed: int, out: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    tokenizer = tiny.build_tokenizer(world.corpus, 768, 256)
-    model = tiny.build_model(tokenizer, 128, 3, 256)
-    rows = [tiny.encode(tokenizer, q.prompt, q.answer, 256) for q in world.learnt]
-    tiny.pretrain(model, rows, tokenizer.pad_token_id, seed, steps, 64, 3e-3)
+    tokenizer = tiny_model.build_tokenizer(world.corpus, 768, 256)
+    model = tiny_model.build_model(tokenizer, 128, 3, 256)
+    rows = [tiny_model.encode(tokenizer, q.prompt, q.answer, 256) for q in world.learnt]
+    tiny_model.pretrain(model, rows, tokenizer.pad_token_id, seed, steps, 64, 3e-3)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 
@@ -212,7 +213,7 @@ class Bench:
         for kind in ("pairs", "prompts", "demonstrations"):
             self.artifacts.fetch(getattr(plan, kind), run / f"{kind}.parquet")
         with _inside(run):
-            training.train(BUILD[plan.method], KINDS[plan.method])
+            runner.train(BUILD[plan.method], KINDS[plan.method])
         result = json.loads((run / "i1" / "result.json").read_bytes())
         return run / "i1" / "model" if result["outcome"] == "done" else None
 
@@ -331,7 +332,11 @@ def _named(slices: Iterable[str], words: str) -> list[str]:
 def measured_code() -> str:
     """Return the digest of all code that determines a row: the packages that a cell uses, and the benchmark itself."""
     here = Path(__file__).resolve().parent
-    rooms = [path for room in ("contracts", "gates", "materializer", "rewards", "trainers") for path in (here.parent / room).rglob("*.py")]
+    rooms = [
+        path
+        for room in ("contracts", "runtime", "gates", "materializer", "rewards", "trainers")
+        for path in (here.parent / room).rglob("*.py")
+    ]
     return digest([[path.relative_to(here.parent).as_posix(), digest_file(path)] for path in sorted([*rooms, *here.glob("recipe*.py")])])
 
 

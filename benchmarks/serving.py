@@ -23,9 +23,9 @@ from pathlib import Path
 import click
 import httpx
 
-from contracts.threads import threads_of
 from flows.demo.world import base_ready, build_world, start_base
-from trainers.code import code_digest
+from runtime.threads import threads_of
+from trainers.code_digest import code_digest
 
 
 def free_port() -> int:

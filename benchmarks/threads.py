@@ -1,6 +1,6 @@
 """The cost of OpenMP's waiting threads on a busy machine.
 
-Measures the embedded server's generation with spinning threads (OpenMP's default) and with sleeping threads (contracts/threads.py). Each
+Measures the embedded server's generation with spinning threads (OpenMP's default) and with sleeping threads (runtime/threads.py). Each
 measurement is a separate process that computes with two threads, first alone and then beside one, two and four busy loops.
 
 `python benchmarks/threads.py [--rows 16] [--tokens 40]`
@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 
 import click
 
-from contracts.threads import threads_of
-from trainers.code import code_digest
+from runtime.threads import threads_of
+from trainers.code_digest import code_digest
 
 _THREADS = 2
 _BUSY = "while True: pass"

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from contracts.data import Facts, ScorerVersion
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.ids import Digest, digest
 from contracts.model import Frozen, ModelRef
 

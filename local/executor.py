@@ -1,7 +1,7 @@
 """Implements the `Executor` port on one machine: process 1 of a job is a detached subprocess in its own run folder.
 
 The executor prepares files, and starts, observes and stops jobs. It never decides to start a job again. Its whole state is in files
-(contracts/runfolder.py), so after a crash of the service, jobs are found again by pid and start time. Its own files in the folder of an
+(runtime/run_folder.py), so after a crash of the service, jobs are found again by pid and start time. Its own files in the folder of an
 incarnation are process.json, submitted.json, cancel.json and output.log.
 """
 
@@ -17,13 +17,13 @@ from typing import Any
 
 import psutil
 
-from contracts.exits import Outcome, outcome_of
-from contracts.files import FolderArtifacts, write_atomic
+from contracts.exit_codes import Outcome, outcome_of
 from contracts.ids import canonical
-from contracts.jsonfile import read_json
-from contracts.runfolder import RunFolders, disk, ended_status, incarnations, last_words, status
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from local.processes import CANCEL, ENDED, INHERITED, NOT_MINE, SUBMITTED, alive, identity_in, kill_tree, terminate
+from runtime.artifacts import FolderArtifacts, write_atomic
+from runtime.json_files import read_json
+from runtime.run_folder import RunFolders, disk, ended_status, incarnations, last_words, status
 
 PENDING_SECONDS = 60.0
 """Seconds for which a submitted incarnation without a process is pending. After that, it counts as never started."""

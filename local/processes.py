@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
-from contracts.jsonfile import read_json
-from contracts.processes import process_identity
+from runtime.json_files import read_json
+from runtime.process_identity import process_identity
 
 PROCESS, ENDED, CANCEL, SUBMITTED = "process.json", "ended.json", "cancel.json", "submitted.json"
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV")
@@ -40,7 +40,7 @@ class Identity(NamedTuple):
     started: float
     """Seconds since the epoch."""
     token: str | None = None
-    """Result of contracts.processes.process_identity. None in old records, or if the system does not support it."""
+    """Result of runtime.process_identity.process_identity. None in old records, or if the system does not support it."""
 
 
 def own_record(pid: int) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from contracts.errors import Permanent
-from contracts.files import write_atomic
 from contracts.ids import canonical
-from contracts.jsonfile import read_json
 from contracts.serving import Route
 from local.service import Service
+from runtime.artifacts import write_atomic
+from runtime.json_files import read_json
 
 
 class LocalRouter:

@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 from pydantic import Field, ValidationError
 
 from contracts.errors import ConfigError
-from contracts.files import FolderArtifacts
 from contracts.model import Frozen
 from contracts.serving import Capabilities, Endpoint, ModelVersion
-from contracts.threads import threads_of
 from local.service import Service
+from runtime.artifacts import FolderArtifacts
+from runtime.threads import threads_of
 
 Options = TypeVar("Options", bound=Frozen)
 

@@ -22,10 +22,10 @@ from typing import Any
 import psutil
 
 from contracts.errors import Permanent, Retryable
-from contracts.files import write_atomic
 from contracts.ids import canonical
-from contracts.jsonfile import read_json
 from local.processes import INHERITED, alive, is_zombie, kill_tree, own_record, recorded, terminate
+from runtime.artifacts import write_atomic
+from runtime.json_files import read_json
 
 READY = "ready.json"
 """Ready file, which the process writes once it answers: {"pid": …, "port": …}."""

@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from contracts.jsonfile import read_json
+from runtime.json_files import read_json
 
 log = logging.getLogger("ratchet.router")
 _QUEUE = 50_000

@@ -21,19 +21,19 @@ from contracts.loop import Loop
 from contracts.model import Frozen
 from contracts.ports import Artifacts, Clock, ModelClient, Progress
 from contracts.records import DEMONSTRATIONS, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
-from materializer.decoded import Limits
-from materializer.demonstrations import make_demonstrations, teachable
-from materializer.facts import label_noise, measure
-from materializer.govern import Governed, govern
-from materializer.holdout import NORMALISER, choose, identify, read_golden, root_id
-from materializer.ingest import ingest
-from materializer.label import attach, label, prompts_of, references
-from materializer.lake import Lake, until
-from materializer.pairs import make_pairs
-from materializer.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
-from materializer.schemas import empty, parquet, read_parquet
-from materializer.seen import Seen
-from materializer.settle import pooled, uncontested
+from materializer.dialects.decode_result import Limits
+from materializer.governance import Governed, govern
+from materializer.labels.conflicts import pooled, uncontested
+from materializer.labels.scores import attach, label, prompts_of, references
+from materializer.lake.dedup_index import Seen
+from materializer.lake.ingest import ingest
+from materializer.lake.schemas import empty, parquet, read_parquet
+from materializer.lake.tables import Lake, until
+from materializer.training_sets.demonstrations import make_demonstrations, teachable
+from materializer.training_sets.facts import label_noise, measure
+from materializer.training_sets.holdout import NORMALISER, choose, identify, read_golden, root_id
+from materializer.training_sets.pairs import make_pairs
+from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from rewards.panel import Panel
 
 Result = TypeVar("Result", bound=Frozen)

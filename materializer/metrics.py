@@ -14,7 +14,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
 
 from contracts.records import FeedbackKind
 from contracts.serving import Arm, Evidence
-from materializer.lake import Lake
+from materializer.lake.tables import Lake
 
 _TRACE_COLUMNS = ("source", "id", "time", "user", "session", "response_id", "model_version", "status", "latency_ms")
 

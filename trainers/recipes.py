@@ -1,7 +1,7 @@
 """Training recipes: all settings of a training run, with their meaning, range and default.
 
 A recipe is complete, so that no setting depends on the defaults of a library version. The module is independent of the training
-library; `trainers.inside` translates the settings.
+library; `trainers.job` translates the settings.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Recipe(Numbers):
     """Number of arithmetic threads. It influences the order of summation, so an exact resume requires the same number."""
     save_every: Positive | Literal["auto"] = 20
     """Steps between checkpoints, which is the maximum loss if a machine fails. auto: the job computes the interval from the measured times
-    of a save and a step and from `interruption_hours` (trainers/cadence.py)."""
+    of a save and a step and from `interruption_hours` (trainers/save_interval.py)."""
     interruption_hours: Rate = 24.0
     """Expected hours between interruptions (preemptions, lost machines), for save_every = auto. Observed interruptions refine it."""
     keep_checkpoints: Annotated[int, Field(ge=2)] = 3

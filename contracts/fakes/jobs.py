@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from contracts.data import Facts
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.fakes.state import World, fake_model
 from contracts.ids import canonical, checkpoint_name, digest, job_name
 from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from contracts.chain import GENESIS, seal
 from contracts.cycle import Append, Entry, Lease
 from contracts.errors import Conflict, Fenced, Permanent
+from contracts.hash_chain import GENESIS, seal
 from contracts.ids import Digest, canonical, digest
 from contracts.model import ModelRef
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from flows.cli.show import say, table
+from flows.cli.output import say, table
 from flows.config.home import Home
-from flows.core.views import CycleView
+from flows.core.folds import CycleView
 
 
 @click.command()

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from contracts.errors import RatchetError
-from flows.cli.show import json_option, print_json, table
+from flows.cli.output import json_option, print_json, table
 from flows.config.home import Home
 
 _FLOORS = {"torch": "2.10", "transformers": "5.5", "prefect": "3.6.28", "mlflow": "3.10"}
@@ -95,7 +95,7 @@ def _home(home: Home) -> list[Finding]:
 
 
 def _ledger(home: Home) -> list[Finding]:
-    from contracts.chain import verify
+    from contracts.hash_chain import verify
     from flows.engine.wiring import open_ledger
 
     try:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from flows.cli.show import installation, json_option, loop_argument, print_json, table, watched
-from flows.engine.house import House
+from flows.cli.output import installation, json_option, loop_argument, print_json, table, watched
+from flows.engine.context import House
 from flows.engine.preview import Preview
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 
 from contracts.errors import ConfigError, Permanent, RatchetError
-from flows.cli.show import installation, json_option, print_json, say, table
+from flows.cli.output import installation, json_option, print_json, say, table
 from flows.config.load import load_loop
-from flows.engine.house import House
+from flows.engine.context import House
 from flows.engine.installation import Installation
 
 GUARD_SECONDS = 2.0
@@ -83,13 +83,13 @@ def _serve(shop: Installation, lines: list[tuple[Path, House]], port: int, as_js
     if external:
         os.environ.pop(server.OURS, None)
 
-    from flows.prefect import runs
+    from flows.prefect import run_pidfiles
     from flows.prefect import serve as service  # imported late: Prefect reads its settings on import
 
     served = [service.Served(path, house.loop) for path, house in lines]
     for one in served:
         _cron_makes_sense(one.path, one.loop.trigger.cron)
-    with runs.only_one(home):
+    with run_pidfiles.only_one(home):
         rows = [row for path, house in lines for row in _start_line(path, house, shop)]
         ui = url.removesuffix("/api")
         _announce([["all", "Prefect UI and approvals", ui], *rows], as_json)
@@ -189,7 +189,7 @@ def _stop(shop: Installation, houses: list[House], as_json: bool) -> None:
 def _stop_serving(shop: Installation) -> list[str]:
     import psutil
 
-    from flows.prefect.runs import serving_process
+    from flows.prefect.run_pidfiles import serving_process
 
     process = serving_process(shop.home)
     if process is None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from contracts.errors import ConfigError
-from flows.cli.show import actor, installation, json_option, loop_argument, print_json, say, table, watched
-from flows.engine.house import House
+from flows.cli.output import actor, installation, json_option, loop_argument, print_json, say, table, watched
+from flows.engine.context import House
 
 _TEMPLATE = """\
 # Loop file: the settings of one model line. Validate it with `ratchet check {name}`.
@@ -85,7 +85,7 @@ def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
     LOOP is the path of a loop file. MODEL is a folder in Hugging Face format with safetensors weights. It becomes the first champion
     of the line.
     """
-    from flows.engine.house import TURN_SECONDS
+    from flows.engine.context import TURN_SECONDS
     from flows.engine.line import adopt as name_first
     from flows.engine.reconcile import reconcile
 
@@ -179,7 +179,7 @@ def _golden(house: House) -> list[Finding]:
 def _power(house: House) -> list[Finding]:
     """Estimate the detectable effects of the gate, and the number of ratings and the time that the rollout needs."""
     from flows.core.triggers import evaluation_level
-    from gates.judge import ratings_to_decide
+    from gates.rollout_judge import ratings_to_decide
     from gates.statistics import detectable_effect
 
     loop = house.loop

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from contracts.cycle import Answer, ApprovalKind, State, Step
 from contracts.evaluation import Result
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
-from flows.core.views import AUTO, CycleView, Incarnation, train_key
+from flows.core.folds import AUTO, CycleView, Incarnation, train_key
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from contracts.loop import RolloutSettings
 from contracts.serving import Backend, Endpoint, StepJudgement, StepResult
-from flows.core.views import RolloutView
+from flows.core.folds import RolloutView
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from contracts.data import Cursor
 from contracts.loop import Loop, TriggerSettings
-from flows.core.views import LineView
+from flows.core.folds import LineView
 
 
 def due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bool, now: datetime) -> tuple[bool, str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from contracts.errors import ConfigError
-from contracts.threads import threads_of
+from runtime.threads import threads_of
 
 _STEPS, _CONTEXT = "40", "512"
 _THREADS = 2
@@ -49,7 +49,7 @@ def main(data: Path, out: Path) -> None:
         lines.write_text("\n".join(json.dumps(pair) for pair in pairs), encoding="utf-8")
         corpus.write_text("\n".join(text for pair in pairs for text in pair.values()), encoding="utf-8")
         options = ["--steps", _STEPS, "--context", _CONTEXT, "--vocabulary", "4096", "--batch", "16", "--threads", str(_THREADS)]
-        command = [sys.executable, "-m", "trainers.inside.tiny", str(lines), str(corpus), str(out), *options]
+        command = [sys.executable, "-m", "trainers.job.tiny_model", str(lines), str(corpus), str(out), *options]
         subprocess.run(command, env={**os.environ, **threads_of(_THREADS)}, check=True)
 
 

@@ -17,10 +17,10 @@ from contracts.cycle import State
 from contracts.errors import ConfigError, Permanent
 from flows.config.home import Home
 from flows.core.decide import End
-from flows.core.views import CycleView
+from flows.core.folds import CycleView
 from flows.demo.users import Crowd, Habits
 from flows.demo.world import World, base_ready, build_world, start_base, traffic, write_golden
-from flows.engine.house import TURN_SECONDS, House
+from flows.engine.context import TURN_SECONDS, House
 from flows.engine.ingest import ingest
 from flows.engine.installation import Installation
 from flows.engine.line import adopt, open_cycle

@@ -18,7 +18,7 @@ import httpx
 from contracts.errors import ConfigError, Permanent
 from flows.config.home import Home
 from flows.demo.play import MARKER, Say
-from flows.engine.house import House
+from flows.engine.context import House
 from flows.engine.line import approvals
 from flows.prefect import server
 
@@ -82,7 +82,7 @@ class Stage:
         os.environ.update(server.settings(self._home, api))
         from prefect.client.orchestration import get_client
 
-        from flows.prefect.views import show_requests
+        from flows.prefect.run_sync import show_requests
 
         async with get_client() as client:
             until = time.monotonic() + _PATIENCE

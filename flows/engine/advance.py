@@ -14,10 +14,10 @@ from contracts.errors import Conflict, Fenced, Inconclusive, Permanent, Retryabl
 from contracts.ids import approval_stream, canonical, line_stream, rollout_stream
 from contracts.training import Proposal, ResumePoint
 from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Seen, Settle, Wait, decide
-from flows.core.views import CycleView, fold_approval
+from flows.core.folds import CycleView, fold_approval
+from flows.engine.context import House, leased
 from flows.engine.effects import EFFECTS, job_of
 from flows.engine.evidence import approval_evidence
-from flows.engine.house import House, leased
 
 
 def advance(cycle_id: str, house: House) -> Decision:

@@ -16,7 +16,7 @@ from contracts.errors import ConfigError
 from contracts.loop import Loop, TrainingSettings
 from contracts.model import ModelRef
 from contracts.training import Attempt, Choice, Cost, Method, RuleResult, TrainingPlan
-from flows.engine.house import House
+from flows.engine.context import House
 
 SLACK = 50.0
 """A run is rejected if its estimate exceeds its timeout or its cap by more than this factor.

@@ -17,12 +17,12 @@ from contracts.evaluation import EvalReport, verdict_of
 from contracts.ids import canonical, checkpoint_name, effect_name, rollout_stream, version_tag
 from contracts.serving import Backend, ModelVersion, Route
 from contracts.training import Adjustment, Attempt, Checkpoint, JobSpec, TrainingPlan
-from flows.core.diary import accepted_line
+from flows.core.folds import CycleView
+from flows.core.training_curves import accepted_line
 from flows.core.triggers import edition_number
-from flows.core.views import CycleView
 from flows.engine.choosing import choose_plan, drafts
-from flows.engine.diaries import read_diaries
-from flows.engine.house import House
+from flows.engine.context import House
+from flows.engine.job_events import read_diaries
 
 Output = dict[str, Any]
 """The data of an effect's `done` row, as JSON values."""

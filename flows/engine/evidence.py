@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.cycle import ApprovalKind, Step
 from contracts.ids import digest
-from flows.core.views import CycleView
+from flows.core.folds import CycleView
 
 
 def approval_evidence(cycle: CycleView, kind: ApprovalKind) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contracts.cycle import Append, Lease, Row
 from contracts.data import IngestReport, RawBatch
 from contracts.ids import ingest_stream
 from contracts.ports import TraceSource
-from flows.engine.house import House, leased
+from flows.engine.context import House, leased
 
 
 def ingest(house: House, sources: Sequence[TraceSource] | None = None, wait: float = 0.0) -> IngestReport:

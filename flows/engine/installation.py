@@ -13,8 +13,8 @@ from contracts.loop import Loop
 from contracts.ports import Ledger, Progress
 from flows.config.home import Home
 from flows.config.load import load_loop
-from flows.core.views import CycleView, LineView, fold_cycle, fold_line
-from flows.engine.house import House
+from flows.core.folds import CycleView, LineView, fold_cycle, fold_line
+from flows.engine.context import House
 from flows.engine.wiring import build_house, open_ledger, silent
 
 

@@ -14,9 +14,9 @@ from contracts.ids import cycle_stream, digest, line_stream, version_tag
 from contracts.model import model_ref
 from contracts.ports import Ledger
 from contracts.serving import ModelVersion
+from flows.core.folds import ApprovalView, fold_approval, fold_line
 from flows.core.triggers import due
-from flows.core.views import ApprovalView, fold_approval, fold_line
-from flows.engine.house import House
+from flows.engine.context import House
 
 
 def adopt(house: House, folder: Path, actor: str) -> ModelVersion:

@@ -15,7 +15,7 @@ from contracts.model import count_parameters
 from contracts.serving import ModelVersion
 from contracts.training import Choice
 from flows.engine.choosing import choose_plan, drafts
-from flows.engine.house import House
+from flows.engine.context import House
 
 EDITION = 0
 """Edition number for previews. Cycles use editions from 1 on; edition 0 only separates holdout prompts from training prompts."""

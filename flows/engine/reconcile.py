@@ -7,10 +7,10 @@ from contracts.errors import RatchetError, Retryable
 from contracts.ids import line_stream, rollout_stream
 from contracts.loop import RolloutSettings
 from contracts.serving import ModelVersion, Route
+from flows.core.folds import CycleView, LineView, RolloutView
 from flows.core.rollout import SetWeight
-from flows.core.views import CycleView, LineView, RolloutView
+from flows.engine.context import House, leased
 from flows.engine.effects import job_of, lay_resume_point, sole_route
-from flows.engine.house import House, leased
 from flows.engine.rollout import step_route
 
 _HAS_CANDIDATE = {State.ACCEPTED, State.EVALUATED, State.VERDICT, State.REGISTERED, State.ROLLOUT_APPROVED, State.ROLLING}

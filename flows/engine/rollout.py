@@ -11,10 +11,10 @@ from contracts.cycle import Append, Lease, Row
 from contracts.errors import Permanent, Retryable
 from contracts.loop import RolloutSettings
 from contracts.serving import Route, StepJudgement, StepResult
+from flows.core.folds import RolloutView
 from flows.core.rollout import Finish, Hold, RolloutDecision, SetWeight, decide_rollout, is_largest_concurrent, weights
-from flows.core.views import RolloutView
+from flows.engine.context import House, leased
 from flows.engine.effects import sole_route
-from flows.engine.house import House, leased
 
 
 def tick(rollout_id: str, house: House) -> RolloutDecision:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError, RatchetError
-from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
 from contracts.loop import Loop, SourceSettings
 from contracts.model import count_parameters
@@ -24,11 +23,12 @@ from contracts.training import Cost, JobSpec, Method, TrainingPlan
 from flows.config.home import Home
 from flows.core.triggers import evaluation_level
 from flows.ledger.sql import SqlLedger
+from runtime.artifacts import FolderArtifacts, write_atomic
 
 if TYPE_CHECKING:
-    from flows.engine.house import House
-    from k8s.executor import KubernetesExecutor
-    from k8s.sheet import Site
+    from flows.engine.context import House
+    from k8s.gangs.executor import KubernetesExecutor
+    from k8s.manifests.render import Site
     from local.service import Service
 
 
@@ -58,18 +58,18 @@ def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silen
 
     `folder` is the folder of the loop file. Raises ConfigError if a named trainer, server or setting is not available.
     """
-    from flows.engine.house import House, process_holder
+    from flows.engine.context import House, process_holder
     from gates.checks import checks
-    from gates.client import HttpModelClient
     from gates.evaluate import PairedEvaluator
-    from gates.judge import EvidenceJudge
+    from gates.model_client import HttpModelClient
     from gates.registry import MlflowRegistry
+    from gates.rollout_judge import EvidenceJudge
     from local.router import LocalRouter
     from materializer.datasets import LakeDatasets
     from materializer.metrics import LakeMetrics
     from rewards.panel import build_panel
     from trainers.choose import choose
-    from trainers.code import code_digest
+    from trainers.code_digest import code_digest
 
     name, clock = loop.line.name, SystemClock()
     artifacts = FolderArtifacts(home.artifacts)
@@ -125,9 +125,9 @@ def open_executor(loop: Loop, folder: Path, home: Home) -> Executor:
 
 def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home) -> KubernetesExecutor:
     """Open the executor for the cluster named in the loop file. Sends no request yet."""
-    from k8s.client import connect
-    from k8s.executor import KubernetesExecutor
-    from k8s.profile import load_profile
+    from k8s.api.client import connect
+    from k8s.gangs.executor import KubernetesExecutor
+    from k8s.profiles.profile import load_profile
 
     name, profile, restarts = loop.line.name, load_profile(settings.profile, folder), loop.training.max_restarts
     return KubernetesExecutor(connect(settings.context), name, settings, profile, home.jobs(name), home.artifacts, restarts)
@@ -135,7 +135,7 @@ def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home
 
 def open_source(source: SourceSettings, folder: Path, home: Home, line: str) -> TraceSource:
     """Open a trace source of a loop file. Relative paths start at the folder of the loop file."""
-    from materializer.sources import FileSource, SpoolSource
+    from materializer.receive.sources import FileSource, SpoolSource
 
     if source.kind == "receiver":
         return SpoolSource(source.name, home.spool(line))
@@ -159,7 +159,7 @@ def _receiver(loop: Loop, home: Home, port: int = 0) -> Service:
     from local.service import Service
 
     name = loop.line.name
-    command = ["-m", "materializer.receiver", "--spool", str(home.spool(name)), "--token-file", str(home.token(name))]
+    command = ["-m", "materializer.receive.receiver", "--spool", str(home.spool(name)), "--token-file", str(home.token(name))]
     command += ["--port", str(port)]
     return Service(home.root / "lines" / name / "receiver", command, ready=home.receiver(name))
 
@@ -215,8 +215,8 @@ def estimate_cost(loop: Loop, folder: Path, method: str, recipe: Mapping[str, An
 
     found = estimate(complete(KINDS[Method(method)], recipe), parameters, loop.training.nodes, loop.training.gpus).model_dump(mode="json")
     if loop.cluster is not None:
-        from k8s.meter import at_most
-        from k8s.profile import load_profile
+        from k8s.gangs.meter import at_most
+        from k8s.profiles.profile import load_profile
 
         profile = load_profile(loop.cluster.profile, folder)
         found["price"] = at_most(profile, loop.cluster.pool.capacity, loop.training.nodes, found["seconds"])
@@ -238,8 +238,8 @@ def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple
     prepares the cluster. Raises ConfigError if the loop file has no section [cluster].
     """
     from flows.engine.samples import samples
-    from k8s.profile import load_profile
-    from k8s.sheet import Site
+    from k8s.manifests.render import Site
+    from k8s.profiles.profile import load_profile
 
     if loop.cluster is None:
         raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
@@ -257,10 +257,10 @@ def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple
 def render_cluster(loop: Loop, folder: Path, home: Home, part: str, **words: Any) -> str:
     """Render the manifests that the loop file requires on its cluster, as YAML.
 
-    `part` is admin, gang or all. `words` are the options of k8s.environment.extras.
+    `part` is admin, gang or all. `words` are the options of k8s.manifests.environment.extras.
     """
-    from k8s.environment import extras
-    from k8s.sheet import write_sheet
+    from k8s.manifests.environment import extras
+    from k8s.manifests.render import write_sheet
 
     site, jobs = cluster_site(loop, folder, home)
     return write_sheet(site, jobs, extras(**words), "admin" if part == "admin" else "gang" if part == "gang" else "all")
@@ -295,7 +295,7 @@ def job_words(loop: Loop, folder: Path, home: Home, job: str | None, lines: int,
 
     With `follow`, new lines are yielded as they arrive. Raises ConfigError if the loop file has no section [cluster].
     """
-    from k8s.logs import newest_job, words
+    from k8s.gangs.logs import newest_job, words
 
     if loop.cluster is None:
         raise ConfigError(f"line {loop.line.name} trains on this machine: its jobs' logs are below {home.jobs(loop.line.name)}")
@@ -307,8 +307,8 @@ def job_words(loop: Loop, folder: Path, home: Home, job: str | None, lines: int,
 
 def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, str, str]]:
     """List the problems of the live cluster for the line's gangs: (level, subject, text, remedy); level is stop or note."""
-    from k8s.client import connect
-    from k8s.lint import lint
+    from k8s.api.client import connect
+    from k8s.preflight.checks import lint
 
     site, jobs = cluster_site(loop, folder, home)
     return [(one.level, one.about, one.text, one.remedy) for one in lint(connect(site.settings.context), site, jobs)]

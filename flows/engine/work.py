@@ -6,10 +6,10 @@ from contracts.cycle import State
 from contracts.errors import Retryable
 from contracts.ids import rollout_stream
 from flows.core.decide import Decision, End, Wait
+from flows.core.folds import CycleView
 from flows.core.rollout import Hold
-from flows.core.views import CycleView
 from flows.engine.advance import advance
-from flows.engine.house import House
+from flows.engine.context import House
 from flows.engine.ingest import ingest
 from flows.engine.installation import Installation
 from flows.engine.reconcile import reconcile

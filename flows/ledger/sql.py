@@ -18,9 +18,9 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from contracts.chain import GENESIS, seal
 from contracts.cycle import Append, Entry, Lease
 from contracts.errors import Conflict, Fenced, Permanent, Retryable
+from contracts.hash_chain import GENESIS, seal
 from contracts.ids import Digest, canonical
 
 _meta = sa.MetaData()

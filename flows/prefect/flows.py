@@ -1,4 +1,4 @@
-"""The flows that Prefect schedules: short, asynchronous, one process per run. The work is in duties.py; the state is in the ledger.
+"""The flows that Prefect schedules: short, asynchronous, one process per run. The work is in flow_handlers.py; the state is in the ledger.
 
 Parameters are simple values, so a run can be started manually in the Prefect UI. A flow may be killed at any point, run twice, or not
 be started at all: the next `reconcile` run continues from the ledger.
@@ -26,12 +26,12 @@ from contracts.cycle import Answer, Identity
 from contracts.errors import Retryable
 from flows.config.home import Home
 from flows.config.load import load_loop
-from flows.core.views import ApprovalView
+from flows.core.folds import ApprovalView
 from flows.engine.installation import Installation
 from flows.engine.wiring import open_artifacts, open_ledger
-from flows.prefect import duties, views, wake
-from flows.prefect.form import evidence_page
-from flows.prefect.runs import present
+from flows.prefect import flow_handlers, run_sync, wake
+from flows.prefect.approval_form import evidence_page
+from flows.prefect.run_pidfiles import present
 
 INGESTED = "ratchet.traces.ingested"
 """Event emitted after new traces or feedback; its resource is the line. It only starts `retrain`; the lake's counts decide."""
@@ -66,7 +66,7 @@ async def ingest(loop: str) -> Any:
     """Ingest traces and feedback into the lake, each record once. New records trigger `retrain`."""
     with present(Home.from_environment(), str(runtime.flow_run.id)):
         try:
-            report = await asyncio.to_thread(duties.bring_in, _shop(), Path(loop))
+            report = await asyncio.to_thread(flow_handlers.bring_in, _shop(), Path(loop))
         except Retryable as error:
             return Completed(message=f"waiting: {error}")
         counts = report.model_dump()
@@ -84,10 +84,10 @@ async def retrain(loop: str, scheduled: bool = False) -> Any:
     """Open the next cycle if one is due, advance the open cycle as far as possible, and request approvals where required."""
     home = Home.from_environment()
     with present(home, str(runtime.flow_run.id)):
-        standing = await asyncio.to_thread(duties.work_on, _shop(), Path(loop), scheduled, PATIENCE)
+        standing = await asyncio.to_thread(flow_handlers.work_on, _shop(), Path(loop), scheduled, PATIENCE)
         line = load_loop(Path(loop)).line.name
         async with get_client() as client:
-            await views.show_requests(client, open_ledger(home), line)
+            await run_sync.show_requests(client, open_ledger(home), line)
             await wake.up(client, line, standing)
         return Completed(message=standing.said)
 
@@ -96,7 +96,7 @@ async def retrain(loop: str, scheduled: bool = False) -> Any:
 async def rollout(loop: str) -> Any:
     """Evaluate and advance the open rollout for about 45 seconds."""
     with present(Home.from_environment(), str(runtime.flow_run.id)):
-        standing = await asyncio.to_thread(duties.roll_on, _shop(), Path(loop), PATIENCE)
+        standing = await asyncio.to_thread(flow_handlers.roll_on, _shop(), Path(loop), PATIENCE)
         return Completed(message=standing.said)
 
 
@@ -105,12 +105,12 @@ async def reconcile(loop: str) -> Any:
     """Reconcile derived copies and Prefect runs with the ledger every minute, and start the flow that the open cycle needs."""
     home = Home.from_environment()
     with present(home, str(runtime.flow_run.id)):
-        mended, standing = await asyncio.to_thread(duties.mend, _shop(), Path(loop))
+        mended, standing = await asyncio.to_thread(flow_handlers.mend, _shop(), Path(loop))
         line = load_loop(Path(loop)).line.name
         async with get_client() as client:
-            mended += await views.bury_dead_runs(client, home, line)
-            mended += await views.settle_requests(client, open_ledger(home), line)
-            mended += await views.show_requests(client, open_ledger(home), line)
+            mended += await run_sync.bury_dead_runs(client, home, line)
+            mended += await run_sync.settle_requests(client, open_ledger(home), line)
+            mended += await run_sync.show_requests(client, open_ledger(home), line)
             await wake.up(client, line, standing)
         for text in mended:
             get_run_logger().info(text)
@@ -123,11 +123,11 @@ async def approval(request: str) -> Any:
     home = Home.from_environment()
     ledger = open_ledger(home)
     with present(home, str(runtime.flow_run.id)):
-        view = duties.request_view(ledger, request)
-        closed = duties.settled(view)
+        view = flow_handlers.request_view(ledger, request)
+        closed = flow_handlers.settled(view)
         if closed is None:
             given = await _ask(home, view)
-            closed = duties.record_answer(ledger, request, given)
+            closed = flow_handlers.record_answer(ledger, request, given)
         async with get_client() as client:
             line = request.split("/")[1]
             await wake.retrain(client, line, f"{request} was settled")

@@ -29,7 +29,7 @@ from contracts.errors import RatchetError
 from contracts.loop import Loop
 from contracts.ports import Progress
 from flows.config.home import Home
-from flows.prefect import flows, server, views, wake
+from flows.prefect import flows, run_sync, server, wake
 
 INGEST_SECONDS = 30
 RECONCILE_SECONDS = 60
@@ -88,7 +88,7 @@ async def _deployment(flow: Any, line: str, path: str, schedules: list[Any], tri
         schedules=schedules,
         triggers=triggers,
         description=text,
-        tags=[views.TAG, f"line:{line}"],
+        tags=[run_sync.TAG, f"line:{line}"],
         concurrency_limit=limit if alone else None,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
@@ -137,8 +137,8 @@ async def _serve_once(home: Home, lines: Sequence[Served], stop: asyncio.Event, 
         for served in lines:
             for deployment in await deployments(served):
                 await runner.add_deployment(deployment)
-            await views.bury_dead_runs(client, home, served.line, served_anew=first)
-            await views.drop_missed_ticks(client, served.line)
+            await run_sync.bury_dead_runs(client, home, served.line, served_anew=first)
+            await run_sync.drop_missed_ticks(client, served.line)
             await wake.start(client, "reconcile", served.line, f"service start at {datetime.now(UTC).isoformat()}")
     running = asyncio.create_task(runner.start())
     stopping = asyncio.create_task(stop.wait())

@@ -17,10 +17,10 @@ from importlib.metadata import version
 import httpx
 
 from contracts.errors import ConfigError, Retryable
-from contracts.files import write_atomic
 from contracts.ids import canonical
 from flows.config.home import Home
 from flows.engine.wiring import PREFECT_SERVER, announce_service, prefect_server
+from runtime.artifacts import write_atomic
 
 HOST = "127.0.0.1"
 _PORT_FILE = "port"

@@ -12,7 +12,7 @@ from typing import Any
 from prefect.client.orchestration import PrefectClient
 from prefect.exceptions import ObjectNotFound
 
-from flows.prefect.duties import Progress
+from flows.prefect.flow_handlers import Progress
 
 
 async def up(client: PrefectClient, line: str, standing: Progress) -> None:

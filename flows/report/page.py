@@ -11,21 +11,21 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from contracts.chain import verify
 from contracts.cycle import Entry, Step
 from contracts.errors import RatchetError
 from contracts.evaluation import Comparison
-from contracts.files import FolderArtifacts, write_atomic
+from contracts.hash_chain import verify
 from contracts.ids import line_stream, rollout_stream
 from contracts.loop import RolloutSettings
 from contracts.ports import Artifacts, Ledger
 from contracts.serving import StepJudgement
 from flows.config.home import Home
-from flows.core.diary import marks, runs
-from flows.core.views import CycleView, RolloutView, fold_cycle, fold_line, fold_rollout
-from flows.engine.diaries import read_diaries
+from flows.core.folds import CycleView, RolloutView, fold_cycle, fold_line, fold_rollout
+from flows.core.training_curves import marks, runs
+from flows.engine.job_events import read_diaries
 from flows.report.charts import Line, Pair, Point, Tick, bars, curves, dumbbells, funnel
 from flows.report.story import Section, Table, interval, ledger_table, report_of, tell
+from runtime.artifacts import FolderArtifacts, write_atomic
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from contracts.cycle import ENDS, ApprovalKind, Entry, Step
 from contracts.evaluation import EvalReport, Interval, Result
 from contracts.serving import StepJudgement
 from contracts.training import Usage
-from flows.core.views import CycleView, RolloutView, fold_cycle, train_key
+from flows.core.folds import CycleView, RolloutView, fold_cycle, train_key
 
 Cells = tuple[str, ...]
 

@@ -21,14 +21,14 @@ PORTS = {
 CLASSES: dict[str, list[str]] = {
     "Clock": ["contracts.fakes:FakeClock", "flows.engine.wiring:SystemClock"],
     "Ledger": ["contracts.fakes:MemoryLedger", "flows.ledger.sql:SqlLedger"],
-    "Artifacts": ["contracts.fakes:MemoryArtifacts", "contracts.files:FolderArtifacts"],
-    "TraceSource": ["contracts.fakes:FakeSource", "materializer.sources:FileSource", "materializer.sources:SpoolSource"],
+    "Artifacts": ["contracts.fakes:MemoryArtifacts", "runtime.artifacts:FolderArtifacts"],
+    "TraceSource": ["contracts.fakes:FakeSource", "materializer.receive.sources:FileSource", "materializer.receive.sources:SpoolSource"],
     "RewardFunction": ["rewards.verifiable:ExactMatch", "rewards.verifiable:FinalNumber", "rewards.feedback:UserFeedback"],
     "Datasets": ["contracts.fakes:FakeDatasets", "materializer.datasets:LakeDatasets"],
-    "Trainer": ["contracts.fakes:FakeTrainer", "trainers.trl:DPO", "trainers.trl:GRPO", "trainers.trl:SFT"],
-    "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor", "k8s.executor:KubernetesExecutor"],
+    "Trainer": ["contracts.fakes:FakeTrainer", "trainers.backends.trl:DPO", "trainers.backends.trl:GRPO", "trainers.backends.trl:SFT"],
+    "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor", "k8s.gangs.executor:KubernetesExecutor"],
     "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
-    "ModelClient": ["contracts.fakes:FakeClient", "gates.client:HttpModelClient"],
+    "ModelClient": ["contracts.fakes:FakeClient", "gates.model_client:HttpModelClient"],
     "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluate:PairedEvaluator"],
     "Check": [
         "contracts.fakes:FakeCheck", "gates.checks:Coverage", "gates.checks:Quality", "gates.checks:Slices", "gates.checks:Agreement",
@@ -37,7 +37,7 @@ CLASSES: dict[str, list[str]] = {
     "Registry": ["contracts.fakes:FakeRegistry", "gates.registry:MlflowRegistry"],
     "Router": ["contracts.fakes:FakeRouter", "local.router:LocalRouter"],
     "Metrics": ["contracts.fakes:FakeMetrics", "materializer.metrics:LakeMetrics"],
-    "RolloutJudge": ["contracts.fakes:FakeJudge", "gates.judge:EvidenceJudge"],
+    "RolloutJudge": ["contracts.fakes:FakeJudge", "gates.rollout_judge:EvidenceJudge"],
     "Rewards": ["contracts.fakes:FakeRewards", "rewards.panel:Panel"],
 }  # fmt: skip
 WITHOUT_FAKE = {"RewardFunction"}

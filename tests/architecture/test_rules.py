@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-PACKAGES = ("contracts", "rewards", "materializer", "trainers", "gates", "k8s", "local", "flows")
+PACKAGES = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "k8s", "local", "flows")
 SOURCES = sorted(path for package in PACKAGES for path in (REPO / package).rglob("*.py"))
 
 
@@ -122,8 +122,8 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         ("rewards.panel", set()),
         ("flows.core.decide", set()),
         ("flows.core.rollout", set()),
-        ("trainers.trl", {"numpy"}),
-        ("trainers.inside.wrapper", {"numpy"}),
+        ("trainers.backends.trl", {"numpy"}),
+        ("trainers.job.supervisor", {"numpy"}),
         ("local.executor", set()),
         ("flows.engine.wiring", {"sqlalchemy"}),
     ],

@@ -12,13 +12,13 @@ from typing import Any
 
 from contracts.cluster import ClusterSettings
 from contracts.errors import Retryable
-from contracts.files import FolderArtifacts
 from contracts.ids import job_name
-from contracts.manifest import write_manifest
 from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
-from k8s.client import KubernetesCluster, connect
-from k8s.executor import KubernetesExecutor
-from k8s.profile import Profile
+from k8s.api.client import KubernetesCluster, connect
+from k8s.gangs.executor import KubernetesExecutor
+from k8s.profiles.profile import Profile
+from runtime.artifacts import FolderArtifacts
+from runtime.manifest import write_manifest
 from tests.cluster.rig.cluster import Rig
 
 PRETENDING = Profile(provider="any", gpus=8, cpu="1", memory="1Gi", shm="64Mi", instance_types=("p5en.48xlarge",))
@@ -60,7 +60,7 @@ class Bench:
             name=job_name(plan * 64, attempt, f"{nodes} {gpus}"),
             plan=plan * 64,
             attempt=attempt,
-            command=("{python}", "-m", "trainers.inside.wrapper"),
+            command=("{python}", "-m", "trainers.job.supervisor"),
             environment={"RATCHET_NODES": str(nodes)},
             inputs={},
             plan_json="{}",

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from kubernetes import config
 
-from k8s.client import QUEUE, KubernetesCluster
-from k8s.look import CONFIG_MAP
-from k8s.policies import CONTROLLER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
+from k8s.api.client import QUEUE, KubernetesCluster
+from k8s.manifests.policies import CONTROLLER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
+from k8s.preflight.cluster_facts import CONFIG_MAP
 from tests.cluster.corner import Corner
 from tests.cluster.rig import build, real
 from tests.cluster.rig.build import CRDS, KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError

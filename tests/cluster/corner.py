@@ -9,12 +9,12 @@ from pathlib import Path
 
 from kubernetes import client
 
-from k8s.client import JOB, NETWORK_POLICY, QUEUE, SECRET, Cluster, Kind, KubernetesCluster
-from k8s.environment import render_environment
-from k8s.lint import findings
-from k8s.look import ACCOUNT, CLAIM, CONFIG_MAP, look
-from k8s.objects import Shape, VolcanoJob, manifest
-from k8s.profile import load_profile
+from k8s.api.client import JOB, NETWORK_POLICY, QUEUE, SECRET, Cluster, Kind, KubernetesCluster
+from k8s.manifests.environment import render_environment
+from k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
+from k8s.preflight.checks import findings
+from k8s.preflight.cluster_facts import ACCOUNT, CLAIM, CONFIG_MAP, look
+from k8s.profiles.profile import load_profile
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.unit.k8s import ground

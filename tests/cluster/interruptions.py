@@ -11,10 +11,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from contracts.jsonfile import read_json
-from contracts.runfolder import RESUME
 from contracts.training import JobSpec, JobStatus, ResumePoint
-from k8s.gang import GANG, VERSION
+from k8s.manifests.gang_manifest import GANG, VERSION
+from runtime.json_files import read_json
+from runtime.run_folder import RESUME
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exits import Outcome
-from contracts.files import FolderArtifacts
+from contracts.exit_codes import Outcome
 from contracts.ids import canonical, checkpoint_name
 from contracts.training import JobState
+from runtime.artifacts import FolderArtifacts
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.training import JobState, JobStatus
-from k8s.client import JOB, POD, Expired, Moved, Taken
-from k8s.mirror import Mirror
+from k8s.api.client import JOB, POD, Expired, Moved, Taken
+from k8s.api.informer import Mirror
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig

@@ -14,7 +14,7 @@ import pytest
 
 from contracts.errors import Retryable
 from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
-from k8s.executor import KubernetesExecutor
+from k8s.gangs.executor import KubernetesExecutor
 from tests.cluster.bench import Bench
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.rig.images import HOST

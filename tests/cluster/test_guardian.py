@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exits import Outcome
-from contracts.runfolder import BEAT
+from contracts.exit_codes import Outcome
 from contracts.training import JobState, JobStatus
-from k8s.client import JOB, NODE_POOL
-from k8s.gangs import State
-from k8s.guardian import SILENT, START
-from k8s.objects import manifest
-from k8s.pools import dynamic_pool
+from k8s.api.client import JOB, NODE_POOL
+from k8s.gangs.gang_state import State
+from k8s.gangs.guardian import SILENT, START
+from k8s.manifests.pod_objects import manifest
+from k8s.manifests.pools import dynamic_pool
+from runtime.run_folder import BEAT
 from tests.cluster.bench import BOUGHT, Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER, Rig

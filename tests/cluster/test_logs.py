@@ -13,7 +13,7 @@ from contracts.training import JobState
 from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.engine.wiring import open_cluster
-from k8s.policies import CONTROLLER, JOB_ACCOUNT
+from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT
 from tests.cluster.bench import Bench
 from tests.cluster.corner import Corner
 from tests.cluster.rig.api import until

@@ -12,10 +12,10 @@ import pytest
 
 from contracts.cycle import Answer, Identity, State
 from flows.config.home import Home
-from flows.core.diary import runs
+from flows.core.training_curves import runs
 from flows.demo.play import Demo
-from flows.engine.diaries import read_diaries
-from flows.engine.house import House
+from flows.engine.context import House
+from flows.engine.job_events import read_diaries
 from flows.engine.line import answer, approvals
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import RatchetError
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.training import JobState, JobStatus
 from tests.cluster.bench import Bench, client
 from tests.cluster.gangs import real

@@ -12,16 +12,16 @@ from kubernetes import config
 from contracts.errors import Permanent
 from contracts.serving import ModelVersion
 from contracts.training import JobState
-from k8s.client import JOB, NETWORK_POLICY, POD, QUEUE, Kind, KubernetesCluster
-from k8s.environment import Extras, render_environment
-from k8s.gang import RATCHET
-from k8s.look import pod_of
-from k8s.network import opening
-from k8s.objects import manifest
-from k8s.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, rights, wide_rights
-from k8s.pools import Account, static_pool
-from k8s.profile import Profile, known, load_profile
-from k8s.serving import Server, judge_fleet, version_server
+from k8s.api.client import JOB, NETWORK_POLICY, POD, QUEUE, Kind, KubernetesCluster
+from k8s.manifests.environment import Extras, render_environment
+from k8s.manifests.gang_manifest import RATCHET
+from k8s.manifests.network import opening
+from k8s.manifests.pod_objects import manifest
+from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, rights, wide_rights
+from k8s.manifests.pools import Account, static_pool
+from k8s.manifests.serving import Server, judge_fleet, version_server
+from k8s.preflight.cluster_facts import pod_of
+from k8s.profiles.profile import Profile, known, load_profile
 from tests.cluster.bench import Bench
 from tests.cluster.corner import KINDS, Corner, loop_file, ratchet
 from tests.cluster.rig.api import until

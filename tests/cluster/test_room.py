@@ -11,9 +11,9 @@ import pytest
 
 from contracts.errors import ConfigError, Retryable
 from contracts.training import JobState, JobStatus
-from k8s.client import NODE_POOL
-from k8s.objects import manifest
-from k8s.pools import dynamic_pool
+from k8s.api.client import NODE_POOL
+from k8s.manifests.pod_objects import manifest
+from k8s.manifests.pools import dynamic_pool
 from tests.cluster.bench import BOUGHT, Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER, Rig

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.ids import checkpoint_name
 from contracts.training import Attempt, Checkpoint, JobSpec, JobState, JobStatus, Method, ResumePoint
-from k8s.profile import Profile
+from k8s.profiles.profile import Profile
 from local.executor import LocalExecutor
 from tests.cluster.bench import Bench
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST, SYSTEM
 from tests.unit.trainers.conftest import TRAINERS, Workshop, write_model
 from tests.unit.trainers.nemo.conftest import lay_out_release
-from trainers.nemo import NemoGRPO
+from trainers.backends.nemo.backend import NemoGRPO
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

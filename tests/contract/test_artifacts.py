@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from contracts.errors import Permanent
 from contracts.fakes import MemoryArtifacts
-from contracts.files import FolderArtifacts
 from contracts.ids import digest
+from runtime.artifacts import FolderArtifacts
 
 
 @pytest.fixture(params=["folder", "memory"])

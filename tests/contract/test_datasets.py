@@ -14,12 +14,12 @@ import pytest
 from contracts.data import Facts, RawBatch
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.fakes import FakeClock, FakeDatasets, World
-from contracts.files import FolderArtifacts
 from contracts.ids import digest
 from contracts.loop import Loop
 from contracts.ports import Datasets, Progress
 from materializer.datasets import LakeDatasets
 from rewards.panel import build_panel
+from runtime.artifacts import FolderArtifacts
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 LATER = datetime(2026, 12, 1, tzinfo=UTC)

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import pytest
 
 from contracts.errors import Permanent
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.fakes import FakeExecutor, World
-from contracts.files import FolderArtifacts
 from contracts.ids import Digest, job_name
-from contracts.manifest import write_manifest
 from contracts.ports import Executor
 from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
 from local.executor import LocalExecutor
+from runtime.artifacts import FolderArtifacts
+from runtime.manifest import write_manifest
 
 JOB = """
 import json, os, pathlib, signal, sys, time

@@ -20,10 +20,10 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.chain import verify
 from contracts.cycle import Append, Row
 from contracts.errors import Conflict, Fenced, Permanent, Retryable
 from contracts.fakes import MemoryLedger
+from contracts.hash_chain import verify
 from contracts.ports import Ledger
 from flows.ledger.sql import SqlLedger
 from tests.needs import Need, lacks

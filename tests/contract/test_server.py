@@ -15,10 +15,10 @@ import pytest
 
 from contracts.errors import ConfigError, Permanent
 from contracts.fakes import FakeServer, World, fake_model
-from contracts.files import FolderArtifacts
 from contracts.model import model_ref
 from contracts.serving import Endpoint, ModelVersion
 from local.server import EmbeddedServer
+from runtime.artifacts import FolderArtifacts
 from tests.unit.trainers.conftest import write_model
 
 pytestmark = [pytest.mark.slow]

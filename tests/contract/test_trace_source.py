@@ -13,8 +13,8 @@ from contracts.data import RawBatch
 from contracts.errors import ConfigError
 from contracts.fakes import FakeSource
 from contracts.ports import TraceSource
-from materializer.sources import FileSource, SpoolSource
-from materializer.spool import Spool
+from materializer.receive.sources import FileSource, SpoolSource
+from materializer.receive.spool import Spool
 
 BODIES = [b'{"resourceSpans": []}', b'{"resourceSpans": [{}]}', b'{"resourceLogs": []}']
 

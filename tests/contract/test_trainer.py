@@ -10,7 +10,7 @@ import pytest
 from contracts.errors import ConfigError
 from contracts.model import ModelRef
 from contracts.training import Adjustment, Attempt, Method, TrainingPlan
-from trainers.trl import DPO, GRPO, SFT
+from trainers.backends.trl import DPO, GRPO, SFT
 
 START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
 

@@ -30,19 +30,19 @@ from contracts.cycle import Answer, Identity
 from contracts.data import Facts, RawBatch
 from contracts.errors import Conflict, Rejected, Retryable
 from contracts.fakes import FakeCheck, FakeClient, FakeDatasets, FakeEvaluator, FakeJudge, FakeRewards, FakeSource, World
-from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical, digest, job_name
 from contracts.loop import Loop
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route
 from contracts.training import Attempt, Choice, JobSpec, Method, TrainingPlan
 from flows.core.decide import End
-from flows.core.projection import project
-from flows.engine.house import House, process_holder
+from flows.core.run_comparison import project
+from flows.engine.context import House, process_holder
 from flows.engine.line import adopt, answer, approvals, open_cycle
 from flows.engine.reconcile import reconcile
 from flows.engine.work import turn
 from flows.ledger.sql import SqlLedger
 from local.executor import LocalExecutor
+from runtime.artifacts import FolderArtifacts, write_atomic
 
 LINE = "crash"
 FACTS = Facts(

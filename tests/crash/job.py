@@ -12,11 +12,11 @@ import sys
 import time
 from pathlib import Path
 
-from contracts.files import FolderArtifacts, write_atomic
 from contracts.ids import canonical
-from contracts.manifest import write_manifest
 from contracts.model import model_ref
 from contracts.training import Checkpoint, TrainingPlan
+from runtime.artifacts import FolderArtifacts, write_atomic
+from runtime.manifest import write_manifest
 
 run = Path(sys.argv[1])
 incarnation = int(os.environ["RATCHET_INCARNATION"])

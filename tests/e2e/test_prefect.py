@@ -20,15 +20,15 @@ import psutil
 import pytest
 
 from contracts.cycle import Append, ApprovalKind, Identity, Row
-from contracts.files import FolderArtifacts
 from contracts.ids import cycle_stream
 from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.core.decide import Wait
-from flows.core.views import fold_approval
+from flows.core.folds import fold_approval
 from flows.engine.advance import drive
 from flows.engine.line import open_cycle
 from flows.engine.wiring import open_ledger
+from runtime.artifacts import FolderArtifacts
 from tests.simulation.town import Scenario, Town
 
 pytestmark = pytest.mark.slow

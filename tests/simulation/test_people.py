@@ -9,9 +9,9 @@ import pytest
 
 from contracts.cycle import State
 from contracts.errors import Rejected, Retryable
-from flows.core.views import fold_line
+from flows.core.folds import fold_line
 from flows.engine.advance import UNFORESEEN_TRIES, advance
-from flows.engine.house import LEASE_SECONDS, TURN_SECONDS, House, take
+from flows.engine.context import LEASE_SECONDS, TURN_SECONDS, House, take
 from flows.engine.ingest import ingest
 from flows.engine.line import ask_cancel, ask_rollback, open_cycle
 from flows.engine.reconcile import reconcile

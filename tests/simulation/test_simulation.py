@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from contracts.chain import verify
 from contracts.cycle import State, Step
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
+from contracts.hash_chain import verify
 from contracts.training import Adjustment, Method, Proposal
-from flows.core.projection import project
+from flows.core.run_comparison import project
 from tests.simulation.town import Crash, Scenario, Town, nth_fault, scenario, seeded_faults
 from trainers.health import REMEDIES
 

@@ -12,7 +12,7 @@ from contracts.cycle import Answer, Append, ApprovalKind, Identity, Row
 from contracts.data import Facts
 from contracts.errors import Rejected
 from contracts.evaluation import Result
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.fakes import (
     FakeCheck,
     FakeClient,
@@ -37,9 +37,9 @@ from contracts.ids import digest, line_stream, rollout_stream, version_tag
 from contracts.loop import Loop
 from contracts.serving import ModelVersion, Route
 from contracts.training import Choice, Method, Proposal
-from flows.core.views import fold_approval, fold_cycle, fold_line
+from flows.core.folds import fold_approval, fold_cycle, fold_line
 from flows.engine.advance import advance
-from flows.engine.house import House
+from flows.engine.context import House
 from flows.engine.line import answer, approvals, ask_cancel, ask_rollback, open_cycle
 from flows.engine.reconcile import reconcile
 from flows.engine.rollout import tick

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from contracts.chain import GENESIS, seal, verify
 from contracts.cycle import Row
 from contracts.errors import Permanent, Retryable
-from contracts.files import FolderArtifacts, write_atomic
+from contracts.hash_chain import GENESIS, seal, verify
 from contracts.ids import canonical, digest, job_name, version_tag
-from contracts.manifest import verify_manifest, write_manifest
 from contracts.model import model_ref
+from runtime.artifacts import FolderArtifacts, write_atomic
+from runtime.manifest import verify_manifest, write_manifest
 
 
 def full(*_: Any, **__: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from contracts.processes import process_identity
+from runtime.process_identity import process_identity
 
 
 def test_a_process_keeps_its_identity_and_loses_it_with_its_life() -> None:

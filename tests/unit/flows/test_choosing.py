@@ -18,11 +18,11 @@ from contracts.model import ModelRef
 from contracts.training import Choice, Cost, Method, TrainingPlan
 from flows.config.load import load_loop
 from flows.engine.choosing import choose_plan
+from trainers.backends.nemo.backend import NemoGRPO
+from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.choose import choose
 from trainers.estimate import estimate
-from trainers.nemo import NemoGRPO
 from trainers.recipes import KINDS, complete
-from trainers.trl import DPO, GRPO, SFT
 
 START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
 FACTS = Facts(

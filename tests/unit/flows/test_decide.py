@@ -11,16 +11,16 @@ import pytest
 from contracts.cycle import ENDS, Answer, ApprovalKind, Identity, State, Step
 from contracts.data import Cursor
 from contracts.evaluation import CheckResult, Result, verdict_of
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.fakes import MemoryLedger
 from contracts.ids import digest
 from contracts.loop import RolloutSettings, TriggerSettings
 from contracts.serving import Endpoint, StepJudgement, StepResult
 from contracts.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint
 from flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Seen, Settle, Wait, decide
+from flows.core.folds import AUTO, CycleView, Incarnation, LineView, RolloutStep, RolloutView, train_key
 from flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
 from flows.core.triggers import due, edition_number
-from flows.core.views import AUTO, CycleView, Incarnation, LineView, RolloutStep, RolloutView, train_key
 from tests.simulation.town import FACTS, loop_for
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

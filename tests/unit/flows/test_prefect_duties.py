@@ -11,9 +11,9 @@ import pytest
 
 from contracts.cycle import Answer, Identity, State
 from contracts.errors import Rejected
-from flows.core.views import fold_approval
+from flows.core.folds import fold_approval
 from flows.engine.line import answer
-from flows.prefect import duties
+from flows.prefect import flow_handlers
 from tests.simulation.town import Scenario, Town
 
 LOOP = Path("sim.toml")
@@ -39,7 +39,7 @@ def _opened(people: str = "yes") -> tuple[Town, Any]:
 
 def test_nothing_is_due_without_traces() -> None:
     town = Town(Scenario(seed=1))
-    standing = duties.work_on(_shop(town), LOOP, scheduled=False, patience=0)
+    standing = flow_handlers.work_on(_shop(town), LOOP, scheduled=False, patience=0)
     assert standing.said.startswith("no cycle opened: 0 new traces of 1000")
     assert standing.next is None
 
@@ -47,53 +47,55 @@ def test_nothing_is_due_without_traces() -> None:
 def test_a_cron_tick_needs_one_new_trace_only() -> None:
     town = Town(Scenario(seed=1))
     town.house.datasets.traces = 1
-    assert duties.work_on(_shop(town), LOOP, scheduled=False, patience=0).cycle is None
-    assert duties.work_on(_shop(town), LOOP, scheduled=True, patience=0).cycle == "cycle/sim/0001"
+    assert flow_handlers.work_on(_shop(town), LOOP, scheduled=False, patience=0).cycle is None
+    assert flow_handlers.work_on(_shop(town), LOOP, scheduled=True, patience=0).cycle == "cycle/sim/0001"
 
 
 def test_work_stops_where_a_person_is_asked_and_goes_on_after() -> None:
     town, shop = _opened()
-    standing = duties.work_on(shop, LOOP, scheduled=False, patience=100)
+    standing = flow_handlers.work_on(shop, LOOP, scheduled=False, patience=100)
     assert "waiting: approval of training" in standing.said
     assert standing.next is None
-    assert duties.mend(shop, LOOP)[1].next is None
+    assert flow_handlers.mend(shop, LOOP)[1].next is None
     _yes(town, "training")
-    assert duties.mend(shop, LOOP)[1].next == "retrain"
-    standing = duties.work_on(shop, LOOP, scheduled=False, patience=1000)
+    assert flow_handlers.mend(shop, LOOP)[1].next == "retrain"
+    standing = flow_handlers.work_on(shop, LOOP, scheduled=False, patience=1000)
     assert "waiting: approval of rollout" in standing.said
 
 
 def test_a_rolling_cycle_is_given_to_the_rollout_and_ends() -> None:
     town, shop = _opened(people="auto")
-    standing = duties.work_on(shop, LOOP, scheduled=False, patience=1000)
+    standing = flow_handlers.work_on(shop, LOOP, scheduled=False, patience=1000)
     assert standing.next == "rollout"
-    assert duties.mend(shop, LOOP)[1].next == "rollout"
-    standing = duties.roll_on(shop, LOOP, seconds=10_000)
+    assert flow_handlers.mend(shop, LOOP)[1].next == "rollout"
+    standing = flow_handlers.roll_on(shop, LOOP, seconds=10_000)
     assert town.view().state is State.PROMOTED
     assert standing.next is None
-    assert duties.roll_on(shop, LOOP, seconds=1).said == "no open rollout"
+    assert flow_handlers.roll_on(shop, LOOP, seconds=1).said == "no open rollout"
 
 
 def test_the_first_answer_wins_and_the_second_is_told() -> None:
     town, shop = _opened()
-    duties.work_on(shop, LOOP, scheduled=False, patience=0)
+    flow_handlers.work_on(shop, LOOP, scheduled=False, patience=0)
     _yes(town, "training", "bob")
     late = Answer(approve=False, actor="eve", identity=Identity.CLAIMED, via="prefect")
-    assert duties.record_answer(town.ledger, "approval/sim/0001/training", late) == "answer not accepted: bob approved it via prefect"
+    assert (
+        flow_handlers.record_answer(town.ledger, "approval/sim/0001/training", late) == "answer not accepted: bob approved it via prefect"
+    )
 
 
 def test_a_request_is_settled_by_answer_or_time() -> None:
     town, shop = _opened()
-    duties.work_on(shop, LOOP, scheduled=False, patience=0)
-    view = duties.request_view(town.ledger, "approval/sim/0001/training")
-    assert duties.settled(view, view.expires - timedelta(seconds=1)) is None
-    assert "closed without an answer" in str(duties.settled(view, view.expires))
+    flow_handlers.work_on(shop, LOOP, scheduled=False, patience=0)
+    view = flow_handlers.request_view(town.ledger, "approval/sim/0001/training")
+    assert flow_handlers.settled(view, view.expires - timedelta(seconds=1)) is None
+    assert "closed without an answer" in str(flow_handlers.settled(view, view.expires))
     with pytest.raises(Rejected, match="no approval/sim/0009/training"):
-        duties.request_view(town.ledger, "approval/sim/0009/training")
+        flow_handlers.request_view(town.ledger, "approval/sim/0009/training")
 
 
 def test_time_is_real_where_none_is_given() -> None:
     town, shop = _opened()
-    duties.work_on(shop, LOOP, scheduled=False, patience=0)
-    view = duties.request_view(town.ledger, "approval/sim/0001/training")
-    assert (duties.settled(view) is None) == (datetime.now(UTC) < view.expires)
+    flow_handlers.work_on(shop, LOOP, scheduled=False, patience=0)
+    view = flow_handlers.request_view(town.ledger, "approval/sim/0001/training")
+    assert (flow_handlers.settled(view) is None) == (datetime.now(UTC) < view.expires)

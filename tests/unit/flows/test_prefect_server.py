@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ConfigError, Retryable
-from contracts.files import write_atomic
 from contracts.ids import canonical
 from flows.config.home import Home
-from flows.prefect import runs, server
+from flows.prefect import run_pidfiles, server
+from runtime.artifacts import write_atomic
 
 
 @pytest.fixture
@@ -68,28 +68,28 @@ def test_nothing_leaves_the_machine(home: Home) -> None:
 
 
 def test_a_run_has_a_process_as_long_as_its_flow_lasts(home: Home) -> None:
-    assert runs.process_of(home, "one") is None
-    with runs.present(home, "one"):
-        assert runs.process_of(home, "one") is True
-    assert runs.process_of(home, "one") is None
+    assert run_pidfiles.process_of(home, "one") is None
+    with run_pidfiles.present(home, "one"):
+        assert run_pidfiles.process_of(home, "one") is True
+    assert run_pidfiles.process_of(home, "one") is None
 
 
 def test_a_run_whose_process_died_is_seen(home: Home) -> None:
     write_atomic(home.prefect / "runs" / "two.json", canonical({"pid": os.getpid(), "started": 1.0}))
-    assert runs.process_of(home, "two") is False
-    runs.forget(home, "two")
-    assert runs.process_of(home, "two") is None
+    assert run_pidfiles.process_of(home, "two") is False
+    run_pidfiles.forget(home, "two")
+    assert run_pidfiles.process_of(home, "two") is None
 
 
 def test_one_process_serves_an_installation(home: Home) -> None:
-    assert runs.serving_process(home) is None
-    with runs.only_one(home):
-        process = runs.serving_process(home)
+    assert run_pidfiles.serving_process(home) is None
+    with run_pidfiles.only_one(home):
+        process = run_pidfiles.serving_process(home)
         assert process is not None
         assert process.pid == os.getpid()
-        with pytest.raises(Retryable, match="another `ratchet serve`"), runs.only_one(home):
+        with pytest.raises(Retryable, match="another `ratchet serve`"), run_pidfiles.only_one(home):
             pass
-    assert runs.serving_process(home) is None
+    assert run_pidfiles.serving_process(home) is None
 
 
 def test_asking_for_help_or_the_address_loads_no_prefect() -> None:

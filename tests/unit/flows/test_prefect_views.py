@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import StateType
 
-from flows.prefect import views
+from flows.prefect import run_sync
 
 
 class Api:
@@ -41,9 +41,9 @@ def _request(n: int, answered: bool = False, expired: bool = False) -> Any:
 
 def test_forms_of_settled_requests_are_closed_with_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [_request(n, answered=True) for n in range(1, 400)] + [_request(400, expired=True), _request(401)]
-    monkeypatch.setattr(views, "approvals", lambda _ledger, _line: requests)
+    monkeypatch.setattr(run_sync, "approvals", lambda _ledger, _line: requests)
     api = Api([_run(1, StateType.COMPLETED), _run(399), _run(400), _run(401), _run(999)])
-    said = asyncio.run(views.settle_requests(api, None, "sim"))  # type: ignore[arg-type]
+    said = asyncio.run(run_sync.settle_requests(api, None, "sim"))  # type: ignore[arg-type]
     assert api.queries == 1
     assert api.closed == {"run 399": StateType.COMPLETED, "run 400": StateType.CANCELLED}
     assert len(said) == 2

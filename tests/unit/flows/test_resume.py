@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent
-from contracts.manifest import MANIFEST, write_manifest
 from contracts.training import JobSpec, ResumePoint
 from flows.engine.effects import lay_resume_point
 from local.executor import LocalExecutor
+from runtime.manifest import MANIFEST, write_manifest
 from tests.unit.flows.test_decide import run, training
-from trainers.inside.checkpoints import resume_folder
+from trainers.job.checkpoints import resume_folder
 
 POINTS = 200
 CHANCE = random.Random(20)

@@ -23,8 +23,8 @@ from contracts.loop import GateSettings
 from contracts.records import Tier
 from contracts.serving import Endpoint
 from gates.checks import checks
-from gates.client import HttpModelClient
 from gates.evaluate import PairedEvaluator
+from gates.model_client import HttpModelClient
 
 Reply = tuple[int, bytes, dict[str, str]]
 Behaviour = Callable[[dict[str, Any]], Reply]
@@ -90,7 +90,7 @@ def other() -> Iterator[Backend]:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pauses between tries."""
-    monkeypatch.setattr("gates.client.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("gates.model_client.time.sleep", lambda _seconds: None)
 
 
 def ask(n: int = 1, **fields: Any) -> list[ChatRequest]:

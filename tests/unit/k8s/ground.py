@@ -7,9 +7,9 @@ from typing import Any
 
 from contracts.cluster import ClusterSettings
 from contracts.training import JobSpec
-from k8s.gang import Ground, render
-from k8s.objects import VolcanoJob
-from k8s.profile import Profile, load_profile
+from k8s.manifests.gang_manifest import Ground, render
+from k8s.manifests.pod_objects import VolcanoJob
+from k8s.profiles.profile import Profile, load_profile
 
 PLAN = "ab" * 32
 BUCKET = {"mount": "/ratchet", "bucket": {"url": "s3://models/ratchet", "region": "eu-west-1", "disk": "800Gi"}}
@@ -32,7 +32,7 @@ def job(nodes: int = 2, gpus: int = 8, nemo: bool = False) -> JobSpec:
         name="rt-0123456789abcdef-a1",
         plan=PLAN,
         attempt=1,
-        command=("{python}", "-m", "trainers.inside.wrapper"),
+        command=("{python}", "-m", "trainers.job.supervisor"),
         environment=environment,
         inputs={},
         plan_json="{}",

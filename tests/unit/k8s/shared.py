@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from contracts.files import FolderArtifacts
 from contracts.ids import canonical, digest
-from contracts.manifest import write_manifest
-from contracts.runfolder import RunFolders
 from contracts.training import JobEvent, JobSpec, ResumePoint
-from k8s.bucket import Bucket
-from k8s.outbound import Outbound
-from k8s.place import Place
-from k8s.remote import Remote
+from k8s.pod.pod_context import Place
+from k8s.pod.upload import Outbound
+from k8s.storage.bucket import Bucket
+from k8s.storage.sync import Remote
+from runtime.artifacts import FolderArtifacts
+from runtime.manifest import write_manifest
+from runtime.run_folder import RunFolders
 from tests.s3 import S3
 
 REPO = Path(__file__).resolve().parents[3]
@@ -30,7 +30,7 @@ from pathlib import Path
 from contracts.cluster import BucketSettings
 from contracts.errors import Retryable
 from k8s import inbound, staging
-from k8s.bucket import Bucket
+from k8s.storage.bucket import Bucket
 staging.LOOK_SECONDS, staging.PATIENCE, inbound.LOOK_SECONDS = 0.2, float(os.environ.get("PATIENCE", "20")), 0.2
 send = Bucket.send
 def slowly(self, path, key, expected):
@@ -48,7 +48,7 @@ if "BROKEN" in os.environ:
 pod = staging.Staging(os.environ, Bucket(BucketSettings.model_validate_json(os.environ["RATCHET_BUCKET"])), Path.cwd())
 staging.leave(pod.live([sys.executable, "-c", sys.argv[1]]))
 """
-"""As k8s.staging itself, but with a job that a test gives, in less time, with SLOW over a bucket that takes its time, with BROKEN
+"""As k8s.pod.staging itself, but with a job that a test gives, in less time, with SLOW over a bucket that takes its time, with BROKEN
 one in which files of that name cannot be read."""
 
 

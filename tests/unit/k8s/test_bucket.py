@@ -9,7 +9,7 @@ import pytest
 from contracts.cluster import BucketSettings
 from contracts.errors import Permanent, Retryable
 from contracts.ids import digest, digest_file
-from k8s.bucket import Bucket
+from k8s.storage.bucket import Bucket
 from tests.s3 import S3
 
 

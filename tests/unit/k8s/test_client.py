@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent, RatchetError, Retryable
-from k8s.client import JOB, POD, Expired, KubernetesCluster, Moved, Taken
+from k8s.api.client import JOB, POD, Expired, KubernetesCluster, Moved, Taken
 
 
 class Connection:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s.gangs import CHARACTERS, LINES, Act, Gang, Node, Pod, State, due, lingers, pod_of, state_of, unheard
+from k8s.gangs.gang_state import CHARACTERS, LINES, Act, Gang, Node, Pod, State, due, lingers, pod_of, state_of, unheard
 
 NODES = {name: Node(name, ready=name != "quiet") for name in ("one", "two", "quiet")}
 

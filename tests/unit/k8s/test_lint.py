@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from contracts.errors import Retryable
-from k8s.lint import Finding, findings, lint
-from k8s.look import Facts, Unread
-from k8s.objects import VolcanoJob, manifest
-from k8s.pools import SCHEDULER, dynamic_pool
-from k8s.profile import load_profile
-from k8s.sheet import Site
+from k8s.manifests.pod_objects import VolcanoJob, manifest
+from k8s.manifests.pools import SCHEDULER, dynamic_pool
+from k8s.manifests.render import Site
+from k8s.preflight.checks import Finding, findings, lint
+from k8s.preflight.cluster_facts import Facts, Unread
+from k8s.profiles.profile import load_profile
 from tests.unit.k8s.ground import BUCKET, gang, job, settings
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from k8s.gangs import Gang, Pod, State
-from k8s.meter import Meter, count, settle
+from k8s.gangs.gang_state import Gang, Pod, State
+from k8s.gangs.meter import Meter, count, settle
 
 PRICE = 3600.0
 """Of a node and hour: one a second."""

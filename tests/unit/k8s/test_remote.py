@@ -10,8 +10,8 @@ import pytest
 
 from contracts.errors import Permanent, Retryable
 from contracts.ids import canonical, checkpoint_name, digest
-from contracts.runfolder import newest_sign
-from k8s import remote
+from k8s.storage import sync
+from runtime.run_folder import newest_sign
 from tests.s3 import S3
 from tests.unit.k8s.shared import PLAN, Shared, save
 
@@ -54,7 +54,7 @@ def test_small_files_come_with_their_times_and_again_when_they_change(shared: Sh
     assert path.read_bytes() == b"1", "it looks every two seconds at most"
     shared.remote.pull(shared.run, fresh=True)
     assert path.read_bytes() == b"2"
-    monkeypatch.setattr(remote, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "LOOK_SECONDS", 0.0)
     asked: list[str] = []
     get = shared.bucket.get
     monkeypatch.setattr(shared.bucket, "get", lambda key: (asked.append(key), get(key))[1])
@@ -142,7 +142,7 @@ def test_a_bucket_that_is_away_is_not_asked_at_each_look(s3: S3, shared: Shared,
             shared.remote.pull(shared.run)
     assert len(asked) == 1
     s3.start()
-    monkeypatch.setattr(remote, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "AWAY_SECONDS", 0.0)
     shared.remote.pull(shared.run)
     assert len(asked) == 2
 

@@ -17,15 +17,15 @@ from contracts.serving import ModelVersion
 from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.engine.wiring import cluster_site, render_cluster
-from k8s.environment import Extras, extras, reminders, render_environment
-from k8s.gang import GANG
-from k8s.network import opening
-from k8s.objects import Shape, manifest
-from k8s.policies import security_level
-from k8s.pools import Account, dynamic_pool, node_class, queue, static_pool
-from k8s.profile import Profile, known, load_profile
-from k8s.serving import Server, judge_fleet, version_server
-from k8s.sheet import as_yaml
+from k8s.manifests.environment import Extras, extras, reminders, render_environment
+from k8s.manifests.gang_manifest import GANG
+from k8s.manifests.network import opening
+from k8s.manifests.pod_objects import Shape, manifest
+from k8s.manifests.policies import security_level
+from k8s.manifests.pools import Account, dynamic_pool, node_class, queue, static_pool
+from k8s.manifests.render import as_yaml
+from k8s.manifests.serving import Server, judge_fleet, version_server
+from k8s.profiles.profile import Profile, known, load_profile
 from tests.unit.k8s.golden import agrees
 from tests.unit.k8s.ground import BUCKET, gang, job, settings
 

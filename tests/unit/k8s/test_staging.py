@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exits import FAILURE, PERMANENT, PREEMPTED, STOPPED
+from contracts.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
 from contracts.ids import canonical, checkpoint_name, digest
-from contracts.runfolder import read_events
-from k8s import outbound
-from k8s.outbound import KEPT_SECONDS
+from k8s.pod import upload
+from k8s.pod.upload import KEPT_SECONDS
+from runtime.run_folder import read_events
 from tests.s3 import S3
 from tests.unit.k8s.shared import PLAN, Shared, kill, save, tell, until
 
@@ -24,7 +24,7 @@ JOB = f"""
 import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r})
-from contracts.files import FolderArtifacts, write_atomic
+from runtime.artifacts import FolderArtifacts, write_atomic
 from contracts.ids import canonical, checkpoint_name, digest
 from tests.unit.k8s.shared import PLAN, save, tell
 run = Path.cwd()
@@ -170,7 +170,7 @@ def test_a_trainer_that_saves_faster_than_we_send(shared: Shared, monkeypatch: p
 
 def test_a_dropped_step_goes_later_and_never_one_that_is_needed(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     pod, now = shared.leaving(), [1000.0]
-    monkeypatch.setattr(outbound.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(upload.time, "monotonic", lambda: now[0])
     manifests = {step: save(pod.place.run, step) for step in (10, 20, 30)}
     while pod.bulk():
         pass
@@ -314,7 +314,7 @@ def test_one_object_that_never_arrives_is_given_up(shared: Shared) -> None:
 
 def test_what_cannot_be_deleted_keeps_no_word_back(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     pod, now = shared.leaving(), [1000.0]
-    monkeypatch.setattr(outbound.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(upload.time, "monotonic", lambda: now[0])
     for step in (10, 20):
         save(pod.place.run, step)
     while pod.bulk():

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.ids import job_name
 from contracts.training import JobSpec, JobState, JobStatus
 from local import executor as executor_module

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from contracts.errors import ConfigError, Permanent
-from contracts.files import FolderArtifacts
 from contracts.model import model_ref
 from contracts.serving import ModelVersion
 from local.server import VllmServer
 from local.vllm import command
+from runtime.artifacts import FolderArtifacts
 
 STAND_IN = """#!{python}
 import argparse, json, time

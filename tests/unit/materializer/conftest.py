@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from contracts.files import FolderArtifacts
 from contracts.loop import Loop
 from materializer.datasets import LakeDatasets
 from rewards.panel import build_panel
+from runtime.artifacts import FolderArtifacts
 from tests.needs import shared_data
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

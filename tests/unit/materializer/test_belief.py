@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from contracts.data import ScorerVersion
 from contracts.loop import SnapshotSettings
 from contracts.records import PROMPTS, SAMPLES, Tier
-from materializer.belief import believe
-from materializer.demonstrations import make_demonstrations, teachable
-from materializer.schemas import empty, frame_of
+from materializer.labels.label_confidence import believe
+from materializer.lake.schemas import empty, frame_of
+from materializer.training_sets.demonstrations import make_demonstrations, teachable
 
 SCORERS = tuple(
     ScorerVersion(name=name, distribution="d", version="1", code="c", tier=tier, weight=1.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from materializer.label import pseudonym
+from materializer.labels.scores import pseudonym
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
 from tests.unit.materializer.test_training_sets import TRAIN, _assembled, _rows

@@ -13,7 +13,7 @@ import pytest
 from contracts.data import RawBatch
 from contracts.ids import digest_file
 from materializer.datasets import LakeDatasets
-from materializer.govern import govern
+from materializer.governance import govern
 from tests.unit.materializer.conftest import make_datasets
 
 pytestmark = pytest.mark.shared

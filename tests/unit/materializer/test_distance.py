@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from contracts.records import PROMPTS, SAMPLES
-from materializer.distance import policy_distance
-from materializer.schemas import empty, frame_of
+from materializer.lake.schemas import empty, frame_of
+from materializer.training_sets.policy_distance import policy_distance
 
 WORDS = [f"w{i}" for i in range(30)]
 Policy = Callable[[random.Random], str]

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from contracts.records import FEEDBACK, TRACES
-from materializer.decode import decode
-from materializer.decoded import Limits
-from materializer.schemas import arrow_table
+from materializer.dialects.decode import decode
+from materializer.dialects.decode_result import Limits
+from materializer.lake.schemas import arrow_table
 from tests.unit.materializer.records import T0, evaluation, log, logs, raw, span, spans
 from tests.unit.materializer.test_receiver import request_of
 

@@ -15,8 +15,8 @@ from contracts.data import IngestReport
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.ports import Progress
 from materializer.datasets import LakeDatasets
-from materializer.schemas import read_parquet
-from materializer.sources import FileSource
+from materializer.lake.schemas import read_parquet
+from materializer.receive.sources import FileSource
 from rewards.verifiable import FinalNumber
 from tests.unit.materializer.conftest import make_datasets, make_loop
 

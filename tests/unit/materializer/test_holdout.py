@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import ConfigError, Inconclusive
-from materializer.holdout import held_out, identify, normalise, read_golden, root_id
-from materializer.schemas import read_parquet
+from materializer.lake.schemas import read_parquet
+from materializer.training_sets.holdout import held_out, identify, normalise, read_golden, root_id
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from contracts.data import RawBatch
 from contracts.errors import Retryable
 from materializer.datasets import LakeDatasets
-from materializer.lake import Lake, TableName
-from materializer.sources import FileSource
+from materializer.lake.tables import Lake, TableName
+from materializer.receive.sources import FileSource
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from materializer import lake, upkeep
+from materializer.lake.tables import compaction, tables
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 
@@ -14,8 +14,8 @@ DAY = 86_400 * 10**9
 
 
 def test_small_commits_are_joined_and_old_snapshots_forgotten_but_pinned_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake, "_SNAPSHOTS", 8)
-    monkeypatch.setattr(upkeep, "_FILES_PER_DAY", 2)
+    monkeypatch.setattr(tables, "_SNAPSHOTS", 8)
+    monkeypatch.setattr(compaction, "_FILES_PER_DAY", 2)
     datasets = make_datasets(tmp_path)
     pinned = None
     for n in range(1, 25):

@@ -10,8 +10,8 @@ import pytest
 
 from contracts.data import ScorerVersion
 from contracts.records import SAMPLES, Tier
-from materializer.facts import label_noise
-from materializer.schemas import frame_of
+from materializer.lake.schemas import frame_of
+from materializer.training_sets.facts import label_noise
 
 SCORERS = tuple(
     ScorerVersion(name=name, distribution="d", version="1", code="c", tier=tier, weight=1.0)

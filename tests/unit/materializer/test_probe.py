@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from contracts.records import PROMPTS, SAMPLES
-from materializer.probe import usual
-from materializer.schemas import frame_of
+from materializer.lake.schemas import frame_of
+from materializer.training_sets.probe import usual
 
 Draws = dict[str, Sequence[tuple[str, float | None]]]
 

@@ -19,10 +19,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from contracts.errors import ConfigError, Retryable
-from materializer import receiver, spool
-from materializer.receiver import create_app
-from materializer.sources import SpoolSource
-from materializer.spool import Spool
+from materializer.receive import receiver, spool
+from materializer.receive.receiver import create_app
+from materializer.receive.sources import SpoolSource
+from materializer.receive.spool import Spool
 from tests.unit.materializer.conftest import make_datasets
 
 TOKEN = "t" * 32
@@ -154,7 +154,7 @@ def test_a_request_that_lands_while_a_batch_is_ingested_survives_it(tmp_path: Pa
 def test_it_runs_as_a_process_and_says_where(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
-    command = [sys.executable, "-m", "materializer.receiver", "--spool", str(tmp_path / "spool"), "--token-file", str(token)]
+    command = [sys.executable, "-m", "materializer.receive.receiver", "--spool", str(tmp_path / "spool"), "--token-file", str(token)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
     try:
         told = tmp_path / "receiver.json"

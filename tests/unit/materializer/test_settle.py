@@ -12,8 +12,8 @@ import pytest
 
 from contracts.loop import SnapshotSettings
 from contracts.records import SAMPLES
-from materializer.pairs import make_pairs
-from materializer.schemas import frame_of
+from materializer.lake.schemas import frame_of
+from materializer.training_sets.pairs import make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
 from tests.unit.materializer.test_training_sets import TRAIN, VERSIONS, _assembled, _rows

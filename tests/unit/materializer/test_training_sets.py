@@ -20,10 +20,10 @@ from contracts.loop import SnapshotSettings
 from contracts.ports import Progress
 from contracts.records import SAMPLES, Tier
 from materializer.datasets import LakeDatasets
-from materializer.facts import off_policy
-from materializer.holdout import held_out, root_id
-from materializer.pairs import make_pairs
-from materializer.schemas import frame_of, read_parquet
+from materializer.lake.schemas import frame_of, read_parquet
+from materializer.training_sets.facts import off_policy
+from materializer.training_sets.holdout import held_out, root_id
+from materializer.training_sets.pairs import make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 

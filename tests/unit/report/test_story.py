@@ -8,13 +8,13 @@ import pytest
 
 from contracts.cycle import State
 from contracts.errors import Permanent
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.fakes import MemoryArtifacts
 from contracts.ids import rollout_stream
 from contracts.training import Adjustment, JobEvent, Method, Proposal
-from flows.core.diary import accepted_line
-from flows.core.views import fold_rollout
-from flows.engine.diaries import read_diaries
+from flows.core.folds import fold_rollout
+from flows.core.training_curves import accepted_line
+from flows.engine.job_events import read_diaries
 from flows.report.page import render
 from flows.report.story import ledger_table, tell
 from tests.simulation.town import Scenario, Town

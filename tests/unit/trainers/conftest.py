@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.exits import Outcome
-from contracts.files import FolderArtifacts
+from contracts.exit_codes import Outcome
 from contracts.ids import Digest
 from contracts.loop import RewardSettings
 from contracts.model import model_ref
 from contracts.training import Attempt, JobEvent, JobSpec, JobState, JobStatus, Method, ResumePoint, TrainingPlan
 from local.executor import LocalExecutor
 from rewards.panel import build_panel
+from runtime.artifacts import FolderArtifacts
 from tests.unit.trainers.judge import SOURCE, Judge, install, judging
-from trainers.code import code_digest
-from trainers.trl import DPO, GRPO, SFT
+from trainers.backends.trl import DPO, GRPO, SFT
+from trainers.code_digest import code_digest
 
 TRAINERS: dict[Method, Any] = {Method.DPO: DPO(), Method.GRPO: GRPO(), Method.SFT: SFT()}
 CONTROL = ("<pad>", "<end>", "<unk>", "<user>", "<assistant>")

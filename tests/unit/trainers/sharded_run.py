@@ -33,9 +33,9 @@ def trainer_in(work: Path, model: Path, sharded: bool, lora: bool) -> Any:
     from peft import LoraConfig
     from transformers import AutoTokenizer
 
-    from trainers.inside.parallel import sharding
-    from trainers.inside.reference import computed
-    from trainers.inside.stepwise import Stepwise, configuration, placeholder
+    from trainers.job.parallel import sharding
+    from trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
+    from trainers.job.trl.reference_logps import computed
 
     own = stepwise.recipe(micro_tokens=150, losses={"sigmoid": 1.0, "sft": 0.5})
     given = stepwise.shared(work) | {"save_strategy": "steps", "save_steps": 1} | (sharding(model, gpus=2) if sharded else {})
@@ -57,7 +57,7 @@ def figures(trainer: Any, work: Path, model: Path) -> dict[str, Any]:
     """Losses, gradient norms, and the published weights' sums. All ranks must ask."""
     from safetensors.torch import load_file
 
-    from trainers.inside.training import save
+    from trainers.job.trl.runner import save
 
     job = SimpleNamespace(run=model.parent, folder=work)
     save(trainer, job)  # type: ignore[arg-type]

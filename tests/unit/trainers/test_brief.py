@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import atexit, gc, sys
-from trainers.inside.brief import brief, loaded
+from trainers.job.fast_exit import brief, loaded
 with brief():
     atexit.register(print, "asked for at the end")
     assert not gc.isenabled()
@@ -44,5 +44,5 @@ def test_who_exits_by_itself_keeps_its_code() -> None:
 
 
 def test_a_process_that_is_not_brief_is_left_as_it_is() -> None:
-    program = "import gc; from trainers.inside.brief import loaded; loaded(); assert gc.get_freeze_count() == 0"
+    program = "import gc; from trainers.job.fast_exit import loaded; loaded(); assert gc.get_freeze_count() == 0"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == 0

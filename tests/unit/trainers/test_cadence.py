@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.cadence import FIRST, MOST_SECONDS, Cadence, best_seconds, time_between
+from trainers.save_interval import FIRST, MOST_SECONDS, Cadence, best_seconds, time_between
 
 
 def test_it_is_youngs_where_saving_is_cheap() -> None:

@@ -15,8 +15,8 @@ import pytest
 from contracts.errors import Permanent
 from contracts.ids import canonical
 from tests.unit.trainers.conftest import TEMPLATE
-from trainers.inside.conversations import answer, encode, read
-from trainers.inside.sft import rows as demonstrations
+from trainers.job.trl.conversations import answer, encode, read
+from trainers.job.trl.sft import rows as demonstrations
 from trainers.recipes import SFTRecipe
 
 WITH_TOOLS = (

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import Permanent
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.ids import canonical
-from contracts.manifest import MANIFEST, verify_manifest
 from contracts.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
-from trainers.inside import checkpoints
-from trainers.inside.drawing import draw
-from trainers.inside.events import Events
-from trainers.inside.grpo import order
+from runtime.manifest import MANIFEST, verify_manifest
+from trainers.job import checkpoints
+from trainers.job.events import Events
+from trainers.job.trl.grpo import order
+from trainers.job.trl.sampler import draw
 
 
 def test_equal_weights_make_ordinary_epochs() -> None:
@@ -216,7 +216,7 @@ def test_four_bits_without_their_library_are_refused_by_name(monkeypatch: pytest
 
     from transformers.quantizers import AutoQuantizationConfig
 
-    from trainers.inside.training import quantization
+    from trainers.job.trl.runner import quantization
     from trainers.recipes import DPORecipe, complete
 
     assert quantization(complete(DPORecipe, {"lora": {"rank": 2}}), bf16=True) == {}

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.ids import digest_file
 from contracts.loop import RewardSettings
 from contracts.training import JobSpec, Method
 from rewards.panel import Panel, build_panel, planned_panel
 from tests.unit.trainers.judge import DISTRIBUTION, SCORES, SOURCE, WAYS, Judge, install, install_package
-from trainers.inside import scored
-from trainers.inside.events import Events
-from trainers.inside.job import Job
+from trainers.job import online_rewards
+from trainers.job.events import Events
+from trainers.job.job_folder import Job
 from trainers.recipes import GRPORecipe
 
 GROUPS, ANSWERS = 4, 8
@@ -47,14 +47,14 @@ def test_however_the_judge_fails_the_answer_is_not_scored(judge: Judge, judged: 
 
 
 def test_a_judge_that_is_down_is_asked_again(judge: Judge, judged: tuple[RewardSettings, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scored, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(online_rewards, "PAUSES", (0.0, 0.0))
     panel, samples = build_panel(judged), asking(["yes", "no", "down"])
     judge.away = 6
-    assert scored.scored(rewards_of(panel), samples) == [1.0, 0.0, None]
+    assert online_rewards.scored(rewards_of(panel), samples) == [1.0, 0.0, None]
     judge.away = 9
     with pytest.raises(Retryable, match="every scorer abstained on all 3 answers"):
-        scored.scored(rewards_of(panel), samples)
-    assert scored.scored(rewards_of(panel), samples) == [1.0, 0.0, None]
+        online_rewards.scored(rewards_of(panel), samples)
+    assert online_rewards.scored(rewards_of(panel), samples) == [1.0, 0.0, None]
 
 
 def test_a_judge_that_nobody_runs_any_more_scores_nothing(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
@@ -141,13 +141,13 @@ class Step:
     def __init__(self, workshop: Any, rewards: Sequence[RewardSettings]) -> None:
         import torch
 
-        from trainers.inside import grpo, training
+        from trainers.job.trl import grpo, runner
 
         small = {"steps": 1, "prompts_per_step": GROUPS, "generations": ANSWERS, "micro_batch": GROUPS * ANSWERS, "max_completion": 3}
         plan = workshop.plan(Method.GRPO, rewards, beta=0.0, **small)
         run = workshop.executor.folders.lay_out(workshop.spec(plan), workshop.artifacts)
         job = Job(run, plan, 1, 1, 0, Events(run / "events.jsonl", 1, 1))
-        self.trainer = grpo.build(job, training.arguments(job, job.recipe(GRPORecipe)))
+        self.trainer = grpo.build(job, runner.arguments(job, job.recipe(GRPORecipe)))
         self.trainer.current_gradient_accumulation_steps = 1
         self.trainer.model.train()
         self.rows = next(iter(self.trainer.get_train_dataloader()))

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from contracts.errors import Permanent
-from contracts.exits import DONE, Outcome
+from contracts.exit_codes import DONE, Outcome
 from contracts.training import JobSpec, JobState, Method, TrainingPlan
 from tests.unit.trainers.conftest import Workshop
 from tests.unit.trainers.test_runs import checkpoint_of, finish, kinds, pin_newest
-from trainers.inside import parallel
+from trainers.job import parallel
 
 ROOT = Path(__file__).resolve().parents[3]
 STEPS = 25
@@ -109,7 +109,7 @@ def test_two_nodes_are_one_run(workshop: Any, pair: Pair) -> None:
     workshop.executor.submit(spec, 1)
     second = {**os.environ, **spec.environment, "RATCHET_NODE": "1", "RATCHET_INCARNATION": "1", "PYTHONPATH": str(ROOT)}
     second |= {"RATCHET_ARTIFACTS": str(workshop.artifacts.root)}
-    follower = subprocess.Popen([sys.executable, "-m", "trainers.inside.wrapper"], cwd=workshop.run_folder(spec), env=second)
+    follower = subprocess.Popen([sys.executable, "-m", "trainers.job.supervisor"], cwd=workshop.run_folder(spec), env=second)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
     assert follower.wait(60) == DONE

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.exits import FAILURE, PREEMPTED, STOPPED
-from contracts.runfolder import BEAT
-from trainers.inside import pod
+from contracts.exit_codes import FAILURE, PREEMPTED, STOPPED
+from runtime.run_folder import BEAT
+from trainers.job import pod_entrypoint
 
 TOLD = {"RATCHET_FIRST_INCARNATION": "3", "RATCHET_RESTARTS": "2", "RATCHET_TASK": "worker", "VC_TASK_INDEX": "1", "RATCHET_NODES": "2"}
 
@@ -27,25 +27,25 @@ TOLD = {"RATCHET_FIRST_INCARNATION": "3", "RATCHET_RESTARTS": "2", "RATCHET_TASK
     ],
 )
 def test_a_pod_knows_its_incarnation_and_its_node(changes: dict[str, str], incarnation: int, node: int) -> None:
-    assert pod.identity({**TOLD, **changes}) == (incarnation, node)
+    assert pod_entrypoint.identity({**TOLD, **changes}) == (incarnation, node)
 
 
 @pytest.fixture
-def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pod.Pod:
+def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pod_entrypoint.Pod:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pod, "PEER_SECONDS", 1.5)
-    monkeypatch.setattr(pod, "SILENT_SECONDS", 0.6)
-    made = pod.Pod({**os.environ, **TOLD, "VC_TASK_INDEX": "0"})
+    monkeypatch.setattr(pod_entrypoint, "PEER_SECONDS", 1.5)
+    monkeypatch.setattr(pod_entrypoint, "SILENT_SECONDS", 0.6)
+    made = pod_entrypoint.Pod({**os.environ, **TOLD, "VC_TASK_INDEX": "0"})
     made.folder.mkdir()
     return made
 
 
-def test_a_failure_beside_a_peer_whose_heart_has_stopped_is_a_preemption(one: pod.Pod) -> None:
+def test_a_failure_beside_a_peer_whose_heart_has_stopped_is_a_preemption(one: pod_entrypoint.Pod) -> None:
     (one.folder / f"{BEAT}1").write_text("7")
     assert one._believed(FAILURE) == PREEMPTED
 
 
-def test_a_failure_beside_living_peers_is_one(one: pod.Pod) -> None:
+def test_a_failure_beside_living_peers_is_one(one: pod_entrypoint.Pod) -> None:
     beat = "import pathlib, time\nfor n in range(40):\n    pathlib.Path('beat-1').write_text(str(n)); time.sleep(0.1)"
     with subprocess.Popen([sys.executable, "-c", beat], cwd=one.folder) as peer:
         while not (one.folder / f"{BEAT}1").exists():
@@ -54,7 +54,7 @@ def test_a_failure_beside_living_peers_is_one(one: pod.Pod) -> None:
         peer.kill()
 
 
-def test_a_failure_of_one_who_is_told_to_stop_meanwhile_is_none(one: pod.Pod) -> None:
+def test_a_failure_of_one_who_is_told_to_stop_meanwhile_is_none(one: pod_entrypoint.Pod) -> None:
     one.stopped = True
     assert one._believed(FAILURE) == STOPPED
     assert one._believed(0) == 0
@@ -62,9 +62,12 @@ def test_a_failure_of_one_who_is_told_to_stop_meanwhile_is_none(one: pod.Pod) ->
 
 def test_a_pod_ends_with_its_wrapper_s_code_and_beats_meanwhile(tmp_path: Path) -> None:
     told = {**TOLD, "RATCHET_NODES": "1", "VC_TASK_INDEX": "0", "RATCHET_ATTEMPT": "1"}
-    root = Path(pod.__file__).parents[2]
+    root = Path(pod_entrypoint.__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-m", "trainers.inside.pod"], cwd=tmp_path, env={**os.environ, **told, "PYTHONPATH": str(root)}, check=False
+        [sys.executable, "-m", "trainers.job.pod_entrypoint"],
+        cwd=tmp_path,
+        env={**os.environ, **told, "PYTHONPATH": str(root)},
+        check=False,
     )
     assert done.returncode == 78, "no plan lies here: no other try can help"
     assert (tmp_path / "i5" / f"{BEAT}0").exists()

@@ -17,10 +17,10 @@ from contracts.data import Facts
 from contracts.errors import ConfigError, Permanent
 from contracts.model import ModelRef
 from contracts.training import Attempt, Method, TrainingPlan
-from trainers.code import code_digest
-from trainers.inside.grpo import sampling
+from trainers.backends.trl import DPO, GRPO
+from trainers.code_digest import code_digest
+from trainers.job.trl.grpo import sampling
 from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe, complete
-from trainers.trl import DPO, GRPO
 
 START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
 
@@ -139,7 +139,8 @@ def test_what_it_cannot_run_is_refused() -> None:
 
 
 def test_planning_and_wrapping_load_no_torch() -> None:
-    code = "import sys, trainers.choose, trainers.trl, trainers.inside.wrapper; print({'torch', 'trl', 'transformers'} & set(sys.modules))"
+    modules = "trainers.choose, trainers.backends.trl, trainers.job.supervisor"
+    code = f"import sys, {modules}; print({{'torch', 'trl', 'transformers'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from contracts.training import Method
 from tests.unit.trainers.test_stepwise import ours, recipe, rehearsing, some_pairs
-from trainers.inside import reference
-from trainers.inside.events import Events
-from trainers.inside.job import Job
-from trainers.inside.reference import Reference
+from trainers.job.events import Events
+from trainers.job.job_folder import Job
+from trainers.job.trl import reference_logps
+from trainers.job.trl.reference_logps import Reference
 
 PAIRS = some_pairs(8)
 
@@ -21,13 +21,13 @@ PAIRS = some_pairs(8)
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many pairs the start model was run on, call by call."""
     calls: list[int] = []
-    real = reference.computed
+    real = reference_logps.computed
 
     def computed(trainer: Any, met: Any) -> Any:
         calls.append(len(met))
         return real(trainer, met)
 
-    monkeypatch.setattr(reference, "computed", computed)
+    monkeypatch.setattr(reference_logps, "computed", computed)
     return calls
 
 
@@ -95,7 +95,7 @@ def test_an_interrupted_one_goes_on_where_it_was(
 ) -> None:
     import torch
 
-    monkeypatch.setattr(reference, "BLOCK", 3)
+    monkeypatch.setattr(reference_logps, "BLOCK", 3)
     whole = known(job, tiny_model, tmp_path)
     assert counted == [3, 3, 2]
     names = sorted((Path(job_root()) / "names").iterdir(), key=lambda path: path.stat().st_mtime_ns)

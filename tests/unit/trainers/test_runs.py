@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from contracts.exits import Outcome
-from contracts.files import FolderArtifacts
+from contracts.exit_codes import Outcome
 from contracts.ids import Digest, checkpoint_name
-from contracts.manifest import MANIFEST
 from contracts.training import Checkpoint, JobEvent, JobSpec, JobState, Method, ResumePoint
+from runtime.artifacts import FolderArtifacts
+from runtime.manifest import MANIFEST
 from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
 
 pytestmark = pytest.mark.slow

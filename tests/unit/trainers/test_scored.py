@@ -8,26 +8,26 @@ import pytest
 
 from contracts.errors import Retryable
 from rewards.panel import Label
-from trainers.inside import scored
+from trainers.job import online_rewards
 
 
 @pytest.mark.parametrize(("away", "expected"), [(0, [0.5, None]), (2, [0.5, None])])
 def test_scorers_that_come_back_score(away: int, expected: list[float | None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scored, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(online_rewards, "PAUSES", (0.0, 0.0))
     calls: list[Any] = []
 
     def score(samples: Any) -> list[float | None]:
         calls.append(samples)
         return [None, None] if len(calls) <= away else expected
 
-    assert scored.scored(score, [{}, {}]) == expected
+    assert online_rewards.scored(score, [{}, {}]) == expected
     assert len(calls) == away + 1
 
 
 def test_a_step_without_any_reward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scored, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(online_rewards, "PAUSES", (0.0, 0.0))
     with pytest.raises(Retryable, match="every scorer abstained"):
-        scored.scored(lambda samples: [None for _ in samples], [{}, {}])
+        online_rewards.scored(lambda samples: [None for _ in samples], [{}, {}])
 
 
 def label(reward: float | None, **parts: float | None) -> Label:
@@ -36,6 +36,6 @@ def label(reward: float | None, **parts: float | None) -> Label:
 
 def test_an_answer_that_one_of_two_judges_could_not_score_is_not_held_against_those_that_both_scored() -> None:
     both = [label(0.5, a=1.0, b=0.0), label(0.75, a=1.0, b=0.5)]
-    assert scored.comparable("pppp", [*both, label(0.0, a=None, b=0.0), label(None, a=None, b=None)]) == [0.5, 0.75, None, None]
-    assert scored.comparable("pq", [both[0], label(0.0, a=None, b=0.0)]) == [0.5, 0.0], "alike within its own group"
-    assert scored.comparable("pp", [label(0.0, a=None, b=0.0), both[0]]) == [None, 0.5], "of as many, those that more have scored"
+    assert online_rewards.comparable("pppp", [*both, label(0.0, a=None, b=0.0), label(None, a=None, b=None)]) == [0.5, 0.75, None, None]
+    assert online_rewards.comparable("pq", [both[0], label(0.0, a=None, b=0.0)]) == [0.5, 0.0], "alike within its own group"
+    assert online_rewards.comparable("pp", [label(0.0, a=None, b=0.0), both[0]]) == [None, 0.5], "of as many, those that more have scored"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.inside.batches import OVERHEAD, Pair, plan
+from trainers.job.trl.micro_batches import OVERHEAD, Pair, plan
 from trainers.recipes import DPORecipe, Loss, complete
 
 CHANCE = random.Random(5)
@@ -57,8 +57,8 @@ def ours(
 ) -> Any:
     from transformers import AutoTokenizer
 
-    from trainers.inside.reference import computed
-    from trainers.inside.stepwise import Levers, Stepwise, configuration, placeholder
+    from trainers.job.trl.dpo_trainer import Levers, Stepwise, configuration, placeholder
+    from trainers.job.trl.reference_logps import computed
 
     levers = levers or Levers()
     return Stepwise(
@@ -139,7 +139,7 @@ SHOWN = [pair._replace(rejected=[]) for pair in some_pairs(5)]
 
 
 def rehearsing(rows: float = 5, shown: list[Pair] = SHOWN) -> Any:
-    from trainers.inside.stepwise import Rehearsal
+    from trainers.job.trl.dpo_trainer import Rehearsal
 
     return Rehearsal(shown, [1.0] * len(shown), rows)
 
@@ -166,7 +166,7 @@ def by_hand(model: Any, start: Any) -> Any:
 def test_demonstrations_join_the_tokens_that_are_imitated_and_nothing_else(shared_prompt: bool, tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from trainers.inside.stepwise import Levers
+    from trainers.job.trl.dpo_trainer import Levers
 
     model, start = (AutoModelForCausalLM.from_pretrained(tiny_model) for _ in range(2))
     away_from_start(model)
@@ -242,7 +242,7 @@ def test_what_has_no_pairs_is_not_forgotten(tiny_model: Path, tmp_path: Path) ->
 def test_what_is_rehearsed_is_right_unpaired_and_counted(tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from trainers.inside import dpo
+    from trainers.job.trl import dpo
 
     def asked(words: str) -> str:
         return json.dumps([{"role": "user", "content": words}])
@@ -275,7 +275,7 @@ def test_what_is_rehearsed_is_right_unpaired_and_counted(tiny_model: Path, tmp_p
 
 
 def test_each_lever_alone_changes_nothing_but_the_time(tiny_model: Path, tmp_path: Path) -> None:
-    from trainers.inside.stepwise import Levers
+    from trainers.job.trl.dpo_trainer import Levers
 
     none = Levers(*[False] * 4)
     variants = [none, Levers(), none._replace(known_reference=True), none._replace(by_length=True), none._replace(answers_only=True)]

@@ -18,13 +18,13 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.exits import Outcome
-from contracts.manifest import write_manifest
+from contracts.exit_codes import Outcome
 from contracts.model import model_ref
 from contracts.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
+from runtime.manifest import write_manifest
 from tests.unit.trainers.conftest import Trained, store
 from tests.unit.trainers.troubled import meddle
-from trainers.trl import DPO
+from trainers.backends.trl import DPO
 
 pytestmark = pytest.mark.slow
 
@@ -78,8 +78,8 @@ class Panel:
     def without_reference(self):
         return False
 def planned_panel(plan):
-    import trainers.inside.scored
-    trainers.inside.scored.PAUSES = (0.0,)
+    import trainers.job.online_rewards
+    trainers.job.online_rewards.PAUSES = (0.0,)
     return Panel()
 module.planned_panel = planned_panel
 """
@@ -110,7 +110,7 @@ def progress(workshop: Any, spec: JobSpec) -> dict[int, dict[str, Any]]:
 def test_what_is_no_number_goes_on_from_the_last_good_step_at_half_the_rate(
     workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.stepwise", BROKEN_WEIGHT)
+    meddle(monkeypatch, tmp_path / "hook", "trainers.job.trl.dpo_trainer", BROKEN_WEIGHT)
     plan = workshop.plan(Method.DPO, steps=6, schedule="cosine", learning_rate=1e-3)
     spec = workshop.spec(plan)
     status = ended(workshop, spec)
@@ -128,7 +128,7 @@ def test_what_is_no_number_goes_on_from_the_last_good_step_at_half_the_rate(
 
 
 def test_short_memory_goes_on_with_less_in_memory(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.stepwise", NO_MEMORY)
+    meddle(monkeypatch, tmp_path / "hook", "trainers.job.trl.dpo_trainer", NO_MEMORY)
     plan = workshop.plan(Method.DPO, steps=4)
     spec = workshop.spec(plan)
     status = ended(workshop, spec)
@@ -160,7 +160,7 @@ def test_a_trainer_that_hangs_is_ended_after_some_times_its_own_step(workshop: A
 
 
 def test_a_save_that_hangs_is_ended_after_some_times_an_earlier_one(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.checkpoints", DEAD_DISK)
+    meddle(monkeypatch, tmp_path / "hook", "trainers.job.checkpoints", DEAD_DISK)
     watch = {"stall_times": 5, "stall_least_seconds": 3.0}
     plan = workshop.plan(Method.DPO, steps=12, save_every=3, grace_seconds=3, health=watch)
     status = ended(workshop, spec := workshop.spec(plan))
@@ -215,7 +215,7 @@ def poison(workshop: Any, folder: Path, n: int) -> None:
 
 
 def test_a_library_s_words_which_may_be_a_user_s_stay_in_the_log(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "trainers.inside.stepwise", TALKATIVE)
+    meddle(monkeypatch, tmp_path / "hook", "trainers.job.trl.dpo_trainer", TALKATIVE)
     status = ended(workshop, spec := workshop.spec(workshop.plan(Method.DPO, steps=2)))
     assert status.outcome == Outcome.FAILED
     assert "4711" not in status.reason

@@ -17,13 +17,14 @@ from typing import Any
 import psutil
 import pytest
 
-from contracts.exits import FAILURE, Outcome
-from contracts.files import FolderArtifacts
+from contracts.exit_codes import FAILURE, Outcome
 from contracts.ids import checkpoint_name
 from contracts.training import Adjustment, JobEvent, Method, Proposal
-from trainers.inside import events, parallel, training, wrapper
-from trainers.inside.events import Events
-from trainers.inside.job import Job, Result, here
+from runtime.artifacts import FolderArtifacts
+from trainers.job import events, parallel, supervisor
+from trainers.job.events import Events
+from trainers.job.job_folder import Job, Result, here
+from trainers.job.trl import runner
 from trainers.recipes import SFTRecipe
 
 TORN = b'{"at": 12.5, "incar'
@@ -80,9 +81,9 @@ def test_an_error_of_the_wrapper_leaves_no_trainer_and_says_where(breaks: str, r
     if breaks == "began":
         monkeypatch.setattr(Job, "began", property(broken))
     else:
-        monkeypatch.setattr(wrapper.Wrapper, breaks, broken)
+        monkeypatch.setattr(supervisor.Wrapper, breaks, broken)
     before = children()
-    assert wrapper.main() == FAILURE
+    assert supervisor.main() == FAILURE
     assert children() == before
     said = json.loads((run / "i1" / "ended.json").read_text())
     assert said["outcome"] == "failed"
@@ -97,7 +98,7 @@ def test_a_trainer_whose_wrapper_is_gone_before_it_looks_ends(tmp_path: Path) ->
         sys.path.insert(0, {str(root)!r})
         while os.getppid() == int(os.environ["RATCHET_PARENT"]):
             time.sleep(0.01)
-        from trainers.inside.parallel import die_with_parent
+        from trainers.job.parallel import die_with_parent
         die_with_parent()
         open("alive", "w").close()
     """)
@@ -139,7 +140,7 @@ def test_only_time_spent_at_steps_counts_as_time_without_interruptions(run: Path
 
 
 def test_a_save_suspends_the_watch_for_steps(run: Path) -> None:
-    found = wrapper.Wrapper(here(), FolderArtifacts(run))
+    found = supervisor.Wrapper(here(), FolderArtifacts(run))
     path = run / "i1" / "events.jsonl"
     events_ = [("progress", 10.0 * n) for n in range(6)]
     for last, stalls in (("saving", None), ("exporting", None), ("checkpoint", 300.0)):
@@ -154,14 +155,14 @@ def test_a_remedy_that_would_change_nothing_is_not_proposed(
     micro_batch: int, proposes: bool, run: Path, workshop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run / "plan.json").write_text(workshop.plan(Method.SFT, steps=3, micro_batch=micro_batch).model_dump_json())
-    result = training._failure(here(), "OutOfMemoryError: CUDA out of memory.", SFTRecipe)
+    result = runner._failure(here(), "OutOfMemoryError: CUDA out of memory.", SFTRecipe)
     assert (result.proposal is not None) is proposes
     assert result.reason.startswith("out of memory")
 
 
 def test_a_launcher_that_waits_for_nodes_that_are_gone_is_ended(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the trainer's last word; torchrun would wait for minutes, and the machine is paid."""
-    monkeypatch.setattr(wrapper, "LINGER_SECONDS", 0.5)
+    monkeypatch.setattr(supervisor, "LINGER_SECONDS", 0.5)
     monkeypatch.setenv("RATCHET_GRACE", "60")
     program = """
 import json, os, signal, time
@@ -173,7 +174,7 @@ time.sleep(600)
 """
     monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", program])
     before = children()
-    one = wrapper.Wrapper(here(), FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
+    one = supervisor.Wrapper(here(), FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
     one.asked_at = time.monotonic()
     began = time.monotonic()
     assert one.run().outcome is Outcome.PREEMPTED
@@ -201,7 +202,7 @@ def test_what_the_first_node_felt_of_a_peer_s_failure_is_not_the_reason(
     run: Path, monkeypatch: pytest.MonkeyPatch, own: Any, peers: dict[int, Any], told: str
 ) -> None:
     """Where nodes share no file system each has a result of its own, and the first one speaks for all."""
-    monkeypatch.setattr(wrapper, "ECHO_SECONDS", 0.1)
+    monkeypatch.setattr(supervisor, "ECHO_SECONDS", 0.1)
     monkeypatch.setenv("RATCHET_APART", "1")
     monkeypatch.setenv("RATCHET_NODES", "3")
     job = here()
@@ -210,7 +211,7 @@ def test_what_the_first_node_felt_of_a_peer_s_failure_is_not_the_reason(
         (job.folder / "result.json").rename(job.folder / f"result-{node}.json")
     if own:
         job.finish(Result(Outcome(own[0]), "own", 1, {}, own[1]))
-    one = wrapper.Wrapper(job, FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
+    one = supervisor.Wrapper(job, FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
     assert one._derive(1, None).reason == told
 
 
@@ -219,10 +220,10 @@ def test_a_node_that_follows_hears_of_the_end_later_where_nothing_is_shared(
     run: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
 ) -> None:
     monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", ""])
-    monkeypatch.setattr(wrapper, "WORD_SECONDS", 10.0)
+    monkeypatch.setattr(supervisor, "WORD_SECONDS", 10.0)
     if apart:
         monkeypatch.setenv("RATCHET_APART", "1")
-    one = wrapper.Wrapper(here(), FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
+    one = supervisor.Wrapper(here(), FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
     late = threading.Timer(0.7, lambda: one.job.finish(Result(Outcome.DONE, "all steps", 3, {})))
     late.start()
     assert one.follow().outcome is (Outcome.DONE if apart else Outcome.FAILED)
@@ -232,7 +233,7 @@ def test_a_node_that_follows_hears_of_the_end_later_where_nothing_is_shared(
 def test_a_node_that_follows_has_nothing_to_do_where_the_model_was_published(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_INCARNATION", "3")
     artifacts = FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"]))
-    one = wrapper.Wrapper(here(), artifacts)
+    one = supervisor.Wrapper(here(), artifacts)
     artifacts.bind(checkpoint_name(one.job.plan.id, 1, 2), artifacts.put(b"a checkpoint"))
     assert one.follow().outcome is Outcome.DONE
     assert artifacts.resolve(checkpoint_name(one.job.plan.id, 1, 3)) is None, "the first node vouches for it"

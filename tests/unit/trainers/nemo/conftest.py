@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from contracts.training import Attempt, JobSpec, Method
-from trainers.nemo import NemoGRPO
-from trainers.nemo_keys import Tree, shipped
+from trainers.backends.nemo.backend import NemoGRPO
+from trainers.backends.nemo.keys import Tree, shipped
 
 ROOT = Path(__file__).resolve().parents[4]
 STUB = Path(__file__).with_name("stub")
@@ -42,7 +42,7 @@ def lay_out_release(folder: Path) -> Path:
 def stub_path(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stand-in importable in this very process; gone again afterwards."""
     monkeypatch.syspath_prepend(str(STUB))
-    ours = ("nemo_rl", "trainers.inside.nemo.reward", "trainers.inside.nemo.dataset")
+    ours = ("nemo_rl", "trainers.job.nemo.reward", "trainers.job.nemo.dataset")
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     return STUB

@@ -57,7 +57,7 @@ def environment(root: Path, argument: str) -> Any:
     from nemo_rl.experience.rollouts import calculate_rewards
     from transformers import AutoTokenizer
 
-    from trainers.inside.nemo import launcher
+    from trainers.job.nemo import launcher
 
     folder = Path(argument)
     launcher.register()

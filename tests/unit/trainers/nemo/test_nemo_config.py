@@ -15,10 +15,10 @@ from contracts.errors import ConfigError, Permanent
 from contracts.model import ModelRef
 from contracts.training import Adjustment, Attempt, Method, TrainingPlan
 from tests.unit.trainers.nemo import variants
-from trainers.nemo import NemoGRPO
-from trainers.nemo_arithmetic import Cluster, check, data_parallel, epochs, sampled_at_once, training_gpus, validate_every
-from trainers.nemo_config import Counts, elapsed, render, schedule
-from trainers.nemo_keys import DELIBERATE, refuse_unknown, shipped
+from trainers.backends.nemo.arithmetic import Cluster, check, data_parallel, epochs, sampled_at_once, training_gpus, validate_every
+from trainers.backends.nemo.backend import NemoGRPO
+from trainers.backends.nemo.config import Counts, elapsed, render, schedule
+from trainers.backends.nemo.keys import DELIBERATE, refuse_unknown, shipped
 from trainers.recipes import GRPORecipe, complete
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from contracts.errors import Permanent
 from contracts.training import Method
-from trainers.inside.events import Events
-from trainers.inside.job import Job
-from trainers.inside.nemo import data, prepare, release
-from trainers.inside.nemo.figures import Reader
+from trainers.job.events import Events
+from trainers.job.job_folder import Job
+from trainers.job.nemo import data, prepare, release
+from trainers.job.nemo.figures import Reader
 from trainers.recipes import GRPORecipe
 
 
@@ -62,7 +62,7 @@ def test_long_prompts_are_left_out_unless_all_are() -> None:
 def test_a_conversation_becomes_one_message_that_nothing_learns_from(stub_path: Path, tiny_model: Path) -> None:
     from transformers import AutoTokenizer
 
-    from trainers.inside.nemo.dataset import process
+    from trainers.job.nemo.dataset import process
 
     talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}]
     datum = {"prompt": json.dumps(talk), "prompt_id": "p", "reference": "yes", "task_name": "ratchet"}

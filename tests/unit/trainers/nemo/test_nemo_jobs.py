@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from contracts.exits import Outcome
-from contracts.manifest import verify_manifest
+from contracts.exit_codes import Outcome
 from contracts.training import Checkpoint, JobSpec, JobState, ResumePoint
+from runtime.manifest import verify_manifest
 
 pytestmark = pytest.mark.slow
 

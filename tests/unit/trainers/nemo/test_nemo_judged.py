@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exits import Outcome
+from contracts.exit_codes import Outcome
 from contracts.loop import RewardSettings
 from contracts.training import JobSpec
 from rewards.panel import build_panel
@@ -66,7 +66,7 @@ def judge_batch(prompts: Sequence[str], rewards: Sequence[float], scores: Sequen
 def test_a_bench_whose_judge_stays_away_fails_and_notes_nothing(
     tmp_path: Path, stub_path: Path, judge: Judge, judged: tuple[RewardSettings, ...]
 ) -> None:
-    from trainers.inside.nemo.reward import Bench
+    from trainers.job.nemo.reward import Bench
 
     journal = tmp_path / "journal.jsonl"
     bench = Bench(build_panel(judged), journal, (0.0, 0.0))

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent
-from contracts.exits import Outcome
-from contracts.manifest import MANIFEST, verify_manifest
+from contracts.exit_codes import Outcome
 from contracts.training import Method, ResumePoint
-from trainers.inside.events import Events
-from trainers.inside.job import Job
-from trainers.inside.nemo import export, steps
-from trainers.inside.nemo.__main__ import Asked, Run
+from runtime.manifest import MANIFEST, verify_manifest
+from trainers.job.events import Events
+from trainers.job.job_folder import Job
+from trainers.job.nemo import export, steps
+from trainers.job.nemo.__main__ import Asked, Run
 
 SHARD = "policy/weights/model/shard-00001-model-00001-of-00001.safetensors"
 CONSOLIDATED = "policy/weights/model/consolidated/model-00001-of-00001.safetensors"

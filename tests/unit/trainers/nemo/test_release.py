@@ -22,11 +22,11 @@ from rewards.panel import build_panel
 from tests.needs import Need, lacks
 from tests.unit.trainers.nemo import variants
 from tests.unit.trainers.nemo.test_reward import CASES, padded
-from trainers.code import code_digest
-from trainers.inside.nemo import data, release
-from trainers.nemo_arithmetic import Cluster
-from trainers.nemo_config import Counts, Places, render
-from trainers.nemo_keys import refuse_unknown
+from trainers.backends.nemo.arithmetic import Cluster
+from trainers.backends.nemo.config import Counts, Places, render
+from trainers.backends.nemo.keys import refuse_unknown
+from trainers.code_digest import code_digest
+from trainers.job.nemo import data, release
 from trainers.recipes import GRPORecipe, complete
 
 ROOTS = [Path(root) for root in os.environ.get("RATCHET_NEMO_RL", "").split(":") if root]

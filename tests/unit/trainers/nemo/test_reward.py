@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from contracts.errors import Retryable
 from contracts.loop import RewardSettings
 from rewards.panel import Label, build_panel
-from trainers.inside.nemo import neutral
+from trainers.job.nemo import abstentions
 
 CASES: list[tuple[list[int], list[float | None]]] = [
     ([0, 0, 0, 0], [1.0, 0.0, None, 1.0]),
@@ -29,7 +29,7 @@ CASES: list[tuple[list[int], list[float | None]]] = [
 
 
 def padded(groups: Sequence[int], scores: Sequence[float | None]) -> list[float]:
-    return neutral.rewards(groups, scores)
+    return abstentions.rewards(groups, scores)
 
 
 def advantages(groups: Sequence[int], rewards: Sequence[float], leave_one_out: bool, normalise: bool) -> list[float]:
@@ -64,9 +64,9 @@ def test_an_abstention_has_no_advantage_and_turns_no_one_elses(
     groups, scores = flat(parts)
     if all(score is None for score in scores):
         with pytest.raises(Retryable):
-            neutral.rewards(groups, scores)
+            abstentions.rewards(groups, scores)
         return
-    found = advantages(groups, neutral.rewards(groups, scores), leave_one_out, normalise)
+    found = advantages(groups, abstentions.rewards(groups, scores), leave_one_out, normalise)
     for number, part in enumerate(parts):
         scored = [score for score in part if score is not None]
         mean = sum(scored) / len(scored) if scored else 0.0
@@ -84,7 +84,7 @@ def test_an_abstention_has_no_advantage_and_turns_no_one_elses(
 def test_leave_one_out_shrinks_by_the_factor_that_is_written(scored: list[float], abstained: int) -> None:
     n, total = len(scored), len(scored) + abstained
     alone = advantages([0] * n, scored, True, False)
-    together = advantages([0] * total, neutral.rewards([0] * total, [*scored, *[None] * abstained]), True, False)
+    together = advantages([0] * total, abstentions.rewards([0] * total, [*scored, *[None] * abstained]), True, False)
     factor = total * (n - 1) / (n * (total - 1))
     assert together[:n] == pytest.approx([factor * value for value in alone], abs=1e-9)
 
@@ -98,7 +98,7 @@ def test_a_nought_would_have_been_a_verdict() -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path, stub_path: Path) -> Any:
-    from trainers.inside.nemo.reward import Bench
+    from trainers.job.nemo.reward import Bench
 
     return lambda panel: Bench(panel, tmp_path / "journal.jsonl", (0.0, 0.0))
 

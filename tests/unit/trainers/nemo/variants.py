@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainers.nemo_arithmetic import Cluster
-from trainers.nemo_config import Counts, Dialect, Places, render
+from trainers.backends.nemo.arithmetic import Cluster
+from trainers.backends.nemo.config import Counts, Dialect, Places, render
 from trainers.recipes import GRPORecipe, complete
 
 PLACES = Places(

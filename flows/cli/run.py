@@ -1,0 +1,109 @@
+"""`ratchet ingest` and `ratchet run`: ingest records and run one cycle."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from contracts.cycle import ENDS, State
+from contracts.data import IngestReport
+from contracts.errors import ConfigError
+from contracts.loop import SourceSettings
+from contracts.ports import TraceSource
+from flows.cli.output import installation, json_option, loop_argument, print_json, say, table, watched
+from flows.core.decide import End, Wait
+from flows.engine.context import House
+
+
+@click.command()
+@loop_argument
+@click.option("--source", type=click.Path(path_type=Path), help="File or folder to read instead of the sources in the loop file.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["otlp", "jsonl"]),
+    help="Format of --source. Default: the format of the first file source in the loop file, else otlp.",
+)
+@json_option
+def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> None:
+    """Ingest traces and feedback into the lake, each record exactly once.
+
+    LOOP is the path of a loop file; its sources are read.
+    """
+    from flows.engine.context import TURN_SECONDS
+    from flows.engine.ingest import ingest as bring_in
+
+    with watched(as_json) as progress:
+        house = installation(progress).house(loop)
+        report = bring_in(house, [_named_source(house, source, kind)] if source else None, TURN_SECONDS)
+    if as_json:
+        print_json(ingest_json(report))
+        return
+    columns = ["", "read", "kept", "duplicate", "skipped", "quarantined"]
+    rows = [
+        [name, c.read, c.kept, c.duplicate, c.skipped, c.quarantined]
+        for name, c in (("traces", report.traces), ("feedback", report.feedback))
+    ]
+    table(f"Ingested into line {house.line}", columns, rows)
+    reasons = {**report.traces.reasons, **{f"feedback {reason}": n for reason, n in report.feedback.reasons.items()}}
+    if reasons:
+        table("Skipped or quarantined", ["reason", "records"], sorted(reasons.items()))
+
+
+def ingest_json(report: IngestReport) -> dict[str, Any]:
+    """Return the counts of one ingest as JSON data. `read` is the sum of the other counts, for traces and for feedback."""
+    traces = report.traces.model_dump()
+    return {**traces, "feedback": report.feedback.model_dump()}
+
+
+def _named_source(house: House, path: Path, kind: str | None) -> TraceSource:
+    from flows.config.home import Home
+    from flows.engine.wiring import open_source
+
+    if not path.exists():
+        raise ConfigError(f"--source {path} does not exist")
+    first = next((source for source in house.loop.sources if source.kind != "receiver"), None)
+    name = first.name if first else "files"
+    chosen = kind or (first.kind if first else "otlp")
+    settings = SourceSettings.model_validate({"name": name, "kind": chosen, "path": str(path.absolute())})
+    return open_source(settings, house.folder, Home.from_environment(), house.line)
+
+
+@click.command()
+@loop_argument
+@click.option(
+    "--wait", default=86_400.0, show_default=True, help="Maximum time to wait for the cycle, in seconds. The cycle can be continued later."
+)
+@click.option("--no-ingest", is_flag=True, help="Do not ingest the sources first.")
+@json_option
+def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
+    """Run one cycle of the line of LOOP now.
+
+    LOOP is the path of a loop file. Continues the open cycle, or opens the next one. Waits for approvals, which can be answered in
+    another terminal with `ratchet approve`.
+    """
+    from flows.engine.context import TURN_SECONDS
+    from flows.engine.ingest import ingest as bring_in
+    from flows.engine.line import open_cycle
+    from flows.engine.reconcile import reconcile
+    from flows.engine.work import run_to_end
+
+    with watched(as_json) as progress:
+        shop = installation(progress)
+        house = shop.house(loop)
+        if not no_ingest:
+            bring_in(house, wait=TURN_SECONDS)
+        reconcile(house)
+        opened = house.line_view().open_cycle or open_cycle(house, "ratchet run")
+        decision = run_to_end(shop, house.cycle_view(opened), wait)
+        cycle = house.cycle_view(opened)
+    waiting = decision.reason if isinstance(decision, Wait) else None
+    if as_json:
+        print_json({"cycle": cycle.id, "state": cycle.state, "ended": cycle.state in ENDS, "reason": cycle.reason, "waiting": waiting})
+    else:
+        say(f"{cycle.id} {'ended' if isinstance(decision, End) else 'is in state'} {cycle.state}: {cycle.reason or waiting}")
+        say(f"for details, run `ratchet explain {cycle.id}`")
+    sys.exit(1 if cycle.state is State.FAILED else 0)

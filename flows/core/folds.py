@@ -1,0 +1,374 @@
+"""Folds ledger streams into views: each view is the state that a list of rows describes. Pure; makes no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, Step
+from contracts.evaluation import Verdict
+from contracts.exit_codes import Outcome
+from contracts.loop import Loop
+from contracts.serving import ModelVersion
+from contracts.training import Adjustment, Checkpoint, Choice, Proposal, ResumePoint, TrainingPlan, Usage
+
+_STATE_AFTER = {
+    Step.FREEZE: State.SNAPSHOT,
+    Step.PROBE: State.PROBED,
+    Step.PLAN: State.PLANNED,
+    Step.TRAIN: State.ATTEMPT,
+    Step.ACCEPT: State.ACCEPTED,
+    Step.EVALUATE: State.EVALUATED,
+    Step.JUDGE: State.VERDICT,
+    Step.REGISTER: State.REGISTERED,
+    Step.ROLL: State.ROLLING,
+}
+_STATE_APPROVED = {ApprovalKind.TRAINING: State.TRAINING_APPROVED, ApprovalKind.ROLLOUT: State.ROLLOUT_APPROVED}
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One start of a training job within an attempt."""
+
+    attempt: int
+    number: int
+    job: str
+    outcome: Outcome | None = None
+    reason: str = ""
+    proposal: Proposal | None = None
+    """The change that the failed job proposes for the next attempt; None if it proposes none."""
+    events: str | None = None
+    """Artifact digest of the attempt's event log, up to the end of this incarnation."""
+    successor: int = 0
+    """The incarnation that the executor started by itself as a replacement; 0 if there is none."""
+    usage: Usage | None = None
+    """Resources that the attempt used up to the end of this incarnation; None without metering."""
+
+
+@dataclass(frozen=True)
+class CycleView:
+    """The state of a cycle, folded from its rows."""
+
+    id: str
+    seq: int
+    state: State
+    opened: dict[str, Any]
+    opened_at: datetime
+    intended: frozenset[str]
+    done: dict[str, dict[str, Any]]
+    """Maps the effect key to the effect's output."""
+    asked: dict[ApprovalKind, datetime] = field(default_factory=dict)
+    """Maps each open or answered approval request to its expiry time."""
+    answers: dict[ApprovalKind, Answer] = field(default_factory=dict)
+    incarnations: tuple[Incarnation, ...] = ()
+    accepted: tuple[ResumePoint, ...] = ()
+    """Accepted intermediate checkpoints of all attempts, in order of acceptance."""
+    adjustments: dict[int, Adjustment] = field(default_factory=dict)
+    """Maps an attempt number to its adjustment. Attempts without an adjustment are absent."""
+    tries: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Maps an effect key to the errors that were recorded for its failed tries."""
+    reason: str = ""
+    """Why the cycle ended; empty while it is open."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the cycle is in an end state."""
+        return self.state in ENDS
+
+    @property
+    def resume(self) -> ResumePoint | None:
+        """The preferred resume point for the next incarnation of the newest attempt. Its files are not checked here."""
+        points = self.resumable(self.incarnations[-1].attempt) if self.incarnations else ()
+        return points[0] if points else None
+
+    def resumable(self, attempt: int) -> tuple[ResumePoint, ...]:
+        """List the accepted checkpoints that an attempt may resume from, best first.
+
+        The attempt's own checkpoints come first. If the attempt has an adjustment, those of the previous attempt follow, up to its
+        last good step. An attempt without any checkpoint begins at the start model.
+        """
+        own = [point for point in self.accepted if point.attempt == attempt]
+        own.sort(key=lambda point: (point.incarnation, point.step), reverse=True)
+        good = self._good(attempt - 1) if attempt in self.adjustments else None
+        before = self.resumable(attempt - 1) if good is not None else ()
+        return (*own, *(point for point in before if good is not None and point.step <= good))
+
+    def _good(self, attempt: int) -> int | None:
+        last = next((i for i in reversed(self.incarnations) if i.attempt == attempt), None)
+        return last.proposal.good if last and last.proposal else None
+
+    @property
+    def line(self) -> str:
+        """Name of the cycle's model line."""
+        return str(self.opened["line"])
+
+    @property
+    def number(self) -> int:
+        """Number of the cycle within its line, starting at 1."""
+        return int(self.opened["number"])
+
+    @cached_property
+    def loop(self) -> Loop:
+        """The content of the loop file when the cycle was opened."""
+        return Loop.model_validate(self.opened["loop"])
+
+    @cached_property
+    def champion(self) -> ModelVersion:
+        """The line's champion when the cycle was opened."""
+        return ModelVersion.model_validate(self.opened["champion"])
+
+    @cached_property
+    def start(self) -> ModelVersion:
+        """The version that training starts from."""
+        return ModelVersion.model_validate(self.opened["start"])
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """The chosen method and its rules; None before the plan is done."""
+        return Choice.model_validate(self.done[Step.PLAN]["choice"]) if Step.PLAN in self.done else None
+
+    @cached_property
+    def plan(self) -> TrainingPlan | None:
+        """The training plan; None before planning, or if nothing is trained."""
+        plan = self.done.get(Step.PLAN, {}).get("plan")
+        return TrainingPlan.model_validate(plan) if plan else None
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        """The accepted final checkpoint; None before its acceptance."""
+        return Checkpoint.model_validate(self.done[Step.ACCEPT]["checkpoint"]) if Step.ACCEPT in self.done else None
+
+    @cached_property
+    def candidate(self) -> ModelVersion | None:
+        """The model version made from the accepted checkpoint; None before its acceptance."""
+        return ModelVersion.model_validate(self.done[Step.ACCEPT]["version"]) if Step.ACCEPT in self.done else None
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """The gate's verdict on the candidate; None before the judge step."""
+        return Verdict.model_validate(self.done[Step.JUDGE]) if Step.JUDGE in self.done else None
+
+
+def train_key(attempt: int, incarnation: int) -> str:
+    """Return the effect key of one incarnation, `train/ATTEMPT/INCARNATION`."""
+    return f"{Step.TRAIN}/{attempt}/{incarnation}"
+
+
+def fold_cycle(entries: Sequence[Entry]) -> CycleView:
+    """Fold a cycle's rows into its view. The first row must be `opened`."""
+    first = entries[0]
+    state, reason = State.OPENED, ""
+    intended: set[str] = set()
+    done: dict[str, dict[str, Any]] = {}
+    asked: dict[ApprovalKind, datetime] = {}
+    answers: dict[ApprovalKind, Answer] = {}
+    incarnations: dict[tuple[int, int], Incarnation] = {}
+    accepted: list[ResumePoint] = []
+    adjustments: dict[int, Adjustment] = {}
+    tries: dict[str, tuple[str, ...]] = {}
+    for entry in entries[1:]:
+        if entry.kind == "intended":
+            intended.add(entry.key)
+            if "adjustment" in entry.data:
+                adjustments[int(entry.key.split("/")[1])] = Adjustment.model_validate(entry.data["adjustment"])
+        elif entry.kind == "done":
+            done[entry.key] = entry.data
+            state = _STATE_AFTER.get(Step(entry.key.split("/")[0]), state)
+            if entry.key.startswith(f"{Step.TRAIN}/"):
+                incarnation = Incarnation(entry.data["attempt"], entry.data["incarnation"], entry.data["job"])
+                incarnations[incarnation.attempt, incarnation.number] = incarnation
+        elif entry.kind == "asked":
+            asked[ApprovalKind(entry.key)] = datetime.fromisoformat(entry.data["expires"])
+        elif entry.kind == "answered":
+            answers[ApprovalKind(entry.key)] = Answer.model_validate(entry.data)
+            state = _STATE_APPROVED[ApprovalKind(entry.key)] if entry.data["approve"] else state
+        elif entry.kind == "job_ended":
+            key = (entry.data["attempt"], entry.data["incarnation"])
+            before = incarnations[key]
+            asks = entry.data.get("proposal")
+            incarnations[key] = Incarnation(
+                *key,
+                before.job,
+                Outcome(entry.data["outcome"]),
+                entry.data["reason"],
+                Proposal.model_validate(asks) if asks else None,
+                entry.data.get("events"),
+                entry.data.get("successor", 0),
+                Usage.model_validate(entry.data["usage"]) if "usage" in entry.data else None,
+            )
+        elif entry.kind == "tried":
+            tries[entry.key] = (*tries.get(entry.key, ()), str(entry.data["error"]))
+        elif entry.kind == "step_accepted":
+            accepted.append(ResumePoint.model_validate(entry.data))
+        elif entry.kind == "ended":
+            state, reason = State(entry.key), entry.data["reason"]
+    return CycleView(
+        id=first.stream,
+        seq=entries[-1].seq,
+        state=state,
+        opened=first.data,
+        opened_at=first.at,
+        intended=frozenset(intended),
+        done=done,
+        asked=asked,
+        answers=answers,
+        incarnations=tuple(incarnations[key] for key in sorted(incarnations)),
+        accepted=tuple(accepted),
+        adjustments=adjustments,
+        tries=tries,
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True)
+class LineView:
+    """The state of a model line, folded from its rows."""
+
+    line: str
+    seq: int
+    champion: ModelVersion | None = None
+    previous: ModelVersion | None = None
+    """The champion before the current one. Its server keeps running for a rollback."""
+    base: ModelVersion | None = None
+    """The adopted model, version 0."""
+    cycles: int = 0
+    """Number of cycles opened so far."""
+    evaluations: int = 0
+    """Ended cycles whose candidate was evaluated. Each used a share of its holdout edition's error budget."""
+    open_cycle: str | None = None
+    last_opened: datetime | None = None
+    last_traces: int = 0
+    """Number of traces in the lake when the newest cycle was opened."""
+    promotions: int = 0
+    rollback_asked: str | None = None
+    """The actor of a rollback request that is not carried out yet."""
+    cancel_asked: str | None = None
+    """The actor who requested the end of the open cycle."""
+    rows: tuple[Entry, ...] = ()
+
+
+def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
+    """Fold a line's rows into its view. The list may be empty."""
+    view: dict[str, Any] = {"line": line, "seq": entries[-1].seq if entries else 0, "rows": tuple(entries)}
+    served: list[ModelVersion] = []
+    for entry in entries:
+        data = entry.data
+        match entry.kind:
+            case "adopted":
+                served = [ModelVersion.model_validate(data["version"])]
+                view["base"] = served[0]
+            case "champion":
+                served.append(ModelVersion.model_validate(data["version"]))
+                view["promotions"] = view.get("promotions", 0) + 1
+            case "rollback_asked":
+                view["rollback_asked"] = data["actor"]
+            case "rolled_back":
+                view["rollback_asked"] = None
+                if data.get("to"):
+                    served.pop()  # a second rollback must not return to this version, but to an earlier one
+            case "cancel_asked":
+                view["cancel_asked"] = data["actor"]
+            case "cycle_opened":
+                view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, last_traces=data["traces"])
+            case "cycle_ended":
+                view.update(open_cycle=None, cancel_asked=None, evaluations=view.get("evaluations", 0) + int(data.get("evaluated", False)))
+    view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
+    return LineView(**view)
+
+
+@dataclass(frozen=True)
+class RolloutStep:
+    """One weight that the rollout has set."""
+
+    index: int
+    weight: float
+    since: datetime
+
+
+@dataclass(frozen=True)
+class RolloutView:
+    """The state of a rollout, folded from its rows."""
+
+    id: str
+    seq: int
+    opened: dict[str, Any]
+    intended: frozenset[str] = frozenset()
+    done: frozenset[str] = frozenset()
+    steps: tuple[RolloutStep, ...] = ()
+    judgements: tuple[Entry, ...] = ()
+    end: str | None = None
+    """promoted | rolled_back"""
+    reason: str = ""
+
+    @cached_property
+    def champion(self) -> ModelVersion:
+        """The champion when the rollout was opened."""
+        return ModelVersion.model_validate(self.opened["champion"])
+
+    @cached_property
+    def candidate(self) -> ModelVersion:
+        """The version that the rollout introduces."""
+        return ModelVersion.model_validate(self.opened["candidate"])
+
+
+def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
+    """Fold a rollout's rows into its view. The first row must be `opened`."""
+    done = [entry for entry in entries if entry.kind == "done" and "index" in entry.data]
+    steps = tuple(RolloutStep(entry.data["index"], entry.data["weight"], entry.at) for entry in done)
+    ended = next((entry for entry in entries if entry.kind == "ended"), None)
+    return RolloutView(
+        id=entries[0].stream,
+        seq=entries[-1].seq,
+        opened=entries[0].data,
+        intended=frozenset(entry.key for entry in entries if entry.kind == "intended"),
+        done=frozenset(entry.key for entry in entries if entry.kind == "done"),
+        steps=steps,
+        judgements=tuple(entry for entry in entries if entry.kind == "judged"),
+        end=ended.key if ended else None,
+        reason=ended.data["reason"] if ended else "",
+    )
+
+
+@dataclass(frozen=True)
+class ApprovalView:
+    """The state of an approval request, folded from its rows."""
+
+    id: str
+    seq: int
+    cycle: str
+    kind: ApprovalKind
+    subject: str
+    """Digest of the approved object: the plan, or the candidate with its evaluation report."""
+    evidence: str
+    """Artifact digest of the evidence, a JSON object that the form shows."""
+    expires: datetime
+    answer: Answer | None = None
+    expired: bool = False
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether the request is neither answered nor expired."""
+        return self.answer is None and not self.expired
+
+
+def fold_approval(entries: Sequence[Entry]) -> ApprovalView:
+    """Fold an approval request's rows into its view. The first row must be `asked`; an `answered` or `expired` row closes the request."""
+    asked = entries[0].data
+    answered = next((entry for entry in entries if entry.kind == "answered"), None)
+    return ApprovalView(
+        id=entries[0].stream,
+        seq=entries[-1].seq,
+        cycle=asked["cycle"],
+        kind=ApprovalKind(asked["kind"]),
+        subject=asked["subject"],
+        evidence=asked["evidence"],
+        expires=datetime.fromisoformat(asked["expires"]),
+        answer=Answer.model_validate(answered.data) if answered else None,
+        expired=any(entry.kind == "expired" for entry in entries),
+    )
+
+
+AUTO = Answer(approve=True, actor="loop file", identity=Identity.AUTO, via="loop-file")

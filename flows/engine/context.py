@@ -1,0 +1,187 @@
+"""The line context: all ports of one model line, and the lease under which they are used. Contains no decision logic."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from contracts.cycle import Lease
+from contracts.data import Facts
+from contracts.errors import RatchetError, Retryable
+from contracts.ids import Digest, line_stream
+from contracts.loop import Loop, TrainingSettings
+from contracts.model import ModelRef, model_ref
+from contracts.ports import (
+    Artifacts,
+    Check,
+    Clock,
+    Datasets,
+    Evaluator,
+    Executor,
+    Ledger,
+    Metrics,
+    ModelClient,
+    Progress,
+    Registry,
+    Rewards,
+    RolloutJudge,
+    Router,
+    Server,
+    TraceSource,
+    Trainer,
+)
+from contracts.serving import Endpoint
+from contracts.training import Choice, Cost, TrainingPlan
+from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
+from runtime.process_identity import process_identity
+
+LEASE_SECONDS = 60.0
+"""Lifetime of a lease without renewal, in seconds."""
+TURN_SECONDS = 1.5 * LEASE_SECONDS
+"""How long a user's command waits for a lease, in seconds. This is longer than the lease of a process that died on another machine."""
+
+
+@dataclass(frozen=True)
+class House:
+    """The ports and settings through which the engine works on one line."""
+
+    loop: Loop
+    folder: Path
+    """Folder of the loop file. Relative paths in the loop file start here."""
+    ledger: Ledger
+    clock: Clock
+    artifacts: Artifacts
+    sources: Sequence[TraceSource]
+    datasets: Datasets
+    rewards: Rewards
+    choose: Callable[[Facts, TrainingSettings, bool], Choice]
+    trainers: Mapping[str, Trainer]
+    code: Digest
+    """Digest of the code of contracts, rewards and trainers. It is part of every plan."""
+    executor: Executor
+    server: Server
+    client: Callable[[Endpoint], ModelClient]
+    evaluator: Evaluator
+    checks: Sequence[Check]
+    registry: Registry
+    router: Router
+    metrics: Metrics
+    judge: RolloutJudge
+    scratch: Path
+    """Folder for temporary files, which may be deleted."""
+    progress: Progress
+    holder: str
+    """Identity of this process as a lease holder. `process_holder` builds it."""
+    read_model: Callable[[Path, Digest, Digest | None], ModelRef] = model_ref
+    """Computes the model reference from a folder's files: (folder, digest of the files, digest of the parent model or None)."""
+    cost: Callable[[TrainingPlan], Cost] | None = None
+    """Estimates the cost of one attempt at a plan. None: no estimate, and no check against time and budget."""
+    heartbeat: bool = True
+    """Whether a thread renews the lease during long effects. Off under a virtual clock."""
+
+    @property
+    def line(self) -> str:
+        """Name of the model line."""
+        return self.loop.line.name
+
+    def line_view(self) -> LineView:
+        """Read the line's rows from the ledger and fold them."""
+        return fold_line(self.line, self.ledger.read(line_stream(self.line)))
+
+    def cycle_view(self, cycle: str) -> CycleView:
+        """Read a cycle's rows and fold them. Raises RatchetError if the ledger has no such cycle."""
+        entries = self.ledger.read(cycle)
+        if not entries:
+            raise RatchetError(f"{cycle} is not in the ledger; `ratchet status` lists the cycles")
+        return fold_cycle(entries)
+
+    def rollout_view(self, rollout: str) -> RolloutView | None:
+        """Read a rollout's rows and fold them; None if the rollout is not opened yet."""
+        entries = self.ledger.read(rollout)
+        return fold_rollout(entries) if entries else None
+
+
+def process_holder() -> str:
+    """Return the identity of this process and thread as a lease holder: host, pid, process identity and thread id."""
+    return f"{socket.gethostname()}/{os.getpid()}/{process_identity(os.getpid())}/{threading.get_ident()}"
+
+
+def _is_dead(holder: str) -> bool:
+    """Whether a holder certainly no longer exists: a process of this host and this boot that has ended.
+
+    A holder from another boot may belong to another host of the same name. Its lease is left to expire.
+    """
+    ours = process_identity(os.getpid())
+    parts = holder.split("/")
+    if len(parts) != 4 or parts[0] != socket.gethostname() or ours is None or _boot(parts[2]) != _boot(ours):
+        return False
+    return process_identity(int(parts[1])) != parts[2]
+
+
+def _boot(identity: str) -> str:
+    return identity.rpartition("-")[0]
+
+
+@contextmanager
+def leased(house: House, name: str | None = None, wait: float = 0.0) -> Iterator[Lease]:
+    """Hold a lease while the block runs, and renew it in the background. The default lease is the one of the line.
+
+    Raises Retryable if another living process still holds the lease after `wait` seconds.
+    """
+    lease = take(house, name or line_stream(house.line), wait)
+    stop = threading.Event()
+    keeper = threading.Thread(target=_keep, args=(house, lease, stop), daemon=True)
+    if house.heartbeat:
+        keeper.start()
+    try:
+        yield lease
+    finally:
+        stop.set()
+        if house.heartbeat:
+            keeper.join()
+        with contextlib.suppress(Retryable):
+            house.ledger.release(lease)
+
+
+def take(house: House, name: str, wait: float = 0.0) -> Lease:
+    """Acquire a lease, and retry for `wait` seconds. The lease of a dead process of this machine is taken over at once.
+
+    Raises Retryable if another holder still has the lease after that time.
+    """
+    until, told = house.clock.now() + timedelta(seconds=wait), False
+    while True:
+        try:
+            return _take(house, name)
+        except Retryable as error:
+            if house.clock.now() >= until:
+                raise
+            if not told:
+                house.progress(f"waiting: {error}", 0, 0)
+            told = True
+            house.clock.sleep(0.2)
+
+
+def _take(house: House, name: str) -> Lease:
+    lease = house.ledger.acquire(name, house.holder, LEASE_SECONDS, house.clock.now())
+    current = house.ledger.holder(name) if lease is None else None
+    if current is not None and _is_dead(current.holder):
+        house.ledger.release(current)
+        lease = house.ledger.acquire(name, house.holder, LEASE_SECONDS, house.clock.now())
+    if lease is None:
+        who = current.holder if current else "another process"
+        raise Retryable(f"{name} is leased by {who}; retry after the lease expires")
+    return lease
+
+
+def _keep(house: House, lease: Lease, stop: threading.Event) -> None:
+    """Renew a lease until `stop` is set. A lost lease needs no action here, because the ledger rejects the next write."""
+    while not stop.wait(LEASE_SECONDS / 3):
+        with contextlib.suppress(RatchetError):
+            house.ledger.renew(lease, LEASE_SECONDS, house.clock.now())

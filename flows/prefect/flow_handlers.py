@@ -1,0 +1,169 @@
+"""Flow handlers: the blocking work behind each Prefect flow.
+
+This module does not import Prefect, so tests can call each handler directly. The handlers decide how long to wait. The engine decides
+the next step of a cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from contracts.cycle import Answer, State
+from contracts.data import IngestReport
+from contracts.errors import Rejected, Retryable
+from contracts.ids import rollout_stream
+from contracts.ports import Ledger
+from flows.core.decide import Decision, End, Wait, decide
+from flows.core.folds import ApprovalView, CycleView, fold_approval
+from flows.core.rollout import Finish, Hold
+from flows.engine.advance import observe
+from flows.engine.context import House
+from flows.engine.ingest import ingest
+from flows.engine.installation import Installation
+from flows.engine.line import answer, open_if_due
+from flows.engine.reconcile import reconcile
+from flows.engine.rollout import tick
+from flows.engine.work import pull_spool, turn
+
+_TRAINS = (State.TRAINING_APPROVED, State.ATTEMPT)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The status of a line after a flow handler has run."""
+
+    said: str
+    """A summary for users; it becomes the final message of the Prefect run."""
+    next: str | None = None
+    """The flow to start now: `retrain` or `rollout`. None if no progress is possible until an external condition changes."""
+    cycle: str | None = None
+    """Id of the cycle that the summary describes; None if it describes none."""
+    seq: int = 0
+    """Sequence number of the cycle's newest ledger row; part of the idempotency key of the next run."""
+
+
+def bring_in(shop: Installation, loop: Path) -> IngestReport:
+    """Ingest all sources of a line once and return the record counts."""
+    return ingest(shop.house(loop))
+
+
+def work_on(shop: Installation, loop: Path, scheduled: bool, patience: float, poll: float = 1.0) -> Progress:
+    """Open a cycle if one is due, and advance the open cycle as far as possible.
+
+    While the cycle is training, the handler checks it every `poll` seconds until `patience` seconds have passed. `scheduled` says
+    whether the cron schedule started this run. Temporary failures are reported in the returned progress, not raised.
+    """
+    house = shop.house(loop)
+    opened = house.line_view().open_cycle
+    if opened is None:
+        opened, why = open_if_due(house, scheduled)
+        if opened is None:
+            return Progress(f"no cycle opened: {why}")
+    started = house.clock.now()
+    while True:
+        decision = _turn(shop, house.cycle_view(opened))
+        cycle = house.cycle_view(opened)
+        waited = (house.clock.now() - started).total_seconds()
+        if cycle.state not in _TRAINS or waited > patience:
+            return _standing(cycle, decision, "rollout" if cycle.state is State.ROLLING else None)
+        house.clock.sleep(poll)
+
+
+def _turn(shop: Installation, cycle: CycleView) -> Decision:
+    try:
+        return turn(shop, cycle)
+    except Retryable as error:
+        return Wait(str(error))
+
+
+def _standing(cycle: CycleView, decision: Decision, following: str | None) -> Progress:
+    what = f"{cycle.id} is in state {cycle.state}"
+    if isinstance(decision, End):
+        return Progress(f"{cycle.id} ended {decision.state}: {decision.reason}", None, cycle.id, cycle.seq)
+    if isinstance(decision, Wait):
+        what += f", waiting: {decision.reason}"
+    return Progress(what, following, cycle.id, cycle.seq)
+
+
+def roll_on(shop: Installation, loop: Path, seconds: float, poll: float = 5.0) -> Progress:
+    """Evaluate and advance the open rollout every `poll` seconds, until it ends or `seconds` have passed.
+
+    When the rollout ends, the cycle continues immediately.
+    """
+    house = shop.house(loop)
+    opened = house.line_view().open_cycle
+    if opened is None or house.cycle_view(opened).state is not State.ROLLING:
+        return Progress("no open rollout")
+    started, said = house.clock.now(), ""
+    frozen = shop.house_of(house.cycle_view(opened))
+    while True:
+        said, ended = _tick(frozen, opened)
+        if ended:
+            return _standing(house.cycle_view(opened), _turn(shop, house.cycle_view(opened)), None)
+        if (house.clock.now() - started).total_seconds() > seconds:
+            return Progress(f"{rollout_stream(opened)}: {said}", None, opened, house.cycle_view(opened).seq)
+        house.clock.sleep(poll)
+
+
+def _tick(house: House, cycle: str) -> tuple[str, bool]:
+    """Run one rollout tick; return the decision as text and whether the rollout has ended."""
+    try:
+        pull_spool(house)
+        decision = tick(rollout_stream(cycle), house)
+    except Retryable as error:
+        return f"waiting: {error}", False
+    match decision:
+        case Finish(end, reason):
+            return f"{end}: {reason}", True
+        case Hold(reason):
+            return f"unchanged: {reason}", False
+        case moved:
+            return f"candidate weight set to {moved.weight:g} %", False
+
+
+def mend(shop: Installation, loop: Path) -> tuple[list[str], Progress]:
+    """Reconcile derived copies with the ledger, ingest the receiver's spool, and determine which flow the open cycle needs next.
+
+    Returns the repairs as messages, and the progress of the open cycle.
+    """
+    house = shop.house(loop)
+    mended = reconcile(house)
+    pull_spool(house)
+    opened = house.line_view().open_cycle
+    return mended, _needs(shop, house.cycle_view(opened)) if opened else Progress("no open cycle")
+
+
+def _needs(shop: Installation, cycle: CycleView) -> Progress:
+    """Compute the next decision without executing it, because a waiting cycle needs no process."""
+    house = shop.house_of(cycle)
+    decision = decide(cycle, observe(cycle, house), house.clock.now())
+    if not isinstance(decision, Wait):
+        return _standing(cycle, decision, "retrain")
+    return _standing(cycle, decision, "rollout" if cycle.state is State.ROLLING else None)
+
+
+def request_view(ledger: Ledger, request: str) -> ApprovalView:
+    """Return the approval request with the id `request`. Raises Rejected if the ledger does not contain it."""
+    rows = ledger.read(request)
+    if not rows:
+        raise Rejected("no_request", f"no {request} in the ledger; `ratchet status` lists pending requests")
+    return fold_approval(rows)
+
+
+def settled(view: ApprovalView, now: datetime | None = None) -> str | None:
+    """Return a sentence on how the request was closed, or None while it is pending. `now` defaults to the current time."""
+    if view.answer is not None:
+        return f"{view.answer.actor} {'approved' if view.answer.approve else 'rejected'} it via {view.answer.via}"
+    if view.expired or (now or datetime.now(UTC)) >= view.expires:
+        return f"closed without an answer: it expired at {view.expires:%Y-%m-%d %H:%M} UTC, or its cycle ended first"
+    return None
+
+
+def record_answer(ledger: Ledger, request: str, given: Answer) -> str:
+    """Write the answer to the ledger and return the resulting status of the request as text. The first answer counts."""
+    stands, ours = answer(ledger, request_view(ledger, request), given, datetime.now(UTC))
+    if ours:
+        return f"{given.actor} {'approved' if given.approve else 'rejected'} it via {given.via}"
+    return f"answer not accepted: {settled(request_view(ledger, request)) if stands else 'the request has expired'}"

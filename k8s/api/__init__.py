@@ -1,0 +1,1 @@
+"""Access to the Kubernetes API server: the client port, informers, and quantities."""

@@ -1,0 +1,1 @@
+"""Pure rendering of Kubernetes objects: gangs, namespaces, policies, pools and model servers."""

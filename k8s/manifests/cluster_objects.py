@@ -1,0 +1,192 @@
+"""Kubernetes objects that a cluster must hold before a gang can run.
+
+They are namespace, accounts, roles, network policies, queue, configuration and volume claim, as frozen models of exactly the fields
+that Ratchet emits (see `pod_objects.py`). `policies.py`, `pools.py` and `environment.py` fill them.
+
+Sources: Kubernetes API 1.35, Volcano v1.14.1 (scheduling.volcano.sh/v1beta1).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from k8s.manifests.pod_objects import Meta, Shape
+
+
+class Namespace(Shape):
+    """Namespace that holds a line's gangs."""
+
+    api_version: Literal["v1"] = "v1"
+    kind: Literal["Namespace"] = "Namespace"
+    metadata: Meta
+
+
+class ServiceAccount(Shape):
+    """Identity of pods towards the API server."""
+
+    api_version: Literal["v1"] = "v1"
+    kind: Literal["ServiceAccount"] = "ServiceAccount"
+    metadata: Meta
+    automount_service_account_token: bool
+
+
+class Rule(Shape):
+    """Verbs that are allowed on resources of API groups."""
+
+    api_groups: tuple[str, ...]
+    """The empty string is the core group."""
+    resources: tuple[str, ...]
+    resource_names: tuple[str, ...] | None = None
+    verbs: tuple[str, ...]
+
+
+class Role(Shape):
+    """Set of rules for one namespace (Role) or for the whole cluster (ClusterRole)."""
+
+    api_version: Literal["rbac.authorization.k8s.io/v1"] = "rbac.authorization.k8s.io/v1"
+    kind: Literal["Role", "ClusterRole"]
+    metadata: Meta
+    rules: tuple[Rule, ...]
+
+
+class RoleRef(Shape):
+    """Role that a binding grants."""
+
+    api_group: Literal["rbac.authorization.k8s.io"] = "rbac.authorization.k8s.io"
+    kind: Literal["Role", "ClusterRole"]
+    name: str
+
+
+class Subject(Shape):
+    """Service account that a binding grants a role to."""
+
+    kind: Literal["ServiceAccount"] = "ServiceAccount"
+    name: str
+    namespace: str
+
+
+class RoleBinding(Shape):
+    """Grant of a role to service accounts."""
+
+    api_version: Literal["rbac.authorization.k8s.io/v1"] = "rbac.authorization.k8s.io/v1"
+    kind: Literal["RoleBinding", "ClusterRoleBinding"]
+    metadata: Meta
+    role_ref: RoleRef
+    subjects: tuple[Subject, ...]
+
+
+class Selector(Shape):
+    """Label selector: objects with all of these labels. Without labels it selects every object."""
+
+    match_labels: dict[str, str] | None = None
+
+
+class IpBlock(Shape):
+    """Range of addresses without the excluded ranges. The Python name is `excluded` because `except` is a keyword."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+    cidr: str
+    excluded: tuple[str, ...] | None = Field(default=None, alias="except")
+
+
+class Peer(Shape):
+    """Other end of allowed traffic: pods, namespaces or an address range."""
+
+    pod_selector: Selector | None = None
+    namespace_selector: Selector | None = None
+    ip_block: IpBlock | None = None
+
+
+class PolicyPort(Shape):
+    """Protocol and port of allowed traffic."""
+
+    protocol: Literal["TCP", "UDP"] = "TCP"
+    port: int
+
+
+class Ingress(Shape):
+    """Allowed incoming traffic. The Python name is `sources` because `from` is a keyword."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+    sources: tuple[Peer, ...] | None = Field(default=None, alias="from")
+    ports: tuple[PolicyPort, ...] | None = None
+
+
+class Egress(Shape):
+    """Allowed outgoing traffic. Without peers and ports it allows all."""
+
+    to: tuple[Peer, ...] | None = None
+    ports: tuple[PolicyPort, ...] | None = None
+
+
+class NetworkPolicySpec(Shape):
+    """Selected pods and the traffic that is allowed for them."""
+
+    pod_selector: Selector
+    policy_types: tuple[Literal["Ingress", "Egress"], ...]
+    ingress: tuple[Ingress, ...] | None = None
+    egress: tuple[Egress, ...] | None = None
+
+
+class NetworkPolicy(Shape):
+    """Network policy of a namespace."""
+
+    api_version: Literal["networking.k8s.io/v1"] = "networking.k8s.io/v1"
+    kind: Literal["NetworkPolicy"] = "NetworkPolicy"
+    metadata: Meta
+    spec: NetworkPolicySpec
+
+
+class QueueSpec(Shape):
+    """Limits of a Volcano queue. `capability` caps the sum of what the queue's gangs hold."""
+
+    weight: int = 1
+    reclaimable: bool = False
+    capability: dict[str, str]
+
+
+class Queue(Shape):
+    """Volcano queue; a cluster-wide object."""
+
+    api_version: Literal["scheduling.volcano.sh/v1beta1"] = "scheduling.volcano.sh/v1beta1"
+    kind: Literal["Queue"] = "Queue"
+    metadata: Meta
+    spec: QueueSpec
+
+
+class ConfigMap(Shape):
+    """Configuration values of a namespace, by key."""
+
+    api_version: Literal["v1"] = "v1"
+    kind: Literal["ConfigMap"] = "ConfigMap"
+    metadata: Meta
+    data: dict[str, str]
+
+
+class StorageRequest(Shape):
+    """Storage size that a claim requests."""
+
+    requests: dict[str, str]
+
+
+class ClaimSpec(Shape):
+    """Access modes, storage class and size of a volume claim."""
+
+    access_modes: tuple[Literal["ReadWriteMany"], ...] = ("ReadWriteMany",)
+    storage_class_name: str | None = None
+    """None means the cluster's default class, which seldom supports writes from many nodes."""
+    resources: StorageRequest
+
+
+class VolumeClaim(Shape):
+    """PersistentVolumeClaim for the volume that service and jobs share."""
+
+    api_version: Literal["v1"] = "v1"
+    kind: Literal["PersistentVolumeClaim"] = "PersistentVolumeClaim"
+    metadata: Meta
+    spec: ClaimSpec

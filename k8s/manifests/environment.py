@@ -1,0 +1,157 @@
+"""Objects that a cluster must hold before a gang of a line can run, in the order of application, with purpose and owner.
+
+No I/O. `policies.py`, `pools.py` and `serving.py` build the objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from contracts.cluster import ClusterSettings
+from contracts.errors import ConfigError
+from k8s.manifests import policies, pools
+from k8s.manifests.cluster_objects import ClaimSpec, StorageRequest, VolumeClaim
+from k8s.manifests.gang_manifest import RATCHET, RAY_SECRET
+from k8s.manifests.pod_objects import Meta, Shape
+from k8s.manifests.pool_objects import Ec2NodeClass
+from k8s.manifests.pools import REPLACE, Account
+from k8s.manifests.serving import Server, judge_fleet
+from k8s.profiles.profile import Profile
+
+By = Literal["an administrator, once", "the service, per gang"]
+ONCE: By = "an administrator, once"
+PER_GANG: By = "the service, per gang"
+
+
+class Rendered(NamedTuple):
+    """An object, its purpose, and the party that applies it."""
+
+    shape: Shape
+    why: str
+    by: By
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Settings for the cluster's setup that a loop file does not contain."""
+
+    account: Account = field(default_factory=Account)
+    """Values of the AWS account."""
+    size: str = "1Ti"
+    """Size of the shared volume."""
+    storage_class: str | None = None
+    """Storage class whose volumes support writes from many nodes. None means the cluster's default class."""
+    judge: tuple[Path, Server] | None = None
+    """A judge's model on the shared volume and its server settings. None means that no judges are rendered."""
+
+
+def extras(
+    *,
+    eks: str | None = None,
+    ami: str | None = None,
+    node_role: str | None = None,
+    placement_group: str | None = None,
+    reservation: Sequence[str] = (),
+    storage_class: str | None = None,
+    size: str | None = None,
+    judge: str | None = None,
+    vllm: str | None = None,
+) -> Extras:
+    """Build Extras from command-line options; omitted options keep their defaults.
+
+    Raises ConfigError if only one of `judge` and `vllm` is given.
+    """
+    standard, volume = Account(), Extras()
+    account = Account(eks or standard.cluster, ami or standard.ami, node_role or "", placement_group, tuple(reservation))
+    if (judge is None) != (vllm is None):
+        raise ConfigError("judges need both the folder of their model (--judge) and vLLM's image (--vllm)")
+    served = (Path(judge), Server(image=vllm)) if judge and vllm else None
+    return Extras(account, size or volume.size, storage_class, served)
+
+
+def render_environment(settings: ClusterSettings, profile: Profile, extras: Extras | None = None) -> list[Rendered]:
+    """Return the objects in the order of application. Raises ConfigError if pool and profile do not fit."""
+    return [Rendered(shape, why, ONCE) for shape, why in _all(settings, profile, extras or Extras())]
+
+
+def _all(settings: ClusterSettings, profile: Profile, extras: Extras) -> Iterator[tuple[Shape, str]]:
+    level = policies.security_level(settings, profile)
+    yield policies.namespace(settings, profile), f"namespace of the line's gangs; enforces pod-security level {level}"
+    ours, jobs = policies.accounts(settings)
+    yield ours, "identity of the service, if it runs in the cluster"
+    yield jobs, "identity of the jobs, without rights and without a token"
+    yield from zip(policies.roles(settings), _RIGHTS, strict=True)
+    yield from zip(policies.network(settings), _NETWORK, strict=True)
+    yield pools.queue(settings, profile), f"limits the line's gangs to {settings.pool.max_nodes} nodes; not reclaimable"
+    yield pools.scheduler(), "configures Volcano's scheduler for the whole cluster, without `enqueue`, which would keep an empty pool empty"
+    yield from _nodes(settings, profile, extras.account)
+    if settings.volume.claim:
+        yield (
+            _claim(settings.volume.claim, settings, extras),
+            "run folders, checkpoints and artifacts; service and jobs mount it at the same path",
+        )
+    if extras.judge:
+        model, server = extras.judge
+        for shape in judge_fleet(model, settings, profile, server):
+            yield shape, "judges, which the service and its jobs can connect to"
+
+
+_RIGHTS = (
+    "rights of the service in the namespace; `create pods` is needed for dry runs of templates, which RBAC cannot distinguish",
+    "grants the role to the service",
+    "rights of the service in the whole cluster and on its pools",
+    "grants the role to the service",
+    "lets the service read the scheduler's configuration, for `ratchet k8s lint`",
+    "grants the role to the service",
+)
+_NETWORK = (
+    "denies all traffic of the namespace's pods",
+    "allows DNS for all pods",
+    "allows all outgoing traffic of the service; the service itself allows jobs the traffic within their gang",
+)
+
+
+def _nodes(settings: ClusterSettings, profile: Profile, account: Account) -> Iterator[tuple[Shape, str]]:
+    if settings.pool.kind == "none":
+        return
+    if profile.provider == "aws" and not profile.node_class:
+        yield pools.node_class(settings, profile, account), "configures the EC2 machines of the line's pools"
+    if settings.pool.kind == "dynamic":
+        yield pools.dynamic_pool(settings, profile), "nodes on demand for the line's gangs"
+    else:
+        pools.static_pool("any", 0, settings, profile)  # raises ConfigError now instead of at the first gang
+
+
+def _claim(name: str, settings: ClusterSettings, extras: Extras) -> VolumeClaim:
+    spec = ClaimSpec(storage_class_name=extras.storage_class, resources=StorageRequest(requests={"storage": extras.size}))
+    return VolumeClaim(metadata=Meta(name=name, namespace=settings.namespace, labels=dict(RATCHET)), spec=spec)
+
+
+def reminders(settings: ClusterSettings, profile: Profile, extras: Extras, nemo: bool) -> list[str]:
+    """Return notes on what is needed but not rendered: secret values, third-party software and the profile's notes."""
+    rendered = render_environment(settings, profile, extras)
+    found = [f"Secret {reference.split('/')[0]} with the key {reference.split('/')[1]}" for reference in sorted(settings.secrets.values())]
+    if nemo:
+        found.append(
+            f"Secret {RAY_SECRET} with the key token: any long random string, with which the processes of a Ray cluster authenticate"
+        )
+    if settings.volume.claim and extras.storage_class is None:
+        found.append(
+            "a storage class whose volumes support writes from many nodes (--storage-class); the cluster's default class seldom does"
+        )
+    if settings.volume.host_path:
+        found.append(f"{settings.volume.mount} on every node, with the same files")
+    if bucket := settings.volume.bucket:
+        found.append(
+            f"{bucket.url}, with a rule that aborts incomplete multipart uploads, and rights to list, read, write and delete there"
+        )
+        found.append("the same rights for jobs: keys in cluster.secrets, or a role for the service account ratchet-job")
+    if any(isinstance(one.shape, Ec2NodeClass) and REPLACE in one.shape.model_dump_json() for one in rendered):
+        found.append(f"the values for {REPLACE} in the EC2NodeClass: --eks NAME --ami FAMILY@VERSION")
+    if settings.pool.kind != "none":
+        gate = " with the feature gate StaticCapacity" if settings.pool.kind == "static" else ""
+        found.append(f"Karpenter{gate}, and its interruption queue if the capacity is spot")
+    return found + list(profile.notes)

@@ -1,0 +1,342 @@
+"""Renders a training job as a gang: one Volcano Job whose pods all start together or not at all. No I/O.
+
+This module knows Volcano's rules and the paths in a pod. It does not depend on what a job runs; process 1 of a pod is
+`trainers/job/pod_entrypoint.py`. `docs/kubernetes.md` gives the reason for each field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.cluster import BucketSettings, ClusterSettings, VolumeSettings
+from contracts.errors import ConfigError
+from contracts.exit_codes import FAILURE, PERMANENT
+from contracts.ids import canonical, digest
+from contracts.training import JobSpec
+from k8s.manifests.pod_objects import (
+    Affinity,
+    AffinityTerm,
+    Capabilities,
+    Claim,
+    Container,
+    ContainerSecurity,
+    EmptyDir,
+    Env,
+    FieldRef,
+    HostPath,
+    Match,
+    Meta,
+    Mount,
+    PodAntiAffinity,
+    PodSecurity,
+    PodSpec,
+    PodTemplate,
+    Policy,
+    Port,
+    Resources,
+    SecretKey,
+    SecretVolume,
+    Task,
+    Toleration,
+    ValueFrom,
+    VolcanoJob,
+    VolcanoJobSpec,
+    Volume,
+    manifest,
+)
+from k8s.profiles.profile import Profile
+
+MEETING_PORT, RAY_PORT = 29500, 6379
+"""Ports of torchrun's rendezvous and of Ray's head.
+
+All other ports of a gang are chosen at run time; pods of one gang may connect to each other on every port.
+"""
+PART_OF, LINE, PLAN, ATTEMPT = "app.kubernetes.io/part-of", "ratchet.dev/line", "ratchet.dev/plan", "ratchet.dev/attempt"
+JOB_NAME = "ratchet.dev/job"
+"""Label with the JobSpec's name. Several Volcano Jobs may run the same JobSpec, one after the other."""
+RATCHET = {PART_OF: "ratchet"}
+INSTALLATION = "ratchet.dev/installation"
+"""Label of all objects that one installation created. Two installations may share a namespace and have lines of the same name."""
+GANG = "ratchet.dev/gang"
+"""Label of every pod of a gang; its value is the name of the Volcano Job."""
+VERSION = "volcano.sh/job-version"
+"""Volcano's annotation on a pod: the number of restarts of the Job when the pod was created."""
+RAY_SECRET, RAY_TOKEN = "ratchet-ray", "/var/run/ratchet/ray"
+"""Name of the Secret with the key `token`, and the path where a pod finds it.
+
+All processes of a Ray cluster authenticate to each other with the token.
+"""
+NODE_GONE = 15
+"""Seconds that a pod stays bound to a node that is not ready. The gang is broken then; an earlier restart wastes less machine time."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Everything that a gang's manifest depends on except the job itself."""
+
+    line: str
+    """Name of the line."""
+    settings: ClusterSettings
+    profile: Profile
+    plan_folder: Path
+    """Folder with the run folders of the plan's attempts; below the volume's mount."""
+    artifacts: Path
+    """Folder of the artifacts; below the volume's mount."""
+    max_restarts: int
+    """training.max_restarts of the loop file."""
+    installation: str = "sample"
+    """Installation that owns the gang."""
+
+
+def render(spec: JobSpec, ground: Ground, incarnation: int = 1) -> VolcanoJob:
+    """Return the Volcano Job of one attempt.
+
+    `incarnation` is the incarnation of its first pods; later pods add the number of restarts. The Job's name contains a hash of its
+    content.
+
+    Raises ConfigError if the job does not fit the profile or the cluster's settings.
+    """
+    _fits(spec, ground)
+    labels = {
+        **RATCHET,
+        LINE: ground.line,
+        PLAN: spec.plan[:16],
+        ATTEMPT: str(spec.attempt),
+        JOB_NAME: spec.name,
+        INSTALLATION: ground.installation,
+    }
+    nemo = _nemo(spec)
+    draft = VolcanoJob(
+        metadata=Meta(namespace=ground.settings.namespace, labels=labels),
+        spec=VolcanoJobSpec(
+            queue=ground.settings.queue,
+            min_available=spec.nodes,
+            max_retry=ground.max_restarts + ground.settings.failure_margin + 1,
+            plugins={"svc": ("--publish-not-ready-addresses=true", "--disable-network-policy=true"), "env": ()},
+            policies=_policies(),
+            tasks=(),
+        ),
+    )
+    # The name contains a hash of everything else. Pods use the name to find each other, so the final tasks are rendered after it is known.
+    name = f"{spec.name}-{digest([spec.name, incarnation, _content(draft, spec, ground, labels)])[:8]}"
+    tasks = _ray_tasks(spec, ground, name, incarnation, labels) if nemo else _torchrun_tasks(spec, ground, name, incarnation, labels)
+    return draft.model_copy(
+        update={"metadata": draft.metadata.model_copy(update={"name": name}), "spec": draft.spec.model_copy(update={"tasks": tasks})}
+    )
+
+
+def _content(draft: VolcanoJob, spec: JobSpec, ground: Ground, labels: dict[str, str]) -> str:
+    tasks = (_ray_tasks if _nemo(spec) else _torchrun_tasks)(spec, ground, "name", 1, labels)
+    return digest(canonical([manifest(draft), [manifest(task) for task in tasks]]))
+
+
+def _nemo(spec: JobSpec) -> bool:
+    return spec.environment.get("RATCHET_BACKEND") == "nemo-rl"
+
+
+def _fits(spec: JobSpec, ground: Ground) -> None:
+    settings, profile = ground.settings, ground.profile
+    if spec.gpus > profile.gpus:
+        raise ConfigError(
+            f"training.gpus = {spec.gpus}, but a node of profile {settings.profile!r} has {profile.gpus}; choose another profile"
+        )
+    if _nemo(spec) and settings.nemo_image is None:
+        raise ConfigError("training.grpo_on = nemo-rl needs cluster.nemo_image: NeMo RL's image with this version of Ratchet installed")
+    if _nemo(spec) and settings.volume.bucket:
+        raise ConfigError("cluster.volume.bucket: NeMo RL's nodes write one checkpoint together; use a file system that all nodes mount")
+    for path in (ground.plan_folder, ground.artifacts):
+        if not path.is_relative_to(settings.volume.mount):
+            raise ConfigError(
+                f"{path} is not on the volume at {settings.volume.mount}; put RATCHET_HOME on it, or change cluster.volume.mount"
+            )
+    taken = sorted(name for name in settings.secrets if name.startswith(("RATCHET_", "VC_", "MASTER_")))
+    if taken:
+        raise ConfigError(f"cluster.secrets: {', '.join(taken)} would overwrite the job's own variables; choose other names")
+
+
+def _policies() -> tuple[Policy, ...]:
+    """Policies of the Job and of its tasks.
+
+    A job that reports a failure is not restarted here, because the ledger creates its next attempt. External failures restart the whole
+    gang. RestartPod, RestartTask and RestartPartition leave part of a gang and are never used.
+    """
+    return (
+        Policy(exit_code=PERMANENT, action="TerminateJob"),
+        Policy(exit_code=FAILURE, action="TerminateJob"),
+        Policy(event="PodEvicted", action="RestartJob"),
+        Policy(event="PodFailed", action="RestartJob"),
+        Policy(event="Unknown", action="RestartJob"),
+    )
+
+
+def _torchrun_tasks(spec: JobSpec, ground: Ground, name: str, incarnation: int, labels: dict[str, str]) -> tuple[Task, ...]:
+    ports = (Port(name="meeting", container_port=MEETING_PORT),)
+    template = _pod(spec, ground, name, incarnation, labels, "worker", ports)
+    return (Task(name="worker", replicas=spec.nodes, min_available=spec.nodes, template=template),)
+
+
+def _ray_tasks(spec: JobSpec, ground: Ground, name: str, incarnation: int, labels: dict[str, str]) -> tuple[Task, ...]:
+    ports = (Port(name="ray", container_port=RAY_PORT),)
+    head = Task(
+        name="head",
+        replicas=1,
+        min_available=1,
+        policies=(*_policies(), Policy(event="TaskCompleted", action="CompleteJob")),
+        template=_pod(spec, ground, name, incarnation, labels, "head", ports),
+    )
+    if spec.nodes == 1:
+        return (head,)
+    worker = _pod(spec, ground, name, incarnation, labels, "worker", None)
+    return (head, Task(name="worker", replicas=spec.nodes - 1, min_available=spec.nodes - 1, template=worker))
+
+
+def _pod(
+    spec: JobSpec, ground: Ground, name: str, incarnation: int, labels: dict[str, str], task: str, ports: tuple[Port, ...] | None
+) -> PodTemplate:
+    settings, profile = ground.settings, ground.profile
+    volumes, mounts = _places(spec, ground)
+    container = Container(
+        name="job",  # the only container, because Volcano reads the exit code from the status of the first one
+        image=settings.nemo_image if _nemo(spec) and settings.nemo_image else settings.image,
+        image_pull_policy=profile.image_pull,
+        command=(settings.python, "-m", "k8s.pod.staging" if settings.volume.bucket else "trainers.job.pod_entrypoint"),
+        working_dir=str(_run(spec, ground)),
+        env=_environment(spec, ground, name, incarnation, task),
+        ports=ports,
+        resources=_resources(spec, ground),
+        volume_mounts=mounts,
+        security_context=ContainerSecurity(
+            allow_privilege_escalation=bool(profile.privileged),
+            privileged=True if profile.privileged else None,
+            read_only_root_filesystem=not _nemo(spec),  # NeMo RL's image keeps virtual environments below /opt
+            capabilities=Capabilities(add=profile.capabilities or None),
+        ),
+    )
+    pod = PodSpec(
+        service_account_name="ratchet-job",
+        termination_grace_period_seconds=_grace(spec, profile),
+        node_selector=dict(profile.labels),
+        tolerations=_tolerations(profile),
+        affinity=_apart(name) if profile.one_per_node and spec.nodes > 1 else None,
+        host_network=True if profile.host_network else None,
+        security_context=_user(profile),
+        containers=(container,),
+        volumes=volumes,
+    )
+    return PodTemplate(metadata=Meta(labels={**labels, GANG: name}, annotations=dict(profile.annotations)), spec=pod)
+
+
+def _run(spec: JobSpec, ground: Ground) -> Path:
+    return ground.plan_folder / f"a{spec.attempt}"
+
+
+def _grace(spec: JobSpec, profile: Profile) -> int:
+    return max(profile.grace, spec.grace_seconds)
+
+
+def _user(profile: Profile) -> PodSecurity:
+    if profile.root:
+        return PodSecurity(run_as_user=0)
+    return PodSecurity(run_as_non_root=True, run_as_user=profile.user, run_as_group=profile.user, fs_group=profile.user)
+
+
+def _resources(spec: JobSpec, ground: Ground) -> Resources:
+    profile, bucket = ground.profile, ground.settings.volume.bucket
+    asked = {"cpu": profile.cpu, "memory": profile.memory, **profile.resources}
+    if bucket and bucket.disk:
+        asked["ephemeral-storage"] = bucket.disk
+    if spec.gpus:
+        asked[profile.gpu_resource] = str(spec.gpus)
+    return Resources(requests=asked, limits=asked)
+
+
+def _tolerations(profile: Profile) -> tuple[Toleration, ...]:
+    ours = [
+        Toleration(key=t.key, operator="Equal" if t.value is not None else "Exists", value=t.value, effect=t.effect) for t in profile.taints
+    ]
+    gone = [
+        Toleration(key=f"node.kubernetes.io/{what}", effect="NoExecute", toleration_seconds=NODE_GONE)
+        for what in ("not-ready", "unreachable")
+    ]
+    return (*ours, *gone)
+
+
+def _apart(name: str) -> Affinity:
+    term = AffinityTerm(label_selector=Match(match_labels={GANG: name}), topology_key="kubernetes.io/hostname")
+    return Affinity(pod_anti_affinity=PodAntiAffinity(required_during_scheduling_ignored_during_execution=(term,)))
+
+
+def _environment(spec: JobSpec, ground: Ground, name: str, incarnation: int, task: str) -> tuple[Env, ...]:
+    """Return the environment of a pod's container.
+
+    Ratchet's own variables come last and take precedence over Secrets, profile and recipe, because they define the pod's identity. The
+    number of restarts comes from Volcano's annotation.
+    """
+    places = {
+        "HOME": str(_run(spec, ground)),
+        **({"PYTHONPATH": ":".join(ground.profile.python_path)} if ground.profile.python_path else {}),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "RATCHET_ARTIFACTS": str(ground.artifacts),
+        "RATCHET_TASK": task,
+        **({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{RAY_TOKEN}/token"} if _nemo(spec) else {}),
+        "RATCHET_FIRST_INCARNATION": str(incarnation),
+        "MASTER_ADDR": f"{name}-{'head' if _nemo(spec) else 'worker'}-0.{name}",
+        "MASTER_PORT": str(RAY_PORT if _nemo(spec) else MEETING_PORT),
+        **(_staged(spec, ground, bucket) if (bucket := ground.settings.volume.bucket) else {}),
+    }
+    plain = {**ground.profile.environment, **spec.environment, **places}
+    references = [
+        Env(name=variable, value_from=ValueFrom(secret_key_ref=SecretKey(name=reference.split("/")[0], key=reference.split("/")[1])))
+        for variable, reference in sorted(ground.settings.secrets.items())
+    ]
+    version = Env(name="RATCHET_RESTARTS", value_from=ValueFrom(field_ref=FieldRef(field_path=f"metadata.annotations['{VERSION}']")))
+    return (*references, *(Env(name=key, value=value) for key, value in sorted(plain.items())), version)
+
+
+def _staged(spec: JobSpec, ground: Ground, bucket: BucketSettings) -> dict[str, str]:
+    """Return the variables for staging through a bucket.
+
+    The pods can write to the bucket that holds the job's record. Therefore they check the record against the digest that is given here.
+    """
+    return {
+        "RATCHET_BUCKET": bucket.model_dump_json(exclude_none=True),
+        "RATCHET_MOUNT": ground.settings.volume.mount,
+        "RATCHET_JOB": spec.name,
+        "RATCHET_SPEC": digest(canonical(spec)),
+        "RATCHET_POD_GRACE": str(_grace(spec, ground.profile)),
+    }
+
+
+def _shared(volume: VolumeSettings) -> Volume:
+    if volume.bucket:
+        return Volume(name="shared", empty_dir=EmptyDir(size_limit=volume.bucket.disk))
+    if volume.claim:
+        return Volume(name="shared", persistent_volume_claim=Claim(claim_name=volume.claim))
+    return Volume(name="shared", host_path=HostPath(path=volume.mount, type="Directory"))
+
+
+def _places(spec: JobSpec, ground: Ground) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
+    """Return the volumes and mounts of a pod.
+
+    Of the shared volume, a pod sees the plan's folder read-only, its attempt's run folder and the artifacts. It does not see the
+    ledger, the lake, other plans or the executor's submission records. With a bucket, the same paths are on the pod's own disk.
+    """
+    settings, profile, bucket = ground.settings, ground.profile, ground.settings.volume.bucket
+    volumes = [
+        _shared(settings.volume),
+        Volume(name="shm", empty_dir=EmptyDir(medium="Memory", size_limit=profile.shm)),
+        Volume(name="tmp", empty_dir=EmptyDir()),
+    ]
+    root = Path(settings.volume.mount)
+    seen = ((ground.plan_folder, None if bucket else True), (_run(spec, ground), None), (ground.artifacts, None))
+    mounts = [Mount(name="shared", mount_path=str(path), sub_path=str(path.relative_to(root)), read_only=only) for path, only in seen]
+    mounts += [Mount(name="shm", mount_path="/dev/shm"), Mount(name="tmp", mount_path="/tmp")]  # noqa: S108 -- inside the pod
+    if _nemo(spec):
+        volumes.append(Volume(name="ray", secret=SecretVolume(secret_name=RAY_SECRET)))
+        mounts.append(Mount(name="ray", mount_path=RAY_TOKEN, read_only=True))
+    for number, path in enumerate((*profile.mounts,)):
+        volumes.append(Volume(name=f"node-{number}", host_path=HostPath(path=path)))
+        mounts.append(Mount(name=f"node-{number}", mount_path=path, read_only=True))
+    return tuple(volumes), tuple(mounts)

@@ -1,0 +1,168 @@
+"""Access rules of a line's namespace: pod-security level, service accounts and their rights, and allowed network traffic.
+
+This module does not depend on jobs. The executor allows the traffic between the pods of one gang, for the lifetime of the gang.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from contracts.cluster import ClusterSettings
+from k8s.manifests.cluster_objects import (
+    Egress,
+    Ingress,
+    IpBlock,
+    Namespace,
+    NetworkPolicy,
+    NetworkPolicySpec,
+    Peer,
+    PolicyPort,
+    Role,
+    RoleBinding,
+    RoleRef,
+    Rule,
+    Selector,
+    ServiceAccount,
+    Subject,
+)
+from k8s.manifests.gang_manifest import PART_OF, RATCHET
+from k8s.manifests.pod_objects import Meta, Shape
+from k8s.profiles.profile import Profile
+
+CONTROLLER, JOB_ACCOUNT = "ratchet-controller", "ratchet-job"
+VOLCANO_NAMESPACE, SCHEDULER_CONFIG, SCHEDULER_KEY = "volcano-system", "volcano-scheduler-configmap", "volcano-scheduler.conf"
+"""Location of the scheduler's configuration in a default installation of Volcano."""
+COMPONENT = "app.kubernetes.io/component"
+SERVICE = {**RATCHET, COMPONENT: "service"}
+"""Labels of the service's own pods, if it runs in the cluster."""
+DNS_PORT = 53
+NODE_LOCAL_DNS = "169.254.20.10/32"
+
+Level = Literal["restricted", "baseline", "privileged"]
+
+
+def security_level(settings: ClusterSettings, profile: Profile) -> Level:
+    """Return the strictest pod-security level that admits the profile's pods.
+
+    Root alone needs `baseline`. Host paths, the host's network, privileged pods and extra capabilities such as IPC_LOCK need
+    `privileged`.
+    """
+    if profile.privileged or profile.host_network or profile.mounts or profile.capabilities or settings.volume.host_path:
+        return "privileged"
+    return "baseline" if profile.root else "restricted"
+
+
+def namespace(settings: ClusterSettings, profile: Profile) -> Namespace:
+    """Return the line's namespace with its pod-security labels."""
+    level = security_level(settings, profile)
+    words = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
+    return Namespace(metadata=Meta(name=settings.namespace, labels={**RATCHET, **words, "pod-security.kubernetes.io/audit": "restricted"}))
+
+
+def accounts(settings: ClusterSettings) -> tuple[ServiceAccount, ServiceAccount]:
+    """Return the service account of the service and the one of the jobs, which has no rights and no token."""
+    return (
+        ServiceAccount(metadata=_meta(CONTROLLER, settings.namespace), automount_service_account_token=True),
+        ServiceAccount(metadata=_meta(JOB_ACCOUNT, settings.namespace), automount_service_account_token=False),
+    )
+
+
+def rights() -> tuple[Rule, ...]:
+    """Return the rules of the service in its namespace. They do not include access to Secrets."""
+    return (
+        _rule("batch.volcano.sh", ("jobs",), "create", "get", "list", "watch", "delete"),
+        _rule("scheduling.volcano.sh", ("podgroups",), "get", "list", "watch"),
+        # `create` is needed for dry runs of pod templates. RBAC cannot distinguish a dry run, so the service could also create pods.
+        _rule("", ("pods",), "create", "get", "list", "watch", "delete"),
+        _rule("", ("pods/log",), "get"),
+        _rule("", ("events",), "get", "list", "watch"),
+        _rule("networking.k8s.io", ("networkpolicies",), "create", "get", "list", "patch", "delete"),
+        _rule("", ("persistentvolumeclaims", "resourcequotas", "limitranges", "serviceaccounts"), "get", "list"),
+    )
+
+
+def wide_rights(settings: ClusterSettings) -> tuple[Rule, ...]:
+    """Return the cluster-wide rules of the service.
+
+    It reads nodes and queues. With a pool it also reads the pods of all namespaces and may delete NodeClaims. With static pools it may
+    also create, change and delete NodePools.
+    """
+    found = [_rule("", ("nodes",), "get", "list", "watch"), _rule("scheduling.volcano.sh", ("queues",), "get", "list", "watch")]
+    if settings.pool.kind != "none":
+        found.append(_rule("", ("pods",), "list"))  # in all namespaces, because a node with any other pod is not idle
+        found.append(_rule("karpenter.sh", ("nodeclaims",), "get", "list", "watch", "delete"))
+        own = ("create", "patch", "delete") if settings.pool.kind == "static" else ()
+        found.append(_rule("karpenter.sh", ("nodepools",), "get", "list", "watch", *own))
+    return tuple(found)
+
+
+def roles(settings: ClusterSettings) -> tuple[Shape, ...]:
+    """Return the service's roles and role bindings.
+
+    Names of cluster-wide objects contain the namespace, so that two installations do not share a grant.
+    """
+    wide = f"{CONTROLLER}-{settings.namespace}"
+    conf = (Rule(api_groups=("",), resources=("configmaps",), resource_names=(SCHEDULER_CONFIG,), verbs=("get",)),)
+    return (
+        Role(kind="Role", metadata=_meta(CONTROLLER, settings.namespace), rules=rights()),
+        _bind(settings, "Role", CONTROLLER, settings.namespace),
+        Role(kind="ClusterRole", metadata=_meta(wide, None), rules=wide_rights(settings)),
+        _bind(settings, "ClusterRole", wide, None),
+        Role(kind="Role", metadata=_meta(wide, VOLCANO_NAMESPACE), rules=conf),
+        _bind(settings, "Role", wide, VOLCANO_NAMESPACE),
+    )
+
+
+def network(settings: ClusterSettings) -> tuple[NetworkPolicy, ...]:
+    """Return the namespace's network policies: deny all traffic, allow DNS, and allow outgoing traffic of the service's pods.
+
+    Network policies do not apply to volumes, because the nodes mount them.
+    """
+    names = Egress(
+        to=(
+            Peer(namespace_selector=Selector(), pod_selector=Selector(match_labels={"k8s-app": "kube-dns"})),
+            Peer(ip_block=IpBlock(cidr=NODE_LOCAL_DNS)),
+        ),
+        ports=(PolicyPort(protocol="UDP", port=DNS_PORT), PolicyPort(port=DNS_PORT)),
+    )
+    return (
+        _policy(settings, "ratchet-deny", NetworkPolicySpec(pod_selector=Selector(), policy_types=("Ingress", "Egress"))),
+        _policy(settings, "ratchet-names", NetworkPolicySpec(pod_selector=Selector(), policy_types=("Egress",), egress=(names,))),
+        _policy(
+            settings,
+            "ratchet-service",
+            NetworkPolicySpec(pod_selector=Selector(match_labels=SERVICE), policy_types=("Egress",), egress=(Egress(),)),
+        ),
+    )
+
+
+def open_server(settings: ClusterSettings, name: str, labels: dict[str, str], port: int) -> tuple[NetworkPolicy, NetworkPolicy]:
+    """Return two policies that allow traffic from Ratchet's pods to a server: ingress at the server and egress at the pods."""
+    ports = (PolicyPort(port=port),)
+    ours, its = Selector(match_labels={PART_OF: RATCHET[PART_OF]}), Selector(match_labels=labels)
+    door = NetworkPolicySpec(
+        pod_selector=its, policy_types=("Ingress",), ingress=(Ingress(sources=(Peer(pod_selector=ours),), ports=ports),)
+    )
+    way = NetworkPolicySpec(pod_selector=ours, policy_types=("Egress",), egress=(Egress(to=(Peer(pod_selector=its),), ports=ports),))
+    return _policy(settings, name, door), _policy(settings, f"to-{name}", way)
+
+
+def _policy(settings: ClusterSettings, name: str, spec: NetworkPolicySpec) -> NetworkPolicy:
+    return NetworkPolicy(metadata=_meta(name, settings.namespace), spec=spec)
+
+
+def _rule(group: str, resources: tuple[str, ...], *verbs: str) -> Rule:
+    return Rule(api_groups=(group,), resources=resources, verbs=verbs)
+
+
+def _bind(settings: ClusterSettings, kind: Literal["Role", "ClusterRole"], name: str, where: str | None) -> RoleBinding:
+    return RoleBinding(
+        kind="RoleBinding" if kind == "Role" else "ClusterRoleBinding",
+        metadata=_meta(name, where),
+        role_ref=RoleRef(kind=kind, name=name),
+        subjects=(Subject(name=CONTROLLER, namespace=settings.namespace),),
+    )
+
+
+def _meta(name: str, where: str | None) -> Meta:
+    return Meta(name=name, namespace=where, labels=dict(RATCHET))

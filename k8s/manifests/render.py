@@ -1,0 +1,133 @@
+"""Rendered manifests: all objects that a loop file needs on a cluster, as one YAML stream.
+
+The objects are in the order of application, each below a comment with its purpose and the party that applies it. The end lists
+requirements that cannot be rendered. This module does not connect to a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from contracts.cluster import ClusterSettings
+from contracts.errors import ConfigError
+from contracts.training import JobSpec
+from k8s.manifests.environment import PER_GANG, Extras, Rendered, reminders, render_environment
+from k8s.manifests.gang_manifest import Ground, render
+from k8s.manifests.network import opening
+from k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
+from k8s.manifests.pools import node_class_name, static_pool
+from k8s.profiles.profile import Profile
+
+Part = Literal["all", "admin", "gang"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line and the cluster that it trains on."""
+
+    line: str
+    settings: ClusterSettings
+    profile: Profile
+    root: Path
+    """Folder of the line's run folders; on the volume."""
+    artifacts: Path
+    """Folder of the artifacts; on the volume."""
+    max_restarts: int
+    """training.max_restarts of the loop file."""
+
+    def gang(self, spec: JobSpec) -> VolcanoJob:
+        """Render the gang of a job. Raises ConfigError if the job does not fit the cluster's settings."""
+        return render(
+            spec,
+            Ground(
+                line=self.line,
+                settings=self.settings,
+                profile=self.profile,
+                plan_folder=self.root / spec.plan,
+                artifacts=self.artifacts,
+                max_restarts=self.max_restarts,
+            ),
+        )
+
+    @property
+    def node_class(self) -> str | None:
+        """Name of the EC2 node class that the line's static pools refer to; None if Ratchet renders none for them."""
+        rendered = self.settings.pool.kind == "static" and self.profile.provider == "aws" and not self.profile.node_class
+        return node_class_name(self.settings) if rendered else None
+
+
+def write_sheet(site: Site, jobs: Sequence[tuple[str, JobSpec | str]], extras: Extras, part: Part = "all") -> str:
+    """Return the rendered manifests as a YAML stream.
+
+    `jobs` are pairs of a method and a sample job, or the reason why there is no job. `part` selects the administrator's objects, the
+    gangs' objects or all.
+    """
+    objects = render_environment(site.settings, site.profile, extras) if part != "gang" else []
+    gangs = [(method, site.gang(job)) for method, job in jobs if not isinstance(job, str)] if part != "admin" else []
+    for method, gang in gangs:
+        objects += _of_gang(site, method, gang)
+    lines = [f"# Line {site.line} on profile {site.settings.profile}.", *_absent(jobs, part)]
+    documents = ["\n".join(lines), *(_document(rendered) for rendered in objects)]
+    nemo = any(task.name == "head" for _, gang in gangs for task in gang.spec.tasks)
+    return "\n---\n".join(documents) + "\n" + _needed(reminders(site.settings, site.profile, extras, nemo), part)
+
+
+def _of_gang(site: Site, method: str, gang: VolcanoJob) -> list[Rendered]:
+    name, found = gang.metadata.name or "", []
+    if site.settings.pool.kind == "static":
+        pool = static_pool(name, gang.spec.min_available, site.settings, site.profile)
+        found.append(Rendered(pool, f"one node for each pod of the gang, all at once (a sample for {method})", PER_GANG))
+    hole = opening(name, site.settings.namespace, site.settings.volume.bucket)
+    bucket = site.settings.volume.bucket
+    whom = f"each other, egress to {', '.join(bucket.cidrs)} on the bucket's port" if bucket else "each other"
+    found.append(Rendered(hole, f"allows the gang's pods traffic with {whom} and nothing else (a sample for {method})", PER_GANG))
+    found.append(Rendered(gang, f"one training attempt; all of its pods start together (a sample for {method})", PER_GANG))
+    return found
+
+
+def _absent(jobs: Sequence[tuple[str, JobSpec | str]], part: Part) -> list[str]:
+    return [f"# No gang for {method}: {' '.join(why.split())}" for method, why in jobs if isinstance(why, str)] if part != "admin" else []
+
+
+def _document(rendered: Rendered) -> str:
+    body = manifest(rendered.shape)
+    return f"# {body['kind']} {body['metadata']['name']}: {rendered.why}. Applied by {rendered.by}.\n{as_yaml(rendered.shape)}".rstrip()
+
+
+def as_yaml(shape: Shape) -> str:
+    """Return one object as YAML. Raises ConfigError if PyYAML is not installed."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise ConfigError("writing manifests needs the extra `cluster`; run pip install 'ratchet[cluster]'") from error
+
+    class Plain(yaml.SafeDumper):  # type: ignore[misc]
+        """YAML dumper without anchors and aliases, so that each object can be read on its own."""
+
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Plain.add_representer(str, text)
+    return str(yaml.dump(_filled(manifest(shape)), Dumper=Plain, sort_keys=False, allow_unicode=True, width=140))
+
+
+EMPTY_SAYS_NOTHING = frozenset({"labels", "annotations", "nodeSelector", "tolerations"})
+
+
+def _filled(value: Any) -> Any:
+    """Remove empty maps and lists that have no effect. An empty podSelector stays, because it selects all pods."""
+    if isinstance(value, dict):
+        return {key: _filled(item) for key, item in value.items() if item or key not in EMPTY_SAYS_NOTHING}
+    return [_filled(item) for item in value] if isinstance(value, list) else value
+
+
+def _needed(words: Sequence[str], part: Part) -> str:
+    if not words or part == "gang":
+        return ""
+    return "\n".join(["# Not rendered: requirements and notes", *(f"# - {one}" for one in words)]) + "\n"

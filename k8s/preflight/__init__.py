@@ -1,0 +1,1 @@
+"""Checks before a gang runs: facts about the cluster, schedulability, and findings."""

@@ -1,0 +1,200 @@
+"""Collects the facts of a live cluster that decide whether a gang can run.
+
+`checks.py` interprets the facts. A resource that may not be read is recorded as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from contracts.cluster import BucketSettings, ClusterSettings
+from contracts.errors import Permanent, Retryable
+from k8s.api.client import NODE, NODE_POOL, POD, QUEUE, SECRET, Cluster, Kind, Object
+from k8s.manifests.cluster_objects import Rule
+from k8s.manifests.gang_manifest import GANG
+from k8s.manifests.pod_objects import VolcanoJob, manifest
+from k8s.manifests.policies import JOB_ACCOUNT, SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE, rights, wide_rights
+from k8s.storage.bucket import Bucket
+
+NAMESPACE = Kind("v1", "namespaces", namespaced=False)
+ACCOUNT = Kind("v1", "serviceaccounts")
+CLAIM = Kind("v1", "persistentvolumeclaims")
+QUOTA = Kind("v1", "resourcequotas")
+LIMIT_RANGE = Kind("v1", "limitranges")
+CONFIG_MAP = Kind("v1", "configmaps")
+REVIEW = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False)
+EC2_NODE_CLASS = Kind("karpenter.k8s.aws/v1", "ec2nodeclasses", namespaced=False)
+Found = TypeVar("Found")
+
+
+class Unread(str):
+    """Error message for a resource that could not be read. Its state is unknown."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts as the server reported them. None means that the object does not exist."""
+
+    unreachable: str = ""
+    """Error message if the server cannot be reached. All other facts are unknown then."""
+    denied: tuple[str, ...] = ()
+    """Missing rights, as `verb resource`."""
+    volcano: bool = True
+    """Whether the server has Volcano's resource definitions."""
+    karpenter: bool = False
+    """Whether the server has Karpenter's resource definitions."""
+    namespace: bool | Unread = True
+    """Whether the line's namespace exists."""
+    account: bool | Unread = True
+    """Whether the jobs' service account exists."""
+    queue: Object | Unread | None = None
+    """The line's Volcano queue."""
+    scheduler: str | Unread | None = None
+    """Text of the scheduler's configuration."""
+    quotas: tuple[Object, ...] = ()
+    """Resource quotas of the namespace."""
+    limits: tuple[Object, ...] = ()
+    """Limit ranges of the namespace."""
+    nodes: tuple[Object, ...] | Unread = ()
+    """All nodes of the cluster."""
+    pools: tuple[Object, ...] | Unread = ()
+    """All Karpenter NodePools."""
+    node_class: bool | Unread = True
+    """Whether the EC2 node class that a static pool refers to exists."""
+    claim: Object | Unread | None = None
+    """The PersistentVolumeClaim of the shared volume."""
+    bucket: bool | Unread = True
+    """Whether the bucket is accessible."""
+    secrets: dict[str, frozenset[str] | Unread | None] | None = None
+    """Maps each Secret to its keys; values are never kept. None means that no Secret was requested."""
+    refused: tuple[str, ...] = ()
+    """Error messages of the server for pod templates that it does not admit."""
+
+
+def look(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob], node_class: str | None = None) -> Facts:
+    """Collect the facts with reads and dry runs; change nothing.
+
+    `node_class` is the EC2 node class that the line's static pool will refer to.
+    """
+    space = settings.namespace
+    try:
+        volcano = _offers(cluster, "batch.volcano.sh", "v1alpha1") and _offers(cluster, "scheduling.volcano.sh", "v1beta1")
+        karpenter = _offers(cluster, "karpenter.sh", "v1")
+        denied = _denied(cluster, settings)
+    except (Retryable, Permanent) as error:
+        return Facts(unreachable=str(error))
+    there = _read(lambda: cluster.get(NAMESPACE, space) is not None)
+    absent = there is False
+    return Facts(
+        denied=denied,
+        volcano=volcano,
+        karpenter=karpenter,
+        namespace=there,
+        account=True if absent else _read(lambda: cluster.get(ACCOUNT, JOB_ACCOUNT, space) is not None),
+        queue=_read(lambda: cluster.get(QUEUE, settings.queue)) if volcano else None,
+        scheduler=_read(lambda: _configuration(cluster)),
+        quotas=_several(lambda: cluster.list(QUOTA, space).items),
+        limits=_several(lambda: cluster.list(LIMIT_RANGE, space).items),
+        nodes=_read(lambda: tuple(cluster.list(NODE).items)),
+        pools=_read(lambda: tuple(cluster.list(NODE_POOL).items)) if karpenter else (),
+        node_class=_read(lambda: cluster.get(EC2_NODE_CLASS, node_class) is not None) if node_class else True,
+        claim=_claim(cluster, settings) if not absent else None,
+        bucket=_read(partial(_answers, settings.volume.bucket)) if settings.volume.bucket else True,
+        secrets=None if absent else _found(cluster, _secrets(settings, gangs), space),
+        refused=() if absent or "create pods" in denied else tuple(_refusals(cluster, gangs)),
+    )
+
+
+def _read(ask: Callable[[], Found]) -> Found | Unread:
+    try:
+        return ask()
+    except (Permanent, Retryable) as error:
+        return Unread(error)
+
+
+def _answers(bucket: BucketSettings) -> bool:
+    Bucket(bucket).get("of-no-importance")
+    return True
+
+
+def _several(ask: Callable[[], list[Object]]) -> tuple[Object, ...]:
+    found = _read(ask)
+    return () if isinstance(found, Unread) else tuple(found)
+
+
+def _offers(cluster: Cluster, group: str, version: str) -> bool:
+    """Return whether the server has this version of an API group. The server answers for it as for a resource of that name."""
+    return cluster.get(Kind(group, version, namespaced=False), "") is not None
+
+
+def _denied(cluster: Cluster, settings: ClusterSettings) -> tuple[str, ...]:
+    asked = [(rule, settings.namespace) for rule in rights()] + [(rule, None) for rule in wide_rights(settings)]
+    return tuple(word for rule, where in asked for word in _denied_by(cluster, rule, where))
+
+
+def _denied_by(cluster: Cluster, rule: Rule, where: str | None) -> list[str]:
+    found = []
+    for resource in rule.resources:
+        name, _, part = resource.partition("/")
+        for verb in rule.verbs:
+            wanted: dict[str, Any] = {"group": rule.api_groups[0], "resource": name, "verb": verb}
+            wanted |= ({"subresource": part} if part else {}) | ({"namespace": where} if where else {})
+            body = {"apiVersion": REVIEW.api, "kind": "SelfSubjectAccessReview", "metadata": {}}
+            answer = cluster.create(REVIEW, body | {"spec": {"resourceAttributes": wanted}})
+            if not answer["status"]["allowed"]:
+                found.append(f"{verb} {resource}" + (f".{rule.api_groups[0]}" if rule.api_groups[0] else ""))
+    return found
+
+
+def _configuration(cluster: Cluster) -> str | None:
+    found = cluster.get(CONFIG_MAP, SCHEDULER_CONFIG, VOLCANO_NAMESPACE)
+    return None if found is None else str(found.get("data", {}).get(SCHEDULER_KEY, ""))
+
+
+def _claim(cluster: Cluster, settings: ClusterSettings) -> Object | Unread | None:
+    name = settings.volume.claim
+    return _read(lambda: cluster.get(CLAIM, name, settings.namespace)) if name else None
+
+
+def _secrets(settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[str]:
+    named = {reference.split("/")[0] for reference in settings.secrets.values()}
+    mounted = {
+        volume.secret.secret_name for gang in gangs for task in gang.spec.tasks for volume in task.template.spec.volumes if volume.secret
+    }
+    return sorted(named | mounted)
+
+
+def _found(cluster: Cluster, names: Sequence[str], namespace: str) -> dict[str, frozenset[str] | Unread | None]:
+    """Return the keys of each Secret; None for a Secret that does not exist."""
+    return {name: _read(partial(_keys, cluster, name, namespace)) for name in names}
+
+
+def _keys(cluster: Cluster, name: str, namespace: str) -> frozenset[str] | None:
+    found = cluster.get(SECRET, name, namespace)
+    return None if found is None else frozenset(found.get("data", {}))
+
+
+def _refusals(cluster: Cluster, gangs: Sequence[VolcanoJob]) -> list[str]:
+    """Submit each pod template as a bare Pod in a dry run and return the errors.
+
+    A Volcano Job accepts templates that the server would refuse as a pod, and then hangs.
+    """
+    found = []
+    for gang in gangs:
+        for task in gang.spec.tasks:
+            try:
+                cluster.create(POD, pod_of(gang, task.name), dry_run=True)
+            except Permanent as error:
+                found.append(f"{gang.metadata.labels.get(GANG, gang.metadata.name)}, task {task.name}: {error}")
+    return found
+
+
+def pod_of(gang: VolcanoJob, task: str) -> Object:
+    """Return the first pod of a task as a separate Pod object."""
+    (template,) = (one.template for one in gang.spec.tasks if one.name == task)
+    body = manifest(template)
+    meta = body["metadata"] | {"name": f"{gang.metadata.name}-{task}-0", "namespace": gang.metadata.namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body["spec"]}

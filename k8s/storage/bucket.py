@@ -1,0 +1,178 @@
+"""S3 bucket that a line's service and its gangs share instead of a volume.
+
+Objects lie below a prefix, and their keys equal the paths on a volume. Both the service (`sync.py`) and process 1 of a pod
+(`staging.py`) use it. Every failure of a request is Retryable, because credentials rotate and permissions reach S3 with a delay;
+neither should end a run.
+
+Required semantics: strong read-after-write consistency, atomic object writes, and `If-None-Match: *`
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from contracts.cluster import BucketSettings
+from contracts.errors import Permanent, RatchetError, Retryable
+from contracts.ids import Digest, digest_file
+from runtime.artifacts import sync_folder
+
+SHA256 = "sha256"
+"""Metadata key of an uploaded file: the SHA-256 digest that the sender computed."""
+CONNECT, READ, ATTEMPTS = 5, 15, 2
+"""Seconds to connect, seconds without received data, and attempts per call. Small, because callers retry and a guardian waits for the
+answer.
+"""
+
+
+class Found(NamedTuple):
+    """One object in a listing."""
+
+    tag: str
+    """ETag of the object; changes with its content."""
+    size: int
+    """Size in bytes."""
+    modified: datetime
+
+
+class Bucket:
+    """Client of one bucket. All keys are relative to the prefix of the settings."""
+
+    def __init__(self, settings: BucketSettings) -> None:
+        self.settings = settings
+        self.bucket, _, prefix = settings.url.removeprefix("s3://").partition("/")
+        self.prefix = f"{prefix}/" if prefix else ""
+        self._client: Any = None
+
+    @property
+    def client(self) -> Any:
+        """boto3 client, created at first use. It is safe for use from several threads."""
+        if self._client is None:
+            from boto3.session import Session
+            from botocore.config import Config
+
+            given = self.settings
+            # Some S3-compatible servers do not support the checksums that the SDK adds by default.
+            sums = "when_required" if given.endpoint else "when_supported"
+            config = Config(
+                connect_timeout=CONNECT,
+                read_timeout=READ,
+                retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+                request_checksum_calculation=sums,
+                response_checksum_validation=sums,
+            )
+            self._client = Session().client("s3", endpoint_url=given.endpoint, region_name=given.region, config=config)
+        return self._client
+
+    @contextmanager
+    def _asked(self, what: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (RatchetError, FileNotFoundError):
+            raise
+        except Exception as error:  # SDK errors have several base classes, and transport errors arrive unwrapped
+            raise Retryable(f"cannot {what} s3://{self.bucket}/{self.prefix}{key}: {error}") from error
+
+    def get(self, key: str) -> bytes | None:
+        """Return the content of an object, or None if it does not exist."""
+        with self._asked("read", key):
+            try:
+                return bytes(self.client.get_object(Bucket=self.bucket, Key=self.prefix + key)["Body"].read())
+            except self.client.exceptions.NoSuchKey:
+                return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object and replace an existing one."""
+        with self._asked("write", key):
+            self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data)
+
+    def put_new(self, key: str, data: bytes) -> None:
+        """Write an object only if the key is free. Does nothing otherwise, so the first writer wins."""
+        from botocore.exceptions import ClientError
+
+        with self._asked("write", key):
+            try:
+                self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data, IfNoneMatch="*")
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "PreconditionFailed":
+                    raise
+
+    def list(self, under: str) -> dict[str, Found]:
+        """Return all objects whose keys begin with `under`, by key relative to `under`."""
+        found = {}
+        with self._asked("list", under):
+            pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix + under)
+            for one in (one for page in pages for one in page.get("Contents", ())):
+                found[str(one["Key"]).removeprefix(self.prefix + under)] = Found(one["ETag"], one["Size"], one["LastModified"])
+        return found
+
+    def digest(self, key: str) -> Digest | None:
+        """Return the SHA-256 digest of the file that was uploaded as this object.
+
+        Returns None if the object does not exist or was not uploaded as a file.
+        """
+        from botocore.exceptions import ClientError
+
+        with self._asked("look at", key):
+            try:
+                head = self.client.head_object(Bucket=self.bucket, Key=self.prefix + key)
+            except ClientError as error:
+                self._absent(error, key)
+                return None
+        found: Digest | None = head["Metadata"].get(SHA256)
+        return found
+
+    def _absent(self, error: Any, key: str) -> None:
+        """Raise `error` unless the object does not exist.
+
+        A 404 to a HEAD request does not say what is missing: it may also be the bucket. Therefore list the key, too.
+        """
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
+            raise error
+        found = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix + key, MaxKeys=1).get("Contents", ())
+        if any(one["Key"] == self.prefix + key for one in found):
+            raise error
+
+    def send(self, path: Path, key: str, expected: Digest) -> None:
+        """Upload a file, in parts if it is large.
+
+        Raises FileNotFoundError if the file does not exist, and Permanent if its digest is not `expected`.
+        """
+        if digest_file(path) != expected:
+            raise Permanent(f"{path} does not match its manifest; it is not uploaded")
+        with self._asked("write", key):
+            self.client.upload_file(str(path), self.bucket, self.prefix + key, ExtraArgs={"Metadata": {SHA256: expected}})
+
+    def fetch(self, key: str, path: Path, expected: Digest | None = None) -> bool:
+        """Download an object to `path` atomically. Return False if it does not exist.
+
+        Raises Permanent if `expected` is given and the digest differs.
+        """
+        from botocore.exceptions import ClientError
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.parent / f".part-{secrets.token_hex(8)}"
+        try:
+            with self._asked("read", key):
+                try:
+                    self.client.download_file(self.bucket, self.prefix + key, str(part))
+                except ClientError as error:
+                    self._absent(error, key)
+                    return False
+            if expected is not None and digest_file(part) != expected:
+                raise Permanent(f"s3://{self.bucket}/{self.prefix}{key} has another digest than recorded; it is not used")
+            part.replace(path)
+            sync_folder(path.parent)
+        finally:
+            part.unlink(missing_ok=True)
+        return True
+
+    def delete(self, key: str) -> None:
+        """Delete an object. Does nothing if it does not exist."""
+        with self._asked("delete", key):
+            self.client.delete_object(Bucket=self.bucket, Key=self.prefix + key)

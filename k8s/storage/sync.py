@@ -1,0 +1,160 @@
+"""Service's side of a bucket that replaces a shared volume.
+
+It uploads the files that a gang's pods read, and downloads the files that they leave to the run folders of the executor. `staging.py`
+is the pods' side; it defines when a file is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+from contracts.errors import Permanent, Retryable
+from contracts.ids import canonical, checkpoint_name, digest
+from contracts.training import JobSpec, ResumePoint
+from k8s.storage.bucket import Bucket, Found
+from runtime.artifacts import FolderArtifacts, write_atomic
+from runtime.manifest import MANIFEST
+from runtime.run_folder import RESUME, RunFolders, inside
+
+SMALL = re.compile(r"i\d{1,9}/(?:events\.jsonl|ended\.json|beat-\d{1,6}|[a-z][a-z0-9_-]{0,60}\.log)")
+"""Files of a run folder that are downloaded. All other keys are ignored, because pods choose the keys."""
+LOG_BYTES = 4 << 20
+"""Maximum size of a log that is downloaded."""
+LOOK_SECONDS, AWAY_SECONDS = 2.0, 15.0
+"""Minimum seconds between two downloads of a run folder; the second value applies after a failure.
+
+A failed download may take many seconds in which no other run is observed.
+"""
+
+
+class Remote:
+    """Run folders and artifacts below the mount, and the bucket that they are exchanged through."""
+
+    def __init__(self, bucket: Bucket, mount: Path, folders: RunFolders, artifacts: FolderArtifacts) -> None:
+        self.bucket, self.mount, self.folders, self.artifacts = bucket, mount.resolve(), folders, artifacts
+        self._looked: dict[Path, tuple[float, str]] = {}
+        """Maps each run folder to the time of its last download and the error message, which is empty after success."""
+        self._tags: dict[str, str] = {}
+
+    def key(self, path: Path) -> str:
+        """Return the file's key: its path below the mount."""
+        return path.relative_to(self.mount).as_posix()
+
+    def lay_out(self, spec: JobSpec) -> None:
+        """Upload the files that a job's pods read: inputs first, then the job's record. Existing inputs are not uploaded again.
+
+        Raises Permanent if an input artifact is missing.
+        """
+        for source in spec.inputs.values():
+            for part in (self.artifacts.files(source) or {}).values():
+                self._send(part)
+            self._send(source)
+        self.bucket.put(self.key(self.folders.record(spec.name)), canonical(spec))
+
+    def _send(self, content: str) -> None:
+        path = self.artifacts.path(content)
+        if self.bucket.digest(self.key(path)) == content:
+            return
+        try:
+            self.bucket.send(path, self.key(path), content)
+        except FileNotFoundError:
+            raise Permanent(f"artifact {content[:12]} is not in {self.artifacts.root}; restore the folder from a backup") from None
+
+    def pull(self, run: Path, fresh: bool = False) -> None:
+        """Download new small files of all incarnations of a run, with the bucket's modification times.
+
+        `fresh` ignores the minimum time since the last download. Raises Retryable while the bucket is unreachable.
+        """
+        at, problem = self._looked.get(run, (-AWAY_SECONDS, ""))
+        if not fresh and time.monotonic() - at < (AWAY_SECONDS if problem else LOOK_SECONDS):
+            if problem:
+                raise Retryable(problem)
+            return
+        try:
+            self._pull(run)
+        except Retryable as error:
+            self._looked[run] = (time.monotonic(), str(error))
+            raise
+        self._looked[run] = (time.monotonic(), "")
+
+    def _pull(self, run: Path) -> None:
+        base = self.key(run)
+        for name, found in self.bucket.list(f"{base}/i").items():
+            key, path = f"{base}/i{name}", run / f"i{name}"
+            if not SMALL.fullmatch(f"i{name}") or (self._tags.get(key) == found.tag and _is(path, found)):
+                continue
+            if path.suffix == ".log" and found.size > LOG_BYTES:
+                continue  # pods upload only smaller logs
+            data = self.bucket.get(key)
+            if data is not None:
+                write_atomic(path, data)
+                os.utime(path, (found.modified.timestamp(),) * 2)  # upload time: executors use it as the time of the last sign of life
+                self._tags[key] = found.tag
+
+    def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
+        """Fix the step from which the next incarnation resumes.
+
+        Raises Permanent if the step is not what was accepted. This checks that all files are present with the recorded digests of their
+        upload; the loading process verifies their content.
+        """
+        run = self.folders.claim(spec)
+        self._verify(inside(run.parent, resume.path), resume)
+        data = canonical(resume)
+        self.bucket.put(self.key(run / RESUME), data)
+        self._verify(inside(run.parent, resume.path), resume)  # check again: a pod may have deleted the step before it was pinned
+        write_atomic(run / RESUME, data)
+
+    def _verify(self, step: Path, resume: ResumePoint) -> None:
+        base = self.key(step)
+        data = self.bucket.get(f"{base}/{MANIFEST}")
+        if data is None or digest(data) != resume.manifest:
+            raise Permanent(f"{base}/{MANIFEST} is {'missing' if data is None else 'not what was recorded'}; use an earlier checkpoint")
+        try:
+            files = dict(json.loads(data)["files"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Permanent(f"{base}/{MANIFEST} is not a valid manifest ({type(error).__name__}); use an earlier checkpoint") from error
+        there = {name for name in self.bucket.list(f"{base}/") if name} - {MANIFEST}
+        names = sorted(files.keys() | there)
+        wrong = [name for name in names if name not in files or self.bucket.digest(f"{base}/{name}") != files[name]]
+        if wrong:
+            raise Permanent(f"{base}/{wrong[0]} differs from its manifest (missing, added or changed); use an earlier checkpoint")
+
+    def publish(self, spec: JobSpec, incarnation: int) -> None:
+        """Copy the published checkpoint of an incarnation from the bucket to the service's artifacts, content before its name.
+
+        Does nothing if the name is bound already or not in the bucket. Raises Permanent if content is missing or has another digest.
+        """
+        name = checkpoint_name(spec.plan, spec.attempt, incarnation)
+        if self.artifacts.resolve(name) is not None:
+            return
+        bound = self.bucket.get(self.key(self.artifacts.place(name)))
+        if bound is None:
+            return  # the acceptance check reports the missing name
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            checkpoint = str(json.loads(bound)["digest"])
+            self._fetch(checkpoint)
+            files = str(json.loads(self.artifacts.get(checkpoint))["files"])
+            self._fetch(files)
+            for part in (self.artifacts.files(files) or {}).values():
+                self._fetch(part)
+            self.artifacts.bind(name, checkpoint)
+
+    def _fetch(self, content: str) -> None:
+        path = self.artifacts.path(content)
+        if not re.fullmatch(r"[0-9a-f]{64}", content):
+            raise ValueError(content)
+        if not path.exists() and not self.bucket.fetch(self.key(path), path, content):
+            raise Permanent(f"artifact {content[:12]} was published but is not in the bucket; check the bucket's lifecycle rules")
+
+
+def _is(path: Path, found: Found) -> bool:
+    """Return whether the file is that object. Another process of the service may have downloaded an older version."""
+    with contextlib.suppress(FileNotFoundError):
+        there = path.stat()
+        return there.st_size == found.size and there.st_mtime == found.modified.timestamp()
+    return False

@@ -1,0 +1,115 @@
+"""Decodes records of Ratchet's JSON Lines format: one JSON object per line. A mapping translates the application's key names.
+
+Keys: id, timestamp, user_id, session_id, messages, response, model, latency_ms, input_tokens, output_tokens, region, consent;
+optional: feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contracts.errors import Rejected
+from contracts.records import FeedbackKind
+from materializer.dialects.decode_result import Decoded, Limits, Row
+from materializer.dialects.messages import prompt_of
+from materializer.dialects.otlp import ORIGINS
+from materializer.dialects.values import clean, consent, count, dump, fits, name, number, rating, slug, start
+
+
+class Record:
+    """One record with its mapping: Ratchet's key -> dotted key in the record."""
+
+    def __init__(self, raw: dict[str, Any], mapping: dict[str, str]) -> None:
+        self._raw = raw
+        self._mapping = mapping
+
+    def get(self, key: str) -> Any:
+        """Return the value of Ratchet's `key` after mapping; None if the record does not have it."""
+        value: Any = self._raw
+        for part in self._mapping.get(key, key).split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+
+def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> None:
+    """Decode one record into `into`: its trace, and its rating and correction if it has them."""
+    try:
+        if not isinstance(raw, dict):
+            raise Rejected("wrong_type", f"a record must be an object, not {type(raw).__name__}")
+        record = Record(raw, limits.mapping)
+        row = _trace(record, limits)
+    except Rejected as error:
+        into.reject("traces", position, error)
+        return
+    into.traces.append(row | {"position": position})
+    for key, kind in (("feedback", FeedbackKind.RATING), ("correction", FeedbackKind.CORRECTION)):
+        if record.get(key) is not None:
+            _decode_feedback(record, key, kind, row, position, into)
+
+
+def _trace(record: Record, limits: Limits) -> Row:
+    identity = name(record.get("id"))
+    if identity is None:
+        raise Rejected("missing_id", "the record has no id")
+    agreed = consent(record.get("consent"))
+    keep = agreed or (agreed is None and limits.assume_consent)
+    failed = record.get("status") in ("error", "failed")
+    messages, answer = _content(record, failed) if keep else (None, None)
+    origin = record.get("origin") or "traffic"
+    if origin not in ORIGINS:
+        raise Rejected("bad_origin", f"origin must be one of {', '.join(sorted(ORIGINS))}")
+    latency = number(record.get("latency_ms"))
+    return {
+        "id": identity,
+        "time": start(record.get("timestamp"), limits.now),
+        "origin": origin,
+        "user": name(record.get("user_id")),
+        "session": name(record.get("session_id")),
+        "response_id": name(record.get("response_id")),
+        "messages": messages,
+        "answer": answer,
+        "model": name(record.get("model")),
+        "model_version": name(record.get("model_version")),
+        "status": "error" if failed else "ok",
+        "finish_reason": name(record.get("finish_reason")),
+        "latency_ms": latency if latency is not None and latency >= 0 else None,
+        "input_tokens": count(record.get("input_tokens")),
+        "output_tokens": count(record.get("output_tokens")),
+        "region": name(record.get("region")),
+        "consent": agreed is True,
+        "reference": name(record.get("reference")) if keep else None,
+        "slice": slug(record.get("slice")),
+    }
+
+
+def _content(record: Record, failed: bool) -> tuple[str | None, str | None]:
+    value, answer = record.get("messages"), record.get("response")
+    if isinstance(value, str) and not value.lstrip().startswith(("[", "{")):
+        value = [{"role": "user", "content": value}]
+    messages = prompt_of(value)
+    if answer is not None and not isinstance(answer, str):
+        raise Rejected("wrong_type", f"a response must be a string, not {type(answer).__name__}")
+    if not any(message["content"].strip() for message in messages):
+        raise Rejected("empty_prompt", "the prompt has no text")
+    if not failed and not (answer or "").strip():
+        raise Rejected("empty_response", "the answer has no text")
+    fits(answer, *(message["content"] for message in messages))
+    return dump(messages), clean(answer) if answer else None
+
+
+def _decode_feedback(record: Record, key: str, kind: FeedbackKind, trace: Row, position: str, into: Decoded) -> None:
+    at = f"{position}, {key}"
+    if kind == FeedbackKind.CORRECTION and trace["messages"] is None:
+        into.skip("feedback", "no_consent")
+        return
+    try:
+        value = rating(record.get(key)) if kind == FeedbackKind.RATING else None
+        text = None if kind == FeedbackKind.RATING else name(record.get(key))
+        if value is None and text is None:
+            raise Rejected("bad_value", f"{key} has no text")
+        fits(text)
+    except Rejected as error:
+        into.reject("feedback", at, error)
+        return
+    known = {"trace_id": trace["id"], "response_id": trace["response_id"], "rater": trace["user"], "time": trace["time"]}
+    into.feedback.append(known | {"kind": kind.value, "value": value, "text": text, "position": at})

@@ -1,0 +1,238 @@
+"""Decodes OTLP requests into rows: generation spans become traces; `gen_ai.evaluation.result` events and log records become feedback.
+
+A bad span, event or log record does not affect the others.
+
+Source: OTLP 1.x (JSON and protobuf mapping) and the OpenTelemetry semantic conventions for generative AI.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from contracts.errors import Rejected
+from contracts.records import FeedbackKind
+from materializer.dialects.decode_result import Decoded, Kind, Limits, Row
+from materializer.dialects.genai import Content, Event, is_generation, read_content
+from materializer.dialects.otlp_attributes import Attributes
+from materializer.dialects.values import clean, consent, count, dump, duration_ms, fits, name, rating, slug, start
+
+EVALUATION = "gen_ai.evaluation.result"
+KINDS = {"user_feedback": FeedbackKind.RATING, "user_correction": FeedbackKind.CORRECTION, "reviewer_reference": FeedbackKind.REFERENCE}
+"""Name of an evaluation -> kind of feedback. Other evaluations (of a judge, of a metric) are skipped."""
+
+ORIGINS = frozenset({"traffic", "probe", "mirror"})
+_THUMBS = {"thumbs_up": 1.0, "thumbs_down": 0.0}
+_HEX = re.compile(r"[0-9a-f]+")
+_FAILED = (2, "2", "STATUS_CODE_ERROR")
+
+
+def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -> None:
+    """Decode one ExportTraceServiceRequest or ExportLogsServiceRequest, in its JSON form, into `into`."""
+    if not isinstance(request, dict) or (request and not {"resourceSpans", "resourceLogs"} & request.keys()):
+        into.reject("traces", position, Rejected("wrong_type", "the request is not an OTLP trace or log request"))
+        return
+    for index, span in enumerate(_walk(request, "resourceSpans", "scopeSpans", "spans", "traces", position, into)):
+        _decode_span(span, f"{position}, span {index}", limits, into)
+    for index, record in enumerate(_walk(request, "resourceLogs", "scopeLogs", "logRecords", "feedback", position, into)):
+        _decode_log(record, f"{position}, record {index}", limits, into)
+
+
+def _walk(request: dict[str, Any], outer: str, middle: str, inner: str, kind: Kind, position: str, into: Decoded) -> Iterator[Any]:
+    for resource in _items(request, outer, kind, position, into):
+        for scope in _items(resource, middle, kind, position, into):
+            yield from _items(scope, inner, kind, position, into)
+
+
+def _items(holder: Any, key: str, kind: Kind, position: str, into: Decoded) -> list[Any]:
+    if not isinstance(holder, dict):
+        into.reject(kind, position, Rejected("wrong_type", f"the parent of {key} must be an object, not {type(holder).__name__}"))
+        return []
+    items = holder.get(key)
+    if items is not None and not isinstance(items, list):
+        into.reject(kind, position, Rejected("wrong_type", f"{key} must be a list, not {type(items).__name__}"))
+        return []
+    return items or []
+
+
+def _decode_span(span: Any, position: str, limits: Limits, into: Decoded) -> None:
+    try:
+        if not isinstance(span, dict):
+            raise Rejected("wrong_type", f"a span must be an object, not {type(span).__name__}")
+        _decode_evaluations(span, position, limits, into)
+        row = _trace(span, limits)
+    except Rejected as error:
+        into.reject("traces", position, error)
+        return
+    if row is None:
+        into.skip("traces", "not_a_generation")
+    else:
+        into.traces.append(row | {"position": position})
+
+
+def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
+    attributes = Attributes(span.get("attributes"))
+    if not is_generation(attributes):
+        return None
+    begin = start(span.get("startTimeUnixNano"), limits.now)
+    agreed = consent(attributes.metadata("consent"))
+    failed = isinstance(span.get("status"), dict) and span["status"].get("code") in _FAILED
+    keep = agreed or (agreed is None and limits.assume_consent)
+    refused = attributes.get("ratchet.refused") is True and not failed
+    readable = keep and attributes.get("ratchet.content_omitted") is None  # the router sets it if the content was too large for a trace
+    content = _content(attributes, _events(span), failed or refused) if readable else None
+    reasons = attributes.get("gen_ai.response.finish_reasons")
+    return {
+        "id": f"{identifier(span.get('traceId'), 16)}:{identifier(span.get('spanId'), 8)}",
+        "time": begin,
+        "origin": _origin(attributes.get("ratchet.origin")),
+        "user": name(attributes.get("user.id", "enduser.id")),
+        "session": name(attributes.get("gen_ai.conversation.id", "session.id")),
+        "response_id": name(attributes.get("gen_ai.response.id")),
+        "messages": dump(content.messages) if content else None,
+        "answer": content.answer if content else None,
+        "model": name(attributes.get("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")),
+        "model_version": name(attributes.get("ratchet.model_version")),
+        "status": "error" if failed else "refused" if refused else "ok",
+        "finish_reason": name(reasons[0]) if isinstance(reasons, list) and reasons else content.finish if content else None,
+        "latency_ms": duration_ms(begin, span.get("endTimeUnixNano")),
+        "input_tokens": count(attributes.get("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
+        "output_tokens": count(
+            attributes.get("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+        ),
+        "region": name(attributes.metadata("region")),
+        "consent": agreed is True,
+        "reference": name(attributes.metadata("reference")) if keep else None,
+        "slice": slug(attributes.metadata("slice")),
+    }
+
+
+def _content(attributes: Attributes, events: list[Event], failed: bool) -> Content | None:
+    """Return the content of a generation. Only a failed call may lack an answer or readable content."""
+    try:
+        content = read_content(attributes, events)
+    except Rejected:
+        if failed:
+            return None
+        raise
+    if not failed and not (content.answer or "").strip():
+        raise Rejected("empty_response", "the answer has no text")
+    if not any(message["content"].strip() for message in content.messages):
+        if failed:
+            return None
+        raise Rejected("empty_prompt", "the prompt has no text")
+    fits(content.answer, *(message["content"] for message in content.messages))
+    return content
+
+
+def _origin(value: Any) -> str:
+    if value is None:
+        return "traffic"
+    if value not in ORIGINS:
+        raise Rejected("bad_origin", f"ratchet.origin must be one of {', '.join(sorted(ORIGINS))}")
+    return str(value)
+
+
+def _events(span: dict[str, Any]) -> list[Event]:
+    events = span.get("events")
+    if not isinstance(events, list):
+        return []
+    return [
+        (event["name"], Attributes(event.get("attributes")))
+        for event in events
+        if isinstance(event, dict) and isinstance(event.get("name"), str)
+    ]
+
+
+def _decode_evaluations(span: dict[str, Any], position: str, limits: Limits, into: Decoded) -> None:
+    events = span.get("events")
+    for index, event in enumerate(events if isinstance(events, list) else ()):
+        if isinstance(event, dict) and event.get("name") == EVALUATION:
+            ids = span.get("traceId"), span.get("spanId")
+            times = event.get("timeUnixNano"), span.get("endTimeUnixNano"), span.get("startTimeUnixNano")
+            _decode_evaluation(event, ids, times, f"{position}, event {index}", limits, into)
+
+
+def _decode_log(record: Any, position: str, limits: Limits, into: Decoded) -> None:
+    if not isinstance(record, dict):
+        into.reject("feedback", position, Rejected("wrong_type", f"a log record must be an object, not {type(record).__name__}"))
+        return
+    ids = record.get("traceId"), record.get("spanId")
+    times = record.get("timeUnixNano"), record.get("observedTimeUnixNano")
+    _decode_evaluation(record, ids, times, position, limits, into)
+
+
+def _decode_evaluation(
+    event: dict[str, Any], ids: tuple[Any, Any], times: tuple[Any, ...], position: str, limits: Limits, into: Decoded
+) -> None:
+    try:
+        attributes = Attributes(event.get("attributes"))
+        if event.get("name", event.get("eventName")) != EVALUATION and attributes.get("event.name") != EVALUATION:
+            into.skip("feedback", "not_feedback")
+        elif attributes.get("gen_ai.evaluation.name") not in KINDS:
+            into.skip("feedback", "other_evaluation")
+        else:
+            into.feedback.append(_feedback(attributes, ids, times, limits) | {"position": position})
+    except Rejected as error:
+        into.reject("feedback", position, error)
+
+
+def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ...], limits: Limits) -> Row:
+    kind = KINDS[attributes.get("gen_ai.evaluation.name")]
+    response = name(attributes.get("gen_ai.response.id"))
+    named = bool(ids[0]) and bool(ids[1])
+    if not named and response is None:
+        raise Rejected("missing_id", "feedback refers to neither a span nor a gen_ai.response.id")
+    value = text = None
+    if kind == FeedbackKind.RATING:
+        score = attributes.get("gen_ai.evaluation.score.value")
+        value = rating(_THUMBS.get(str(attributes.get("gen_ai.evaluation.score.label"))) if score is None else score)
+    else:
+        text = _explanation(attributes.get("gen_ai.evaluation.explanation"))
+    return {
+        "trace_id": f"{identifier(ids[0], 16)}:{identifier(ids[1], 8)}" if named else None,
+        "response_id": response,
+        "rater": name(attributes.get("user.id", "enduser.id")),
+        "kind": kind.value,
+        "time": start(next((time for time in times if time not in (None, 0, "0", "")), None), limits.now),
+        "value": value,
+        "text": text,
+    }
+
+
+def _explanation(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise Rejected("bad_value", "a correction or reference needs its text in gen_ai.evaluation.explanation")
+    fits(value)
+    return clean(value)
+
+
+def identifier(value: Any, size: int) -> str:
+    """Return a trace id (`size` 16, in bytes) or a span id (`size` 8) as lower-case hex.
+
+    `value` is hex, or base64 as generic protobuf JSON writes it. Raises Rejected: `missing_id` if it is missing or empty, `bad_id` if
+    it is invalid or all zeros.
+    """
+    if value in (None, ""):
+        raise Rejected("missing_id", "the trace id or span id is missing")
+    if not isinstance(value, str):
+        raise Rejected("bad_id", f"an id must be a string, not {type(value).__name__}")
+    found = value.strip().lower()
+    if len(found) != 2 * size or not _HEX.fullmatch(found):
+        found = _from_base64(value, size)
+    if not found.strip("0"):
+        raise Rejected("bad_id", "an id must not be all zeros")
+    return found
+
+
+def _from_base64(value: str, size: int) -> str:
+    try:
+        raw = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != size:
+        raise Rejected("bad_id", f"an id must have {size} bytes")
+    return raw.hex()

@@ -1,0 +1,115 @@
+"""Reads OTLP attributes, a list of key and AnyValue. Values are converted to Python only on access."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from contracts.errors import Rejected
+from materializer.dialects.values import parse
+
+MAX_DEPTH = 64
+"""Largest nesting depth of an attribute value."""
+
+
+class Attributes:
+    """Attributes of one span, event or log record. If a key is repeated, its last value counts."""
+
+    def __init__(self, raw: Any) -> None:
+        """Read `raw`, a list of entries or None. Entries without a string key are skipped.
+
+        Raises Rejected `wrong_type` if `raw` has another type.
+        """
+        if raw is not None and not isinstance(raw, list):
+            raise Rejected("wrong_type", f"attributes must be a list, not {type(raw).__name__}")
+        self._raw = {item["key"]: item.get("value") for item in raw or () if isinstance(item, dict) and isinstance(item.get("key"), str)}
+        self._metadata: dict[str, Any] | None = None
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._raw
+
+    def get(self, *keys: str) -> Any:
+        """Return the value of the first of `keys` that has one; None if none of them has."""
+        for key in keys:
+            value = any_value(self._raw.get(key))
+            if value is not None:
+                return value
+        return None
+
+    def metadata(self, name: str) -> Any:
+        """Return the attribute `metadata.<name>`, or the key `name` of a `metadata` attribute that holds JSON (OpenInference)."""
+        value = self.get(f"metadata.{name}")
+        if value is None and "metadata" in self._raw:
+            value = self._metadata_object().get(name)
+        return value
+
+    def _metadata_object(self) -> dict[str, Any]:
+        if self._metadata is None:
+            value = self.get("metadata")
+            try:
+                value = parse(value) if isinstance(value, str) else value
+            except Rejected:
+                value = None
+            self._metadata = value if isinstance(value, dict) else {}
+        return self._metadata
+
+    def indexed(self, prefix: str) -> list[dict[str, Any]]:
+        """Return the flattened list `<prefix>.<i>.<field>` as a list of {field: value}, in the order of i."""
+        pattern = re.compile(re.escape(prefix) + r"\.(\d{1,6})\.(.+)", re.DOTALL)
+        found: dict[int, dict[str, Any]] = {}
+        for key, raw in self._raw.items():
+            match = pattern.fullmatch(key)
+            if match:
+                found.setdefault(int(match[1]), {})[match[2]] = any_value(raw)
+        return [found[index] for index in sorted(found)]
+
+
+def any_value(raw: Any, depth: int = 0) -> Any:
+    """Convert an OTLP/JSON AnyValue to a Python value; None if it is empty or unreadable.
+
+    `depth` is the nesting depth of `raw`. Raises Rejected `too_deep` beyond MAX_DEPTH.
+    """
+    if not isinstance(raw, dict):
+        return None
+    if depth > MAX_DEPTH:
+        raise Rejected("too_deep", f"an attribute has more than {MAX_DEPTH} nesting levels")
+    for kind, inner in raw.items():
+        if kind in ("stringValue", "boolValue", "bytesValue"):
+            return inner if isinstance(inner, str | bool) else None
+        if kind == "intValue":
+            return _whole(inner)
+        if kind == "doubleValue":
+            return _double(inner)
+        if kind == "arrayValue":
+            return [any_value(item, depth + 1) for item in _values(inner)]
+        if kind == "kvlistValue":
+            return {
+                item["key"]: any_value(item.get("value"), depth + 1) for item in _values(inner) if isinstance(item, dict) and _keyed(item)
+            }
+    return None
+
+
+def _keyed(item: dict[str, Any]) -> bool:
+    return isinstance(item.get("key"), str)
+
+
+def _values(inner: Any) -> list[Any]:
+    values = inner.get("values") if isinstance(inner, dict) else None
+    return values if isinstance(values, list) else []
+
+
+def _whole(inner: Any) -> int | None:
+    """Read an integer. OTLP/JSON writes 64-bit integers as text, but many exporters write plain numbers."""
+    try:
+        return int(inner) if isinstance(inner, int) or (isinstance(inner, str) and len(inner) < 25) else None
+    except ValueError:
+        return None
+
+
+def _double(inner: Any) -> float | None:
+    try:
+        value = float(inner)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,163 @@
+"""Joins feedback to the answers it refers to, and scores the answers with the scorer set.
+
+Feedback refers to its trace by trace id or by response id. It may arrive before or after the trace. For each rater and kind, only the
+latest feedback counts. A correction becomes the reference of its prompt if there is no better reference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import polars as pl
+
+from contracts.data import Label
+from contracts.records import PROMPTS, SAMPLES, FeedbackKind, Tier
+from materializer.governance import Governed
+from materializer.lake.schemas import empty, frame_of
+from rewards.panel import CORRECTION, Panel
+
+ANONYMOUS = "\x00anonymous"
+"""Id for raters and users without an id. If others have an id, all of them count as one person. If nobody has an id, users cannot be
+distinguished, and caps per person do not apply."""
+_RATER = pl.col("rater").fill_null(ANONYMOUS)
+
+
+def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> pl.DataFrame:
+    """Return the feedback on admitted traces, the latest per rater and kind.
+
+    The columns are source, id, rater, kind, time, value and text. `source` and `id` are those of the trace that represents equal
+    traces. `traces` has the columns source, id and response_id of the traces that feedback may refer to.
+    """
+    links = traces.select("source", "id", "response_id")
+    by_id = feedback.filter(pl.col("trace_id").is_not_null()).join(
+        links.select("source", pl.col("id").alias("trace_id"), "id"), on=["source", "trace_id"], how="left"
+    )
+    found = by_id.filter(pl.col("id").is_not_null())
+    rest = pl.concat([feedback.filter(pl.col("trace_id").is_null()), by_id.filter(pl.col("id").is_null()).drop("id")])
+    named = (
+        links.filter(pl.col("response_id").is_not_null()).sort("id").unique(["source", "response_id"], keep="first", maintain_order=True)
+    )
+    by_response = rest.join(named, on=["source", "response_id"], how="inner")
+    columns = ["source", "id", "rater", "kind", "time", "value", "text"]
+    joined = pl.concat([found.select(columns), by_response.select(columns)]).join(governed.merged, on=["source", "id"], how="inner")
+    kept = joined.select(pl.col("keeper_source").alias("source"), pl.col("keeper_id").alias("id"), *columns[2:])
+    ordered = kept.with_columns(_RATER.alias("who")).sort("time", "value", "text", nulls_last=False)
+    return (
+        ordered.unique(["source", "id", "who", "kind"], keep="last", maintain_order=True)
+        .drop("who")
+        .sort("source", "id", "time", "kind", "rater")
+    )
+
+
+def references(traces: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
+    """Return the best reference of each prompt, with columns prompt_id, reference and reference_kind.
+
+    A reviewer's reference has priority over one that the application logged, and both over a user's correction. Within a kind, the
+    newest counts. `traces` has the columns source, id, prompt_id, time and reference; `feedback` is the result of `attach`.
+    """
+    said = feedback.join(traces.select("source", "id", "prompt_id"), on=["source", "id"], how="inner").filter(pl.col("text").is_not_null())
+    order = {FeedbackKind.REFERENCE.value: 0, "logged": 1, FeedbackKind.CORRECTION.value: 2}
+    spoken = said.filter(pl.col("kind").is_in([kind for kind in order if kind != "logged"]))
+    logged = traces.filter(pl.col("reference").is_not_null())
+    every = pl.concat(
+        [
+            spoken.select("prompt_id", "time", pl.col("text").alias("reference"), pl.col("kind").alias("reference_kind")),
+            logged.select("prompt_id", "time", "reference", pl.lit("logged").alias("reference_kind")),
+        ]
+    )
+    ranked = every.with_columns(pl.col("reference_kind").replace_strict(order, return_dtype=pl.Int8).alias("order"))
+    best = ranked.sort(["order", "time", "reference"], descending=[False, True, False])
+    return best.unique("prompt_id", keep="first", maintain_order=True).select("prompt_id", "reference", "reference_kind").sort("prompt_id")
+
+
+def prompts_of(traces: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Return records.PROMPTS: one row per prompt, with the text of its first trace and with its reference if there is one.
+
+    `known` is the result of `references`.
+    """
+    first = traces.sort("time", "source", "id").unique("prompt_id", keep="first", maintain_order=True)
+    named = first.select("prompt_id", pl.col("messages").alias("prompt"), "slice").join(known, on="prompt_id", how="left")
+    return named.select([column.name for column in PROMPTS]).sort("prompt_id")
+
+
+def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, panel: Panel, salt: str) -> pl.DataFrame:
+    """Return records.SAMPLES: the logged answers with their scores, and the corrections that users wrote.
+
+    `feedback` is the result of `attach`, `known` that of `references`. The column `user` is the pseudonym to which caps per person
+    apply; `salt` is part of its hash.
+    """
+    if traces.is_empty():
+        return empty(SAMPLES)
+    said: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in feedback.iter_rows(named=True):
+        said.setdefault((row["source"], row["id"]), []).append(row)
+    rows = traces.join(known, on="prompt_id", how="left", suffix="_known").sort("source", "id").to_dicts()
+    samples = [
+        {
+            "prompt": orjson.loads(row["messages"]),
+            "answer": row["answer"],
+            "reference": row["reference_known"],
+            "feedback": said.get((row["source"], row["id"]), []),
+        }
+        for row in rows
+    ]
+    labels = panel.label(samples)
+    answered = [
+        _sample(row, row["answer"], label, "traffic", pseudonym(_judge(row, sample, label), salt))
+        for row, sample, label in zip(rows, samples, labels, strict=True)
+    ]
+    return frame_of(answered + _corrections(rows, samples, panel, salt), SAMPLES)
+
+
+def _corrections(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]], panel: Panel, salt: str) -> list[dict[str, Any]]:
+    """Return corrections as separate answers with reward 1. A correction that a better reference proves wrong is left out."""
+    found = [
+        (row, sample, item)
+        for row, sample in zip(rows, samples, strict=True)
+        for item in sample["feedback"]
+        if item["kind"] == FeedbackKind.CORRECTION and item["text"]
+    ]
+    checked = panel.label_unseen([sample | {"answer": item["text"], "feedback": []} for _, sample, item in found])
+    right = Label(1.0, Tier.VERIFIABLE, {CORRECTION: 1.0}, 0)
+    named = any(row["user"] for row in rows) or any(item["rater"] for sample in samples for item in sample["feedback"])
+    nameless = ANONYMOUS if named else None
+    rights = []
+    for (row, _, item), seen in zip(found, checked, strict=True):
+        refuted = row["reference_kind"] != FeedbackKind.CORRECTION and seen.tier == Tier.VERIFIABLE and (seen.reward or 0.0) < 1
+        if not refuted:
+            author = item["rater"] or row["user"] or nameless
+            rights.append(_sample(row, item["text"], right, "correction", pseudonym(author, salt)))
+    return rights
+
+
+def _judge(row: dict[str, Any], sample: dict[str, Any], label: Label) -> str | None:
+    """Return the user to whom an answer's evidence is charged: its rater if there is exactly one, else the author of the request."""
+    raters: set[str | None] = {item["rater"] for item in sample["feedback"] if item["kind"] == FeedbackKind.RATING}
+    asker: str | None = row["user"]
+    return (next(iter(raters)) if label.tier is Tier.FEEDBACK and len(raters) == 1 else None) or asker
+
+
+def _sample(row: dict[str, Any], answer: str, label: Label, origin: str, person: str | None) -> dict[str, Any]:
+    return {
+        "prompt_id": row["prompt_id"],
+        "prompt": row["messages"],
+        "answer": answer,
+        "reward": label.reward,
+        "tier": label.tier.value if label.tier else None,
+        "parts": label.parts_json,
+        "votes": label.votes,
+        "repeats": row["repeats"] if origin == "traffic" else 1,
+        "trace": f"{row['source']}/{row['id']}",
+        "user": person,
+        "origin": origin,
+        "model_version": row["model_version"] if origin == "traffic" else None,
+        "slice": row["slice"],
+    }
+
+
+def pseudonym(user: str | None, salt: str) -> str | None:
+    """Return a stable pseudonym (salted hash) of a user id. User ids leave the lake only in this form."""
+    return None if user is None else hashlib.sha256(f"user\x1f{salt}\x1f{user}".encode()).hexdigest()[:16]

@@ -1,0 +1,122 @@
+"""Commits one batch to the lake, exactly once, and counts the outcome of every record.
+
+If the lake already holds a record from the same batch, an earlier, incomplete attempt has written it. The record counts as kept and
+is not written again. A repeat after a crash between two commits therefore completes the batch and reports the same counts as an
+uninterrupted run. Governance decides later which records are used for training.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from contracts.data import Counts, FeedbackCounts, IngestReport, RawBatch
+from contracts.errors import Rejected
+from contracts.records import FeedbackKind
+from materializer.dialects.decode import decode
+from materializer.dialects.decode_result import Decoded, Kind, Limits, Row
+from materializer.lake.dedup_index import Key, Seen, content_of, key_of, response_key, trace_key
+from materializer.lake.schemas import arrow_table
+from materializer.lake.tables import TABLES, Lake, TableName
+
+
+@dataclass
+class Sorted:
+    """Rows of one table, grouped by outcome."""
+
+    fresh: list[Row] = field(default_factory=list)
+    again: int = 0
+    """Number of rows that an earlier attempt of this batch has written."""
+    duplicate: int = 0
+
+
+def ingest(lake: Lake, seen: Seen, batch: RawBatch, limits: Limits) -> IngestReport:
+    """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point."""
+    decoded = decode(batch, limits)
+    with lake.writing():
+        traces = _sort("traces", decoded.traces, decoded, seen, batch, limits)
+        _write(lake, "traces", traces.fresh, batch)
+        seen.catch_up("traces")
+        kept, parked = _admit(decoded, seen, batch)
+        feedback = _sort("feedback", kept, decoded, seen, batch, limits)
+        _write(lake, "feedback", feedback.fresh, batch)
+        _write(lake, "quarantine", _quarantine(decoded, seen, batch, limits), batch)
+    counts = _counts("feedback", feedback, decoded)
+    return IngestReport(traces=_counts("traces", traces, decoded), feedback=FeedbackCounts(**counts.model_dump(), parked=parked))
+
+
+def _write(lake: Lake, table: TableName, rows: list[Row], batch: RawBatch) -> None:
+    if rows:
+        lake.append(table, arrow_table(rows, TABLES[table]), batch.digest)
+
+
+def _complete(rows: Iterable[Row], batch: RawBatch, limits: Limits) -> list[Row]:
+    return [row | {"source": batch.source, "batch": batch.digest, "ingested": limits.now} for row in rows]
+
+
+def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: Seen, batch: RawBatch, limits: Limits) -> Sorted:
+    """Group rows by outcome. Of several rows with one key, the first is kept.
+
+    A row with a known key and different content is quarantined, because it is unknown which of the two is correct.
+    """
+    seen.catch_up(table)
+    keyed = [(key_of(table, row), row) for row in _complete(rows, batch, limits)]
+    stored = seen.lookup(table, [key for key, _ in keyed])
+    found = Sorted()
+    here: dict[Key, bytes] = {}
+    for key, row in keyed:
+        content = content_of(table, row)
+        known = stored.get(key)
+        first = here.get(key, known.content if known else content)
+        if first != content:
+            decoded.reject(table, row["position"], Rejected("id_conflict", "a record with the same id has different content"))
+        elif key in here or (known and known.batch != batch.digest):
+            found.duplicate += 1
+        elif known:
+            found.again += 1
+        else:
+            found.fresh.append(row)
+        here.setdefault(key, first)
+    return found
+
+
+def _admit(decoded: Decoded, seen: Seen, batch: RawBatch) -> tuple[list[Row], int]:
+    """Return (feedback that may be stored, number of stored records whose trace is unknown).
+
+    The text of a correction or reference is content. It is left out if the content of its trace was not kept.
+    """
+    subjects = [_subject(batch.source, row) for row in decoded.feedback]
+    known = seen.subjects(subjects)
+    kept, waiting = [], set()
+    for subject, row in zip(subjects, decoded.feedback, strict=True):
+        if row["kind"] != FeedbackKind.RATING and known.get(subject) is False:
+            decoded.skip("feedback", "no_consent")
+            continue
+        kept.append(row)
+        if subject not in known:
+            waiting.add(key_of("feedback", row | {"source": batch.source}))
+    return kept, len(waiting)
+
+
+def _subject(source: str, row: Row) -> Key:
+    return trace_key(source, row["trace_id"]) if row["trace_id"] is not None else response_key(source, row["response_id"])
+
+
+def _quarantine(decoded: Decoded, seen: Seen, batch: RawBatch, limits: Limits) -> list[dict[str, Any]]:
+    """Return the quarantine rows that no earlier attempt has written."""
+    seen.catch_up("quarantine")
+    bad = [{"position": bad.position, "reason": bad.reason, "detail": bad.detail} for bad in decoded.bad]
+    rows = {key_of("quarantine", row): row for row in _complete(bad, batch, limits)}
+    stored = seen.lookup("quarantine", list(rows))
+    return [row for key, row in rows.items() if key not in stored]
+
+
+def _counts(kind: Kind, rows: Sorted, decoded: Decoded) -> Counts:
+    bad = Counter(item.reason for item in decoded.bad if item.kind == kind)
+    skipped = decoded.skipped[kind]
+    kept = len(rows.fresh) + rows.again
+    total = kept + rows.duplicate + skipped.total() + bad.total()
+    reasons = dict(sorted((skipped + bad).items()))
+    return Counts(read=total, kept=kept, duplicate=rows.duplicate, skipped=skipped.total(), quarantined=bad.total(), reasons=reasons)

@@ -1,0 +1,193 @@
+"""The lake: Iceberg tables of traces, feedback and quarantined records, with a SQLite catalog, below one folder.
+
+It only stores and returns rows; the decoders decide which content is stored. A SQLite catalog supports one machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+from contracts.errors import Retryable
+from contracts.ids import Digest
+from contracts.records import FEEDBACK, QUARANTINE, TRACES, Column
+from materializer.lake.compaction import crowded_days, forget_snapshots
+from materializer.lake.schemas import arrow_schema, iceberg_schema
+
+TableName: TypeAlias = Literal["traces", "feedback", "quarantine"]
+TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "quarantine": QUARANTINE}
+_DAILY: Mapping[TableName, tuple[str, ...]] = {"traces": ("consent",), "feedback": (), "quarantine": ()}
+"""Partition columns in addition to the day of `time`. Quarantine is small, has no time and is not partitioned."""
+
+_PROPERTIES = {
+    # Each commit writes a metadata file and a manifest. Without these settings, many small batches make every later commit slower.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.manifest-merge.enabled": "true",
+}
+
+_SNAPSHOTS = 64
+"""Number of snapshots of a table at which the writer compacts it."""
+
+BATCH = "ratchet.batch"
+"""Snapshot property with the digest of the committed batch. It records lineage and is readable by any Iceberg engine."""
+
+
+class Lake:
+    """The Iceberg tables below `root`. Missing tables are created at first use."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    @cached_property
+    def _catalog(self) -> SqlCatalog:
+        warehouse = self.root / "warehouse"
+        warehouse.mkdir(parents=True, exist_ok=True)
+        catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.root}/catalog.sqlite", warehouse=f"file://{warehouse}")
+        catalog.create_namespace_if_not_exists("ratchet")
+        return catalog
+
+    def _table(self, name: TableName) -> Table:
+        try:
+            return self._catalog.load_table(f"ratchet.{name}")
+        except NoSuchTableError:
+            spec, order = _layout(name)
+            return self._catalog.create_table_if_not_exists(
+                f"ratchet.{name}", iceberg_schema(TABLES[name]), partition_spec=spec, sort_order=order, properties=_PROPERTIES
+            )
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the exclusive write lock of the lake, across processes. Waits until another writer has finished."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.root / ".writing", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def append(self, name: TableName, rows: pa.Table, batch: Digest) -> None:
+        """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit.
+
+        Raises Retryable if the disk or the catalog fails.
+        """
+        if rows.num_rows == 0:
+            return
+        try:
+            self._table(name).append(_ordered(rows, name), snapshot_properties={BATCH: batch})
+            self.tidy(name)
+        except (CommitFailedException, OSError) as error:
+            raise Retryable(
+                f"cannot write {rows.num_rows} rows to {name} in {self.root}: {error}; free disk space, then ingest again"
+            ) from error
+
+    def scan(
+        self,
+        name: TableName,
+        columns: Sequence[str] = ("*",),
+        where: BooleanExpression | None = None,
+        snapshot: int | None = None,
+    ) -> pl.DataFrame:
+        """Return the rows of `name` as of an Iceberg snapshot (None: the current one). Files that `where` excludes are not read."""
+        scan = self._table(name).scan(row_filter=where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot)
+        return _frame(scan.to_arrow(), name, columns)
+
+    def added(self, name: TableName, since: int | None, columns: Sequence[str]) -> pl.DataFrame:
+        """Return the rows appended after the Iceberg snapshot `since`; all rows if `since` is None or has expired."""
+        table = self._table(name)
+        if table.current_snapshot() is None:
+            return _frame(arrow_schema(TABLES[name]).empty_table(), name, columns)
+        if since is None or table.snapshot_by_id(since) is None:
+            return self.scan(name, columns)
+        return _frame(
+            table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=tuple(columns)).to_arrow(), name, columns
+        )
+
+    def pin(self, name: TableName, tag: str) -> int | None:
+        """Tag the current Iceberg snapshot so that it never expires, and return its id; None for an empty table.
+
+        If the tag exists, it is kept and the id of its snapshot is returned.
+        """
+        with self.writing():
+            table = self._table(name)
+            known = table.refs().get(tag)
+            current = known.snapshot_id if known else self.snapshot(name)
+            if known is None and current is not None:
+                table.manage_snapshots().create_tag(current, tag).commit()
+        return current
+
+    def tidy(self, name: TableName) -> None:
+        """Compact a table with many snapshots: merge the small files of each day, and expire old snapshots without a tag.
+
+        The writer calls this after each commit. Rows do not change. Without compaction each commit would be slower than the
+        previous one, because it writes the list of all snapshots.
+        """
+        table = self._table(name)
+        if len(table.metadata.snapshots) < _SNAPSHOTS:
+            return
+        if name != "quarantine":
+            for day in crowded_days(table):
+                table.overwrite(_ordered(table.scan(row_filter=day).to_arrow(), name), overwrite_filter=day)
+        forget_snapshots(table, keep=_SNAPSHOTS // 4)
+
+    def snapshot(self, name: TableName) -> int | None:
+        """Return the current Iceberg snapshot id; None for an empty table."""
+        current = self._table(name).current_snapshot()
+        return int(current.snapshot_id) if current else None
+
+    def size(self, name: TableName) -> tuple[int, datetime | None]:
+        """Return (number of rows, time of the newest commit), read from metadata only."""
+        current = self._table(name).current_snapshot()
+        if current is None:
+            return 0, None
+        summary: Mapping[str, Any] = current.summary.additional_properties if current.summary else {}
+        return int(summary.get("total-records", 0)), datetime.fromtimestamp(current.timestamp_ms / 1000, UTC)
+
+
+def _ordered(rows: pa.Table, name: TableName) -> pa.Table:
+    """Sort traces by model. Similar rows compress well, and a reader of one model can skip the other row groups."""
+    return rows.sort_by([("model", "ascending"), ("time", "ascending"), ("id", "ascending")]) if name == "traces" else rows
+
+
+def until(as_of: datetime) -> BooleanExpression:
+    """Return the filter for rows that were ingested no later than `as_of`."""
+    return LessThanOrEqual("ingested", as_of.astimezone(UTC).isoformat())
+
+
+def _frame(table: pa.Table, name: TableName, columns: Sequence[str]) -> pl.DataFrame:
+    """Convert an Arrow table from an Iceberg scan to polars, with `columns` in the given order.
+
+    A scan may return large strings; polars reads both Arrow string types as the declared type.
+    """
+    schema = arrow_schema(TABLES[name])
+    wanted = schema.names if tuple(columns) == ("*",) else list(columns)
+    found = pl.from_arrow(table.select(wanted))
+    assert isinstance(found, pl.DataFrame)
+    return found
+
+
+def _layout(name: TableName) -> tuple[PartitionSpec, SortOrder]:
+    if name == "quarantine":
+        return PartitionSpec(), SortOrder()
+    ids = {column.name: index for index, column in enumerate(TABLES[name], 1)}
+    fields = [PartitionField(source_id=ids["time"], field_id=1000, transform=DayTransform(), name="day")]
+    fields += [PartitionField(ids[key], 1001 + n, IdentityTransform(), key) for n, key in enumerate(_DAILY[name])]
+    order = SortOrder(SortField(source_id=ids["model"], transform=IdentityTransform())) if name == "traces" else SortOrder()
+    return PartitionSpec(*fields), order

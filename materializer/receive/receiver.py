@@ -1,0 +1,213 @@
+"""OTLP/HTTP receiver: accepts trace and log requests and answers 200 only after they are on disk.
+
+It decodes a request only to check that it can be read; ingest interprets the content.
+Run: `python -m materializer.receive.receiver --help`.
+
+Source: OTLP 1.x, section OTLP/HTTP (error responses carry a google.rpc.Status).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hmac
+import logging
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from starlette.concurrency import run_in_threadpool
+
+from contracts.errors import ConfigError, Rejected, Retryable
+from contracts.ids import canonical
+from materializer.dialects.decode import REQUESTS
+from materializer.dialects.values import parse
+from materializer.receive.spool import Spool, has_room
+from runtime.artifacts import write_atomic
+
+JSON, PROTO = "application/json", "application/x-protobuf"
+MAX_BODY = 16 << 20
+"""Maximum size of a request in bytes, both before and after decompression."""
+
+ROOM = 64 << 20
+"""Disk space in bytes that must stay free."""
+
+RETRY_SECONDS = 30
+"""Value of the Retry-After header of a 503 response, in seconds."""
+
+_PATHS: dict[str, tuple[bytes, str, type[Message]]] = {
+    "/v1/traces": (b"T", "resourceSpans", ExportTraceServiceResponse),
+    "/v1/logs": (b"L", "resourceLogs", ExportLogsServiceResponse),
+}
+_CODES = {400: 3, 401: 16, 411: 3, 413: 8, 415: 3, 503: 14}
+"""HTTP status -> google.rpc.Code."""
+
+log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """A request that gets the error response `status` with `message`."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def create_app(spool: Spool, token: str, max_body: int = MAX_BODY, room: int = ROOM) -> FastAPI:
+    """Return the receiver as an ASGI app. Every request except /healthz needs `Authorization: Bearer <token>`.
+
+    `max_body` and `room` are in bytes. Raises ConfigError if the token is shorter than 16 characters.
+    """
+    if len(token) < 16:
+        raise ConfigError("the receiver's token is shorter than 16 characters; use a longer one, for example from `openssl rand -hex 32`")
+    app = FastAPI(title="Ratchet receiver", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.post("/v1/traces")
+    @app.post("/v1/logs")
+    async def export(request: Request) -> Response:
+        kind = PROTO if PROTO in request.headers.get("content-type", "") else JSON
+        mark, field, answer = _PATHS[request.url.path]
+        try:
+            _authorise(request, token)
+            body = await _read(request, max_body)
+            await run_in_threadpool(_store, spool, kind, mark, field, body, room)
+        except Refused as refused:
+            return _error(kind, refused.status, refused.message)
+        return Response(answer().SerializeToString() if kind == PROTO else b"{}", media_type=kind)
+
+    return app
+
+
+def _authorise(request: Request, token: str) -> None:
+    given = request.headers.get("authorization", "").encode()
+    if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+        raise Refused(401, "the bearer token is missing or wrong")
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """Return the decompressed body. Raises Refused 413 as soon as it is larger than `most` bytes."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in (JSON, PROTO):
+        raise Refused(415, f"content type {kind[:80]!r} is not supported; send {PROTO} or {JSON}")
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared) > most:
+        raise Refused(413, f"the request is larger than {most} bytes; export smaller batches")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise Refused(413, f"the request is larger than {most} bytes; export smaller batches")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", ""):
+        raise Refused(415, f"content encoding {encoding[:80]!r} is not supported; send gzip or none")
+    return _inflate(bytes(body), most) if encoding == "gzip" else bytes(body)
+
+
+def _inflate(body: bytes, most: int) -> bytes:
+    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        data = inflater.decompress(body, most + 1)
+    except zlib.error as error:
+        raise Refused(400, f"the gzip body is corrupt: {error}") from error
+    if len(data) > most:
+        raise Refused(413, f"the request is larger than {most} bytes after decompression; export smaller batches")
+    if not inflater.eof:
+        raise Refused(400, "the gzip body is truncated")
+    return data
+
+
+def _store(spool: Spool, kind: str, mark: bytes, field: str, body: bytes, room: int) -> None:
+    """Check that the body is a readable request, and spool it. Raises Refused: 400 if it is not, 503 if the disk is full or fails."""
+    try:
+        if kind == PROTO:
+            REQUESTS[mark][1].FromString(body)
+        else:
+            request = parse(body)
+            if not isinstance(request, dict) or (request and not isinstance(request.get(field), list)):
+                raise Rejected("wrong_type", f"the body must be a JSON object with the list {field}")
+    except (DecodeError, Rejected) as error:
+        raise Refused(400, f"the body is not a valid {kind} request: {error}") from error
+    if not has_room(spool.folder, room):
+        raise Refused(503, "the receiver's disk is full; send again later")
+    try:
+        spool.put_proto(mark, body) if kind == PROTO else spool.put_json(body)
+    except Retryable as error:
+        log.error("cannot write to the spool: %s", error)
+        raise Refused(503, "the receiver cannot write to its disk; send again later") from error
+
+
+def _error(kind: str, status: int, message: str) -> Response:
+    """Return an error response with a google.rpc.Status in the encoding of the request."""
+    code = _CODES[status]
+    headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
+    body = _status_proto(code, message.encode()) if kind == PROTO else canonical({"code": code, "message": message})
+    return Response(body, status_code=status, media_type=kind, headers=headers)
+
+
+def _status_proto(code: int, message: bytes) -> bytes:
+    """Encode a google.rpc.Status: field 1 is the code (a varint below 128), field 2 the message (length-delimited).
+
+    The message is cut to 16,000 bytes, so that its length fits in a varint of two bytes.
+    """
+    message = message[:16_000]
+    length = struct.pack("B", len(message)) if len(message) < 128 else bytes([len(message) & 0x7F | 0x80, len(message) >> 7])
+    return bytes([0x08, code, 0x12]) + length + message
+
+
+def read_token(file: Path | None) -> str:
+    """Return the token from `file`, or from RATCHET_RECEIVER_TOKEN if `file` is None. Raises ConfigError if there is no token."""
+    try:
+        token = file.read_text(encoding="utf-8").strip() if file else os.environ.get("RATCHET_RECEIVER_TOKEN", "")
+    except OSError as error:
+        raise ConfigError(f"the token file {file} cannot be read: {error.strerror}; check --token-file") from error
+    if not token:
+        raise ConfigError("the receiver has no token; give a file with --token-file, or set RATCHET_RECEIVER_TOKEN")
+    return token
+
+
+class _Announcing(uvicorn.Server):
+    """A uvicorn server that writes receiver.json, {pid, port}, once the socket listens."""
+
+    def __init__(self, config: uvicorn.Config, where: Path, port: int) -> None:
+        super().__init__(config)
+        self.where = where
+        self.port = port
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        write_atomic(self.where, canonical({"pid": os.getpid(), "port": self.port}))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the receiver until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(prog="python -m materializer.receive.receiver", description="OTLP/HTTP receiver that spools to disk.")
+    parser.add_argument("--spool", type=Path, required=True, help="folder for received requests; its parent folder gets receiver.json")
+    parser.add_argument("--port", type=int, default=0, help="0: any free port")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; outside loopback, put TLS in front of the receiver")
+    parser.add_argument("--token-file", type=Path, default=None, help="file with the token (default: the value of RATCHET_RECEIVER_TOKEN)")
+    parser.add_argument("--max-body", type=int, default=MAX_BODY, help="maximum size of a request in bytes")
+    given = parser.parse_args(arguments)
+    os.umask(0o077)  # the spool contains users' conversations
+    try:
+        app = create_app(Spool(given.spool), read_token(given.token_file), given.max_body)
+    except ConfigError as error:
+        parser.error(str(error))
+    listening = socket.create_server((given.host, given.port), backlog=128)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
+    _Announcing(config, given.spool.resolve().parent / "receiver.json", listening.getsockname()[1]).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()

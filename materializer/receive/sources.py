@@ -1,0 +1,113 @@
+"""Sources of raw batches: the files of a folder, and the receiver's spool. Sources neither decode batches nor store state."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from contracts.data import RawBatch
+from contracts.errors import ConfigError, Rejected
+from contracts.ids import Digest, digest, digest_file
+from materializer.dialects.values import parse
+
+_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+_FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl"}
+
+
+class FileSource:
+    """Delivers each file below a folder (or one single file) as a batch, in the order of file names. The files are not changed."""
+
+    def __init__(self, name: str, kind: str, path: Path) -> None:
+        self.name = name
+        self.format = _FORMATS[kind]
+        self.path = path
+
+    def batches(self) -> Iterator[RawBatch]:
+        """Yield one batch per file. Raises ConfigError if the path does not exist."""
+        if not self.path.exists():
+            raise ConfigError(f"source {self.name!r}: {self.path} does not exist; correct its path in the loop file")
+        for path in self._files():
+            yield RawBatch(self.name, self.format, digest_file(path), str(path), partial(_open, path))
+
+    def _files(self) -> list[Path]:
+        if self.path.is_file():
+            return [self.path]
+        files = [file for file in self.path.rglob("*") if file.name.endswith(_ENDINGS) and not file.name.startswith(".") and file.is_file()]
+        # Names of daily files begin with the date, so this is the order of time across all folders.
+        return sorted(files, key=lambda file: (file.name, str(file)))
+
+    def done(self, batch: RawBatch) -> None:
+        """Do nothing, because the files belong to the owner of the folder."""
+
+
+def _open(path: Path) -> BinaryIO:
+    if path.name.endswith(".gz"):
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return _one_line(path) if path.suffix == ".json" else path.open("rb")
+
+
+def _one_line(path: Path) -> BinaryIO:
+    """Open a `.json` file, with one value over several lines joined to one line.
+
+    This is safe because JSON strings cannot contain unescaped line breaks.
+    """
+    data = path.read_bytes()
+    try:
+        parse(data)
+    except Rejected:
+        return io.BytesIO(data)  # JSON Lines or malformed: the decoder reports errors per line
+    return io.BytesIO(data.replace(b"\n", b" ").replace(b"\r", b" "))
+
+
+class SpoolSource:
+    """Delivers the requests in the receiver's spool, one file each, in order of arrival.
+
+    Small requests are joined to batches, because a commit to the lake costs the same for one record as for thousands.
+    """
+
+    def __init__(self, name: str, folder: Path, max_bytes: int = 32 << 20, max_files: int = 2000) -> None:
+        self.name = name
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self.max_files = max_files
+        self._handed_out: dict[Digest, list[Path]] = {}
+
+    def batches(self) -> Iterator[RawBatch]:
+        """Yield batches of one format each. A batch ends when it has `max_bytes` bytes or `max_files` files."""
+        files = sorted(file for file in self.folder.glob("*.*") if file.suffix in SPOOLED)
+        for suffix, run in groupby(files, key=lambda file: file.suffix):
+            for group in self._grouped(list(run)):
+                data = b"".join(file.read_bytes() for file in group)
+                origin = f"{self.folder}/{group[0].name}..{group[-1].name}"
+                batch = RawBatch(self.name, SPOOLED[suffix], digest(data), origin, partial(io.BytesIO, data))
+                self._handed_out[batch.digest] = group
+                yield batch
+
+    def _grouped(self, files: list[Path]) -> Iterator[list[Path]]:
+        group: list[Path] = []
+        size = 0
+        for file in files:
+            group.append(file)
+            size += file.stat().st_size
+            if size >= self.max_bytes or len(group) >= self.max_files:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+
+    def done(self, batch: RawBatch) -> None:
+        """Delete the files of a batch that the ledger has recorded.
+
+        After a crash before this call, the files are delivered again and their records count as duplicates.
+        """
+        for file in self._handed_out.pop(batch.digest, ()):
+            file.unlink(missing_ok=True)
+
+
+SPOOLED = {".json": "otlp-json", ".pb": "otlp-proto"}
+"""Suffix of a spool file -> its format. A JSON file is one line; a protobuf file is one frame (materializer/dialects/decode.py)."""

@@ -1,0 +1,82 @@
+"""Builds demonstrations for imitation training: answers that count as right, each with a weight for its evidence.
+
+Demonstrations are users' corrections, references, and answers that scorers or users judged right. The strongest evidence on a prompt
+decides. If a prompt has a correction, a reference or a verified answer, answers with only user ratings or judge scores are
+left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from contracts.data import ScorerVersion
+from contracts.loop import SnapshotSettings
+from contracts.records import DEMONSTRATIONS, Tier
+from materializer.labels.conflicts import settled
+from materializer.labels.label_confidence import believe
+from materializer.lake.schemas import frame_of
+from materializer.training_sets.holdout import share
+
+CORRECTION, REFERENCE = "correction", "reference"
+RANK = {CORRECTION: 0, REFERENCE: 0, Tier.VERIFIABLE.value: 1, Tier.FEEDBACK.value: 2, Tier.JUDGE.value: 3}
+"""Source of the evidence -> rank, strongest first. Corrections and references rank first, because their authors wrote the right answer."""
+
+
+def make_demonstrations(
+    samples: pl.DataFrame,
+    prompts: pl.DataFrame,
+    settings: SnapshotSettings,
+    scorers: Sequence[ScorerVersion],
+    noise: float | None,
+    salt: str,
+) -> pl.DataFrame:
+    """Build records.DEMONSTRATIONS from records.SAMPLES and records.PROMPTS.
+
+    `noise` is the share of single ratings that are wrong; None means not measured. `salt` fixes the order of equal candidates. The
+    answers of a prompt are distinct. At most `pairs_per_prompt` answers of a prompt and `pairs_per_person` of a user are taken.
+    """
+    believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
+    of_prompt: Counter[str] = Counter()
+    persons: Counter[str] = Counter()
+    strongest: dict[str, int] = {}
+    taken: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in _ranked(settled(believed, settings)[0], prompts, settings, salt):
+        key, person, weight = (row["prompt_id"], row["answer"]), row["user"], 2 * row["right"] - 1
+        rank = RANK[row["source"]]
+        weaker = rank > strongest.setdefault(row["prompt_id"], rank) and rank >= RANK[Tier.FEEDBACK]
+        full = of_prompt[row["prompt_id"]] >= settings.pairs_per_prompt or (person and persons[person] >= settings.pairs_per_person)
+        if key in taken or weaker or row["right"] < settings.demonstration_min or full:
+            continue
+        of_prompt[row["prompt_id"]] += 1
+        persons.update([person] if person else [])
+        taken[key] = {**row, "weight": weight}
+    return frame_of(list(taken.values()), DEMONSTRATIONS)
+
+
+def teachable(shown: pl.DataFrame, samples: pl.DataFrame, scorers: Sequence[ScorerVersion], noise: float | None) -> int:
+    """Return the number of demonstrations in `shown` on prompts that the model answers wrong more often than right.
+
+    The estimate is the mean label confidence of the logged and probed answers in `samples`.
+    """
+    believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
+    own = believed.filter((pl.col("origin") != CORRECTION) & pl.col("tier").is_not_null())
+    wrong = own.group_by("prompt_id").agg(pl.col("right").mean()).filter(pl.col("right") < 0.5)
+    return len(shown.filter(pl.col("prompt_id").is_in(wrong["prompt_id"].to_list())))
+
+
+def _ranked(samples: pl.DataFrame, prompts: pl.DataFrame, settings: SnapshotSettings, salt: str) -> list[dict[str, Any]]:
+    """Return the candidates by strength of evidence, then by label confidence, then in pseudo-random order."""
+    right = samples.filter((pl.col("reward") >= settings.chosen_min) & pl.col("tier").is_not_null())
+    rows = right.with_columns(
+        pl.when(pl.col("origin") == CORRECTION).then(pl.lit(CORRECTION)).otherwise(pl.col("tier")).alias("source")
+    ).to_dicts()
+    if settings.references_are_answers:
+        told = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))
+        shown = told.select("prompt_id", "prompt", "slice", pl.col("reference").alias("answer")).to_dicts()
+        rows += [{**row, "source": REFERENCE, "right": 1.0, "user": None, "trace": None} for row in shown]
+    place = {id(row): share("demonstration", salt, row["prompt_id"], row["answer"]) for row in rows}
+    return sorted(rows, key=lambda row: (RANK[row["source"]], -row["right"], place[id(row)], row["trace"] or ""))

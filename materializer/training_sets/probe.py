@@ -1,0 +1,143 @@
+"""The probe: samples several answers of the champion to each selected training prompt, and scores them.
+
+Traffic usually has one answer per prompt, which gives neither pairs nor groups. Probe answers have the origin `probe`. They are never
+used as feedback or as evidence for a rollout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from typing import Any
+
+import orjson
+import polars as pl
+
+from contracts.errors import Retryable
+from contracts.evaluation import ChatAnswer, ChatRequest
+from contracts.loop import ProbeSettings
+from contracts.ports import ModelClient, Progress
+from contracts.records import SAMPLES
+from materializer.lake.schemas import frame_of
+from materializer.training_sets.holdout import share
+from rewards.panel import Panel
+
+MIXED = 1e-6
+"""Difference of rewards above which the rewards of one prompt count as mixed."""
+_LEAST_UNBIASED = 20
+"""Minimum number of scored prompts with an unbiased reference. From this number on, `usual` is measured on these prompts only."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Scored answers of the probe, and counts."""
+
+    answers: pl.DataFrame
+    """records.SAMPLES"""
+    prompts: int
+    """Number of prompts that were sent."""
+    failures: int
+    """Number of requests without an answer."""
+
+
+def scorable(prompts: pl.DataFrame, panel: Panel) -> pl.DataFrame:
+    """Return the prompts whose answers can be scored: all prompts if some scorer needs no reference, else those with a reference."""
+    return prompts if panel.without_reference() else prompts.filter(pl.col("reference").is_not_null())
+
+
+def choose_prompts(known: pl.DataFrame, most: int, salt: str) -> pl.DataFrame:
+    """Select at most `most` prompts by hash. The same `salt` gives the same selection."""
+    ranks = [share("probe", salt, prompt) for prompt in known["prompt_id"].to_list()]
+    return known.with_columns(pl.Series("rank", ranks, dtype=pl.Float64)).sort("rank", "prompt_id").head(most).drop("rank")
+
+
+def ask(prompts: pl.DataFrame, settings: ProbeSettings, panel: Panel, client: ModelClient, salt: str, progress: Progress) -> Probed:
+    """Request `settings.samples` answers to each prompt, and score them.
+
+    Raises Retryable if no request is answered at all, which indicates a problem of the server.
+    """
+    asked = [row for row in prompts.to_dicts() for _ in range(settings.samples)]
+    if not asked:
+        return Probed(frame_of([], SAMPLES), 0, 0)
+    requests = [_request(row, index, settings, salt) for index, row in enumerate(asked)]
+    answers = client.chat(requests, progress)
+    answered = [(row, answer.text) for row, answer in zip(asked, answers, strict=True) if answer.text is not None]
+    if not answered:
+        raise Retryable(f"the probe got no answer to any of {len(asked)} requests ({_first_error(answers)}); check the champion's server")
+    return Probed(frame_of(_score(answered, panel), SAMPLES), len(prompts), len(asked) - len(answered))
+
+
+def _request(row: Mapping[str, Any], index: int, settings: ProbeSettings, salt: str) -> ChatRequest:
+    seed = int(share("seed", salt, row["prompt_id"], index) * (1 << 31))
+    messages = tuple(orjson.loads(row["prompt"]))
+    return ChatRequest(messages=messages, temperature=settings.temperature, max_tokens=settings.max_tokens, seed=seed)
+
+
+def _first_error(answers: Sequence[ChatAnswer]) -> str:
+    return next((answer.error for answer in answers if answer.error), "no error reported")
+
+
+def _score(answered: Sequence[tuple[Mapping[str, Any], str]], panel: Panel) -> list[dict[str, Any]]:
+    samples = [{"prompt": orjson.loads(row["prompt"]), "answer": text, "reference": row["reference"]} for row, text in answered]
+    labels = panel.label_unseen(samples)
+    return [
+        {
+            "prompt_id": row["prompt_id"],
+            "prompt": row["prompt"],
+            "answer": text,
+            "reward": label.reward,
+            "tier": label.tier.value if label.tier else None,
+            "parts": label.parts_json,
+            "votes": 0,
+            "repeats": 1,
+            "trace": None,
+            "user": None,
+            "origin": "probe",
+            "model_version": None,
+            "slice": row["slice"],
+        }
+        for (row, text), label in zip(answered, labels, strict=True)
+    ]
+
+
+def group_rewards(answers: pl.DataFrame) -> dict[str, list[float]]:
+    """Return prompt id -> rewards, for the prompts with at least two scored answers."""
+    scored = answers.filter(pl.col("reward").is_not_null()).group_by("prompt_id").agg("reward").sort("prompt_id")
+    return {prompt: rewards for prompt, rewards in scored.iter_rows() if len(rewards) > 1}
+
+
+def coverage(groups: Mapping[str, Sequence[float]]) -> float | None:
+    """Return the share of groups with mixed rewards, from which GRPO can learn; None without groups."""
+    return fmean(max(group) - min(group) > MIXED for group in groups.values()) if groups else None
+
+
+def best_of(groups: Mapping[str, Sequence[float]]) -> float | None:
+    """Return the mean over prompts of the best reward; None without groups."""
+    return fmean(max(group) for group in groups.values()) if groups else None
+
+
+def usual(answers: pl.DataFrame, prompts: pl.DataFrame) -> tuple[float | None, float | None]:
+    """Return (mean over prompts of the reward of the most frequent answer, its standard error); (None, None) without rewards.
+
+    If several answers are equally frequent, the mean of their rewards counts. `prompts` is records.PROMPTS of the prompts sent. The
+    mean over all draws would be lower: at temperature 1, even a model whose usual answers are all right makes errors.
+    """
+    scored = answers.filter(pl.col("reward").is_not_null())
+    counted = scored.group_by("prompt_id", "answer").agg(pl.len(), pl.col("reward").mean())
+    most = counted.filter(pl.col("len") == pl.col("len").max().over("prompt_id"))
+    rewards = most.group_by("prompt_id").agg(pl.col("reward").mean()).sort("prompt_id")
+    found = unbiased(rewards, prompts, _LEAST_UNBIASED)["reward"].to_list()
+    return (fmean(found), pstdev(found) / math.sqrt(len(found))) if found else (None, None)
+
+
+def unbiased(rows: pl.DataFrame, prompts: pl.DataFrame, least: int) -> pl.DataFrame:
+    """Return the `rows` (one per `prompt_id`) of prompts with an unbiased reference if there are at least `least`; else all rows.
+
+    A reference is unbiased if it comes from a reviewer or from the application. A reference from a correction is biased, because the
+    logged answer to that prompt was wrong.
+    """
+    fair = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))["prompt_id"].to_list()
+    alone = rows.filter(pl.col("prompt_id").is_in(fair))
+    return alone if len(alone) >= least else rows

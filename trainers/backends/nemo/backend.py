@@ -1,0 +1,95 @@
+"""GRPO on NVIDIA NeMo RL: turns a plan into a JobSpec.
+
+The recipe is the GRPO recipe with its section `nemo`. The job runs in the container image of the NeMo RL release, on the head of
+a Ray cluster that the executor sets up. An inconsistent recipe is rejected before any machine is requested.
+The module is pure and does not load ray or torch. The trainer has not been run on GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from contracts.data import Facts
+from contracts.errors import Permanent
+from contracts.ids import digest, job_name
+from contracts.training import Attempt, JobSpec, TrainingPlan
+from trainers.backends.nemo.arithmetic import Cluster, check, check_prompts
+from trainers.backends.nemo.config import Counts, Places, render
+from trainers.backends.nemo.keys import PINNED, refuse_unknown, shipped
+from trainers.choose import usable_prompts
+from trainers.recipes import GRPORecipe, adjusted, complete
+
+COMMAND = ("{python}", "-m", "trainers.job.supervisor")
+BACKEND = "nemo-rl"
+"""Value of RATCHET_BACKEND. It selects the trainer module in the supervisor and the container image."""
+ANYWHERE = Places(base="/base", model="/m", train="/t", validation="/v", checkpoints="/c", logs="/l", plan="/p", journal="/j")
+"""Placeholder paths to check the keys of a configuration at planning time."""
+
+
+class NemoGRPO:
+    """GRPO trainer on NeMo RL for one or several GPU nodes.
+
+    The model samples answers to the prompts, and the line's scorers for new answers give the rewards.
+    """
+
+    method: ClassVar[str] = "grpo"
+
+    def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
+        """Return the complete recipe as JSON data.
+
+        Raises ConfigError for an unknown key, an invalid value, or fewer prompts than one step needs.
+        """
+        recipe = complete(GRPORecipe, changes)
+        _ = recipe.fixed_save_every  # NeMo RL saves at a fixed interval, so `auto` is rejected at planning time
+        if facts is not None:
+            prompts = usable_prompts(facts)
+            check_prompts(recipe, prompts - min(recipe.nemo.validation_prompts, prompts // 10))
+        return recipe.model_dump(mode="json")
+
+    def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
+        """Return the job of the plan. The same input gives the same specification.
+
+        Raises ConfigError if the recipe does not fit the cluster; the message names the remedy. Raises Permanent if the plan is for
+        another method or its start model is an adapter.
+        """
+        if plan.method != self.method:
+            raise Permanent(f"plan {plan.id[:12]} asks for {plan.method!r}, not {self.method!r}; use the trainer for that method")
+        if plan.start.parent is not None:
+            raise Permanent("the start model is an adapter; merge it into its base model and adopt the merged folder")
+        recipe = complete(GRPORecipe, plan.recipe)
+        cluster = Cluster(attempt.nodes, attempt.gpus)
+        as_run = adjusted(recipe, attempt.adjustment)
+        check(as_run, cluster)
+        config = render(as_run, cluster, ANYWHERE, Counts(train=1, validation=1), plan.seed)
+        refuse_unknown(config, shipped(PINNED), f"NeMo RL {PINNED}")
+        spec = JobSpec(
+            name="",
+            plan=plan.id,
+            attempt=attempt.number,
+            command=COMMAND,
+            environment=_environment(recipe, attempt),
+            inputs={"model": plan.start.files, "prompts.parquet": plan.prompts},
+            plan_json=plan.model_dump_json(),
+            grace_seconds=recipe.grace_seconds,
+            nodes=attempt.nodes,
+            gpus=attempt.gpus,
+            cpus=recipe.cpus,
+        )
+        return spec.model_copy(update={"name": job_name(plan.id, attempt.number, digest(spec))})
+
+
+def _environment(recipe: GRPORecipe, attempt: Attempt) -> dict[str, str]:
+    """Environment of the job: offline mode, and the limits that the supervisor enforces. Ray passes it on to its workers."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "RATCHET_BACKEND": BACKEND,
+        "RATCHET_ATTEMPT": str(attempt.number),
+        "RATCHET_TIMEOUT": repr(float(attempt.timeout)),
+        "RATCHET_GRACE": str(recipe.grace_seconds),
+        "RATCHET_NODES": str(attempt.nodes),
+        "RATCHET_GPUS": str(attempt.gpus),
+        "RATCHET_ADJUSTMENT": attempt.adjustment.model_dump_json(),
+    }

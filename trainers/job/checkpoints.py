@@ -1,0 +1,112 @@
+"""Checkpoints of a run, and the publishable model, as files and manifests.
+
+The resume state (torch files with the optimiser and random number states) stays in the attempt's folder. It is verified against its
+manifest before it is loaded. The library loads it with `weights_only=True`, so that no pickled code runs.
+The publishable model is the start model's folder with the trained weights: safetensors, JSON, template and tokenizer files.
+The module does not load tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from contracts.errors import Permanent
+from contracts.ids import Digest
+from contracts.training import ResumePoint
+from runtime.artifacts import sync_folder
+from runtime.manifest import MANIFEST, verify_manifest, write_manifest
+
+LEAVES = frozenset({".json", ".jinja", ".txt", ".model", ".safetensors"})
+"""File extensions allowed in a published model. None of these formats contains executable code."""
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+"""Patterns of the files that hold weights."""
+
+
+def seal(written: Path, folder: Path) -> Digest:
+    """Turn the files in `written` into a finished checkpoint at `folder`, and return the digest of its manifest.
+
+    The files are synced first, then the manifest is written, and then the folder is renamed.
+    """
+    for path in written.rglob("*"):
+        if path.is_file():
+            _sync(path)
+    digest = write_manifest(written)
+    if folder.exists():  # left by an earlier process with the same incarnation number, never accepted
+        shutil.rmtree(folder)
+    written.replace(folder)
+    sync_folder(folder.parent)
+    return digest
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def prune(incarnation: Path, keep: int, pinned: ResumePoint | None, calm: int | None = None) -> None:
+    """Remove old steps of an incarnation. Keep the newest `keep` steps, the pinned one, and the newest one up to step `calm`.
+
+    The step up to `calm` is needed for a rollback if a health rule is violated later. Manifests are removed first, so that a partly
+    removed step never looks complete.
+    """
+    steps = sorted(incarnation.glob("step_*"), key=_number)
+    good = [folder for folder in steps if calm is not None and _number(folder) <= calm][-1:]
+    for folder in steps[:-keep]:
+        if folder not in good and (pinned is None or not folder.as_posix().endswith("/" + pinned.path)):
+            (folder / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.removeprefix("step_"))
+
+
+def resume_folder(plan_folder: Path, resume: ResumePoint) -> Path:
+    """Return the folder of the pinned step after verification. Raises Permanent if it does not match the pinned manifest."""
+    folder = (plan_folder / resume.path).resolve()
+    if not folder.is_relative_to(plan_folder.resolve()):
+        raise Permanent(f"resume.json names {resume.path!r}, which is outside the plan's folder; pin a step of this plan")
+    verify_manifest(folder, resume.manifest)
+    return folder
+
+
+def publishable(start: Path, trained: Path, folder: Path) -> Path:
+    """Write the publishable model to `folder`: the start model's files with the trained weights. Return `folder`.
+
+    Moves the weights out of `trained`. Raises Permanent if the result has no weights or a file of another kind.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for path in sorted(start.iterdir()):
+        if path.is_file() and path.suffix in LEAVES and not any(path.match(pattern) for pattern in WEIGHTS):
+            shutil.copyfile(path, folder / path.name)
+    for path in sorted(found for pattern in WEIGHTS for found in trained.glob(pattern)):
+        shutil.move(path, folder / path.name)
+    strange = [path.name for path in folder.rglob("*") if path.suffix not in LEAVES]
+    if strange or not list(folder.glob("*.safetensors")):
+        raise Permanent(f"{folder} must contain safetensors weights and no files of other kinds; it contains {strange or 'no weights'}")
+    return folder
+
+
+def stored_dtype(folder: Path) -> str:
+    """Return the dtype that holds the most bytes in a model folder, under its safetensors name (F32, BF16, F16).
+
+    It is read from the headers of the files. Raises Permanent if there are no weights.
+    Format: https://github.com/huggingface/safetensors#format (8 bytes of header length, then JSON).
+    """
+    sizes: dict[str, int] = {}
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        for tensor in (value for name, value in header.items() if name != "__metadata__"):
+            begin, end = tensor["data_offsets"]
+            sizes[tensor["dtype"]] = sizes.get(tensor["dtype"], 0) + end - begin
+    if not sizes:
+        raise Permanent(f"{folder} has no safetensors weights; adopt a folder written by save_pretrained")
+    return max(sizes, key=lambda name: sizes[name])

@@ -1,0 +1,246 @@
+"""Trainer process on NeMo RL: prepares a run, observes it, seals its checkpoints, and writes the result.
+
+The run is a child process (`launcher`), because Ray handles signals itself and can hang. The two processes communicate through files.
+After SIGTERM, this process writes a stop file, and the run ends after its current step with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from contracts.errors import Permanent, RatchetError
+from contracts.exit_codes import Outcome
+from trainers.health import Verdict, Watch, out_of_memory, proposed
+from trainers.job import checkpoints
+from trainers.job.fast_exit import brief, loaded
+from trainers.job.job_folder import Job, Result, here
+from trainers.job.nemo import export, launcher, prepare, release, steps
+from trainers.job.nemo.figures import Reader
+from trainers.job.parallel import die_with_parent
+from trainers.job.trl.runner import Stop
+from trainers.recipes import GRPORecipe
+
+POLL = 0.2
+"""Seconds between two checks of the run."""
+RESERVE = 5.0
+"""Seconds of the grace period that are reserved for this process if the run must be killed."""
+
+
+class Asked(Stop):
+    """Handles SIGTERM and writes the stop file for the run immediately, within the signal handler."""
+
+    def __init__(self) -> None:
+        self.file: Path | None = None
+        super().__init__()
+
+    def _hear(self, *_: object) -> None:
+        self.asked = True
+        if self.file is not None:
+            self.file.touch()
+
+
+class Run:
+    """Executes one incarnation, from the preparation of its data to its result."""
+
+    def __init__(self, job: Job, stop: Asked) -> None:
+        self.job = job
+        self.stop = stop
+        self.recipe = job.recipe(GRPORecipe)
+        self.work = job.folder / "work"
+        self.checkpoints = self.work / prepare.CHECKPOINTS
+        self.resume = None if _holds_another_rate(job) else job.resume
+        self.kept = self.resume.step if self.resume else 0
+        self.kept_at: Path | None = None
+        self.step = self.kept
+        self.figures: dict[str, float] = {}
+        self.watch = Watch(self.recipe.health, self.recipe.beta, job.adjustment.rules)
+        self.wrong: Verdict | None = None
+        self.asked_at: float | None = None
+
+    def result(self) -> Result:
+        """Execute the run and return its result."""
+        try:
+            pinned = checkpoints.resume_folder(self.job.run.parent, self.resume) if self.resume else None
+        except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
+            return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
+        self.kept_at = pinned
+        if self.kept >= self.recipe.steps:  # an earlier incarnation ended after its last checkpoint, before the export
+            return self._export()
+        found = release.find()
+        config = prepare.prepare(self.job, self.recipe, found, self.work)
+        loaded()
+        steps.lay_down(pinned, self.kept, self.checkpoints)
+        self._warn(found)
+        self.stop.file = self.work / launcher.STOP
+        if self.stop.asked:
+            return Result(Outcome.PREEMPTED, "asked to stop before the first step", self.kept, {})
+        code = self._follow(self._start(config, found))
+        return self._derive(code)
+
+    def _warn(self, found: release.Release) -> None:
+        if self.resume is None and self.job.resume is not None:
+            reason = "the optimiser state of another attempt would restore its learning rate; this attempt begins at the start model"
+            self.job.events.write("warning", 0, reason=reason)
+        if self.resume and self.recipe.beta and not found.keeps_reference:
+            reason = (
+                f"this release creates its KL reference after loading; from now on the reference is step {self.kept}, not the start model"
+            )
+            self.job.events.write("warning", self.kept, reason=reason)
+
+    def _start(self, config: Path, found: release.Release) -> subprocess.Popen[bytes]:
+        lock = os.environ.get("RATCHET_LOCK_FD")
+        return subprocess.Popen(
+            [sys.executable, "-m", "trainers.job.nemo.launcher", str(config), str(self.work), str(found.entry)],
+            stdin=subprocess.DEVNULL,
+            cwd=found.root,
+            pass_fds=[int(lock)] if lock else [],
+        )
+
+    def _follow(self, run: subprocess.Popen[bytes]) -> int:
+        """Observe the run until it has ended, and return its exit code."""
+        reader = Reader(self.work / launcher.FIGURES, self.work / prepare.JOURNAL)
+        while (code := run.poll()) is None:
+            self._look(reader)
+            if self.wrong:
+                run.kill()
+            if self.stop.asked:
+                self._ask(run)
+            time.sleep(POLL)
+        self._look(reader)
+        self._keep(None)
+        return code
+
+    def _ask(self, run: subprocess.Popen[bytes]) -> None:
+        self.asked_at = self.asked_at or time.monotonic()
+        grace = float(os.environ.get("RATCHET_GRACE", "30"))
+        if not self._hooked("TimeoutChecker") or time.monotonic() - self.asked_at > grace - RESERVE:
+            run.kill()
+
+    def _hooked(self, name: str) -> bool:
+        """Whether the launcher could install the subclass of this name. True until the launcher reports it."""
+        said = self.work / launcher.HOOKS
+        return not said.exists() or bool(json.loads(said.read_text() or "{}").get(name, True))
+
+    def _look(self, reader: Reader) -> None:
+        """Process new figures first, then new checkpoints, because the release saves a step before it logs the figures of the step."""
+        if self.wrong:
+            return
+        for step, figures in reader.steps():
+            self.step = step
+            self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
+            self.job.events.write("progress", step, **figures)
+            for verdict in self.watch.judge(step, figures):
+                self.job.events.write("warning", step, rule=verdict.rule, action=verdict.action, reason=verdict.reason)
+                self.wrong = self.wrong or (verdict if verdict.action != "note" else None)
+            if self.wrong:
+                return
+            if (step + 1) % self.recipe.fixed_save_every == 0 or step + 1 == self.recipe.steps:
+                self.job.events.write("saving", step)  # the release saves the next step before it logs its figures
+        self._keep(self.step if self._hooked("Logger") else None)
+
+    def _keep(self, judged: int | None) -> None:
+        """Seal new complete steps up to the step `judged` (None: all new steps), unless a health rule ended the run."""
+        for found in self._found():
+            if self.wrong or found.step <= self.kept or found.missing or (judged is not None and found.step > judged):
+                continue
+            folder = self.job.folder / f"step_{found.step}"
+            self.job.events.write("saving", found.step)
+            try:
+                manifest = steps.keep(found, folder, self.work, self.recipe.lora is not None)
+            except FileNotFoundError:  # the release has removed it in the meantime
+                continue
+            path = folder.relative_to(self.job.run.parent).as_posix()
+            self.job.events.write("checkpoint", found.step, path=path, manifest=manifest)
+            self.kept, self.kept_at = found.step, folder
+            checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.resume, self.watch.calm)
+
+    def _found(self) -> list[steps.Found]:
+        adapter = self.recipe.lora is not None
+        return steps.look(self.checkpoints, adapter, consolidated=False)
+
+    def _derive(self, code: int) -> Result:
+        self._tell_broken()
+        if self.wrong:
+            return Result(Outcome.FAILED, self.wrong.reason, self.step, self.figures, self.wrong.proposal)
+        if self.kept >= self.recipe.steps:
+            return self._export()
+        if self.stop.asked:
+            lost = max(0, self.step - self.kept)
+            reason = f"asked to stop; checkpointed at step {self.kept} of {self.recipe.steps}" + (f", {lost} steps lost" if lost else "")
+            return Result(Outcome.PREEMPTED, reason, self.kept, self.figures)
+        return self._failed(self._why(code))
+
+    def _failed(self, why: str) -> Result:
+        """The result of a failed run. After an out-of-memory error, all sealed steps are valid, and the proposal is to use less memory."""
+        used = self.job.adjustment.rules
+        proposal = proposed("memory", self.recipe.health.memory, used, self.recipe.steps) if out_of_memory(why) else None
+        return Result(Outcome.FAILED, why, self.kept, self.figures, proposal)
+
+    def _tell_broken(self) -> None:
+        """Report incomplete steps and saves of the run as warnings."""
+        for found in self._found():
+            if found.missing:
+                self.job.events.write("warning", found.step, reason=f"step {found.step} is incomplete: {', '.join(found.missing)}")
+        if left := steps.leftovers(self.checkpoints):
+            self.job.events.write("warning", self.kept, reason=f"incomplete saves, which are not resumed from: {', '.join(left)}")
+
+    def _why(self, code: int) -> str:
+        error = self.work / launcher.ERROR
+        if error.exists():
+            said = json.loads(error.read_text())
+            memory = "out of memory: " if "out of memory" in said["message"].lower() else ""
+            return f"{memory}{said['type']}: {said['message'][-600:]}"
+        if code < 0:
+            return f"the run was killed by signal {-code} (out of memory?) at step {self.step}"
+        if code:
+            return f"the run ended with exit code {code} at step {self.step}; see {self.job.folder / 'trainer.log'}"
+        return (
+            f"the run ended early at step {self.step} of {self.recipe.steps}, checkpointed at step {self.kept}: its timeout was near, "
+            "or its epochs had too few prompts with mixed rewards; raise training.timeout, or set nemo.dynamic_sampling = false"
+        )
+
+    def _export(self) -> Result:
+        folder = self.kept_at or self.job.folder
+        adapter = self.recipe.lora is not None
+        missing = list(steps.lacks(folder, self.kept, adapter, consolidated=not adapter))
+        if missing:
+            return Result(Outcome.FAILED, f"the last step cannot be published, it lacks: {', '.join(missing)}", self.kept, self.figures)
+        self.job.events.write("exporting", self.kept)
+        export.export(self.job.run / "model", folder, adapter, self.work, self.job.folder / "model")
+        return Result(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
+
+
+def _holds_another_rate(job: Job) -> bool:
+    """Whether the pinned step is from another attempt that may have had another learning rate.
+
+    The release would restore that rate with the optimiser state, and no configuration key overrides it. So such a step is not resumed
+    from.
+    """
+    return job.resume is not None and job.resume.attempt != job.attempt and job.adjustment.learning_rate != 1.0
+
+
+def main() -> None:
+    """Run the trainer process. It writes a result file in all cases except a kill."""
+    die_with_parent()
+    stop = Asked()
+    job = here()
+    try:
+        job.finish(Run(job, stop).result())
+    except ImportError as error:
+        job.finish(Result(Outcome.PERMANENT, f"{error}: this environment cannot train; use a NeMo RL image with ratchet installed", 0, {}))
+    except Permanent as error:
+        job.finish(Result(Outcome.PERMANENT, str(error), 0, {}))
+    except (Exception, MemoryError) as error:
+        job.finish(Result(Outcome.FAILED, f"{type(error).__name__}: {str(error)[:400]}", 0, {}))
+        raise
+
+
+if __name__ == "__main__":
+    with brief():
+        main()

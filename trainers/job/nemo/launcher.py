@@ -1,0 +1,121 @@
+"""Launcher of a NeMo RL run: registers Ratchet's components with the release and then runs its standard entry point.
+
+Usage: `python -m trainers.job.nemo.launcher CONFIG FOLDER ENTRY`. Two classes of the release are replaced by subclasses, by name in
+the module that uses them. The subclass of the deadline also checks for a stop file, so that the current step ends with a checkpoint.
+The subclass of the logger also writes the figures to a file. If the release has no such name, the run continues without the
+subclass; then a stop loses the steps since the last checkpoint. The exit code is that of the release.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from runtime.artifacts import write_atomic
+from trainers.backends.nemo.config import ENVIRONMENT, PROCESSOR
+
+STOP, FIGURES, HOOKS, ERROR = "stop", "figures.jsonl", "hooks.json", "error.json"
+"""Files in the folder of the run for the communication with the trainer process that observes it."""
+BEGAN = time.time()
+"""Start of this process, in seconds since the epoch."""
+ACTOR = "trainers.job.nemo.reward.PanelEnvironment"
+"""Import path of the reward environment."""
+
+
+def register() -> None:
+    """Register the reward environment and the data processor in the registries of the release."""
+    from nemo_rl.data.processors import register_processor
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+    from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
+    from nemo_rl.environments.utils import register_env
+
+    from trainers.job.nemo.dataset import process
+
+    register_env(ENVIRONMENT, ACTOR)
+    ACTOR_ENVIRONMENT_REGISTRY[ACTOR] = PY_EXECUTABLES.SYSTEM
+    register_processor(PROCESSOR, process)
+
+
+def hook(folder: Path) -> dict[str, bool]:
+    """Install the subclasses. Return, for each class name, whether the release has the class."""
+    from nemo_rl.algorithms import grpo
+
+    placed = {"TimeoutChecker": _deadline, "Logger": _logger}
+    found = {}
+    for name, subclass in placed.items():
+        stock = getattr(grpo, name, None)
+        found[name] = isinstance(stock, type)
+        if isinstance(stock, type):
+            setattr(grpo, name, subclass(stock, folder))
+    return found
+
+
+def _deadline(stock: Any, folder: Path) -> Any:
+    stop = folder / STOP
+
+    class Deadline(stock):  # type: ignore[misc, unused-ignore]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.start_time = min(getattr(self, "start_time", BEGAN), BEGAN)  # includes the loading time
+
+        def check_save(self) -> bool:
+            if stop.exists() and not getattr(self, "last_saved", False):
+                self.last_saved = True
+                return True
+            return bool(super().check_save())
+
+    return Deadline
+
+
+def _logger(stock: Any, folder: Path) -> Any:
+    path = folder / FIGURES
+
+    class Figures(stock):  # type: ignore[misc, unused-ignore]
+        def log_metrics(self, metrics: dict[str, Any], step: int, prefix: str | None = "", *rest: Any, **named: Any) -> None:
+            numbers = {name: number for name, value in metrics.items() if (number := _number(value)) is not None}
+            _append(path, {"step": int(step), "prefix": prefix or "", "figures": numbers})
+            super().log_metrics(metrics, step, prefix, *rest, **named)
+
+        def log_batched_dict_as_jsonl(self, *_: Any, **__: Any) -> None:
+            """Do nothing: complete batches of users' prompts and answers must not be logged."""
+
+    return Figures
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _append(path: Path, value: dict[str, Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, json.dumps(value).encode() + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def main(config: Path, folder: Path, entry: Path) -> None:
+    """Run the entry point of the release to its end. An exception is written to a file and then raised again."""
+    try:
+        register()
+        write_atomic(folder / HOOKS, json.dumps(hook(folder)).encode())
+        sys.argv = [str(entry), "--config", str(config)]
+        runpy.run_path(str(entry), run_name="__main__")
+    except Exception as error:
+        write_atomic(folder / ERROR, json.dumps({"type": type(error).__name__, "message": str(error)[-20_000:]}).encode())
+        raise
+
+
+if __name__ == "__main__":
+    from trainers.job.parallel import die_with_parent
+
+    die_with_parent()
+    main(*(Path(argument) for argument in sys.argv[1:4]))

@@ -1,0 +1,94 @@
+"""Preparation of a run: writes its data files and its configuration, checked against the release in this container."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from contracts.errors import ConfigError, Permanent
+from trainers.backends.nemo.arithmetic import Cluster, check
+from trainers.backends.nemo.config import Counts, Places, render
+from trainers.backends.nemo.keys import refuse_unknown
+from trainers.job.job_folder import Job
+from trainers.job.nemo import data, release
+from trainers.recipes import GRPORecipe
+
+CHECKPOINTS, JOURNAL = "checkpoints", "rewards.jsonl"
+"""Names in the work folder of the run: the folder for checkpoints, and the journal of the reward environment."""
+
+
+def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) -> Path:
+    """Write the data files and the configuration to `work`, and return the path of the configuration.
+
+    Raises Permanent or ConfigError if the prompts, the recipe, the cluster and the release `found` do not fit together. The message
+    names the remedy.
+    """
+    cluster = Cluster(int(os.environ.get("RATCHET_NODES", "1")), job.gpus)
+    counts = _data(job, recipe, cluster, work)
+    check(recipe, cluster, counts.train)
+    left = time_left(job, recipe)
+    config = render(recipe, cluster, _places(job, found, work), counts, job.plan.seed, found.dialect, job.adjustment.memory, left)
+    refuse_unknown(config, found.keys, f"the release at {found.root}")
+    return release.write(config, work / "config.yaml")
+
+
+def _data(job: Job, recipe: GRPORecipe, cluster: Cluster, work: Path) -> Counts:
+    from rewards.panel import planned_panel
+
+    rows = data.rows(job.run / "prompts.parquet", planned_panel(job.plan).without_reference())
+    if not rows:
+        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
+    check(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded
+    _fits(job.run / "model", recipe)
+    rows = data.short(rows, _lengths(job.run / "model"), recipe.nemo.max_prompt)
+    return data.write(work / "data", *data.split(rows, recipe.nemo.validation_prompts, job.plan.seed))
+
+
+def _fits(model: Path, recipe: GRPORecipe) -> None:
+    """Check that prompt and answer fit into the context of the model, if its configuration defines one."""
+    config = json.loads((model / "config.json").read_bytes())
+    context = config.get("max_position_embeddings")
+    wanted = recipe.nemo.max_prompt + recipe.max_completion
+    if isinstance(context, int) and wanted > context:
+        room = context - recipe.max_completion
+        remedy = f"set nemo.max_prompt to {room} or less" if room > 0 else "lower max_completion and nemo.max_prompt"
+        raise ConfigError(f"nemo.max_prompt + max_completion = {wanted} tokens exceed the model's context of {context} tokens; {remedy}")
+
+
+def _places(job: Job, found: release.Release, work: Path) -> Places:
+    return Places(
+        base=str(found.base),
+        model=str(job.run / "model"),
+        train=str(work / "data" / "train.jsonl"),
+        validation=str(work / "data" / "validation.jsonl"),
+        checkpoints=str(work / CHECKPOINTS),
+        logs=str(work / "logs"),
+        plan=str(job.run / "plan.json"),
+        journal=str(work / JOURNAL),
+    )
+
+
+def time_left(job: Job, recipe: GRPORecipe) -> float | None:
+    """Return the seconds until the release should save and end: the rest of the attempt's timeout minus the grace period.
+
+    None without a timeout.
+    """
+    whole = float(os.environ.get("RATCHET_TIMEOUT", "inf"))
+    if whole == float("inf"):
+        return None
+    return max(1.0, job.began + whole - time.time() - recipe.grace_seconds)
+
+
+def _lengths(model: Path) -> data.Length:
+    """Return a function that counts the tokens of a rendered prompt with the tokenizer of the start model."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def length(messages: list[dict[str, object]]) -> int:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return length

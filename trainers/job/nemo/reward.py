@@ -1,0 +1,98 @@
+"""Reward environment for NeMo RL: a Ray actor with the scorer set of the plan, which also labels traces and serves the gate.
+
+The module is imported only in the container of the release. `step` is synchronous and gets a complete generation batch with all
+answers to each prompt. An answer on which the scorers abstain gets a neutral reward (see `neutral`), not the reward 0. If the scorers
+abstain on all answers, they are called again, and then the run fails. Otherwise, it would continue without any training signal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
+
+from contracts.errors import Retryable
+from contracts.training import TrainingPlan
+from rewards.panel import Panel, planned_panel
+from trainers.job.nemo import abstentions
+from trainers.job.online_rewards import PAUSES, comparable
+
+
+class Bench:
+    """Applies the scorer set to message logs. Independent of Ray."""
+
+    def __init__(self, panel: Panel, journal: Path, pauses: tuple[float, ...] = PAUSES) -> None:
+        self.panel = panel
+        self.journal = journal
+        self.pauses = pauses
+
+    def rewards(self, logs: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> list[float]:
+        """Return one reward per answer.
+
+        `logs` are the message logs and `metadata` the data of `dataset.process`, one entry per answer. Raises Retryable if no answer
+        could be scored in any try.
+        """
+        samples = [
+            {"prompt": known["prompt"], "answer": str(log[-1]["content"]), "reference": known["reference"]}
+            for log, known in zip(logs, metadata, strict=True)
+        ]
+        groups = [str(log[0]["content"]) for log in logs]  # the release groups by the tokenized prompt
+        for pause in (*self.pauses, None):
+            scores = comparable(groups, self.panel.label_unseen(samples))
+            try:
+                found = abstentions.rewards(groups, scores)
+            except Retryable:
+                if pause is None:
+                    raise
+                time.sleep(pause)
+            else:
+                self._note(len(scores), sum(score is None for score in scores))
+                return found
+        raise AssertionError("the last try returns or raises")
+
+    def _note(self, answers: int, abstained: int) -> None:
+        """Append one line per batch to the journal. It is a single write, because the trainer process reads the file concurrently."""
+        line = json.dumps({"answers": answers, "abstained": abstained}).encode() + b"\n"
+        descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+@ray.remote(max_restarts=-1, max_task_retries=-1)  # type: ignore[untyped-decorator, unused-ignore]
+class PanelEnvironment(EnvironmentInterface):
+    """Ray actor with episodes of a single turn: it returns the reward of each answer and ends the episode."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        plan = TrainingPlan.model_validate_json(Path(config["plan"]).read_bytes())
+        self.bench = Bench(planned_panel(plan), Path(config["journal"]))
+
+    def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> EnvironmentReturn:
+        """Return the rewards of a batch as float32 of shape [batch], and end all episodes.
+
+        The observations are empty, so that they add no tokens.
+        """
+        rewards = self.bench.rewards(message_log_batch, metadata)
+        size = len(rewards)
+        return EnvironmentReturn(
+            observations=[{"role": "environment", "content": ""} for _ in range(size)],
+            metadata=metadata,
+            next_stop_strings=[None] * size,
+            rewards=torch.tensor(rewards, dtype=torch.float32),
+            terminateds=torch.ones(size, dtype=torch.bool),
+            answers=[str(log[-1]["content"]) for log in message_log_batch],
+        )
+
+    def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the batch unchanged, without metrics. Figures are read from the log and the journal."""
+        return batch, {}
+
+    def shutdown(self) -> None:
+        """Do nothing: there are no resources to release."""

@@ -1,0 +1,161 @@
+"""Pod entrypoint (process 1 of a pod in a gang): determines its incarnation and node, writes a heartbeat, and runs the supervisor.
+
+In a gang on Ray (NeMo RL), the head pod starts Ray, waits until all nodes have joined, and then runs the supervisor. The other pods
+only provide their machine to Ray. A pod with a supervisor ends with its exit code. A failure is reported only after a delay, so that
+the cluster can detect the loss of a peer first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from contracts.exit_codes import FAILURE, PREEMPTED, STOPPED
+from runtime.gang_member import identity
+from runtime.run_folder import BEAT, BEAT_SECONDS
+
+PEER_SECONDS, SILENT_SECONDS = 45.0, 4 * BEAT_SECONDS
+"""Timeouts in seconds in a gang of several nodes.
+
+After a failure, the pod waits PEER_SECONDS, because the failure can be a consequence of a lost peer. A peer counts as lost after
+SILENT_SECONDS without a heartbeat. The cluster itself needs about a minute to detect a lost machine."""
+JOIN_SECONDS = 900.0
+"""Seconds that the Ray head waits for the other nodes."""
+
+
+class Pod:
+    """Runs one pod of a gang from start to end."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        incarnation, self.node = identity(environment)
+        self.environment = {**environment, "RATCHET_INCARNATION": str(incarnation), "RATCHET_NODE": str(self.node)}
+        self.nodes = int(self.environment.get("RATCHET_NODES", "1"))
+        self.folder = Path.cwd() / f"i{incarnation}"
+        self.child: subprocess.Popen[bytes] | None = None
+        self.stopped = False
+        self._beats = 0
+        self._beaten = 0.0
+        signal.signal(signal.SIGTERM, self._stop)
+
+    def _stop(self, *_: object) -> None:
+        self.stopped = True
+        if self.child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.child.terminate()
+
+    def run(self) -> int:
+        """Run the pod to its end and return its exit code."""
+        os.umask(0o077)  # the files of a job contain user data
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.environment.get("RATCHET_BACKEND") != "nemo-rl":
+            return self._believed(self._attend([sys.executable, "-m", "trainers.job.supervisor"]))
+        return self._head() if self.node == 0 else self._worker()
+
+    def _believed(self, code: int) -> int:
+        """Return the exit code after a check whether a failure is a consequence of a lost peer.
+
+        In that case, the cluster also stops this pod, or the heartbeat of the peer is missing. Both count as a preemption, not as a
+        failure of the training.
+        """
+        until, heard = time.monotonic() + PEER_SECONDS, dict[int, tuple[str, float]]()
+        while code == FAILURE and self.nodes > 1 and not self.stopped and time.monotonic() < until:
+            self._beat()
+            if self._deaf_to(heard):
+                return PREEMPTED
+            time.sleep(0.2)
+        return STOPPED if code == FAILURE and self.stopped else code
+
+    def _deaf_to(self, heard: dict[int, tuple[str, float]]) -> bool:
+        """Whether the heartbeat of any peer is overdue. `heard` maps a node to its last heartbeat and the time of its observation."""
+        now = time.monotonic()
+        for node in set(range(self.nodes)) - {self.node}:
+            beat = ""
+            with contextlib.suppress(OSError):
+                beat = (self.folder / f"{BEAT}{node}").read_text()
+            if node not in heard or heard[node][0] != beat:
+                heard[node] = (beat, now)
+        return any(now - at > SILENT_SECONDS for _, at in heard.values())
+
+    def _head(self) -> int:
+        port = self.environment["MASTER_PORT"]
+        code = self._attend([*_RAY, "start", "--head", f"--port={port}", "--dashboard-host=127.0.0.1", *self._offer()])
+        try:
+            if code == 0 and not self.stopped:
+                code = self._attend([sys.executable, "-m", "trainers.job.pod_entrypoint", "--joined", str(self.nodes)])
+            if code == 0 and not self.stopped:
+                code = self._attend([sys.executable, "-m", "trainers.job.supervisor"])
+        finally:
+            subprocess.run([*_RAY, "stop", "--grace-period=5"], env=self.environment, check=False, capture_output=True)
+        return self._believed(code) if not self.stopped or code != 0 else STOPPED
+
+    def _worker(self) -> int:
+        """Provide the machine to Ray until the head ends or the cluster stops the pod. Neither is a failure of this pod."""
+        address = f"{self.environment['MASTER_ADDR']}:{self.environment['MASTER_PORT']}"
+        until = time.monotonic() + JOIN_SECONDS
+        while not self.stopped and time.monotonic() < until:
+            began = time.monotonic()
+            self._attend([*_RAY, "start", f"--address={address}", "--block", *self._offer()])
+            if time.monotonic() - began > 60:
+                break  # the node had joined, so the head has ended
+            time.sleep(1)  # the head has not started yet
+        return STOPPED
+
+    def _offer(self) -> list[str]:
+        """Ray options for the resources of this machine: the number of GPUs of the job, instead of the number that Ray detects."""
+        return [f"--num-gpus={self.environment.get('RATCHET_GPUS', '0')}", "--disable-usage-stats"]
+
+    def _attend(self, command: list[str]) -> int:
+        """Run a command to its end with a heartbeat, and return its exit code. After a signal, this is 128 + the number of the signal."""
+        self.child = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL)
+        if self.stopped:
+            self.child.terminate()
+        self._beat()
+        while True:
+            try:
+                code = self.child.wait(0.2)
+            except subprocess.TimeoutExpired:
+                self._beat()
+            else:
+                return 128 - code if code < 0 else code
+
+    def _beat(self) -> None:
+        """Write the heartbeat, a counter. Observers compare its values, so that no clocks are compared."""
+        if time.monotonic() - self._beaten < BEAT_SECONDS and self._beats:
+            return
+        self._beaten, self._beats = time.monotonic(), self._beats + 1
+        with contextlib.suppress(OSError):  # an unavailable volume is detected by the observer of the heartbeat
+            (self.folder / f"{BEAT}{self.node}").write_text(json.dumps({"beat": self._beats, "host": os.uname().nodename}))
+
+
+_RAY = [sys.executable, "-m", "ray.scripts.scripts"]
+
+
+def joined(nodes: int) -> int:
+    """Wait until the Ray cluster has `nodes` nodes with all their GPUs. Return 0, or STOPPED after JOIN_SECONDS.
+
+    The process must run on the head, because it connects to the local Ray.
+    """
+    import ray
+
+    ray.init(address="auto", log_to_driver=False)
+    wanted = nodes * int(os.environ.get("RATCHET_GPUS", "0"))
+    until = time.monotonic() + JOIN_SECONDS
+    while time.monotonic() < until:
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        gpus = sum(node["Resources"].get("GPU", 0) for node in alive)
+        if len(alive) >= nodes and gpus >= wanted:
+            return 0
+        time.sleep(1)
+    sys.stderr.write(f"{len(alive)} of {nodes} nodes and {gpus:g} of {wanted} GPUs joined within {JOIN_SECONDS:g} s\n")
+    return STOPPED  # not a failure of the training: the gang is restarted
+
+
+if __name__ == "__main__":
+    sys.exit(joined(int(sys.argv[2])) if sys.argv[1:2] == ["--joined"] else Pod(os.environ).run())

@@ -1,0 +1,322 @@
+"""Supervisor of a training job (process 1): starts the trainer, enforces its timeouts, publishes the model, and reports the outcome.
+
+The supervisor derives the outcome from files, not from the trainer's exit code. It rejects a plan that was made for other code than
+the installed code. Its own exit code is one of those in contracts/exit_codes.py; `ended.json` holds the same outcome with the reason.
+It does not load torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import Permanent, RatchetError
+from contracts.exit_codes import DONE, FAILURE, PERMANENT, PREEMPTED, Outcome
+from contracts.ids import canonical, checkpoint_name
+from contracts.model import model_ref
+from contracts.training import Checkpoint, Method
+from runtime.artifacts import FolderArtifacts, write_atomic
+from runtime.run_folder import BEAT
+from trainers import health as health_rules
+from trainers.code_digest import code_digest
+from trainers.job import events, parallel
+from trainers.job.job_folder import Job, Result, here
+from trainers.recipes import KINDS
+
+CODES = {Outcome.DONE: DONE, Outcome.PREEMPTED: PREEMPTED, Outcome.PERMANENT: PERMANENT, Outcome.FAILED: FAILURE, Outcome.LOST: 137}
+"""Exit code of each outcome."""
+POLL = 0.1
+"""Seconds between two checks of the trainer."""
+RESERVE = 2.0
+"""Seconds of the grace period reserved for the supervisor itself."""
+LINGER_SECONDS = 5.0
+"""Seconds that a trainer may run after a stop request once it has written its result."""
+WORD_SECONDS, ECHO_SECONDS = 600.0, 8.0
+"""Timeouts in seconds if the nodes share no file system.
+
+The other nodes wait WORD_SECONDS after the last heartbeat of the first node for its result. If the first node fails, it waits
+ECHO_SECONDS for the results of its peers, because its failure may be a consequence of theirs."""
+
+
+class Wrapper:
+    """Supervises one incarnation of a job from start to end."""
+
+    def __init__(self, job: Job, artifacts: FolderArtifacts) -> None:
+        self.job = job
+        self.artifacts = artifacts
+        self.recipe = job.recipe(KINDS[job.plan.method])
+        self.asked_at: float | None = None
+        self.stalled = False
+        self._steps: list[float] = []
+        self._last = ""
+        self._saves: list[float] = []
+        self._read_at = -1.0
+        signal.signal(signal.SIGTERM, self._hear)
+
+    def _hear(self, *_: object) -> None:
+        self.asked_at = self.asked_at or time.monotonic()
+
+    def run(self) -> Result:
+        """Train and publish, and return the result.
+
+        If an earlier incarnation has already published the checkpoint, return `DONE` without training.
+        """
+        if self._published_before():
+            return Result(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
+        self._check()
+        self.job.events.write("started", self.job.resume.step if self.job.resume else 0, plan=self.job.plan.id)
+        result = self._derive(*self._train())
+        if result.outcome == Outcome.DONE:
+            self._publish(result)
+        return result
+
+    def _published_before(self) -> bool:
+        """Whether an earlier incarnation has published. If so, bind its checkpoint to the name of this incarnation as well."""
+        if bound := self._published():
+            self.artifacts.bind(_name(self.job), bound)
+        return bound is not None
+
+    def _published(self) -> str | None:
+        """The checkpoint that the newest publishing incarnation bound, or None."""
+        numbers = range(self.job.incarnation, 0, -1)
+        names = (checkpoint_name(self.job.plan.id, self.job.attempt, number) for number in numbers)
+        return next(filter(None, map(self.artifacts.resolve, names)), None)
+
+    def follow(self) -> Result:
+        """Run the trainer on a node other than the first one, and return the result of the first node.
+
+        This node writes no result and publishes nothing.
+        """
+        if self._published():
+            return Result(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
+        self._check()
+        trainer, forwarded = self._spawn(), False
+        try:
+            while _wait(trainer) is None:
+                if self.asked_at is not None and not forwarded:
+                    forwarded = True
+                    trainer.terminate()
+        finally:
+            _end(trainer)
+        return self._said() or Result(Outcome.FAILED, "the ranks of this node ended, but the first node has reported no result", 0, {})
+
+    def _said(self) -> Result | None:
+        """The result of the first node or the failure of this node, if there is one.
+
+        Without a shared file system, wait for the result, because it can arrive after the trainer of this node has ended.
+        """
+        beat, heard = b"", time.monotonic()
+        while (result := self.job.result()) is None and parallel.apart() and self.asked_at is None:
+            if time.monotonic() - heard > WORD_SECONDS:
+                break
+            time.sleep(POLL)
+            with suppress(OSError):
+                if (now := (self.job.folder / f"{BEAT}0").read_bytes()) != beat:
+                    beat, heard = now, time.monotonic()
+        return result
+
+    def _check(self) -> None:
+        plan = self.job.plan
+        if plan.code != code_digest():
+            raise Permanent(
+                f"the plan was made for code {plan.code[:12]}, but {code_digest()[:12]} is installed; install that version, or plan again"
+            )
+        if plan.method == Method.GRPO:
+            from rewards.panel import planned_panel
+
+            planned_panel(plan)
+
+    def _train(self) -> tuple[int, str | None]:
+        """Run the trainer process to its end. Return its exit code, and the reason if the supervisor stopped it."""
+        deadline = self.job.began + float(os.environ.get("RATCHET_TIMEOUT", "inf"))  # an invalid timeout fails before the training starts
+        trainer = self._spawn()
+        try:
+            return self._watch(trainer, deadline)
+        finally:
+            _end(trainer)
+
+    def _watch(self, trainer: subprocess.Popen[bytes], deadline: float) -> tuple[int, str | None]:
+        forwarded, why = False, None
+        while (code := _wait(trainer)) is None:
+            if why is None and time.time() > deadline:
+                why = f"the attempt exceeded its timeout of {os.environ['RATCHET_TIMEOUT']} s"
+            if why is None and (patience := self._stalls()) is not None:
+                self.stalled, why = (
+                    True,
+                    f"no progress{' of the save' if self._last in health_rules.WRITING else ''} for {patience:.3g} s: the run is stalled",
+                )
+                self.job.events.write("warning", self._step(), rule="stall", reason=why)
+            if why is not None:
+                self.asked_at = self.asked_at or time.monotonic()
+            if self.asked_at is not None and not forwarded:
+                forwarded = True
+                trainer.terminate()
+            if self.asked_at is not None and time.monotonic() - self.asked_at > max(_grace() - RESERVE, 1.0):
+                _kill(trainer)
+            if self.asked_at is not None and self._lingers():
+                _kill(trainer)
+        return code, why
+
+    def _lingers(self) -> bool:
+        """Whether the trainer wrote its result more than LINGER_SECONDS ago. torchrun can then wait minutes for launchers on lost nodes."""
+        with suppress(FileNotFoundError):
+            return time.time() - (self.job.folder / "result.json").stat().st_mtime > LINGER_SECONDS
+        return False
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        lock = os.environ.get("RATCHET_LOCK_FD")
+        with (self.job.folder / f"trainer{parallel.node() or ''}.log").open("ab") as log:
+            return subprocess.Popen(
+                parallel.command(_module(self.job.plan.method), _grace() - RESERVE),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "HF_HOME": str(self.job.run / "cache"), parallel.PARENT: str(os.getpid())},
+                process_group=0,
+                pass_fds=[int(lock)] if lock else [],  # the trainer holds the attempt's lock even if the supervisor is killed
+            )
+
+    def _stalls(self) -> float | None:
+        """The exceeded timeout in seconds if the run is stalled, otherwise None."""
+        health = self.recipe.health
+        if health.stall not in ("adjust", "stop"):
+            return None
+        sign = self.job.events.path.stat().st_mtime
+        if sign != self._read_at:
+            self._read_at = sign
+            told = [event for event in self._events() if event["kind"] != "warning"]
+            self._steps = [float(event["at"]) for event in told if event["kind"] == "progress"]
+            self._last = str(told[-1]["kind"]) if told else ""
+            self._saves = health_rules.seconds_of_saves(told)
+        patience = health_rules.patience_for_a_step(self._steps, health, self._last, self._saves)
+        return patience if time.time() - sign > patience else None
+
+    def _step(self) -> int:
+        """The last step that the trainer reported."""
+        return max((int(event["step"]) for event in self._events()), default=0)
+
+    def _events(self) -> list[dict[str, Any]]:
+        return events.read(self.job.events.path)
+
+    def _derive(self, code: int, why: str | None) -> Result:
+        result = self.job.result()
+        if result is not None and result.outcome == Outcome.DONE:
+            return result
+        if parallel.apart() and parallel.nodes() > 1 and why is None and self.asked_at is None:
+            result = self._not_an_echo(result)
+        if why is not None:
+            step, health = self._step(), self.recipe.health
+            proposal = health_rules.proposed("stall", health.stall, self.job.adjustment.rules, step) if self.stalled else None
+            return Result(Outcome.FAILED, why, step, {}, proposal)
+        if result is not None:
+            return result
+        if self.asked_at is not None:
+            return Result(Outcome.PREEMPTED, "asked to stop; the trainer wrote no checkpoint in time", 0, {})
+        if code < 0:
+            return Result(Outcome.LOST, f"the trainer was killed by signal {-code} (out of memory?)", 0, {})
+        return Result(Outcome.FAILED, f"the trainer left no result file (exit code {code}); see {self.job.folder / 'trainer.log'}", 0, {})
+
+    def _publish(self, result: Result) -> None:
+        """Publish the model. The files come first, then the checkpoint, then its name, so that a bound checkpoint is always complete."""
+        folder = self.job.folder / "model"
+        files = self.artifacts.put_folder(folder)
+        checkpoint = Checkpoint(
+            plan=self.job.plan.id,
+            attempt=self.job.attempt,
+            incarnation=self.job.incarnation,
+            step=result.step,
+            files=files,
+            model=model_ref(folder, files),
+            metrics=result.metrics,
+        )
+        bound = self.artifacts.bind(_name(self.job), self.artifacts.put(canonical(checkpoint)))
+        self.job.events.write("published", result.step, checkpoint=bound, files=files)
+        for done_with in (folder, self.job.folder / "work"):
+            shutil.rmtree(done_with, ignore_errors=True)
+
+    def _not_an_echo(self, own: Result | None) -> Result | None:
+        """Return the result that explains a failure: that of a peer with a proposal or a permanent error, otherwise `own`.
+
+        The failure of this node can be a consequence of a failure on a peer. So wait for the results of the peers for up to ECHO_SECONDS.
+        """
+        until = time.monotonic() + ECHO_SECONDS
+        while own is None or (own.outcome is Outcome.FAILED and own.proposal is None):
+            peers = self.job.results_elsewhere()
+            weighty = [peer for peer in peers if peer.proposal or peer.outcome is Outcome.PERMANENT]
+            if weighty or len(peers) >= parallel.nodes() - 1 or time.monotonic() > until:
+                return next(iter([*weighty, *filter(None, [own]), *peers]), None)
+            time.sleep(POLL)
+        return own
+
+
+def _module(method: Method) -> str:
+    """The trainer module: that of the method on TRL, or the NeMo RL trainer."""
+    return "trainers.job.nemo" if os.environ.get("RATCHET_BACKEND") == "nemo-rl" else f"trainers.job.{method.value}"
+
+
+def _name(job: Job) -> str:
+    return checkpoint_name(job.plan.id, job.attempt, job.incarnation)
+
+
+def _grace() -> float:
+    """Grace period: seconds from SIGTERM to SIGKILL."""
+    return float(os.environ.get("RATCHET_GRACE", "30"))
+
+
+def _kill(trainer: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(trainer.pid, signal.SIGKILL)
+
+
+def _end(trainer: subprocess.Popen[bytes]) -> None:
+    """Kill the trainer and its processes if they still run, so that no training continues without supervision."""
+    if trainer.poll() is None:
+        _kill(trainer)
+        trainer.wait()
+
+
+def _wait(trainer: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return trainer.wait(POLL)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def main() -> int:
+    """Run the supervisor and return its exit code. On the first node, `ended.json` is always written, as the last file."""
+    folder = Path.cwd() / f"i{os.environ.get('RATCHET_INCARNATION', '0')}"
+    try:
+        job = here()
+        root = os.environ.get("RATCHET_ARTIFACTS")
+        if not root:
+            raise Permanent("RATCHET_ARTIFACTS is not set; the executor must set it to the folder for checkpoints")
+        wrapper = Wrapper(job, FolderArtifacts(Path(root)))
+        if parallel.node() > 0:
+            return CODES[wrapper.follow().outcome]
+        result = wrapper.run()
+        job.events.write("stopped", result.step, outcome=result.outcome.value, reason=result.reason)
+    except Permanent as error:
+        result = Result(Outcome.PERMANENT, str(error), 0, {})
+    except (RatchetError, OSError) as error:
+        result = Result(Outcome.FAILED, str(error), 0, {})
+    except Exception as error:  # the outcome must be reported, but the error text may quote users
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        result = Result(Outcome.FAILED, f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}", 0, {})
+        traceback.print_exc()
+    ended: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason}
+    if result.proposal is not None:
+        ended["proposal"] = result.proposal.model_dump(mode="json")
+    write_atomic(folder / "ended.json", canonical(ended))
+    return CODES[result.outcome]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""DPO, SFT and GRPO on TRL inside a training job. Loads torch."""

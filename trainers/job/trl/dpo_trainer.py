@@ -1,0 +1,359 @@
+"""DPO trainer: a subclass of the library's trainer that processes one complete optimiser step per batch.
+
+The library's trainer takes micro-batches with a fixed number of pairs, pads each to its longest pair, runs the start model at every
+step, and averages the means of micro-batches. This trainer differs as follows:
+
+* The pairs of a step are split so that there is little padding, and each prompt is computed once.
+* Only the positions that predict answer tokens go through the output layer.
+* The log-probabilities of the start model are computed before the first step.
+* The gradient is that of the mean over the step, for every split.
+* A step can also rehearse demonstrations, which count only in the SFT term.
+
+A mixture-of-experts model is trained without its load-balancing loss, because that loss depends on the split into micro-batches.
+The module reads no files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from trl import DPOConfig, DPOTrainer
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import add_fused_lm_head, use_adapter
+
+from trainers.job.parallel import agreed
+from trainers.job.trl import losses
+from trainers.job.trl.collate import Layout, lay_out
+from trainers.job.trl.micro_batches import Groups, Pair, in_order, plan
+from trainers.job.trl.sampler import drawn
+from trainers.recipes import DPORecipe
+
+
+class Levers(NamedTuple):
+    """Optimisations that a benchmark can switch off one by one. By default, all are active."""
+
+    known_reference: bool = True
+    """Computes the log-probabilities of the start model once, before the first step."""
+    by_length: bool = True
+    """Forms micro-batches of similar lengths with a token budget. false: a fixed number of pairs in the sampled order."""
+    answers_only: bool = True
+    """Applies the output layer only at positions that predict a scored token. (On a GPU, the library does this itself.)"""
+    shared_prompt: bool = True
+    """Uses one row for both answers if the model computes it exactly. Requires `answers_only`."""
+
+
+ALL = Levers()
+
+
+def configuration(recipe: DPORecipe, shared: Mapping[str, Any], levers: Levers = ALL) -> DPOConfig:
+    """Return the configuration of the library, in which one batch is one step. `shared` holds the arguments of all methods."""
+    return DPOConfig(
+        **{**shared, "per_device_train_batch_size": recipe.batch},
+        gradient_accumulation_steps=1,
+        loss_type=[name for name, weight in recipe.losses.items() if weight > 0],
+        loss_weights=[weight for weight in recipe.losses.values() if weight > 0],
+        beta=recipe.beta,
+        label_smoothing=recipe.smoothing,
+        max_length=recipe.max_length,
+        router_aux_loss_coef=0.0,
+        precompute_ref_log_probs=levers.known_reference,
+    )
+
+
+def placeholder() -> Dataset:
+    """Return a dummy dataset, because the library requires one. `Stepwise` holds the pairs itself."""
+    return Dataset.from_dict({"prompt": [""]})
+
+
+References = Callable[["Stepwise"], torch.Tensor]
+"""Returns the log-probabilities of all pairs under the start model, float32 [pairs, 2] in nats. Called once, before the first step."""
+
+
+class Rehearsal(NamedTuple):
+    """Demonstrations that a run trains on in addition to its pairs."""
+
+    shown: list[Pair]
+    """The demonstrations; they have no rejected answers."""
+    weights: list[float]
+    """Sampling weight of each demonstration."""
+    rows: float
+    """Mean number of demonstrations per step."""
+
+
+NOTHING = Rehearsal([], [], 0)
+"""No rehearsal."""
+
+
+class Stepwise(DPOTrainer):
+    """DPO trainer on `pairs`, sampled by `weights`, with the losses of `recipe` (arXiv:2305.18290).
+
+    Row numbers refer to the pairs first and then to the demonstrations. `references` provides the log-probabilities of the start
+    model. The other arguments are those of the library's trainer.
+    """
+
+    def __init__(
+        self, recipe: DPORecipe, pairs: list[Pair], weights: list[float], references: References, levers: Levers = ALL,
+        rehearsal: Rehearsal = NOTHING, **given: Any,
+    ) -> None:  # fmt: skip
+        self.recipe = recipe
+        self.pairs = pairs
+        self.weights = weights
+        self.rehearsal = rehearsal
+        self.rows = [*pairs, *rehearsal.shown]
+        self.levers = levers
+        self.terms = {name: weight for name, weight in recipe.losses.items() if weight > 0}
+        self.knobs = losses.Knobs(recipe.beta, recipe.smoothing)
+        self.shares = False
+        self._references = references
+        self._known: torch.Tensor | None = None
+        self._picked: torch.Tensor | None = None
+        self._figures: dict[str, float] = {}
+        self._ready = False
+        super().__init__(**given)
+        self._get_ready()
+        add_fused_lm_head(self._bare(self.model))  # computes only log-probabilities, without entropies or means over the vocabulary
+
+    def order(self) -> list[int]:
+        """Return the indices of the sampled pairs of the whole run, in order: `steps * batch` of them."""
+        return list(drawn(self.weights, self.recipe.steps * self.recipe.batch, self.args.seed))
+
+    @property
+    def _most(self) -> int:
+        """Maximum number of demonstrations per step."""
+        return math.ceil(self.rehearsal.rows)
+
+    @property
+    def _gap(self) -> int:
+        """Row number that stands for no row. It fills up steps with fewer demonstrations, because all batches must have the same size."""
+        return len(self.rows)
+
+    def rows_in_order(self) -> list[int]:
+        """Return the row numbers of the whole run, in order. Each step has its pairs, then its demonstrations, then gaps."""
+        order, batch, steps = self.order(), self.recipe.batch, self.recipe.steps
+        total = round(steps * self.rehearsal.rows)
+        shown = [len(self.pairs) + i for i in drawn(self.rehearsal.weights, total, self.args.seed)] if total else []
+        rows: list[int] = []
+        for step in range(steps):
+            rehearsed = shown[step * total // steps : (step + 1) * total // steps]
+            rows += [*order[step * batch : (step + 1) * batch], *rehearsed, *[self._gap] * (self._most - len(rehearsed))]
+        return rows
+
+    # Overrides of the library's trainer
+
+    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+        return dataset  # the pairs are already tokenized
+
+    def _precompute_ref_logps(self, dataset: Any, *_: Any) -> Any:
+        self._get_ready()  # at this point, the library still holds the reference copy of a sharded run
+        return dataset
+
+    def get_train_dataloader(self) -> Any:
+        """Return a data loader whose batches are complete steps. Every rank gets the whole step and processes its part of the plan."""
+        size = self.recipe.batch + self._most
+        return DataLoader(range(len(self.rows) + 1), batch_size=size, sampler=self.rows_in_order(), collate_fn=self._without_gaps)
+
+    def _without_gaps(self, numbers: list[int]) -> dict[str, list[int]]:
+        return {"rows": [number for number in numbers if number != self._gap]}
+
+    def training_step(self, model: Any, inputs: Any, *_: Any) -> torch.Tensor:
+        """Accumulate the gradients of the mean loss of the step, and return this loss as a float32 scalar tensor.
+
+        `inputs["rows"]` holds the row numbers of the step.
+        """
+        model.train()
+        numbers: list[int] = inputs["rows"]
+        rows = [self.rows[number] for number in numbers]
+        pairs = sum(number < len(self.pairs) for number in numbers)
+        tokens = sum(len(row.chosen) - (not row.prompt) for row in rows)
+        total = torch.zeros((), device=self.accelerator.device)
+        seen: list[torch.Tensor] = []
+        groups = self.groups(rows)
+        for turn, group in enumerate(groups):
+            idle = not group
+            chosen = group or [min(range(len(rows)), key=lambda i: rows[i].length(self.shares))]
+            with self._quiet(model, last=turn == len(groups) - 1), self.compute_loss_context_manager():
+                scores = self._scores(model, [numbers[i] for i in chosen])
+                part = losses.part(self.terms, scores, self.knobs, pairs, tokens)
+                part = part * 0.0 if idle else part
+                self.accelerator.backward(part * self.args.world_size)  # the library averages over ranks; parts are summed
+            if not idle:
+                total += part.detach()
+                seen.append(_sums(scores))
+        sums = torch.stack(seen).sum(0) if seen else torch.zeros(SUMS, device=total.device)
+        return self._whole(total, sums, pairs, len(rows) - pairs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log the figures of the step in addition to those of the library."""
+        super().log({**logs, **(self._figures if "loss" in logs else {})}, start_time)
+
+    # Computation of a step
+
+    def groups(self, rows: Sequence[Pair]) -> Groups:
+        """Return the micro-batches of this rank as lists of indices into `rows`.
+
+        In the separate layout, a demonstration counts as two rows in the plan, like a pair.
+        """
+        if not self.levers.by_length:
+            return in_order(len(rows), self.recipe.micro_batch)[0]
+        plans = plan([row.length(self.shares) for row in rows], self.recipe.budget, 1 if self.shares else 2, self.args.world_size)
+        return plans[self.args.process_index]
+
+    def _quiet(self, model: Any, last: bool) -> AbstractContextManager[Any]:
+        """Context without gradient synchronisation, except for the last micro-batch. With FSDP2, always synchronise, to save memory."""
+        return nullcontext() if last or self.is_fsdp_enabled else self.accelerator.no_sync(model)
+
+    def _scores(self, model: Any, numbers: list[int]) -> losses.Scores:
+        numbers = sorted(numbers, key=lambda number: number >= len(self.pairs))  # pairs first, otherwise in the same order
+        layout = self.layout([self.rows[number] for number in numbers], self.shares)
+        sums = self.answers(model, layout)
+        n = sum(number < len(self.pairs) for number in numbers)
+        pairs, shown = sums[:n], sums[n:, 0]
+        if not losses.needs_reference(self.terms):
+            reference = torch.zeros_like(pairs)
+        elif self._known is not None:
+            reference = self._known[numbers[:n]].to(sums.device)
+        else:
+            with self.start_model() as start:
+                reference = self.answers(start, layout)[:n]
+        return losses.Scores(pairs[:, 0], pairs[:, 1], reference[:, 0], reference[:, 1], layout.lengths[:n], shown)
+
+    def layout(self, pairs: Sequence[Pair], shared: bool) -> Layout:
+        """Return the tensors of the pairs on the device of this rank. `shared` selects the shared layout."""
+        return lay_out(pairs, self.processing_class.pad_token_id or 0, shared, self.accelerator.device)
+
+    def answers(self, model: Any, layout: Layout) -> torch.Tensor:
+        """Return the log-probabilities of the answers, float32 of shape [pairs, 2] (chosen, rejected), in nats."""
+        given = {"input_ids": layout.ids, "attention_mask": layout.mask, "position_ids": layout.positions, "fused_lm_head": True}
+        if self.levers.answers_only:
+            self._picked = layout.sources
+            scored = model(**given, shift_labels=layout.targets[None]).log_probs[0]
+        else:
+            labels = torch.full_like(layout.ids, -100).flatten().index_put((layout.sources,), layout.targets)
+            scored = model(**given, shift_labels=labels.view_as(layout.ids)).log_probs.flatten()[layout.sources]
+        sums = [part.sum() for part in scored.split(layout.counts)]  # deterministic order of summation, unlike an indexed sum on a GPU
+        return torch.stack(sums).view(-1, 2)
+
+    def _keep_picked(self, _model: Any, _given: Any, output: Any) -> Any:
+        if self._picked is not None:
+            hidden = output.last_hidden_state
+            output.last_hidden_state = hidden.flatten(0, 1)[self._picked][None]
+            self._picked = None
+        return output
+
+    def _whole(self, loss: torch.Tensor, sums: torch.Tensor, pairs: int, shown: int) -> torch.Tensor:
+        """Reduce loss and figures over all ranks, store the figures, and return the loss of the step.
+
+        `sums` has shape [SUMS], `pairs` and `shown` are the numbers of pairs and demonstrations in the step. Every rank returns the
+        same loss, so the library's mean over ranks is the loss of the step.
+        """
+        both = torch.cat([loss[None], sums])
+        if self.args.world_size > 1:
+            torch.distributed.all_reduce(both)
+        chosen, rejected, chosen_gain, rejected_gain, in_order, margin = (both[1:-1] / pairs).tolist()
+        beta = self.recipe.beta
+        self._figures = {"logps/chosen": chosen, "logps/rejected": rejected}
+        if self.rehearsal.rows:
+            self._figures |= {"rehearsal/rows": shown} | ({"rehearsal/logps": float(both[-1]) / shown} if shown else {})
+        if losses.needs_reference(self.terms):
+            self._figures |= {
+                "rewards/chosen": beta * chosen_gain,
+                "rewards/rejected": beta * rejected_gain,
+                "rewards/accuracies": in_order,
+                "rewards/margins": beta * margin,
+            }
+        return both[0]
+
+    # The start model
+
+    def _get_ready(self) -> None:
+        """Determine once whether prompts can be shared, and load the log-probabilities of the start model."""
+        if self._ready:
+            return
+        self._ready = True
+        for model in filter(None, (self.model, self.ref_model)):
+            self._bare(self.accelerator.unwrap_model(model)).base_model.register_forward_hook(self._keep_picked)
+        if self.levers.answers_only and self.levers.shared_prompt:
+            with self.start_model() as start:
+                self.shares = not agreed(self, not self._sharing_is_exact(start))
+        if self.levers.known_reference and losses.needs_reference(self.terms):
+            self._known = self._references(self)
+
+    def start_model(self) -> AbstractContextManager[Any]:
+        """Return a context manager that provides the start model without gradients.
+
+        It is the reference copy, the model without its adapter, or the model before its first step.
+        """
+        return _Start(self)
+
+    def _sharing_is_exact(self, model: Any) -> bool:
+        """Whether the shared layout gives the same log-probabilities as the separate layout.
+
+        Models with other attention (windows, recurrence, other kernels) are excluded by their configuration. For the others, one pair is
+        computed in both layouts and compared.
+        """
+        config = self._bare(self.model).config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if config._attn_implementation not in ("sdpa", "eager") or kinds != {"full_attention"} or getattr(config, "sliding_window", None):
+            return False
+        both = [pair for pair in self.pairs if pair.prompt and pair.chosen and pair.rejected]
+        if not both:
+            return False
+        pair = min(both, key=lambda pair: abs(pair.length(True) - PROBE))
+        one, two = (self.answers(model, self.layout([pair], shared)) for shared in (True, False))
+        tolerance = (0.02 if getattr(model, "is_quantized", False) else 1e-4) * max(len(pair.chosen), len(pair.rejected)) + 1e-4 * two.abs()
+        return bool(((one - two).abs() <= tolerance).all())
+
+    def _bare(self, model: Any) -> Any:
+        """The language model without its adapter wrapper."""
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+PROBE = 256
+"""Target length in tokens of the pair that is computed in both layouts. The pair with the nearest length is used."""
+
+
+class _Start(AbstractContextManager[Any]):
+    """Context manager of `Stepwise.start_model`."""
+
+    def __init__(self, trainer: Stepwise) -> None:
+        self.trainer = trainer
+
+    def __enter__(self) -> Any:
+        trainer = self.trainer
+        model = trainer.ref_model or trainer.model
+        trained = trainer.accelerator.unwrap_model(trainer.model)
+        adapted = trainer.ref_model is None and hasattr(trained, "disable_adapter")
+        self.contexts: list[Any] = [
+            torch.no_grad(),
+            disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs),
+            use_adapter(trained, adapter_name=None) if adapted else nullcontext(),
+            trainer.accelerator.autocast(),
+        ]
+        for context in self.contexts:
+            context.__enter__()
+        return model
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self.contexts):
+            context.__exit__(*error)
+
+
+SUMS = 7
+"""Number of values that `_sums` returns."""
+
+
+def _sums(scores: losses.Scores) -> torch.Tensor:
+    """Sums over a micro-batch as a float32 tensor of shape [SUMS].
+
+    Over pairs: log-probabilities and gains (each chosen, rejected), number of correctly ordered pairs, and margins. Over
+    demonstrations: log-probabilities.
+    """
+    chosen, rejected = (gain.detach() for gain in scores.gains)
+    both = (scores.chosen.detach(), scores.rejected.detach(), chosen, rejected, (chosen > rejected).float(), chosen - rejected)
+    return torch.stack([part.sum() for part in (*both, scores.shown.detach())])

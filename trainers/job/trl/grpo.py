@@ -1,0 +1,123 @@
+"""GRPO trainer process: the model samples answers to prompts, and the scorers that label traces give the rewards.
+
+The scorers are rebuilt from the plan, which records the digest of their code. Other installed code is rejected.
+If the scorers abstain on an answer, the library excludes it from the mean of its group and gives it no advantage. If they abstain
+on all answers, the run fails.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import random
+from typing import Any
+
+from contracts.errors import Permanent
+from trainers.job.job_folder import Job
+from trainers.job.online_rewards import comparable, scored
+from trainers.job.trl.runner import ABSTAINED, lora, main
+from trainers.recipes import GRPORecipe
+
+
+def rows(job: Job) -> list[dict[str, Any]]:
+    """Return the prompts as conversations with their references.
+
+    Prompts without a reference are included only if some scorer needs none.
+    """
+    import pyarrow.parquet as pq
+
+    from rewards.panel import planned_panel
+
+    table = pq.read_table(job.run / "prompts.parquet", columns=["prompt", "reference"])
+    found = [{"prompt": json.loads(row["prompt"]), "reference": row["reference"]} for row in table.to_pylist()]
+    return found if planned_panel(job.plan).without_reference() else [row for row in found if row["reference"] is not None]
+
+
+def order(prompts: int, n: int, seed: int) -> list[int]:
+    """Return `n` indices of prompts: repeated random permutations of all prompts."""
+    chance = random.Random(seed)
+    drawn: list[int] = []
+    while len(drawn) < n:
+        drawn += chance.sample(range(prompts), prompts)
+    return drawn[:n]
+
+
+def reward_function(job: Job) -> Any:
+    """Return a reward function for the library that applies the scorer set of the plan. The reward is None for an abstention."""
+    from rewards.panel import planned_panel
+
+    panel = planned_panel(job.plan)
+
+    def reward(prompts: Any, completions: Any, reference: Any, log_metric: Any = None, **_: Any) -> list[float | None]:
+        samples = [
+            {"prompt": prompt, "answer": completion[0]["content"], "reference": right}
+            for prompt, completion, right in zip(prompts, completions, reference, strict=True)
+        ]
+        groups = [json.dumps(prompt) for prompt in prompts]
+        rewards = scored(lambda answers: comparable(groups, panel.label_unseen(answers)), samples)
+        if log_metric is not None:
+            log_metric(ABSTAINED, sum(score is None for score in rewards) / len(rewards))
+        return rewards
+
+    return reward
+
+
+def sampling(recipe: GRPORecipe, gpus: int) -> dict[str, Any]:
+    """Return the library arguments for the sampling engine.
+
+    Raises Permanent if the recipe requires vLLM and it is not installed. The vLLM path has not been run on a GPU.
+    """
+    at_once = {"steps_per_generation": recipe.sampled_at_once // recipe.micro_batch}
+    installed = importlib.util.find_spec("vllm") is not None
+    if recipe.generation == "vllm" and not installed:
+        raise Permanent("recipe: generation = vllm, but vllm is not installed where the job runs; install it, or set generation to plain")
+    if recipe.generation == "plain" or gpus == 0 or not installed:
+        return at_once
+    return {**at_once, "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": recipe.vllm_memory}
+
+
+def build(job: Job, shared: dict[str, Any]) -> Any:
+    """Return TRL's GRPOTrainer, ready to train. The whole run is one epoch, so that a resumed run has the same order of prompts.
+
+    Raises Permanent if the training set has no usable prompts.
+    """
+    reward = reward_function(job)  # rejects other scorer code before the library is loaded
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)  # its warning about an abstention quotes the user's text
+    recipe = job.recipe(GRPORecipe)
+    prompts = rows(job)
+    if not prompts:
+        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
+    chosen = order(len(prompts), recipe.steps * recipe.prompts_per_step, job.plan.seed)
+    config = GRPOConfig(
+        **shared,
+        **sampling(recipe, job.gpus),
+        gradient_accumulation_steps=recipe.answers // recipe.micro_batch,
+        num_generations=recipe.generations,
+        max_completion_length=recipe.max_completion,
+        temperature=recipe.temperature,
+        top_p=recipe.top_p,
+        top_k=recipe.top_k,
+        beta=recipe.beta,
+        epsilon=recipe.clip_low,
+        epsilon_high=recipe.clip_high,
+        loss_type=recipe.loss,
+        scale_rewards=recipe.scale_rewards,
+        shuffle_dataset=False,
+    )
+    return GRPOTrainer(
+        model=str(job.run / "model"),
+        reward_funcs=reward,
+        args=config,
+        train_dataset=Dataset.from_list(prompts).select(chosen),
+        processing_class=AutoTokenizer.from_pretrained(job.run / "model", padding_side="left"),
+        peft_config=lora(recipe),
+    )
+
+
+if __name__ == "__main__":
+    main(build, GRPORecipe)

@@ -1,0 +1,75 @@
+"""SFT trainer process: trains on correct answers as conversations, with the loss on the answer only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from contracts.errors import Permanent
+from trainers.job.job_folder import Job
+from trainers.job.trl.conversations import control_words, imitable, messages, words
+from trainers.job.trl.runner import CONTROL, leave_out, lora, main
+from trainers.job.trl.sampler import drawn, weight
+from trainers.recipes import SFTRecipe
+
+
+def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
+    """Return prompts and completions as conversations with their weights. Raises Permanent for an invalid row."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(job.run / "demonstrations.parquet", columns=["prompt", "answer", "weight"])
+    return [_row(row, f"demonstration {number}", recipe) for number, row in enumerate(table.to_pylist())]
+
+
+def _row(row: Mapping[str, Any], name: str, recipe: SFTRecipe) -> dict[str, Any]:
+    return {
+        "prompt": messages(row["prompt"], name),
+        "completion": [{"role": "assistant", "content": words(row["answer"], name, "answer")}],
+        "weight": weight(row["weight"], name) if recipe.weigh else 1.0,
+    }
+
+
+def build(job: Job, shared: dict[str, Any]) -> Any:
+    """Return TRL's SFTTrainer with a weighted sampler, ready to train.
+
+    The whole run is one epoch, so that a resumed run has the same order of rows. Raises Permanent if no row can be trained on.
+    """
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
+    recipe = job.recipe(SFTRecipe)
+    answers = rows(job, recipe)
+    if not answers:
+        raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
+
+    tokenizer = AutoTokenizer.from_pretrained(job.run / "model")
+    control = control_words(tokenizer)
+    plain = [row for row in answers if imitable(row["completion"][0], control)]
+    leave_out(job, "answers", len(answers), {CONTROL: len(answers) - len(plain)})
+
+    class Weighted(SFTTrainer):
+        def _get_train_sampler(self, _dataset: Any = None) -> Any:
+            return drawn(self.train_dataset["weight"], recipe.steps * recipe.batch, job.plan.seed)
+
+    config = SFTConfig(
+        **shared,
+        gradient_accumulation_steps=recipe.batch // recipe.micro_batch,
+        max_length=recipe.max_length,
+        completion_only_loss=True,
+        packing=False,
+    )
+    trainer = Weighted(
+        model=str(job.run / "model"),
+        args=config,
+        train_dataset=Dataset.from_list(plain),
+        processing_class=tokenizer,
+        peft_config=lora(recipe),
+    )
+    if len(trainer.train_dataset) == 0:
+        raise Permanent(f"every prompt is longer than max_length = {recipe.max_length} tokens; increase it")
+    return trainer
+
+
+if __name__ == "__main__":
+    main(build, SFTRecipe)
