@@ -10,7 +10,7 @@ import pytest
 from materializer.labels.scores import pseudonym
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
-from tests.unit.materializer.test_training_sets import TRAIN, _assembled, _rows
+from tests.unit.materializer.training_sets.test_training_sets import TRAIN, _assembled, _rows
 
 
 def lines(folder: Path) -> Any:

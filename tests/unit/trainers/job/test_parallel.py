@@ -17,10 +17,10 @@ from contracts.errors import Permanent
 from contracts.exit_codes import DONE, Outcome
 from contracts.training import JobSpec, JobState, Method, TrainingPlan
 from tests.unit.trainers.conftest import Workshop
-from tests.unit.trainers.test_runs import checkpoint_of, finish, kinds, pin_newest
+from tests.unit.trainers.job.trl.test_runs import checkpoint_of, finish, kinds, pin_newest
 from trainers.job import parallel
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 STEPS = 25
 ENDS = ("exporting", "published", "stopped")
 """What a run's diary ends with."""

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 JOB = f"""
 import os, signal, sys, time
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r})
+sys.path.insert(0, {str(Path(__file__).resolve().parents[4])!r})
 from runtime.artifacts import FolderArtifacts, write_atomic
 from contracts.ids import canonical, checkpoint_name, digest
 from tests.unit.k8s.shared import PLAN, save, tell

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from materializer.lake.tables import compaction, tables
+from materializer.lake import compaction, tables
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 

@@ -11,8 +11,8 @@ from contracts.records import FEEDBACK, TRACES
 from materializer.dialects.decode import decode
 from materializer.dialects.decode_result import Limits
 from materializer.lake.schemas import arrow_table
+from tests.unit.materializer.receive.test_receiver import request_of
 from tests.unit.materializer.records import T0, evaluation, log, logs, raw, span, spans
-from tests.unit.materializer.test_receiver import request_of
 
 LIMITS = Limits(now=T0 // 1000 + 10**12, assume_consent=True)
 _JSON = (

@@ -16,7 +16,7 @@ from materializer.lake.schemas import frame_of
 from materializer.training_sets.pairs import make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
-from tests.unit.materializer.test_training_sets import TRAIN, VERSIONS, _assembled, _rows
+from tests.unit.materializer.training_sets.test_training_sets import TRAIN, VERSIONS, _assembled, _rows
 
 
 def people_only(folder: Path) -> Any:

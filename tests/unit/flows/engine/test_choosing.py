@@ -143,7 +143,7 @@ def test_what_would_cost_many_times_its_cap_is_not_planned() -> None:
 @pytest.mark.parametrize(("name", "weights"), [("demo", 700_000), ("gsm8k", 1_200_000)])
 @pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
 def test_an_estimate_at_full_length_stops_no_line_of_ours(name: str, weights: int, method: str) -> None:
-    settings = load_loop(Path(__file__).parents[3] / "loops" / f"{name}.toml").training.model_dump() | {"methods": (method,)}
+    settings = load_loop(Path(__file__).parents[4] / "loops" / f"{name}.toml").training.model_dump() | {"methods": (method,)}
     assert chosen(cost=costing(weights), **settings)[0].method == method
 
 

@@ -29,7 +29,7 @@ from k8s.profiles.profile import Profile, known, load_profile
 from tests.unit.k8s.golden import agrees
 from tests.unit.k8s.ground import BUCKET, gang, job, settings
 
-REPO = Path(__file__).resolve().parents[3]
+REPO = Path(__file__).resolve().parents[4]
 PROFILES = ["aws-p4d-efa", "aws-p5en-efa", "cpu", "generic-gpu", "gke-a3", "gke-a4-rdma"]
 ACCOUNT = Account(cluster="prod", ami="al2023@v20260901")
 
