@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import click
 
 from trainers.code_digest import code_digest
-from trainers.job.trl.micro_batches import Pair
+from trainers.job.trl.micro_batches import PairSize
 from trainers.recipes import DPORecipe, complete
 
 RESULTS = Path(__file__).parent / "results" / "dpo_speed.json"
@@ -81,7 +81,7 @@ def write_model(folder: Path, size: Size) -> Path:
     return folder
 
 
-def some_pairs(profile: str, n: int, size: Size) -> list[Pair]:
+def some_pairs(profile: str, n: int, size: Size) -> list[PairSize]:
     """Return `n` random pairs with the lengths of the profile.
 
     Chosen answers use the lower half of the vocabulary and rejected ones the upper half, so that there is a preference to learn.
@@ -95,8 +95,8 @@ def some_pairs(profile: str, n: int, size: Size) -> list[Pair]:
 
     half, top = size.vocabulary // 2, size.vocabulary
 
-    def one() -> Pair:
-        return Pair(words(prompt, prompt_sigma, 5, top), words(answer, answer_sigma, 5, half), words(answer, answer_sigma, half, top))
+    def one() -> PairSize:
+        return PairSize(words(prompt, prompt_sigma, 5, top), words(answer, answer_sigma, 5, half), words(answer, answer_sigma, half, top))
 
     return [one() for _ in range(n)]
 
@@ -112,7 +112,7 @@ def shared(folder: Path, steps: int, **changes: Any) -> dict[str, Any]:
     return base | changes
 
 
-def plain(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int) -> Any:
+def plain(model: Path, pairs: list[PairSize], given: dict[str, Any], batch: int) -> Any:
     """Return the library's trainer with two changes: its rows are already tokenized, and it takes them in the given order."""
     from datasets import Dataset
     from transformers import AutoTokenizer
@@ -146,7 +146,7 @@ class Kept:
         return table
 
 
-def ours(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int, levers: Any, kept: Kept, max_length: int = LONGEST) -> Any:
+def ours(model: Path, pairs: list[PairSize], given: dict[str, Any], batch: int, levers: Any, kept: Kept, max_length: int = LONGEST) -> Any:
     """Return the trainer of a Ratchet job with these optimizations; it takes the pairs in the given order."""
     from transformers import AutoTokenizer
 
@@ -166,7 +166,7 @@ def ours(model: Path, pairs: list[Pair], given: dict[str, Any], batch: int, leve
     )  # fmt: skip
 
 
-def timed(trainer: Any, pairs: list[Pair], batch: int, kept: Kept | None, clock: Any) -> dict[str, Any]:
+def timed(trainer: Any, pairs: list[PairSize], batch: int, kept: Kept | None, clock: Any) -> dict[str, Any]:
     """Train and return the throughput, the time per step and the losses.
 
     Throughput is content tokens in the plain layout (without padding) per second, over all steps but the first.
@@ -232,7 +232,7 @@ def measure(profile: str, size: Size, model: Path, work: Path, cases: dict[str, 
     return {"lengths": _lengths(pairs), "results": results}
 
 
-def _lengths(pairs: list[Pair]) -> dict[str, float]:
+def _lengths(pairs: list[PairSize]) -> dict[str, float]:
     answers = [len(answer) for pair in pairs for answer in pair[1:]]
     return {
         "pairs": len(pairs),

@@ -27,7 +27,7 @@ from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_
 from trainers.code_digest import code_digest
 from trainers.health import out_of_memory as is_short
 from trainers.health import proposed
-from trainers.job.trl.micro_batches import Pair
+from trainers.job.trl.micro_batches import PairSize
 from trainers.recipes import adjusted
 
 
@@ -38,7 +38,7 @@ class Setting(NamedTuple):
     gpu: bool
     model: Path
     work: Path
-    pairs: list[Pair]
+    pairs: list[PairSize]
 
     def arguments(self, steps: int, name: str, **changes: Any) -> dict[str, Any]:
         """Return the training arguments for the plain script and for Ratchet's trainer."""

@@ -34,10 +34,10 @@ from contracts.training import Choice, Method, TrainingPlan
 from flows.config.load import load_loop
 from gates.checks import checks
 from gates.evaluate import PairedEvaluator
-from local.generate import Model, Row
+from local.generate import GenerationRow, Model
 from materializer.datasets import LakeDatasets
 from materializer.lake.schemas import frame_of, parquet, read_parquet
-from rewards.panel import Panel, build_panel
+from rewards.scorer_set import ScorerSet, build_scorer_set
 from runtime.artifacts import FolderArtifacts
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.choose import choose
@@ -65,7 +65,7 @@ class Answers:
 
     def chat(self, requests: Sequence[ChatRequest], progress: Any = None) -> list[ChatAnswer]:  # noqa: ARG002
         """Answer all requests, in batches of 250 prompts of similar length."""
-        rows = [Row(self.model.encode([dict(m) for m in r.messages]), r.temperature, r.seed or 0, r.max_tokens) for r in requests]
+        rows = [GenerationRow(self.model.encode([dict(m) for m in r.messages]), r.temperature, r.seed or 0, r.max_tokens) for r in requests]
         found: list[ChatAnswer | None] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt))
         for at in range(0, len(order), 250):
@@ -170,8 +170,8 @@ class Bench:
         (folder / "loop.toml").write_text(cell.loop())
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.artifacts = FolderArtifacts(folder / "artifacts")
-        self.panel: Panel = build_panel(self.loop.rewards)
-        self.datasets = LakeDatasets(folder / "lake", self.loop, folder, self.panel, self.artifacts, Clock())
+        self.scorer_set: ScorerSet = build_scorer_set(self.loop.rewards)
+        self.datasets = LakeDatasets(folder / "lake", self.loop, folder, self.scorer_set, self.artifacts, Clock())
 
     def dataset(self, model: Path, records: Sequence[dict[str, Any]]) -> tuple[TrainingSet, Any]:
         """Ingest the records and assemble the training data; returns the training set and the holdout edition."""
@@ -195,7 +195,7 @@ class Bench:
             method=method,
             recipe=recipe,
             seed=seed,
-            scorers=self.panel.versions,
+            scorers=self.scorer_set.versions,
             scorer_options={reward.name: reward.options for reward in self.loop.rewards},
             code=code_digest(),
         )
@@ -219,7 +219,7 @@ class Bench:
 
     def gate(self, edition: Any, start: ModelRef, model: Path, trained: Path) -> Any:
         """Return the gate's verdict on the trained model against the start model."""
-        evaluator = PairedEvaluator(self.artifacts, self.panel, self.loop.gate)
+        evaluator = PairedEvaluator(self.artifacts, self.scorer_set, self.loop.gate)
         ref = model_ref(trained, "0" * 64)
         report = evaluator.evaluate(edition, (start, Answers(model)), (ref, Answers(trained)), lambda *_: None)
         return verdict_of(tuple(check.check(report) for check in checks(self.loop.gate)), digest("report"))
@@ -284,7 +284,7 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
     bench = Bench(cell, here)
     start = model_ref(place / "model", "0" * 64)
     data, edition = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.chance))
-    choice: Choice = choose(data.facts, bench.loop.training, bench.panel.unseen())
+    choice: Choice = choose(data.facts, bench.loop.training, bench.scorer_set.unseen())
     # Where the choice is not to train, DPO runs anyway: the row then shows the effect that training would have had.
     method = choice.method if choice.method is not Method.NONE else Method.DPO
     plan = bench.plan(data, start, method, TRAINERS[method].recipe(cell.recipe(method)), cell.chance)

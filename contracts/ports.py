@@ -330,7 +330,7 @@ class RolloutJudge(Protocol):
 
 
 class Rewards(Protocol):
-    """Scorer set of a loop file, with tiers and weights (rewards/panel.py)."""
+    """Scorer set of a loop file, with tiers and weights (rewards/scorer_set.py)."""
 
     versions: tuple[ScorerVersion, ...]
     """Identity, tier and weight of each scorer."""

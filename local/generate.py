@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
 
 
 @dataclass(frozen=True)
-class Row:
+class GenerationRow:
     """Request for one answer to generate."""
 
     prompt: list[int]
@@ -44,7 +44,7 @@ class Generated:
 
 
 class _RowSampler(LogitsProcessor):  # type: ignore[misc]
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[GenerationRow]) -> None:
         self._rows = rows
         self._noise = [torch.Generator().manual_seed(row.seed) if row.temperature > 0 else None for row in rows]
         self._keep = any(row.logprobs for row in rows)
@@ -80,7 +80,7 @@ class Model:
         """Return the token ids of a conversation, up to the start of the assistant's turn."""
         return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
-    def generate(self, rows: Sequence[Row]) -> list[Generated]:
+    def generate(self, rows: Sequence[GenerationRow]) -> list[Generated]:
         """Generate one answer per row, in the order of `rows`."""
         encoded = self._tokenizer.pad({"input_ids": [row.prompt for row in rows]}, return_tensors="pt").to(self.device)
         sampler = _RowSampler(rows)
@@ -97,7 +97,7 @@ class Model:
         new = output[:, encoded["input_ids"].shape[1] :].tolist()
         return [self._cut(i, row, ids, sampler) for i, (row, ids) in enumerate(zip(rows, new, strict=True))]
 
-    def _cut(self, i: int, row: Row, ids: list[int], sampler: _RowSampler) -> Generated:
+    def _cut(self, i: int, row: GenerationRow, ids: list[int], sampler: _RowSampler) -> Generated:
         """Return the answer of one row, cut at its stop token or at its own limit. `ids` are padded to the longest row of the batch."""
         ids = ids[: row.max_tokens]
         stop = next((at for at, token in enumerate(ids) if token in self._stops), None)

@@ -33,7 +33,7 @@ SAME_START = 2.0
 """Tolerance in seconds for the start time of a process, because clock corrections shift it. Used only for records without a token."""
 
 
-class Identity(NamedTuple):
+class ProcessIdentity(NamedTuple):
     """Identity of a process on this machine. A pid alone is not sufficient, because it may be reused."""
 
     pid: int
@@ -48,12 +48,12 @@ def own_record(pid: int) -> dict[str, Any]:
     return {"pid": pid, "started": psutil.Process(pid).create_time(), "identity": process_identity(pid)}
 
 
-def recorded(record: dict[str, Any]) -> Identity:
+def recorded(record: dict[str, Any]) -> ProcessIdentity:
     """Return the identity of the process in a record of `own_record`."""
-    return Identity(int(record["pid"]), float(record["started"]), record.get("identity"))
+    return ProcessIdentity(int(record["pid"]), float(record["started"]), record.get("identity"))
 
 
-def alive(identity: Identity) -> psutil.Process | None:
+def alive(identity: ProcessIdentity) -> psutil.Process | None:
     """Return the process if it still runs; None if it has ended, is a zombie, or its pid belongs to another process."""
     try:
         process = psutil.Process(identity.pid)
@@ -90,7 +90,7 @@ def terminate(process: psutil.Process) -> None:
         process.send_signal(signal.SIGTERM)
 
 
-def identity_in(folder: Path) -> Identity | None:
+def identity_in(folder: Path) -> ProcessIdentity | None:
     """Return the process recorded in the folder of an incarnation; None if there is no record."""
     record = read_json(folder / PROCESS)
     return recorded(record) if record else None

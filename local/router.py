@@ -10,7 +10,7 @@ from pathlib import Path
 from contracts.errors import Permanent
 from contracts.ids import canonical
 from contracts.serving import Route
-from local.service import Service
+from local.service import ManagedProcess
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json
 
@@ -63,7 +63,7 @@ class LocalRouter:
         """Stop the router process. The route file stays on disk."""
         self._service(0).stop()
 
-    def _service(self, port: int) -> Service:
+    def _service(self, port: int) -> ManagedProcess:
         command = ["-m", "local.proxy", "--route", str(self._route), "--receiver", str(self._receiver), "--token", str(self._token)]
         command += ["--assume-consent"] if self._assume_consent else []
-        return Service(self._folder, [*command, "--port", str(port)])
+        return ManagedProcess(self._folder, [*command, "--port", str(port)])

@@ -25,7 +25,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from local.asgi import run_app
-from local.generate import Generated, Model, Row
+from local.generate import Generated, GenerationRow, Model
 
 _BATCH = 64
 _GATHER_SECONDS = 0.003
@@ -53,9 +53,9 @@ class Batcher:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._queue: asyncio.Queue[tuple[Row, asyncio.Future[Generated]]] = asyncio.Queue(_MAX_ROWS)
+        self._queue: asyncio.Queue[tuple[GenerationRow, asyncio.Future[Generated]]] = asyncio.Queue(_MAX_ROWS)
 
-    async def submit(self, row: Row) -> Generated:
+    async def submit(self, row: GenerationRow) -> Generated:
         """Queue a row and return its answer.
 
         Raises asyncio.QueueFull if too many rows wait, and RuntimeError if the generation of its batch fails.
@@ -73,7 +73,7 @@ class Batcher:
                 batch.append(self._queue.get_nowait())
             await self._answer(batch)
 
-    async def _answer(self, batch: list[tuple[Row, asyncio.Future[Generated]]]) -> None:
+    async def _answer(self, batch: list[tuple[GenerationRow, asyncio.Future[Generated]]]) -> None:
         try:
             results = await asyncio.to_thread(self._model.generate, [row for row, _ in batch])
         except Exception as error:  # a bad batch must not stop the server; each of its requests fails
@@ -131,10 +131,10 @@ def build_app(model: Model, name: str) -> FastAPI:
     return app
 
 
-def _rows(request: Chat, prompt: list[int], room: int) -> list[Row]:
+def _rows(request: Chat, prompt: list[int], room: int) -> list[GenerationRow]:
     limit = min(request.max_tokens or request.max_completion_tokens or 256, room)
     seed = request.seed if request.seed is not None else int.from_bytes(os.urandom(4), "big")
-    return [Row(prompt, request.temperature, (seed + i) % 2**63, limit, request.logprobs) for i in range(request.n)]
+    return [GenerationRow(prompt, request.temperature, (seed + i) % 2**63, limit, request.logprobs) for i in range(request.n)]
 
 
 def _completion(model: Model, name: str, request: Chat, prompt_tokens: int, results: list[Generated]) -> dict[str, Any]:

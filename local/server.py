@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from contracts.errors import ConfigError
 from contracts.model import Frozen
 from contracts.serving import Capabilities, Endpoint, ModelVersion
-from local.service import Service
+from local.service import ManagedProcess
 from runtime.artifacts import FolderArtifacts
 from runtime.threads import threads_of
 
@@ -73,7 +73,7 @@ class _ProcessServer(Generic[Options]):
         self._service(tag, None).remove()
 
     @abstractmethod
-    def _service(self, tag: str, model: Path | None) -> Service:
+    def _service(self, tag: str, model: Path | None) -> ManagedProcess:
         """Return the process of a version. `model`, the folder of its files, is needed only to start it."""
 
 
@@ -82,10 +82,10 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
 
     options_type = EmbeddedOptions
 
-    def _service(self, tag: str, model: Path | None) -> Service:
+    def _service(self, tag: str, model: Path | None) -> ManagedProcess:
         command = ["-m", "local.serve", str(model), "--name", tag, "--threads", str(self._options.threads)]
         environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **threads_of(self._options.threads)}
-        return Service(self._folder / tag, command, environment)
+        return ManagedProcess(self._folder / tag, command, environment)
 
 
 class VllmServer(_ProcessServer[VllmOptions]):
@@ -93,9 +93,9 @@ class VllmServer(_ProcessServer[VllmOptions]):
 
     options_type = VllmOptions
 
-    def _service(self, tag: str, model: Path | None) -> Service:
+    def _service(self, tag: str, model: Path | None) -> ManagedProcess:
         command = ["-m", "local.vllm", str(model), tag, self._options.executable, *self._options.arguments]
-        return Service(self._folder / tag, command, {"HF_HUB_OFFLINE": "1"}, patience=self._options.patience)
+        return ManagedProcess(self._folder / tag, command, {"HF_HUB_OFFLINE": "1"}, patience=self._options.patience)
 
 
 def _endpoint(tag: str, ready: dict[str, Any]) -> Endpoint:

@@ -33,7 +33,7 @@ _STARTED = "started.json"
 _LOG_BYTES = 20_000_000
 
 
-class Service:
+class ManagedProcess:
     """One long-lived process with its own folder.
 
     The process runs `command` with the Python interpreter. Its environment is the part that every job inherits, plus `environment`.

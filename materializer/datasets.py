@@ -25,7 +25,7 @@ from materializer.dialects.decode_result import Limits
 from materializer.governance import Governed, govern
 from materializer.labels.conflicts import pooled, uncontested
 from materializer.labels.scores import attach, label, prompts_of, references
-from materializer.lake.dedup_index import Seen
+from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.ingest import ingest
 from materializer.lake.schemas import empty, parquet, read_parquet
 from materializer.lake.tables import Lake, until
@@ -34,7 +34,7 @@ from materializer.training_sets.facts import label_noise, measure
 from materializer.training_sets.holdout import NORMALISER, choose, identify, read_golden, root_id
 from materializer.training_sets.pairs import make_pairs
 from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
-from rewards.panel import Panel
+from rewards.scorer_set import ScorerSet
 
 Result = TypeVar("Result", bound=Frozen)
 
@@ -44,14 +44,14 @@ _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
 class LakeDatasets:
     """Builds the training sets of one line from the lake below one folder."""
 
-    def __init__(self, root: Path, loop: Loop, loop_folder: Path, rewards: Panel, artifacts: Artifacts, clock: Clock) -> None:
+    def __init__(self, root: Path, loop: Loop, loop_folder: Path, rewards: ScorerSet, artifacts: Artifacts, clock: Clock) -> None:
         self.loop = loop
         self.loop_folder = loop_folder
         self.rewards = rewards
         self.artifacts = artifacts
         self.clock = clock
         self.lake = Lake(root)
-        self._seen = Seen(self.lake)
+        self._seen = DedupIndex(self.lake)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Commit one batch to the lake, exactly once.

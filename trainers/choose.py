@@ -42,7 +42,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ChoiceRule:
     """One row of the rule table."""
 
     name: str
@@ -80,7 +80,7 @@ def choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Cho
     return Choice(method=Method.NONE, reason="do not train: " + "; ".join(failed), rules=table, facts=facts)
 
 
-def _row(rule: Rule, case: Case) -> RuleResult:
+def _row(rule: ChoiceRule, case: Case) -> RuleResult:
     holds = rule.holds(case)
     effect = rule.yes if holds else rule.no
     return RuleResult(rule=rule.name, holds=holds, evidence=rule.evidence(case), effect=effect, change=rule.change(case))
@@ -195,9 +195,9 @@ def _margin(have: float, need: float, what: str) -> str:
     return f"{need - have:.0f} more {what}" if have < need else f"{have - need:.0f} fewer {what} would still be enough"
 
 
-def _allowed(method: Method) -> Rule:
+def _allowed(method: Method) -> ChoiceRule:
     name = method.value
-    return Rule(
+    return ChoiceRule(
         f"{name} is allowed",
         (method,),
         lambda case: name in case.settings.methods,
@@ -208,9 +208,9 @@ def _allowed(method: Method) -> Rule:
     )
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[ChoiceRule, ...] = (
     _allowed(Method.SFT),
-    Rule(
+    ChoiceRule(
         "answers to imitate",
         (Method.SFT,),
         lambda case: _shown(case.facts) >= case.settings.min_demonstrations,
@@ -219,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         "too few correct answers for SFT",
         lambda case: _margin(_shown(case.facts), case.settings.min_demonstrations, "correct answers"),
     ),
-    Rule(
+    ChoiceRule(
         "answers that teach something new",
         (Method.SFT,),
         lambda case: case.facts.teachable >= case.settings.min_teachable,
@@ -231,7 +231,7 @@ RULES: tuple[Rule, ...] = (
         lambda case: _margin(case.facts.teachable, case.settings.min_teachable, "correct answers where the model fails"),
     ),
     _allowed(Method.DPO),
-    Rule(
+    ChoiceRule(
         "pairs",
         (Method.DPO,),
         lambda case: case.facts.pairs > 0 and effective_pairs(case.facts) >= case.settings.min_pairs,
@@ -240,7 +240,7 @@ RULES: tuple[Rule, ...] = (
         "too few pairs for DPO",
         lambda case: _margin(effective_pairs(case.facts), case.settings.min_pairs, "clean pairs"),
     ),
-    Rule(
+    ChoiceRule(
         "something to gain",
         (Method.DPO,),
         _to_gain,
@@ -250,7 +250,7 @@ RULES: tuple[Rule, ...] = (
         lambda case: "no correction and no better answer among k" if _to_gain(case) else "a correction, or a better answer among k",
     ),
     _allowed(Method.GRPO),
-    Rule(
+    ChoiceRule(
         "a scorer for unseen answers",
         (Method.GRPO,),
         lambda case: case.unseen,
@@ -259,7 +259,7 @@ RULES: tuple[Rule, ...] = (
         "GRPO has no reward: add a verifiable scorer or a judge",
         lambda case: f"{'remove the' if case.unseen else 'add a'} verifiable reward or judge",
     ),
-    Rule(
+    ChoiceRule(
         "prompts",
         (Method.GRPO,),
         lambda case: usable_prompts(case.facts) >= _prompts_needed(case),
@@ -272,7 +272,7 @@ RULES: tuple[Rule, ...] = (
         "too few prompts for which GRPO's answers can be scored",
         lambda case: _margin(usable_prompts(case.facts), _prompts_needed(case), "such prompts"),
     ),
-    Rule(
+    ChoiceRule(
         "group coverage",
         (Method.GRPO,),
         lambda case: bool(case.facts.group_coverage) and (case.facts.group_coverage or 0.0) >= case.settings.min_group_coverage,
@@ -281,7 +281,7 @@ RULES: tuple[Rule, ...] = (
         "GRPO cannot learn from groups whose answers are all correct or all wrong",
         lambda case: f"{_margin(100 * (case.facts.group_coverage or 0.0), 100 * case.settings.min_group_coverage, 'points of coverage')}",
     ),
-    Rule(
+    ChoiceRule(
         "headroom",
         (Method.GRPO,),
         lambda case: (_gain(case.facts) or 0.0) >= MIN_GAIN,
@@ -292,7 +292,7 @@ RULES: tuple[Rule, ...] = (
             f"a best of k {MIN_GAIN} above the champion" if (_gain(case.facts) or 0.0) < MIN_GAIN else "a champion as good as its best of k"
         ),
     ),
-    Rule(
+    ChoiceRule(
         "room",
         (Method.SFT, Method.DPO, Method.GRPO),
         _room,
@@ -301,7 +301,7 @@ RULES: tuple[Rule, ...] = (
         "the champion is correct on nearly every probed prompt: no training could show a gain",
         lambda case: f"a usual reward {'above' if _room(case) else 'below'} {_full(case):.3f}",
     ),
-    Rule(
+    ChoiceRule(
         "corrections",
         (),
         lambda case: case.facts.corrections > 0,
@@ -310,7 +310,7 @@ RULES: tuple[Rule, ...] = (
         "no user has written a correction",
         lambda _: "",
     ),
-    Rule(
+    ChoiceRule(
         "off-policy pairs",
         (),
         _off_policy,

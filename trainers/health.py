@@ -73,7 +73,7 @@ Measure = Callable[[float, Past], float | None]
 
 
 @dataclass(frozen=True)
-class Rule:
+class HealthRule:
     """One kind of failure. The recipe holds the limit, patience and action under the name of the rule."""
 
     name: str
@@ -94,7 +94,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HealthVerdict:
     """Result of a rule that was beyond its limit for `patience` steps."""
 
     rule: str
@@ -165,15 +165,15 @@ def _length(value: float, past: Past) -> float | None:
 
 
 RULES: Final = (
-    Rule("kl", "KL to the start model", ("kl",), _itself, NEARER),
-    Rule("grad_norm", "gradient norm", ("grad_norm",), _itself, SLOWER, again="note"),  # harmless in itself: gradients are clipped
-    Rule("chosen_fall", "decrease of the chosen answers' log-probability", ("chosen_fall",), _itself, NEARER),
-    Rule("loss_spike", "loss above its median (in robust standard deviations)", ("loss",), _above_usual, SLOWER),
-    Rule("reward_falls", "decrease of the mean reward from its best", ("reward",), _fall_from_best, SLOWER, chance=_range_by_chance),
-    Rule("reward_flat", "increase of the mean reward", ("reward",), _rise, NEARER, below=True),
-    Rule("entropy_collapse", "entropy (relative to the first steps)", ("entropy",), _share_of_start, NEARER, below=True),
-    Rule("length_grows", "answer length (relative to the first steps)", ("answer_tokens",), _length, NEARER),
-    Rule(
+    HealthRule("kl", "KL to the start model", ("kl",), _itself, NEARER),
+    HealthRule("grad_norm", "gradient norm", ("grad_norm",), _itself, SLOWER, again="note"),  # harmless in itself: gradients are clipped
+    HealthRule("chosen_fall", "decrease of the chosen answers' log-probability", ("chosen_fall",), _itself, NEARER),
+    HealthRule("loss_spike", "loss above its median (in robust standard deviations)", ("loss",), _above_usual, SLOWER),
+    HealthRule("reward_falls", "decrease of the mean reward from its best", ("reward",), _fall_from_best, SLOWER, chance=_range_by_chance),
+    HealthRule("reward_flat", "increase of the mean reward", ("reward",), _rise, NEARER, below=True),
+    HealthRule("entropy_collapse", "entropy (relative to the first steps)", ("entropy",), _share_of_start, NEARER, below=True),
+    HealthRule("length_grows", "answer length (relative to the first steps)", ("answer_tokens",), _length, NEARER),
+    HealthRule(
         "generation_slow", "step time (relative to the first steps)", ("generation_seconds", "step_seconds"), _share_of_start, Adjustment()
     ),
 )
@@ -188,7 +188,7 @@ REMEDIES: Final = {rule.name: rule.remedy for rule in RULES} | {
 class Streak:
     """The current run of consecutive steps in which one figure was beyond the limit of one rule."""
 
-    def __init__(self, rule: Rule, limit: Limit) -> None:
+    def __init__(self, rule: HealthRule, limit: Limit) -> None:
         self.rule, self.limit = rule, limit
         self.past = Past()
         """Earlier values of the figure."""
@@ -214,7 +214,7 @@ class Streak:
             bound = max(bound, self.rule.chance(value, self.past) or 0.0)
         return (measured, bound) if measured > bound else None
 
-    def verdict(self, step: int) -> Verdict | None:
+    def verdict(self, step: int) -> HealthVerdict | None:
         """Return the verdict at `step`, or None if the streak is shorter than `patience`."""
         if len(self.steps) < self.limit.patience:
             return None
@@ -222,7 +222,7 @@ class Streak:
         _, measured, bound = self.steps[-1]
         steps = "at step" if self.limit.patience == 1 else f"for {self.limit.patience} steps in a row, last at step"
         reason = f"{self.rule.what} {measured:.3g} {beyond} {bound:.3g} {steps} {step}"
-        return Verdict(self.rule.name, self.limit.action, self.steps[0][0], reason, self.rule.remedy)
+        return HealthVerdict(self.rule.name, self.limit.action, self.steps[0][0], reason, self.rule.remedy)
 
 
 class Watch:
@@ -248,7 +248,7 @@ class Watch:
         }
         self._noted: set[str] = set()
 
-    def judge(self, step: int, figures: Figures) -> list[Verdict]:
+    def judge(self, step: int, figures: Figures) -> list[HealthVerdict]:
         """Evaluate the figures of `step` and return the new verdicts, those that note last.
 
         The caller ends the run at the first verdict that adjusts or stops.
@@ -271,19 +271,21 @@ class Watch:
         found = (self._streaks.get((rule.name, name)) for rule, name in judged if math.isfinite(figures.get(name, math.nan)))
         return [streak for streak in found if streak is not None]
 
-    def _verdicts(self, step: int, figures: Figures, streaks: Sequence[Streak]) -> list[Verdict]:
+    def _verdicts(self, step: int, figures: Figures, streaks: Sequence[Streak]) -> list[HealthVerdict]:
         """Verdicts of all rules that were beyond their limits for `patience` steps."""
         broken = [name for name in FINITE if not math.isfinite(figures.get(name, 0.0))]
         if broken:
             reason = f"{broken[0]} is {figures[broken[0]]} at step {step}: lower the learning rate, or check the data for invalid rows"
-            return [Verdict("not_finite", self.health.not_finite, step, reason, SLOWER)] if self.health.not_finite != "off" else []
+            return [HealthVerdict("not_finite", self.health.not_finite, step, reason, SLOWER)] if self.health.not_finite != "off" else []
         return [verdict for streak in streaks if (verdict := streak.verdict(step)) is not None]
 
     def _trouble(self, streaks: Sequence[Streak]) -> bool:
         return any(streak.steps for streak in streaks if self._action(streak.rule.name, streak.limit.action) != "note")
 
-    def _as_run(self, verdict: Verdict) -> Verdict:
-        return Verdict(verdict.rule, self._action(verdict.rule, verdict.action), verdict.since, verdict.reason, self._remedy(verdict.rule))
+    def _as_run(self, verdict: HealthVerdict) -> HealthVerdict:
+        return HealthVerdict(
+            verdict.rule, self._action(verdict.rule, verdict.action), verdict.since, verdict.reason, self._remedy(verdict.rule)
+        )
 
     def _action(self, rule: str, action: Action) -> Action:
         return next((found.again for found in RULES if found.name == rule), "stop") if action == "adjust" and rule in self.used else action

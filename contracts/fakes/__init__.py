@@ -19,7 +19,7 @@ from contracts.fakes.serving import (
     FakeRouter,
     FakeServer,
 )
-from contracts.fakes.state import FakeClock, Faults, MemoryArtifacts, MemoryLedger, World, fake_model, no_faults
+from contracts.fakes.state import FakeClock, FakeWorld, Faults, MemoryArtifacts, MemoryLedger, fake_model, no_faults
 
 __all__ = [
     "FakeCheck",
@@ -36,10 +36,10 @@ __all__ = [
     "FakeServer",
     "FakeSource",
     "FakeTrainer",
+    "FakeWorld",
     "Faults",
     "MemoryArtifacts",
     "MemoryLedger",
-    "World",
     "fake_model",
     "no_faults",
 ]

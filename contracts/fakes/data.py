@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from contracts.data import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
-from contracts.fakes.state import World
+from contracts.fakes.state import FakeWorld
 from contracts.ids import Digest, canonical, digest
 from contracts.ports import ModelClient, Progress
 
@@ -31,7 +31,7 @@ class FakeSource:
 class FakeDatasets:
     """`Datasets` that report the given facts without processing data."""
 
-    def __init__(self, world: World, facts: Facts) -> None:
+    def __init__(self, world: FakeWorld, facts: Facts) -> None:
         self.world = world
         self.facts = facts
         self.reports: dict[Digest, IngestReport] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from contracts.data import Facts
 from contracts.exit_codes import Outcome
-from contracts.fakes.state import World, fake_model
+from contracts.fakes.state import FakeWorld, fake_model
 from contracts.ids import canonical, checkpoint_name, digest, job_name
 from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
 
@@ -46,7 +46,7 @@ class FakeExecutor:
     propose: Callable[[int, int], Proposal | None] = staticmethod(lambda _attempt, _incarnation: None)
     """Maps (attempt, incarnation) of a failed incarnation to its proposal for the next attempt."""
 
-    def __init__(self, world: World, script: Callable[[int, int], Outcome], steps: int = 3, restarts: bool = False) -> None:
+    def __init__(self, world: FakeWorld, script: Callable[[int, int], Outcome], steps: int = 3, restarts: bool = False) -> None:
         self.restarts = restarts  # like a cluster, which sometimes skips an incarnation number
         self.world = world
         self.script = script

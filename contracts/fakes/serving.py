@@ -9,7 +9,7 @@ from typing import Any
 
 from contracts.data import HoldoutEdition, Label, ScorerVersion
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Comparison, EvalReport, Interval, Result
-from contracts.fakes.state import World
+from contracts.fakes.state import FakeWorld
 from contracts.ids import digest
 from contracts.model import ModelRef
 from contracts.ports import ModelClient, Progress
@@ -23,7 +23,7 @@ class FakeServer:
 
     capabilities = Capabilities(sampling=True, seed=False, logprobs=False)
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeWorld) -> None:
         self.world = world
         self.up: dict[str, Endpoint] = {}
 
@@ -59,7 +59,7 @@ class FakeClient:
 class FakeEvaluator:
     """`Evaluator` that reports a given reward difference, with a half-width of 0.05."""
 
-    def __init__(self, world: World, difference: float) -> None:
+    def __init__(self, world: FakeWorld, difference: float) -> None:
         self.world = world
         self.difference = difference
 
@@ -101,7 +101,7 @@ class FakeCheck:
 class FakeRegistry:
     """`Registry` that stores versions and aliases in dictionaries."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeWorld) -> None:
         self.world = world
         self.versions: dict[str, dict[str, str]] = {}
         self.pointers: dict[tuple[str, str], str] = {}
@@ -132,7 +132,7 @@ class FakeRouter:
 
     attribution = True
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeWorld) -> None:
         self.world = world
         self.routes: dict[str, Route] = {}
         self.history: list[Route] = []

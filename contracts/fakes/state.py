@@ -140,7 +140,7 @@ class MemoryArtifacts:
 
 
 @dataclass
-class World:
+class FakeWorld:
     """Shared state of the fakes: injected faults, artifacts, and how often each named effect was executed."""
 
     faults: Faults = no_faults

@@ -11,7 +11,7 @@ import click
 from contracts.cycle import Answer, Identity
 from contracts.errors import Rejected, Retryable
 from flows.cli.output import actor, installation, json_option, loop_argument, picked_line, print_json, say
-from flows.engine.context import House
+from flows.engine.context import LineContext
 from flows.engine.installation import Installation
 from flows.engine.line import answer, approvals, ask_cancel, ask_rollback
 
@@ -95,11 +95,11 @@ def rollback(loop: Path, by: str, reason: str, no_wait: bool) -> None:
     if no_wait:
         say(f"rollback of line {name} requested")
         return
-    house = shop.house(loop)
-    for line in reconcile(house):
+    context = shop.context(loop)
+    for line in reconcile(context):
         say(line)
-    _end_open_cycle(shop, house, turn)
-    view = house.line_view()
+    _end_open_cycle(shop, context, turn)
+    view = context.line_view()
     if view.rollback_asked:
         raise Retryable(f"rollback of line {name} requested but not completed; a running service completes it, or run this command again")
     say(f"line {name} now serves {view.champion.tag if view.champion else 'nothing'}")
@@ -119,16 +119,16 @@ def cancel(loop: Path, by: str, reason: str) -> None:
     shop = installation()
     name = picked_line(shop, loop)
     ask_cancel(shop.ledger, name, by, reason, datetime.now(UTC))
-    _end_open_cycle(shop, shop.house(loop), turn)
+    _end_open_cycle(shop, shop.context(loop), turn)
     opened = shop.line(name).open_cycle
     say(f"cancellation requested; {opened} stops after its current step" if opened else f"line {name} has no open cycle")
 
 
-def _end_open_cycle(shop: Installation, house: House, turn: Callable[..., object]) -> None:
+def _end_open_cycle(shop: Installation, context: LineContext, turn: Callable[..., object]) -> None:
     """Advance the open cycle so that it ends now, unless another process holds its lease."""
-    opened = house.line_view().open_cycle
+    opened = context.line_view().open_cycle
     if opened is not None:
         try:
-            turn(shop, house.cycle_view(opened))
+            turn(shop, context.cycle_view(opened))
         except Retryable as error:
             say(str(error))

@@ -127,18 +127,18 @@ def _line(home: Home, loop: Path) -> list[Finding]:
     from flows.engine.installation import Installation
 
     try:
-        house = Installation(home).house(loop)
+        context = Installation(home).context(loop)
     except RatchetError as error:
         return [("error", "loop file", str(error))]
-    view = house.line_view()
-    found: list[Finding] = [("ok", "loop file", f"{loop}: line {house.line}")]
+    view = context.line_view()
+    found: list[Finding] = [("ok", "loop file", f"{loop}: line {context.line}")]
     if view.champion is None:
         return [*found, ("note", "line", "no model adopted; run `ratchet adopt`")]
-    up = {endpoint.tag for endpoint in house.server.running()}
+    up = {endpoint.tag for endpoint in context.server.running()}
     if view.champion.tag in up:
         found.append(("ok", "serving", f"champion {view.champion.tag} is running"))
     else:
         found.append(("error", "serving", f"champion {view.champion.tag} is not running; run `ratchet serve` to start it"))
-    route = house.router.read(house.line)
+    route = context.router.read(context.line)
     found.append(("ok", "router", route.annotation) if route else ("error", "router", "not running; run `ratchet serve` to start it"))
     return found

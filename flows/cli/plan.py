@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from flows.cli.output import installation, json_option, loop_argument, print_json, table, watched
-from flows.engine.context import House
+from flows.engine.context import LineContext
 from flows.engine.preview import Preview
 
 
@@ -27,14 +27,14 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
     from flows.engine.preview import preview
 
     with watched(as_json) as progress:
-        house = installation(progress).house(loop)
-        found = preview(house, not no_probe)
-    cost = _cost(found, house)
+        context = installation(progress).context(loop)
+        found = preview(context, not no_probe)
+    cost = _cost(found, context)
     if as_json:
         print_json(_as_json(found, cost))
         return
     rows = [[row.rule, "yes" if row.holds else "no", row.evidence, row.effect, row.change] for row in found.choice.rules]
-    table(f"Choice for line {house.line}, from {found.start.tag}", ["rule", "holds", "evidence", "effect", "would change with"], rows)
+    table(f"Choice for line {context.line}, from {found.start.tag}", ["rule", "holds", "evidence", "effect", "would change with"], rows)
     click.echo()
     click.secho(found.choice.reason, bold=True)
     if not found.probed:
@@ -45,14 +45,16 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
         spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
         spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
         click.echo(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
-        if cost["seconds"] > house.loop.training.timeout:
-            click.secho(f"The estimated duration exceeds training.timeout = {house.loop.training.timeout:g} s.", fg="yellow")
+        if cost["seconds"] > context.loop.training.timeout:
+            click.secho(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
 
 
-def _cost(found: Preview, house: House) -> dict[str, Any] | None:
+def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
     from flows.engine.wiring import estimate_cost
 
-    return None if found.recipe is None else estimate_cost(house.loop, house.folder, found.choice.method, found.recipe, found.parameters)
+    return (
+        None if found.recipe is None else estimate_cost(context.loop, context.folder, found.choice.method, found.recipe, found.parameters)
+    )
 
 
 def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from contracts.loop import SourceSettings
 from contracts.ports import TraceSource
 from flows.cli.output import installation, json_option, loop_argument, print_json, say, table, watched
 from flows.core.decide import End, Wait
-from flows.engine.context import House
+from flows.engine.context import LineContext
 
 
 @click.command()
@@ -37,8 +37,8 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
     from flows.engine.ingest import ingest as bring_in
 
     with watched(as_json) as progress:
-        house = installation(progress).house(loop)
-        report = bring_in(house, [_named_source(house, source, kind)] if source else None, TURN_SECONDS)
+        context = installation(progress).context(loop)
+        report = bring_in(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS)
     if as_json:
         print_json(ingest_json(report))
         return
@@ -47,7 +47,7 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
         [name, c.read, c.kept, c.duplicate, c.skipped, c.quarantined]
         for name, c in (("traces", report.traces), ("feedback", report.feedback))
     ]
-    table(f"Ingested into line {house.line}", columns, rows)
+    table(f"Ingested into line {context.line}", columns, rows)
     reasons = {**report.traces.reasons, **{f"feedback {reason}": n for reason, n in report.feedback.reasons.items()}}
     if reasons:
         table("Skipped or quarantined", ["reason", "records"], sorted(reasons.items()))
@@ -59,17 +59,17 @@ def ingest_json(report: IngestReport) -> dict[str, Any]:
     return {**traces, "feedback": report.feedback.model_dump()}
 
 
-def _named_source(house: House, path: Path, kind: str | None) -> TraceSource:
+def _named_source(context: LineContext, path: Path, kind: str | None) -> TraceSource:
     from flows.config.home import Home
     from flows.engine.wiring import open_source
 
     if not path.exists():
         raise ConfigError(f"--source {path} does not exist")
-    first = next((source for source in house.loop.sources if source.kind != "receiver"), None)
+    first = next((source for source in context.loop.sources if source.kind != "receiver"), None)
     name = first.name if first else "files"
     chosen = kind or (first.kind if first else "otlp")
     settings = SourceSettings.model_validate({"name": name, "kind": chosen, "path": str(path.absolute())})
-    return open_source(settings, house.folder, Home.from_environment(), house.line)
+    return open_source(settings, context.folder, Home.from_environment(), context.line)
 
 
 @click.command()
@@ -93,13 +93,13 @@ def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
 
     with watched(as_json) as progress:
         shop = installation(progress)
-        house = shop.house(loop)
+        context = shop.context(loop)
         if not no_ingest:
-            bring_in(house, wait=TURN_SECONDS)
-        reconcile(house)
-        opened = house.line_view().open_cycle or open_cycle(house, "ratchet run")
-        decision = run_to_end(shop, house.cycle_view(opened), wait)
-        cycle = house.cycle_view(opened)
+            bring_in(context, wait=TURN_SECONDS)
+        reconcile(context)
+        opened = context.line_view().open_cycle or open_cycle(context, "ratchet run")
+        decision = run_to_end(shop, context.cycle_view(opened), wait)
+        cycle = context.cycle_view(opened)
     waiting = decision.reason if isinstance(decision, Wait) else None
     if as_json:
         print_json({"cycle": cycle.id, "state": cycle.state, "ended": cycle.state in ENDS, "reason": cycle.reason, "waiting": waiting})

@@ -16,7 +16,7 @@ import click
 from contracts.errors import ConfigError, Permanent, RatchetError
 from flows.cli.output import installation, json_option, print_json, say, table
 from flows.config.load import load_loop
-from flows.engine.context import House
+from flows.engine.context import LineContext
 from flows.engine.installation import Installation
 
 GUARD_SECONDS = 2.0
@@ -45,11 +45,11 @@ def serve(loops: tuple[Path, ...], port: int, stop: bool, as_json: bool) -> None
     """
     shop = installation(lambda what, _done, total: say(what) if total == 0 else None)
     checked = _checked(loops)
-    houses = [shop.house(path) for path in checked]
+    contexts = [shop.context(path) for path in checked]
     if stop:
-        _stop(shop, houses, as_json)
+        _stop(shop, contexts, as_json)
         return
-    _serve(shop, list(zip(checked, houses, strict=True)), port, as_json)
+    _serve(shop, list(zip(checked, contexts, strict=True)), port, as_json)
 
 
 def _checked(paths: Sequence[Path]) -> list[Path]:
@@ -71,7 +71,7 @@ def _checked(paths: Sequence[Path]) -> list[Path]:
     return list(lines.values())
 
 
-def _serve(shop: Installation, lines: list[tuple[Path, House]], port: int, as_json: bool) -> None:
+def _serve(shop: Installation, lines: list[tuple[Path, LineContext]], port: int, as_json: bool) -> None:
     from flows.prefect import server
 
     home = shop.home
@@ -86,26 +86,26 @@ def _serve(shop: Installation, lines: list[tuple[Path, House]], port: int, as_js
     from flows.prefect import run_pidfiles
     from flows.prefect import serve as service  # imported late: Prefect reads its settings on import
 
-    served = [service.Served(path, house.loop) for path, house in lines]
+    served = [service.Served(path, context.loop) for path, context in lines]
     for one in served:
         _cron_makes_sense(one.path, one.loop.trigger.cron)
     with run_pidfiles.only_one(home):
-        rows = [row for path, house in lines for row in _start_line(path, house, shop)]
+        rows = [row for path, context in lines for row in _start_line(path, context, shop)]
         ui = url.removesuffix("/api")
         _announce([["all", "Prefect UI and approvals", ui], *rows], as_json)
-        with _guarded([house for _, house in lines], shop):
+        with _guarded([context for _, context in lines], shop):
             asyncio.run(service.serve(home, served, url, shop.progress))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
 
 
 @contextmanager
-def _guarded(houses: Sequence[House], shop: Installation) -> Iterator[None]:
+def _guarded(contexts: Sequence[LineContext], shop: Installation) -> Iterator[None]:
     """Guard the gangs of all cluster lines for the duration of the block, because flow runs are too short to detect incomplete gangs."""
     stop = threading.Event()
     guards = [
-        threading.Thread(target=_guard, args=(house, shop, stop), daemon=True, name=f"guard-{house.line}")
-        for house in houses
-        if house.loop.cluster is not None
+        threading.Thread(target=_guard, args=(context, shop, stop), daemon=True, name=f"guard-{context.line}")
+        for context in contexts
+        if context.loop.cluster is not None
     ]
     for guard in guards:
         guard.start()
@@ -117,11 +117,11 @@ def _guarded(houses: Sequence[House], shop: Installation) -> Iterator[None]:
             guard.join(GUARD_ENDS)
 
 
-def _guard(house: House, shop: Installation, stop: threading.Event) -> None:
+def _guard(context: LineContext, shop: Installation, stop: threading.Event) -> None:
     from flows.engine.wiring import guard_cluster
 
-    for words in guard_cluster(house.loop, house.folder, shop.home, GUARD_SECONDS, once=False, stop=stop):
-        say(f"{house.line}: {words}")
+    for words in guard_cluster(context.loop, context.folder, shop.home, GUARD_SECONDS, once=False, stop=stop):
+        say(f"{context.line}: {words}")
 
 
 def _cron_makes_sense(path: Path, cron: str | None) -> None:
@@ -136,30 +136,30 @@ def _cron_makes_sense(path: Path, cron: str | None) -> None:
         ) from None
 
 
-def _start_line(path: Path, house: House, shop: Installation) -> list[list[str]]:
+def _start_line(path: Path, context: LineContext, shop: Installation) -> list[list[str]]:
     """Start receiver, model servers and router of a line. Returns the rows (line, service, address) to show."""
     from flows.engine.reconcile import reconcile
     from flows.engine.wiring import start_receiver
 
-    name, rows = house.line, []
-    if any(source.kind == "receiver" for source in house.loop.sources):
-        rows.append([name, "OTLP receiver", f"{start_receiver(house.loop, shop.home)}/v1/traces"])
+    name, rows = context.line, []
+    if any(source.kind == "receiver" for source in context.loop.sources):
+        rows.append([name, "OTLP receiver", f"{start_receiver(context.loop, shop.home)}/v1/traces"])
         rows.append([name, "receiver token file", str(shop.home.token(name))])
-    for text in reconcile(house):
+    for text in reconcile(context):
         say(f"{name}: {text}")
-    if house.line_view().champion is None:
+    if context.line_view().champion is None:
         return [*rows, [name, "model", f"none; run `ratchet adopt {path} MODEL_FOLDER`"]]
-    return [[name, "chat (OpenAI API)", f"{house.router.url()}/v1"], *rows, [name, "flows", _schedule(house)]]
+    return [[name, "chat (OpenAI API)", f"{context.router.url()}/v1"], *rows, [name, "flows", _schedule(context)]]
 
 
-def _schedule(house: House) -> str:
+def _schedule(context: LineContext) -> str:
     from flows.prefect.serve import INGEST_SECONDS, RECONCILE_SECONDS
 
-    trigger = house.loop.trigger
+    trigger = context.loop.trigger
     cron = f"cron {trigger.cron!r} {trigger.timezone}, or " if trigger.cron else ""
     return (
-        f"ingest/{house.line} every {INGEST_SECONDS} s; reconcile/{house.line} every {RECONCILE_SECONDS} s; "
-        f"retrain/{house.line} on {cron}{trigger.new_traces} new traces; rollout/{house.line} and approval/{house.line} on demand"
+        f"ingest/{context.line} every {INGEST_SECONDS} s; reconcile/{context.line} every {RECONCILE_SECONDS} s; "
+        f"retrain/{context.line} on {cron}{trigger.new_traces} new traces; rollout/{context.line} and approval/{context.line} on demand"
     )
 
 
@@ -170,14 +170,14 @@ def _announce(rows: list[list[str]], as_json: bool) -> None:
         table("Serving", ["line", "service", "address"], rows)
 
 
-def _stop(shop: Installation, houses: list[House], as_json: bool) -> None:
+def _stop(shop: Installation, contexts: list[LineContext], as_json: bool) -> None:
     """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last."""
     from flows.engine.wiring import stop_line
     from flows.prefect import server
 
     stopped = _stop_serving(shop)
-    for house in houses:
-        stopped += _stop_job(house) + stop_line(house, shop.home)
+    for context in contexts:
+        stopped += _stop_job(context) + stop_line(context, shop.home)
     if not server.is_external() and server.stop(shop.home):
         stopped.append("the Prefect server")
     if as_json:
@@ -203,11 +203,11 @@ def _stop_serving(shop: Installation) -> list[str]:
     return ["the service"]
 
 
-def _stop_job(house: House) -> list[str]:
-    opened = house.line_view().open_cycle
-    cycle = house.cycle_view(opened) if opened else None
+def _stop_job(context: LineContext) -> list[str]:
+    opened = context.line_view().open_cycle
+    cycle = context.cycle_view(opened) if opened else None
     if cycle is None or not cycle.incarnations or cycle.incarnations[-1].outcome is not None:
         return []
     with suppress(RatchetError):
-        house.executor.cancel(cycle.incarnations[-1].job)
+        context.executor.cancel(cycle.incarnations[-1].job)
     return [f"the job {cycle.incarnations[-1].job}"]

@@ -8,7 +8,7 @@ import click
 
 from contracts.errors import ConfigError
 from flows.cli.output import actor, installation, json_option, loop_argument, print_json, say, table, watched
-from flows.engine.context import House
+from flows.engine.context import LineContext
 
 _TEMPLATE = """\
 # Loop file: the settings of one model line. Validate it with `ratchet check {name}`.
@@ -90,16 +90,16 @@ def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
     from flows.engine.reconcile import reconcile
 
     with watched(as_json) as progress:
-        house = installation(progress).house(loop)
-        version = name_first(house, model, by)
-        mended = reconcile(house, TURN_SECONDS)
+        context = installation(progress).context(loop)
+        version = name_first(context, model, by)
+        mended = reconcile(context, TURN_SECONDS)
     if as_json:
-        print_json({**version.model_dump(mode="json"), "url": house.router.url(), "mended": mended})
+        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": mended})
         return
     for line in mended:
         say(line)
-    served = f"{house.loop.line.served_model!r} at {house.router.url()}/v1"
-    say(f"line {house.line}: {version.tag} adopted by {by} as version 0; served as {served}")
+    served = f"{context.loop.line.served_model!r} at {context.router.url()}/v1"
+    say(f"line {context.line}: {version.tag} adopted by {by} as version 0; served as {served}")
 
 
 @click.command()
@@ -112,15 +112,15 @@ def check(loop: Path, as_json: bool) -> None:
     """
     from flows.engine.wiring import installed
 
-    house = installation().house(loop)
-    findings = [*_rewards(house), *_sources(house), *_serving(house), *_golden(house), *_power(house)]
-    installed("ratchet.servers", house.loop.serving.kind)
+    context = installation().context(loop)
+    findings = [*_rewards(context), *_sources(context), *_serving(context), *_golden(context), *_power(context)]
+    installed("ratchet.servers", context.loop.serving.kind)
     bad = [text for level, _, text in findings if level == "error"]
     if as_json:
-        print_json({"line": house.line, "ok": not bad, "findings": [{"level": a, "about": b, "text": c} for a, b, c in findings]})
+        print_json({"line": context.line, "ok": not bad, "findings": [{"level": a, "about": b, "text": c} for a, b, c in findings]})
     else:
         marks = {"ok": "✓", "note": "·", "error": "✗"}
-        table(f"{loop}: line {house.line}", ["", "check", "result"], [[marks[a], b, c] for a, b, c in findings])
+        table(f"{loop}: line {context.line}", ["", "check", "result"], [[marks[a], b, c] for a, b, c in findings])
     if bad:
         raise ConfigError(f"{loop}: " + "; ".join(bad))
 
@@ -128,61 +128,61 @@ def check(loop: Path, as_json: bool) -> None:
 Finding = tuple[str, str, str]
 
 
-def _rewards(house: House) -> list[Finding]:
-    found: list[Finding] = [("ok", "reward", f"{v.name} {v.version}, tier {v.tier}, weight {v.weight:g}") for v in house.rewards.versions]
-    if not house.rewards.unseen():
+def _rewards(context: LineContext) -> list[Finding]:
+    found: list[Finding] = [("ok", "reward", f"{v.name} {v.version}, tier {v.tier}, weight {v.weight:g}") for v in context.rewards.versions]
+    if not context.rewards.unseen():
         found.append(
             ("error", "reward", "no scorer for unseen answers, so the gate cannot score a candidate; add exact_match or final_number")
         )
     return found
 
 
-def _sources(house: House) -> list[Finding]:
+def _sources(context: LineContext) -> list[Finding]:
     found: list[Finding] = []
-    for source in house.loop.sources:
-        path = house.folder / source.path if source.path else None
+    for source in context.loop.sources:
+        path = context.folder / source.path if source.path else None
         if path is None:
             found.append(("ok", "source", f"{source.name}: OTLP/HTTP on loopback, started by `ratchet serve`"))
         elif path.exists():
             found.append(("ok", "source", f"{source.name}: {path}"))
         else:
             found.append(("error", "source", f"{source.name}: {path} does not exist"))
-    if not house.loop.sources:
+    if not context.loop.sources:
         found.append(("error", "source", "no source; add a [[sources]] section"))
     return found
 
 
-def _serving(house: House) -> list[Finding]:
-    can = house.server.capabilities
+def _serving(context: LineContext) -> list[Finding]:
+    can = context.server.capabilities
     said = ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in can.model_dump().items())
-    found: list[Finding] = [("ok", "server", f"{house.loop.serving.kind}: {said}")]
-    if not can.sampling and house.loop.probe.prompts:
+    found: list[Finding] = [("ok", "server", f"{context.loop.serving.kind}: {said}")]
+    if not can.sampling and context.loop.probe.prompts:
         found.append(
             ("error", "server", "the server does not support sampling, which the probe needs; set probe.prompts = 0 or use another server")
         )
-    if not house.router.attribution:
+    if not context.router.attribution:
         found.append(("error", "router", "the router does not attribute answers to versions, which the rollout needs; use another router"))
     return found
 
 
-def _golden(house: House) -> list[Finding]:
-    golden = house.loop.holdout.golden
+def _golden(context: LineContext) -> list[Finding]:
+    golden = context.loop.holdout.golden
     if golden is None:
         return [("note", "gate", "no golden set; the gate uses only the holdout")]
-    path = house.folder / golden
+    path = context.folder / golden
     if not path.exists():
         return [("error", "gate", f"the golden set {path} does not exist")]
     lines = sum(1 for line in path.read_bytes().splitlines() if line.strip())
     return [("ok", "gate", f"golden set of {lines} prompts")]
 
 
-def _power(house: House) -> list[Finding]:
+def _power(context: LineContext) -> list[Finding]:
     """Estimate the detectable effects of the gate, and the number of ratings and the time that the rollout needs."""
     from flows.core.triggers import evaluation_level
     from gates.rollout_judge import ratings_to_decide
     from gates.statistics import detectable_effect
 
-    loop = house.loop
+    loop = context.loop
     found: list[Finding] = []
     for n in (loop.gate.min_prompts, 300, 1000):
         effect = detectable_effect(n, evaluation_level(loop))
@@ -197,8 +197,8 @@ def _power(house: House) -> list[Finding]:
     found.append(
         ("note", "rollout", f"non-inferiority within {loop.rollout.margin:g} needs about {ratings} ratings if both versions are equal")
     )
-    cursor = house.datasets.cursor()
-    line = house.line_view()
+    cursor = context.datasets.cursor()
+    line = context.line_view()
     if cursor.feedback and cursor.newest and line.rows:
         days = max((cursor.newest - line.rows[0].at).total_seconds() / 86_400, 1e-6)
         wait = ratings / (cursor.feedback / days)

@@ -40,7 +40,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Settle:
+class RecordAnswer:
     """Copy the answer to an approval request into the cycle's stream."""
 
     kind: ApprovalKind
@@ -83,11 +83,11 @@ class End:
     reason: str
 
 
-Decision = Do | Ask | Settle | JobEnded | AcceptStep | Wait | End
+Decision = Do | Ask | RecordAnswer | JobEnded | AcceptStep | Wait | End
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """The observations from outside the cycle's stream that its current state needs."""
 
     answers: Mapping[ApprovalKind, Answer] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Seen:
     """Tag of the line's current champion according to the ledger; empty if it was not observed."""
 
 
-def decide(cycle: CycleView, seen: Seen, now: datetime) -> Decision:
+def decide(cycle: CycleView, seen: Observation, now: datetime) -> Decision:
     """Return the next decision of an open cycle.
 
     `seen` is the observation of everything outside the cycle's stream. Raises ValueError if the cycle has ended.
@@ -139,7 +139,7 @@ def decide(cycle: CycleView, seen: Seen, now: datetime) -> Decision:
             raise ValueError(f"{cycle.id} has ended ({ended}); there is nothing to decide")
 
 
-def _stopped_from_outside(cycle: CycleView, seen: Seen) -> End | None:
+def _stopped_from_outside(cycle: CycleView, seen: Observation) -> End | None:
     """Operator requests override the plan. A changed champion ends the cycle, because the cycle compares with the wrong model."""
     if seen.rollback_asked:
         return End(State.CANCELLED, f"rollback requested by {seen.rollback_asked}")
@@ -157,10 +157,10 @@ def _not_trained(cycle: CycleView) -> End | None:
     return None
 
 
-def _approval(cycle: CycleView, seen: Seen, now: datetime, kind: ApprovalKind) -> Decision:
+def _approval(cycle: CycleView, seen: Observation, now: datetime, kind: ApprovalKind) -> Decision:
     settings = cycle.loop.approvals.training if kind is ApprovalKind.TRAINING else cycle.loop.approvals.rollout
     if settings.mode == "auto":
-        return Settle(kind, AUTO)
+        return RecordAnswer(kind, AUTO)
     if kind not in cycle.asked:
         return Ask(kind, now + timedelta(seconds=settings.expires))
     answer = seen.answers.get(kind)
@@ -168,7 +168,7 @@ def _approval(cycle: CycleView, seen: Seen, now: datetime, kind: ApprovalKind) -
         expires = cycle.asked[kind]
         return Wait(f"approval of {kind} until {expires:%Y-%m-%d %H:%M} UTC") if now < expires else _expired(kind, expires)
     if kind not in cycle.answers:
-        return Settle(kind, answer)
+        return RecordAnswer(kind, answer)
     return End(State.REJECTED, f"{answer.actor} rejected the {kind}" + (f": {answer.note}" if answer.note else ""))
 
 
@@ -176,7 +176,7 @@ def _expired(kind: ApprovalKind, expires: datetime) -> End:
     return End(State.EXPIRED, f"nobody answered the request to approve the {kind} by {expires:%Y-%m-%d %H:%M} UTC")
 
 
-def _train(cycle: CycleView, seen: Seen) -> Decision:
+def _train(cycle: CycleView, seen: Observation) -> Decision:
     if not cycle.incarnations:
         return Do(Step.TRAIN, train_key(1, 1))
     now = cycle.incarnations[-1]
@@ -218,7 +218,7 @@ def _next_attempt(cycle: CycleView, failed: Incarnation) -> Do | End:
     return Do(Step.TRAIN, key, ran_with.then(proposal, failed.reason))
 
 
-def _watch(cycle: CycleView, seen: Seen) -> Decision:
+def _watch(cycle: CycleView, seen: Observation) -> Decision:
     now, job = cycle.incarnations[-1], seen.job
     if job is not None and job.incarnation > now.number:
         why = "the cluster restarted the gang" + (f": {job.reason}" if job.reason else "")
@@ -254,7 +254,7 @@ def _stopped_at_gate(cycle: CycleView) -> End | None:
     return End(State.HELD, f"the gate is inconclusive: {reasons or 'no check returned a result'}")
 
 
-def _rolled(cycle: CycleView, seen: Seen) -> Decision:
+def _rolled(cycle: CycleView, seen: Observation) -> Decision:
     if seen.rollout is None:
         return Wait("the rollout")
     end, reason = seen.rollout

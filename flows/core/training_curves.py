@@ -19,7 +19,7 @@ Diaries = Mapping[int, Sequence[JobEvent]]
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """The optimiser steps of one incarnation."""
 
     attempt: int
@@ -38,13 +38,13 @@ class Mark:
     """Text to show to the user."""
 
 
-def runs(diaries: Diaries) -> list[Run]:
+def runs(diaries: Diaries) -> list[TrainingRun]:
     """List every incarnation that completed at least one step, in order."""
     found = []
     for attempt, events in sorted(diaries.items()):
         for incarnation in sorted({event.incarnation for event in events}):
             steps = tuple(_figures(e) for e in events if e.incarnation == incarnation and e.kind == "progress")
-            found += [Run(attempt, incarnation, steps)] if steps else []
+            found += [TrainingRun(attempt, incarnation, steps)] if steps else []
     return found
 
 

@@ -19,8 +19,8 @@ from flows.config.home import Home
 from flows.core.decide import End
 from flows.core.folds import CycleView
 from flows.demo.users import Crowd, Habits
-from flows.demo.world import World, base_ready, build_world, start_base, traffic, write_golden
-from flows.engine.context import TURN_SECONDS, House
+from flows.demo.world import DemoWorld, base_ready, build_world, start_base, traffic, write_golden
+from flows.engine.context import TURN_SECONDS, LineContext
 from flows.engine.ingest import ingest
 from flows.engine.installation import Installation
 from flows.engine.line import adopt, open_cycle
@@ -47,10 +47,10 @@ class Demo:
 
     home: Home
     say: Say
-    approve: Callable[[House, str], None]
+    approve: Callable[[LineContext, str], None]
     """Answers the pending approval request of the cycle with the given id."""
     started: float = field(default_factory=time.monotonic)
-    world: World = field(default_factory=build_world)
+    world: DemoWorld = field(default_factory=build_world)
     last: str = ""
 
     def lap(self, text: str) -> None:
@@ -69,67 +69,69 @@ class Demo:
     def play(self, beside: Callable[[], None]) -> list[CycleView]:
         """Run both cycles and return their final states. `beside` is called while the base model is training."""
         loop = self.prepare()
-        shop, house, crowd = self.open_shop(loop, beside)
-        first = self.cycle(shop, house, crowd, "a cycle with a normal recipe")
+        shop, context, crowd = self.open_shop(loop, beside)
+        first = self.cycle(shop, context, crowd, "a cycle with a normal recipe")
         loop.write_text(spoil(loop.read_text(encoding="utf-8")), encoding="utf-8")
         self.lap("the recipe is changed: preference loss only, with a learning rate that is far too high")
-        second = self.cycle(shop, shop.house(loop), crowd, "a cycle with a bad recipe")
+        second = self.cycle(shop, shop.context(loop), crowd, "a cycle with a bad recipe")
         return [first, second]
 
-    def open_shop(self, loop: Path, beside: Callable[[], None]) -> tuple[Installation, House, Crowd]:
+    def open_shop(self, loop: Path, beside: Callable[[], None]) -> tuple[Installation, LineContext, Crowd]:
         """Train, adopt and serve the base model, and ingest the first traffic. `beside` is called while the base model is training."""
         training = start_base(self.world, self.home.root)
         self.lap("training a small base model from scratch; it learns six of eight intents")
         shop = Installation(self.home, self._progress)
-        house = shop.house(loop)
-        receiver = start_receiver(house.loop, self.home)
+        context = shop.context(loop)
+        receiver = start_receiver(context.loop, self.home)
         beside()
         # The first call of the registry creates its tables; do that while the base model is training.
-        threading.Thread(target=house.registry.aliases, args=(house.line,), daemon=True).start()
-        adopt(house, base_ready(training, self.home.root), "ada")
-        for line in reconcile(house, TURN_SECONDS):
+        threading.Thread(target=context.registry.aliases, args=(context.line,), daemon=True).start()
+        adopt(context, base_ready(training, self.home.root), "ada")
+        for line in reconcile(context, TURN_SECONDS):
             self.lap(line)
-        crowd = Crowd(house.router.url(), receiver, self.home.token(house.line).read_text(), house.loop.line.served_model, Habits(), _SEED)
-        self.lap(f"sending {_FIRST_TRAFFIC} requests of 200 users to {house.router.url()}; each answer is recorded as an OTLP trace")
+        crowd = Crowd(
+            context.router.url(), receiver, self.home.token(context.line).read_text(), context.loop.line.served_model, Habits(), _SEED
+        )
+        self.lap(f"sending {_FIRST_TRAFFIC} requests of 200 users to {context.router.url()}; each answer is recorded as an OTLP trace")
         tally = crowd.ask_all(traffic(self.world, _FIRST_TRAFFIC, _SEED))
         self.lap(f"{tally.right} of {tally.asked} answers were correct; users rate and sometimes correct them, reviewers label a sample")
         time.sleep(1.0)  # the router exports its traces every 0.5 s
-        ingest(house, wait=TURN_SECONDS)  # the service may hold the lease for its own ingest
-        cursor = house.datasets.cursor()
+        ingest(context, wait=TURN_SECONDS)  # the service may hold the lease for its own ingest
+        cursor = context.datasets.cursor()
         self.lap(f"lake: {cursor.traces} traces, {cursor.feedback} feedback records")
-        return shop, house, crowd
+        return shop, context, crowd
 
-    def cycle(self, shop: Installation, house: House, crowd: Crowd, what: str) -> CycleView:
+    def cycle(self, shop: Installation, context: LineContext, crowd: Crowd, what: str) -> CycleView:
         """Run one cycle to its end, with simulated users and approvals. `what` is the reason for opening the cycle.
 
         Returns the final state. Raises Permanent if the simulation fails or the cycle does not end within five minutes.
         """
-        cycle = open_cycle(house, what)
+        cycle = open_cycle(context, what)
         self.lap(f"{cycle}: {what}")
         until = time.monotonic() + 300
-        with self._people(house, cycle, crowd) as trouble:
-            while not isinstance(run_to_end(shop, house.cycle_view(cycle), 2.0, poll=0.3), End):
+        with self._people(context, cycle, crowd) as trouble:
+            while not isinstance(run_to_end(shop, context.cycle_view(cycle), 2.0, poll=0.3), End):
                 if trouble:
                     raise Permanent(f"the simulated users failed: {trouble[0]}") from trouble[0]
                 if time.monotonic() > until:
                     raise Permanent(f"{cycle} did not end within five minutes; `ratchet explain` shows its state")
-        view = house.cycle_view(cycle)
+        view = context.cycle_view(cycle)
         self.lap(f"{cycle} ended {view.state}: {view.reason}")
         return view
 
     @contextmanager
-    def _people(self, house: House, cycle: str, crowd: Crowd) -> Iterator[list[Exception]]:
+    def _people(self, context: LineContext, cycle: str, crowd: Crowd) -> Iterator[list[Exception]]:
         """Answer approval requests, and send user traffic during the rollout, for the duration of the block. Yields the list of errors."""
         stop = threading.Event()
         failed: list[Exception] = []
 
         def live() -> None:
-            seed = house.cycle_view(cycle).number * 1000
+            seed = context.cycle_view(cycle).number * 1000
             try:
                 while not stop.wait(0.2):
-                    state = house.cycle_view(cycle).state
+                    state = context.cycle_view(cycle).state
                     if state is State.REGISTERED:
-                        self.approve(house, cycle)
+                        self.approve(context, cycle)
                     elif state is State.ROLLING:
                         seed += 1
                         crowd.ask_all(traffic(self.world, 80, seed))

@@ -18,7 +18,7 @@ import httpx
 from contracts.errors import ConfigError, Permanent
 from flows.config.home import Home
 from flows.demo.play import MARKER, Say
-from flows.engine.context import House
+from flows.engine.context import LineContext
 from flows.engine.line import approvals
 from flows.prefect import server
 
@@ -52,17 +52,17 @@ class Stage:
         """URL of the Prefect UI, or `not running`."""
         return (server.known_url(self._home) or "not running").removesuffix("/api")
 
-    def approve(self, house: House, cycle: str) -> None:
+    def approve(self, context: LineContext, cycle: str) -> None:
         """Approve the pending request of the cycle through Prefect, as approver "ada". Does nothing if no request is pending.
 
         Raises Permanent if Prefect rejects the answer, or if the form or the answer does not appear within 90 s.
         """
-        waiting = [view for view in approvals(house.ledger, house.line) if view.awaiting and view.cycle == cycle]
+        waiting = [view for view in approvals(context.ledger, context.line) if view.awaiting and view.cycle == cycle]
         if not waiting:
             return
         request = waiting[0].id
         api = self._wait("the Prefect server", lambda: server.known_url(self._home))
-        asyncio.run(self._show(api, house))
+        asyncio.run(self._show(api, context))
         run = self._wait(f"the form of {request}", lambda: _suspended(api, request))
         self._say(f"          approval request in the Prefect UI: {api.removesuffix('/api')}/runs/flow-run/{run['id']}")
         answer = {"run_input": {"decision": "approve", "approver": "ada", "note": "the gate's figures look right to me"}}
@@ -75,9 +75,9 @@ class Stage:
         if reply.status_code != 201:
             raise Permanent(f"Prefect rejected the answer to {request}: {reply.text[:300]}")
         self._say("          ada approved it with the form")
-        self._wait(f"the answer to {request}", lambda: house.ledger.read(request)[1:] or None)
+        self._wait(f"the answer to {request}", lambda: context.ledger.read(request)[1:] or None)
 
-    async def _show(self, api: str, house: House) -> None:
+    async def _show(self, api: str, context: LineContext) -> None:
         """Create the approval run immediately instead of waiting up to a minute for the reconciler."""
         os.environ.update(server.settings(self._home, api))
         from prefect.client.orchestration import get_client
@@ -86,8 +86,8 @@ class Stage:
 
         async with get_client() as client:
             until = time.monotonic() + _PATIENCE
-            while not await show_requests(client, house.ledger, house.line) and time.monotonic() < until:
-                if _known(api, house.line):
+            while not await show_requests(client, context.ledger, context.line) and time.monotonic() < until:
+                if _known(api, context.line):
                     return
                 await asyncio.sleep(0.5)
 

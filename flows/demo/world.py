@@ -19,7 +19,7 @@ _LEARNT, _HINTS, _GOLDEN, _ASKED = 800, 6, 400, 520
 
 
 @dataclass(frozen=True)
-class World:
+class DemoWorld:
     """Disjoint sets of requests. No golden question is in the base model's training data or asked by a user."""
 
     learnt: list[Request]
@@ -30,30 +30,30 @@ class World:
     """Questions that users ask, some of them repeatedly."""
 
 
-def build_world() -> World:
+def build_world() -> DemoWorld:
     """Build the three sets. The result is the same in every run."""
     learnt = requests(1000, _LEARNT, ESTABLISHED_INTENTS) + requests(1000, _HINTS, NEW_INTENTS)
     seen = {request.prompt for request in learnt}
     golden = [request for request in requests(999, 2 * _GOLDEN) if request.prompt not in seen][:_GOLDEN]
     seen |= {request.prompt for request in golden}
     asked = [request for request in requests(5, 3 * _ASKED) if request.prompt not in seen][:_ASKED]
-    return World(learnt, golden, asked)
+    return DemoWorld(learnt, golden, asked)
 
 
-def traffic(world: World, n: int, seed: int) -> list[Request]:
+def traffic(world: DemoWorld, n: int, seed: int) -> list[Request]:
     """Draw `n` user requests with replacement. Half of them come only from the more popular half of the questions."""
     draw = random.Random(seed)
     popular = world.asked[: len(world.asked) // 2]
     return [draw.choice(popular if draw.random() < 0.5 else world.asked) for _ in range(n)]
 
 
-def write_golden(world: World, path: Path) -> None:
+def write_golden(world: DemoWorld, path: Path) -> None:
     """Write the golden set to `path` as JSON lines with prompt, reference and slice."""
     rows = [{"prompt": r.prompt, "reference": r.reference, "slice": r.intent} for r in world.golden]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def start_base(world: World, folder: Path) -> subprocess.Popen[bytes]:
+def start_base(world: DemoWorld, folder: Path) -> subprocess.Popen[bytes]:
     """Start a process that trains the base model into `folder`/base. Its log is `folder`/base.log."""
     pairs, corpus = folder / "pairs.jsonl", folder / "corpus.txt"
     pairs.write_text("".join(json.dumps({"prompt": r.prompt, "answer": r.reference}) + "\n" for r in world.learnt), encoding="utf-8")

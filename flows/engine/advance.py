@@ -13,71 +13,73 @@ from contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
 from contracts.errors import Conflict, Fenced, Inconclusive, Permanent, Retryable
 from contracts.ids import approval_stream, canonical, line_stream, rollout_stream
 from contracts.training import Proposal, ResumePoint
-from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Seen, Settle, Wait, decide
+from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
 from flows.core.folds import CycleView, fold_approval
-from flows.engine.context import House, leased
+from flows.engine.context import LineContext, leased
 from flows.engine.effects import EFFECTS, job_of
 from flows.engine.evidence import approval_evidence
 
 
-def advance(cycle_id: str, house: House) -> Decision:
+def advance(cycle_id: str, context: LineContext) -> Decision:
     """Run one turn of a cycle under the line's lease. Return the decision, which has been performed and recorded.
 
     For an ended cycle, return its `End` and change nothing. Raises Retryable if another living process holds the line's lease.
     """
-    with leased(house) as lease:
-        cycle = house.cycle_view(cycle_id)
+    with leased(context) as lease:
+        cycle = context.cycle_view(cycle_id)
         if cycle.ended:
             return End(cycle.state, cycle.reason)
-        decision = decide(cycle, observe(cycle, house), house.clock.now())
-        record(decision, cycle, house, lease)
+        decision = decide(cycle, observe(cycle, context), context.clock.now())
+        record(decision, cycle, context, lease)
         return decision
 
 
-def drive(cycle_id: str, house: House, patience: float = 0.0, poll: float = 0.5) -> Decision:
+def drive(cycle_id: str, context: LineContext, patience: float = 0.0, poll: float = 0.5) -> Decision:
     """Advance until the cycle ends, or until it has only waited for `patience` seconds. Return the last decision.
 
     `poll` is the pause in seconds between two turns while the cycle waits.
     """
-    since = house.clock.now()
+    since = context.clock.now()
     while True:
-        decision = advance(cycle_id, house)
+        decision = advance(cycle_id, context)
         if isinstance(decision, End):
             return decision
         if not isinstance(decision, Wait):
-            since = house.clock.now()
-        elif (house.clock.now() - since).total_seconds() >= patience:
+            since = context.clock.now()
+        elif (context.clock.now() - since).total_seconds() >= patience:
             return decision
         else:
-            house.clock.sleep(poll)
+            context.clock.sleep(poll)
 
 
-def observe(cycle: CycleView, house: House) -> Seen:
+def observe(cycle: CycleView, context: LineContext) -> Observation:
     """Collect the outside observations that the cycle's current state needs."""
-    line = house.line_view()
-    outside = Seen(rollback_asked=line.rollback_asked, cancel_asked=line.cancel_asked, champion=line.champion.tag if line.champion else "")
+    line = context.line_view()
+    outside = Observation(
+        rollback_asked=line.rollback_asked, cancel_asked=line.cancel_asked, champion=line.champion.tag if line.champion else ""
+    )
     match cycle.state:
         case State.PLANNED | State.REGISTERED:
-            views = [fold_approval(house.ledger.read(approval_stream(cycle.id, kind))) for kind in cycle.asked]
+            views = [fold_approval(context.ledger.read(approval_stream(cycle.id, kind))) for kind in cycle.asked]
             return replace(outside, answers={view.kind: view.answer for view in views if view.answer})
         case State.TRAINING_APPROVED | State.ATTEMPT if cycle.incarnations and cycle.incarnations[-1].outcome is None:
             job = cycle.incarnations[-1].job
-            status = house.executor.observe(job)
-            return replace(outside, job=status, saved=_saved(cycle, house, status.proposal))
+            status = context.executor.observe(job)
+            return replace(outside, job=status, saved=_saved(cycle, context, status.proposal))
         case State.ROLLING:
-            rollout = house.rollout_view(rollout_stream(cycle.id))
+            rollout = context.rollout_view(rollout_stream(cycle.id))
             return replace(outside, rollout=(rollout.end, rollout.reason) if rollout and rollout.end else None)
         case _:
             return outside
 
 
-def _saved(cycle: CycleView, house: House, asked: Proposal | None) -> ResumePoint | None:
+def _saved(cycle: CycleView, context: LineContext, asked: Proposal | None) -> ResumePoint | None:
     """Return the newest checkpoint that the current incarnation reports, or None.
 
     If the job failed with a proposal, only checkpoints up to the last good step count. Checkpoints from stale incarnations are ignored.
     """
     now = cycle.incarnations[-1]
-    events = [e for e in house.executor.events(now.job) if e.kind == "checkpoint" and e.incarnation == now.number]
+    events = [e for e in context.executor.events(now.job) if e.kind == "checkpoint" and e.incarnation == now.number]
     events = [e for e in events if asked is None or e.step <= asked.good]
     if not events:
         return None
@@ -91,28 +93,28 @@ def _saved(cycle: CycleView, house: House, asked: Proposal | None) -> ResumePoin
     )
 
 
-def record(decision: Decision, cycle: CycleView, house: House, lease: Lease) -> None:
+def record(decision: Decision, cycle: CycleView, context: LineContext, lease: Lease) -> None:
     """Perform a decision and write its rows to the ledger."""
     match decision:
         case Do():
-            _do(decision, cycle, house, lease)
+            _do(decision, cycle, context, lease)
         case Ask(kind, expires):
-            _ask(kind, expires.isoformat(), cycle, house, lease)
-        case Settle(kind, answer):
-            _append(house, lease, cycle, Row(kind="answered", key=kind, data=answer.model_dump(mode="json")))
+            _ask(kind, expires.isoformat(), cycle, context, lease)
+        case RecordAnswer(kind, answer):
+            _append(context, lease, cycle, Row(kind="answered", key=kind, data=answer.model_dump(mode="json")))
         case JobEnded():
-            _job_ended(decision, cycle, house, lease)
+            _job_ended(decision, cycle, context, lease)
         case AcceptStep(resume):
-            _append(house, lease, cycle, Row(kind="step_accepted", key=str(resume.step), data=resume.model_dump(mode="json")))
-            if house.executor.restarts:
-                house.executor.pin(job_of(house, cycle, resume.attempt), resume)
+            _append(context, lease, cycle, Row(kind="step_accepted", key=str(resume.step), data=resume.model_dump(mode="json")))
+            if context.executor.restarts:
+                context.executor.pin(job_of(context, cycle, resume.attempt), resume)
         case End():
-            end(decision, cycle, house, lease)
+            end(decision, cycle, context, lease)
         case Wait():
             pass
 
 
-def _job_ended(ended: JobEnded, cycle: CycleView, house: House, lease: Lease) -> None:
+def _job_ended(ended: JobEnded, cycle: CycleView, context: LineContext, lease: Lease) -> None:
     """Record the end of an incarnation, its proposal and its event log.
 
     The event log becomes an artifact, because reports and the registry need it after the run folder is deleted.
@@ -129,17 +131,17 @@ def _job_ended(ended: JobEnded, cycle: CycleView, house: House, lease: Lease) ->
         data["usage"] = ended.usage.model_dump(mode="json")
     if ended.proposal is not None:
         data["proposal"] = ended.proposal.model_dump(mode="json")
-    events = house.executor.events(cycle.incarnations[-1].job)
+    events = context.executor.events(cycle.incarnations[-1].job)
     if events:
-        data["events"] = house.artifacts.put(canonical([event.model_dump(mode="json") for event in events]))
-    _append(house, lease, cycle, Row(kind="job_ended", key=f"{ended.attempt}/{ended.incarnation}", data=data))
+        data["events"] = context.artifacts.put(canonical([event.model_dump(mode="json") for event in events]))
+    _append(context, lease, cycle, Row(kind="job_ended", key=f"{ended.attempt}/{ended.incarnation}", data=data))
 
 
-def _append(house: House, lease: Lease, cycle: CycleView, *rows: Row) -> None:
-    house.ledger.append([Append(stream=cycle.id, after=cycle.seq, rows=rows)], lease, house.clock.now())
+def _append(context: LineContext, lease: Lease, cycle: CycleView, *rows: Row) -> None:
+    context.ledger.append([Append(stream=cycle.id, after=cycle.seq, rows=rows)], lease, context.clock.now())
 
 
-def _do(effect: Do, cycle: CycleView, house: House, lease: Lease) -> None:
+def _do(effect: Do, cycle: CycleView, context: LineContext, lease: Lease) -> None:
     """Write `intended`, run the effect, write `done`.
 
     A permanent failure or missing evidence ends the cycle. A retryable failure is recorded and retried without a limit.
@@ -147,23 +149,23 @@ def _do(effect: Do, cycle: CycleView, house: House, lease: Lease) -> None:
     """
     if effect.key not in cycle.intended:
         minted = {} if effect.adjustment is None else {"adjustment": effect.adjustment.model_dump(mode="json")}
-        _append(house, lease, cycle, Row(kind="intended", key=effect.key, data=minted))
-        cycle = house.cycle_view(cycle.id)
+        _append(context, lease, cycle, Row(kind="intended", key=effect.key, data=minted))
+        cycle = context.cycle_view(cycle.id)
     try:
-        output = EFFECTS[effect.step](house, cycle, effect.key)
+        output = EFFECTS[effect.step](context, cycle, effect.key)
     except Inconclusive as error:
-        return end(End(State.HELD, f"{effect.step}: {error}"), cycle, house, lease)
+        return end(End(State.HELD, f"{effect.step}: {error}"), cycle, context, lease)
     except Permanent as error:
-        return end(End(State.FAILED, f"{effect.step}: {error}"), cycle, house, lease)
+        return end(End(State.FAILED, f"{effect.step}: {error}"), cycle, context, lease)
     except (Conflict, Fenced):
         raise  # concerns the ledger's rows, not the effect: the next turn reads the rows and decides again
     except Retryable as error:
         if cycle.tries.get(effect.key, ("",))[-1] != _brief(str(error)):
-            _tried(effect, _brief(str(error)), cycle, house, lease)
+            _tried(effect, _brief(str(error)), cycle, context, lease)
         raise
     except Exception as error:
-        return _unforeseen(effect, error, cycle, house, lease)
-    _append(house, lease, cycle, Row(kind="done", key=effect.key, data=output))
+        return _unforeseen(effect, error, cycle, context, lease)
+    _append(context, lease, cycle, Row(kind="done", key=effect.key, data=output))
     return None
 
 
@@ -171,7 +173,7 @@ UNFORESEEN_TRIES = 3
 """Number of unexpected exceptions in one effect after which the cycle ends as failed."""
 
 
-def _unforeseen(effect: Do, error: Exception, cycle: CycleView, house: House, lease: Lease) -> None:
+def _unforeseen(effect: Do, error: Exception, cycle: CycleView, context: LineContext, lease: Lease) -> None:
     """Handle a defect in this service or in a library.
 
     The row records the exception's type and place, but not its message, because the message may quote a user.
@@ -180,27 +182,27 @@ def _unforeseen(effect: Do, error: Exception, cycle: CycleView, house: House, le
     said = f"unforeseen {type(error).__name__} at {place.filename.rsplit('/', 2)[-2]}/{place.name}:{place.lineno}"
     tries = sum(word.startswith("unforeseen") for word in cycle.tries.get(effect.key, ())) + 1
     if tries >= UNFORESEEN_TRIES:
-        return end(End(State.FAILED, f"{effect.step}: {said}, {tries} times"), cycle, house, lease)
-    _tried(effect, said, cycle, house, lease)
+        return end(End(State.FAILED, f"{effect.step}: {said}, {tries} times"), cycle, context, lease)
+    _tried(effect, said, cycle, context, lease)
     raise Retryable(f"{effect.step}: {said}; tried {tries} of {UNFORESEEN_TRIES} times") from error
 
 
-def _tried(effect: Do, said: str, cycle: CycleView, house: House, lease: Lease) -> None:
-    _append(house, lease, cycle, Row(kind="tried", key=effect.key, data={"error": said}))
+def _tried(effect: Do, said: str, cycle: CycleView, context: LineContext, lease: Lease) -> None:
+    _append(context, lease, cycle, Row(kind="tried", key=effect.key, data={"error": said}))
 
 
 def _brief(text: str) -> str:
     return text if len(text) <= 300 else text[:299] + "…"
 
 
-def _ask(kind: ApprovalKind, expires: str, cycle: CycleView, house: House, lease: Lease) -> None:
+def _ask(kind: ApprovalKind, expires: str, cycle: CycleView, context: LineContext, lease: Lease) -> None:
     """Write the approval request and the cycle's row about it in one transaction."""
     evidence = approval_evidence(cycle, kind)
     data = {
         "cycle": cycle.id,
         "kind": kind,
         "subject": evidence["subject"],
-        "evidence": house.artifacts.put(canonical(evidence)),
+        "evidence": context.artifacts.put(canonical(evidence)),
         "expires": expires,
     }
     asked = Row(kind="asked", key=kind, data=data)
@@ -208,16 +210,16 @@ def _ask(kind: ApprovalKind, expires: str, cycle: CycleView, house: House, lease
         Append(stream=cycle.id, after=cycle.seq, rows=(asked,)),
         Append(stream=approval_stream(cycle.id, kind), after=0, rows=(asked,)),
     ]
-    house.ledger.append(appends, lease, house.clock.now())
+    context.ledger.append(appends, lease, context.clock.now())
 
 
-def end(decision: End, cycle: CycleView, house: House, lease: Lease) -> None:
+def end(decision: End, cycle: CycleView, context: LineContext, lease: Lease) -> None:
     """End a cycle in one transaction: its last row, the line's row, and the expiry of its unanswered approval requests.
 
     On a Conflict from the cycle's stream, the Conflict is raised. A Conflict from another stream is ignored, because the next turn
     decides again.
     """
-    line = house.line_view()
+    line = context.line_view()
     closed_as = {"state": decision.state, "reason": decision.reason, "evaluated": Step.EVALUATE in cycle.done}
     rows = [Row(kind="cycle_ended", key=cycle.id, data=closed_as)]
     if decision.state is State.PROMOTED and cycle.candidate:
@@ -231,12 +233,12 @@ def end(decision: End, cycle: CycleView, house: House, lease: Lease) -> None:
         Append(stream=line_stream(line.line), after=line.seq, rows=tuple(rows)),
     ]
     for kind in cycle.asked:
-        view = fold_approval(house.ledger.read(approval_stream(cycle.id, kind)))
+        view = fold_approval(context.ledger.read(approval_stream(cycle.id, kind)))
         if view.awaiting:
             closed = Row(kind="expired", data={"reason": f"the cycle ended: {decision.state}"})
             appends.append(Append(stream=view.id, after=view.seq, rows=(closed,)))
     try:
-        house.ledger.append(appends, lease, house.clock.now())
+        context.ledger.append(appends, lease, context.clock.now())
     except Conflict:
-        if house.cycle_view(cycle.id).seq != cycle.seq:
+        if context.cycle_view(cycle.id).seq != cycle.seq:
             raise  # the cycle itself changed

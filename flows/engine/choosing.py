@@ -16,7 +16,7 @@ from contracts.errors import ConfigError
 from contracts.loop import Loop, TrainingSettings
 from contracts.model import ModelRef
 from contracts.training import Attempt, Choice, Cost, Method, RuleResult, TrainingPlan
-from flows.engine.context import House
+from flows.engine.context import LineContext
 
 SLACK = 50.0
 """A run is rejected if its estimate exceeds its timeout or its cap by more than this factor.
@@ -29,7 +29,7 @@ Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
 """Builds the plan from a method and its complete recipe."""
 
 
-def drafts(house: House, loop: Loop, cycle: str, start: ModelRef, seed: int, dataset: TrainingSet) -> Draft:
+def drafts(context: LineContext, loop: Loop, cycle: str, start: ModelRef, seed: int, dataset: TrainingSet) -> Draft:
     """Return a function that builds plans for training `start` on `dataset`. Its plans differ only in method and recipe."""
 
     def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
@@ -44,30 +44,30 @@ def drafts(house: House, loop: Loop, cycle: str, start: ModelRef, seed: int, dat
             method=method,
             recipe=recipe,
             seed=seed,
-            scorers=house.rewards.versions,
+            scorers=context.rewards.versions,
             scorer_options={reward.name: reward.options for reward in loop.rewards},
-            code=house.code,
+            code=context.code,
         )
 
     return draft
 
 
-def choose_plan(house: House, facts: Facts, settings: TrainingSettings, draft: Draft) -> tuple[Choice, TrainingPlan | None]:
+def choose_plan(context: LineContext, facts: Facts, settings: TrainingSettings, draft: Draft) -> tuple[Choice, TrainingPlan | None]:
     """Choose the method and build its plan.
 
     Return the choice, which contains a row for each check against the machines, and the plan. The plan is None if nothing is to be trained.
     Raises ConfigError if the recipe of a chosen method has a wrong key or value.
     """
-    unseen = house.rewards.unseen()
-    first = choice = house.choose(facts, settings, unseen)
+    unseen = context.rewards.unseen()
+    first = choice = context.choose(facts, settings, unseen)
     left, tried = settings, dict[Method, tuple[RuleResult, ...]]()
     plan: TrainingPlan | None = None
     while plan is None and choice.method is not Method.NONE:
-        house.trainers[choice.method].recipe(settings.recipe(choice.method))  # an invalid recipe must raise, not reject the method
-        plan, tried[choice.method] = _tried(house, facts, settings, choice.method, draft)
+        context.trainers[choice.method].recipe(settings.recipe(choice.method))  # an invalid recipe must raise, not reject the method
+        plan, tried[choice.method] = _tried(context, facts, settings, choice.method, draft)
         if plan is None:
             left = left.model_copy(update={"methods": tuple(name for name in left.methods if name != choice.method.value)})
-            choice = house.choose(facts, left, unseen)
+            choice = context.choose(facts, left, unseen)
     rows = (*first.rules, *chain.from_iterable(tried.values()))
     return Choice(method=choice.method, reason=_reason(choice, plan, tried), rules=rows, facts=facts), plan
 
@@ -83,7 +83,7 @@ def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, tu
 
 
 def _tried(
-    house: House, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft
+    context: LineContext, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft
 ) -> tuple[TrainingPlan | None, tuple[RuleResult, ...]]:
     """Check a method: its first attempt's job must build, and its estimate must fit time and budget. The job itself is discarded.
 
@@ -91,16 +91,16 @@ def _tried(
     """
     rule, machines = f"{method.value} fits the machines", f"{settings.nodes} x {settings.gpus} GPUs"
     try:
-        plan = draft(method, house.trainers[method].recipe(settings.recipe(method), facts))
-        house.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
+        plan = draft(method, context.trainers[method].recipe(settings.recipe(method), facts))
+        context.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
     except ConfigError as error:
         _, _, remedy = str(error).partition("; ")
         change = remedy or f"different training.nodes or training.gpus, or changes to [training.{method.value}]"
         return None, (RuleResult(rule=rule, holds=False, evidence=str(error), effect=f"no {method.value} on {machines}", change=change),)
     built = RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")
-    if house.cost is None:
+    if context.cost is None:
         return plan, (built,)
-    fits = _fits(method, house.cost(plan), settings)
+    fits = _fits(method, context.cost(plan), settings)
     return plan if fits.holds else None, (built, fits)
 
 

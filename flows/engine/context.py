@@ -49,7 +49,7 @@ TURN_SECONDS = 1.5 * LEASE_SECONDS
 
 
 @dataclass(frozen=True)
-class House:
+class LineContext:
     """The ports and settings through which the engine works on one line."""
 
     loop: Loop
@@ -130,58 +130,58 @@ def _boot(identity: str) -> str:
 
 
 @contextmanager
-def leased(house: House, name: str | None = None, wait: float = 0.0) -> Iterator[Lease]:
+def leased(context: LineContext, name: str | None = None, wait: float = 0.0) -> Iterator[Lease]:
     """Hold a lease while the block runs, and renew it in the background. The default lease is the one of the line.
 
     Raises Retryable if another living process still holds the lease after `wait` seconds.
     """
-    lease = take(house, name or line_stream(house.line), wait)
+    lease = take(context, name or line_stream(context.line), wait)
     stop = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(house, lease, stop), daemon=True)
-    if house.heartbeat:
+    keeper = threading.Thread(target=_keep, args=(context, lease, stop), daemon=True)
+    if context.heartbeat:
         keeper.start()
     try:
         yield lease
     finally:
         stop.set()
-        if house.heartbeat:
+        if context.heartbeat:
             keeper.join()
         with contextlib.suppress(Retryable):
-            house.ledger.release(lease)
+            context.ledger.release(lease)
 
 
-def take(house: House, name: str, wait: float = 0.0) -> Lease:
+def take(context: LineContext, name: str, wait: float = 0.0) -> Lease:
     """Acquire a lease, and retry for `wait` seconds. The lease of a dead process of this machine is taken over at once.
 
     Raises Retryable if another holder still has the lease after that time.
     """
-    until, told = house.clock.now() + timedelta(seconds=wait), False
+    until, told = context.clock.now() + timedelta(seconds=wait), False
     while True:
         try:
-            return _take(house, name)
+            return _take(context, name)
         except Retryable as error:
-            if house.clock.now() >= until:
+            if context.clock.now() >= until:
                 raise
             if not told:
-                house.progress(f"waiting: {error}", 0, 0)
+                context.progress(f"waiting: {error}", 0, 0)
             told = True
-            house.clock.sleep(0.2)
+            context.clock.sleep(0.2)
 
 
-def _take(house: House, name: str) -> Lease:
-    lease = house.ledger.acquire(name, house.holder, LEASE_SECONDS, house.clock.now())
-    current = house.ledger.holder(name) if lease is None else None
+def _take(context: LineContext, name: str) -> Lease:
+    lease = context.ledger.acquire(name, context.holder, LEASE_SECONDS, context.clock.now())
+    current = context.ledger.holder(name) if lease is None else None
     if current is not None and _is_dead(current.holder):
-        house.ledger.release(current)
-        lease = house.ledger.acquire(name, house.holder, LEASE_SECONDS, house.clock.now())
+        context.ledger.release(current)
+        lease = context.ledger.acquire(name, context.holder, LEASE_SECONDS, context.clock.now())
     if lease is None:
         who = current.holder if current else "another process"
         raise Retryable(f"{name} is leased by {who}; retry after the lease expires")
     return lease
 
 
-def _keep(house: House, lease: Lease, stop: threading.Event) -> None:
+def _keep(context: LineContext, lease: Lease, stop: threading.Event) -> None:
     """Renew a lease until `stop` is set. A lost lease needs no action here, because the ledger rejects the next write."""
     while not stop.wait(LEASE_SECONDS / 3):
         with contextlib.suppress(RatchetError):
-            house.ledger.renew(lease, LEASE_SECONDS, house.clock.now())
+            context.ledger.renew(lease, LEASE_SECONDS, context.clock.now())

@@ -21,41 +21,41 @@ from flows.core.folds import CycleView
 from flows.core.training_curves import accepted_line
 from flows.core.triggers import edition_number
 from flows.engine.choosing import choose_plan, drafts
-from flows.engine.context import House
+from flows.engine.context import LineContext
 from flows.engine.job_events import read_diaries
 
 Output = dict[str, Any]
 """The data of an effect's `done` row, as JSON values."""
 
 
-def freeze(house: House, cycle: CycleView, key: str) -> Output:
+def freeze(context: LineContext, cycle: CycleView, key: str) -> Output:
     """Freeze the current holdout edition first, then the snapshot of all other data."""
-    number = edition_number(house.line_view().evaluations, cycle.loop.holdout.rotate_after)
-    edition = house.datasets.edition(number)
-    snapshot = house.datasets.freeze(effect_name(cycle.id, key), cycle.opened_at, edition)
+    number = edition_number(context.line_view().evaluations, cycle.loop.holdout.rotate_after)
+    edition = context.datasets.edition(number)
+    snapshot = context.datasets.freeze(effect_name(cycle.id, key), cycle.opened_at, edition)
     return {"edition": edition.model_dump(mode="json"), "snapshot": snapshot.model_dump(mode="json")}
 
 
-def probe(house: House, cycle: CycleView, key: str) -> Output:
+def probe(context: LineContext, cycle: CycleView, key: str) -> Output:
     """Sample answers of the start model to training prompts. The output is empty if probe.prompts is 0."""
     if cycle.loop.probe.prompts == 0:
         return {}
-    client = house.client(house.server.ensure(cycle.start))
-    report = house.datasets.probe(effect_name(cycle.id, key), _snapshot(cycle), client, house.progress)
+    client = context.client(context.server.ensure(cycle.start))
+    report = context.datasets.probe(effect_name(cycle.id, key), _snapshot(cycle), client, context.progress)
     return report.model_dump(mode="json")
 
 
-def plan(house: House, cycle: CycleView, key: str) -> Output:
+def plan(context: LineContext, cycle: CycleView, key: str) -> Output:
     """Assemble the training set, choose a method that fits the machines, and build the plan, once per cycle.
 
     The output's plan is None if nothing is to be trained.
     """
     asked = cycle.done[Step.PROBE]
     report = ProbeReport.model_validate(asked) if asked else None
-    dataset = house.datasets.assemble(effect_name(cycle.id, key), _snapshot(cycle), report)
+    dataset = context.datasets.assemble(effect_name(cycle.id, key), _snapshot(cycle), report)
     settings = cycle.loop.training
-    draft = drafts(house, cycle.loop, cycle.id, cycle.start.model, cycle.loop.line.seed + cycle.number, dataset)
-    choice, training = choose_plan(house, dataset.facts, settings, draft)
+    draft = drafts(context, cycle.loop, cycle.id, cycle.start.model, cycle.loop.line.seed + cycle.number, dataset)
+    choice, training = choose_plan(context, dataset.facts, settings, draft)
     return {
         "choice": choice.model_dump(mode="json"),
         "dataset": dataset.model_dump(mode="json"),
@@ -63,34 +63,34 @@ def plan(house: House, cycle: CycleView, key: str) -> Output:
     }
 
 
-def train(house: House, cycle: CycleView, key: str) -> Output:
+def train(context: LineContext, cycle: CycleView, key: str) -> Output:
     """Start one incarnation, unless the executor has already restarted the job by itself.
 
     The incarnation resumes from the best accepted checkpoint of its attempt. An adjusted attempt may also use checkpoints of the previous
     attempt. If a checkpoint's files do not match the accepted digest, the next best checkpoint is used.
     """
     attempt, incarnation = (int(part) for part in key.split("/")[1:])
-    spec = job_of(house, cycle, attempt)
+    spec = job_of(context, cycle, attempt)
     adjustment = cycle.adjustments.get(attempt, Adjustment())
     output: Output = {"attempt": attempt, "incarnation": incarnation, "job": spec.name}
     if adjustment != Adjustment():
         output["adjustment"] = adjustment.model_dump(mode="json")
-    if house.executor.restarts and house.executor.observe(spec.name).incarnation >= incarnation:
+    if context.executor.restarts and context.executor.observe(spec.name).incarnation >= incarnation:
         return output  # the cluster restarted it from the step that was pinned then; the event log records which one
-    output |= lay_resume_point(house, cycle, spec)
-    house.executor.submit(spec, incarnation)
+    output |= lay_resume_point(context, cycle, spec)
+    context.executor.submit(spec, incarnation)
     return output
 
 
-def job_of(house: House, cycle: CycleView, attempt: int) -> JobSpec:
+def job_of(context: LineContext, cycle: CycleView, attempt: int) -> JobSpec:
     """Build the job of an attempt of the cycle's plan. Repeated calls return the same job."""
     training, settings = _plan(cycle), cycle.loop.training
     adjustment = cycle.adjustments.get(attempt, Adjustment())
     minted = Attempt(number=attempt, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus, adjustment=adjustment)
-    return house.trainers[training.method].job(training, minted)
+    return context.trainers[training.method].job(training, minted)
 
 
-def lay_resume_point(house: House, cycle: CycleView, spec: JobSpec) -> Output:
+def lay_resume_point(context: LineContext, cycle: CycleView, spec: JobSpec) -> Output:
     """Pin the best accepted checkpoint whose files are intact.
 
     Return the pinned checkpoint under `resume`, and the rejected ones with their errors under `refused`. Absent keys mean none.
@@ -98,7 +98,7 @@ def lay_resume_point(house: House, cycle: CycleView, spec: JobSpec) -> Output:
     refused: list[str] = []
     for point in cycle.resumable(spec.attempt):
         try:
-            house.executor.pin(spec, point)
+            context.executor.pin(spec, point)
         except Permanent as error:
             refused.append(f"{point.path}: {error}"[:300])
         else:
@@ -106,18 +106,18 @@ def lay_resume_point(house: House, cycle: CycleView, spec: JobSpec) -> Output:
     return {"refused": refused} if refused else {}
 
 
-def accept(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001 -- all effects have one signature
+def accept(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001 -- all effects have one signature
     """Accept the final checkpoint as a model version, after its files are verified against its claimed digests.
 
     Raises Permanent if the job published no checkpoint, or if the digests or the plan differ.
     """
     training, last = _plan(cycle), cycle.incarnations[-1]
-    bound = house.artifacts.resolve(checkpoint_name(training.id, last.attempt, last.number))
+    bound = context.artifacts.resolve(checkpoint_name(training.id, last.attempt, last.number))
     if bound is None:
         raise Permanent(f"the job of attempt {last.attempt} reports success but published no checkpoint; check its log")
-    checkpoint = Checkpoint.model_validate_json(house.artifacts.get(bound))
-    folder = house.artifacts.fetch(checkpoint.files, house.scratch / "models" / checkpoint.files)
-    found = house.read_model(folder, checkpoint.files, checkpoint.model.parent)
+    checkpoint = Checkpoint.model_validate_json(context.artifacts.get(bound))
+    folder = context.artifacts.fetch(checkpoint.files, context.scratch / "models" / checkpoint.files)
+    found = context.read_model(folder, checkpoint.files, checkpoint.model.parent)
     if found != checkpoint.model or checkpoint.plan != training.id:
         raise Permanent(f"checkpoint {checkpoint.id[:12]} does not match its job's claim: its files' digests or its plan differ")
     version = ModelVersion(
@@ -126,19 +126,19 @@ def accept(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001 
     return {"checkpoint": checkpoint.model_dump(mode="json"), "version": version.model_dump(mode="json")}
 
 
-def evaluate(house: House, cycle: CycleView, key: str) -> Output:
+def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
     """Evaluate the champion and the candidate over HTTP. The report is bound to the step's name, so a repeat sends no requests."""
     name = effect_name(cycle.id, key)
-    bound = house.artifacts.resolve(name)
+    bound = context.artifacts.resolve(name)
     if bound is None:
         champion, candidate = cycle.champion, _candidate(cycle)
-        sides = [(version.model, house.client(house.server.ensure(version))) for version in (champion, candidate)]
-        report = house.evaluator.evaluate(_edition(cycle), sides[0], sides[1], house.progress)
-        bound = house.artifacts.bind(name, house.artifacts.put(canonical(report)))
-    return {"digest": bound, "report": json.loads(house.artifacts.get(bound))}
+        sides = [(version.model, context.client(context.server.ensure(version))) for version in (champion, candidate)]
+        report = context.evaluator.evaluate(_edition(cycle), sides[0], sides[1], context.progress)
+        bound = context.artifacts.bind(name, context.artifacts.put(canonical(report)))
+    return {"digest": bound, "report": json.loads(context.artifacts.get(bound))}
 
 
-def judge(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
+def judge(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
     """Run every gate check on the evaluation report and combine the results into the verdict. No check passes without data.
 
     Raises Permanent if the report compares other models than the cycle's champion and candidate.
@@ -146,14 +146,14 @@ def judge(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
     report = EvalReport.model_validate(cycle.done[Step.EVALUATE]["report"])
     if report.candidate != _candidate(cycle).model.id or report.champion != cycle.champion.model.id:
         raise Permanent("the report does not compare this cycle's champion and candidate; it cannot be used")
-    checks = tuple(check.check(report) for check in house.checks)
+    checks = tuple(check.check(report) for check in context.checks)
     return verdict_of(checks, cycle.done[Step.EVALUATE]["digest"]).model_dump(mode="json")
 
 
-def register(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
+def register(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
     """Register the candidate with lineage tags, metrics and training curves, and point the alias `candidate` at it."""
     version, training = _candidate(cycle), _plan(cycle)
-    folder = house.artifacts.fetch(version.model.files, house.scratch / "models" / version.model.files)
+    folder = context.artifacts.fetch(version.model.files, context.scratch / "models" / version.model.files)
     tags = {
         "ratchet.cycle": cycle.id,
         "ratchet.plan": training.id,
@@ -169,21 +169,23 @@ def register(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG00
         f"gate.{c.name}.{side}": value for c in report.comparisons for side, value in (("champion", c.champion), ("candidate", c.candidate))
     }
     attempt = cycle.checkpoint.attempt if cycle.checkpoint else 0
-    steps = accepted_line(cycle, read_diaries(cycle, house.artifacts), attempt)
-    reference = house.registry.register(version, folder, tags, {**metrics, **(cycle.checkpoint.metrics if cycle.checkpoint else {})}, steps)
-    house.registry.alias(cycle.line, "candidate", version.tag)
+    steps = accepted_line(cycle, read_diaries(cycle, context.artifacts), attempt)
+    reference = context.registry.register(
+        version, folder, tags, {**metrics, **(cycle.checkpoint.metrics if cycle.checkpoint else {})}, steps
+    )
+    context.registry.alias(cycle.line, "candidate", version.tag)
     return {"reference": reference}
 
 
-def roll(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
+def roll(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
     """Start the candidate's server and open the rollout's stream. The rollout's ticks then change the weights.
 
     Raises Permanent if the router does not attribute answers to versions.
     """
     candidate = _candidate(cycle)
-    if not house.router.attribution:
+    if not context.router.attribution:
         raise Permanent("the router does not attribute answers to versions; a rollout requires attribution")
-    house.server.ensure(candidate)
+    context.server.ensure(candidate)
     data = {
         "cycle": cycle.id,
         "champion": cycle.champion.model_dump(mode="json"),
@@ -192,28 +194,28 @@ def roll(house: House, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
     }
     stream = rollout_stream(cycle.id)
     try:
-        house.ledger.append([Append(stream=stream, after=0, rows=(Row(kind="opened", data=data),))], None, house.clock.now())
+        context.ledger.append([Append(stream=stream, after=0, rows=(Row(kind="opened", data=data),))], None, context.clock.now())
     except Conflict:
-        if not house.ledger.read(stream):
+        if not context.ledger.read(stream):
             raise
     return {"rollout": stream}
 
 
-def promote(house: House, cycle: CycleView, key: str) -> Output:
+def promote(context: LineContext, cycle: CycleView, key: str) -> Output:
     """Route all sessions to the candidate. The `champion` row is written later, with the end of the cycle.
 
     The reconciler updates the registry's alias, so that an unavailable registry delays neither a promotion nor a rollback.
     """
     version = _candidate(cycle)
-    house.router.set(sole_route(house, version, effect_name(cycle.id, key)))
+    context.router.set(sole_route(context, version, effect_name(cycle.id, key)))
     return {"version": version.tag}
 
 
-def sole_route(house: House, version: ModelVersion, annotation: str) -> Route:
+def sole_route(context: LineContext, version: ModelVersion, annotation: str) -> Route:
     """Return a route that sends all sessions to one version. Its server is started if necessary."""
-    endpoint = house.server.ensure(version)
+    endpoint = context.server.ensure(version)
     backend = Backend(tag=endpoint.tag, url=endpoint.url, model=endpoint.model, weight=100)
-    return Route(line=house.line, served_model=house.loop.line.served_model, backends=(backend,), annotation=annotation)
+    return Route(line=context.line, served_model=context.loop.line.served_model, backends=(backend,), annotation=annotation)
 
 
 def _snapshot(cycle: CycleView) -> Snapshot:
@@ -236,7 +238,7 @@ def _candidate(cycle: CycleView) -> ModelVersion:
     return cycle.candidate
 
 
-EFFECTS: dict[Step, Callable[[House, CycleView, str], Output]] = {
+EFFECTS: dict[Step, Callable[[LineContext, CycleView, str], Output]] = {
     Step.FREEZE: freeze,
     Step.PROBE: probe,
     Step.PLAN: plan,

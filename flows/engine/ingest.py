@@ -8,36 +8,36 @@ from contracts.cycle import Append, Lease, Row
 from contracts.data import IngestReport, RawBatch
 from contracts.ids import ingest_stream
 from contracts.ports import TraceSource
-from flows.engine.context import House, leased
+from flows.engine.context import LineContext, leased
 
 
-def ingest(house: House, sources: Sequence[TraceSource] | None = None, wait: float = 0.0) -> IngestReport:
+def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, wait: float = 0.0) -> IngestReport:
     """Ingest all batches that the sources hold now; by default, all sources of the line. Return the summed report.
 
     The records of a batch that the ledger knows count as duplicates, and the batch is not read again.
     Raises Retryable if another process still ingests for this line after `wait` seconds.
     """
     total = IngestReport()
-    with leased(house, f"ingest/{house.line}", wait) as lease:
-        for source in house.sources if sources is None else sources:
+    with leased(context, f"ingest/{context.line}", wait) as lease:
+        for source in context.sources if sources is None else sources:
             batches = list(source.batches())
             for number, batch in enumerate(batches, 1):
-                total += _ingest(house, batch, lease)
+                total += _ingest(context, batch, lease)
                 source.done(batch)
-                house.progress(f"ingest {source.name}", number, len(batches))
+                context.progress(f"ingest {source.name}", number, len(batches))
     return total
 
 
-def _ingest(house: House, batch: RawBatch, lease: Lease) -> IngestReport:
-    stream = ingest_stream(house.line, batch.digest)
-    rows = house.ledger.read(stream)
+def _ingest(context: LineContext, batch: RawBatch, lease: Lease) -> IngestReport:
+    stream = ingest_stream(context.line, batch.digest)
+    rows = context.ledger.read(stream)
     done = next((row for row in rows if row.kind == "done"), None)
     if done is not None:
         return IngestReport.model_validate(done.data["report"]).repeated()
     if not rows:
         intended = Row(kind="intended", key="ingest", data={"source": batch.source, "format": batch.format})
-        rows = house.ledger.append([Append(stream=stream, after=0, rows=(intended,))], lease, house.clock.now())
-    report = house.datasets.ingest(batch)
+        rows = context.ledger.append([Append(stream=stream, after=0, rows=(intended,))], lease, context.clock.now())
+    report = context.datasets.ingest(batch)
     row = Row(kind="done", key="ingest", data={"report": report.model_dump(mode="json")})
-    house.ledger.append([Append(stream=stream, after=rows[-1].seq, rows=(row,))], lease, house.clock.now())
+    context.ledger.append([Append(stream=stream, after=rows[-1].seq, rows=(row,))], lease, context.clock.now())
     return report

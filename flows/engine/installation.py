@@ -14,8 +14,8 @@ from contracts.ports import Ledger, Progress
 from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.core.folds import CycleView, LineView, fold_cycle, fold_line
-from flows.engine.context import House
-from flows.engine.wiring import build_house, open_ledger, silent
+from flows.engine.context import LineContext
+from flows.engine.wiring import build_line_context, open_ledger, silent
 
 
 class Installation:
@@ -24,26 +24,26 @@ class Installation:
     def __init__(self, home: Home, progress: Progress = silent) -> None:
         self.home = home
         self.progress = progress
-        self._houses: dict[Digest, House] = {}
+        self._houses: dict[Digest, LineContext] = {}
 
     @cached_property
     def ledger(self) -> Ledger:
         """The ledger of the installation, opened at first use."""
         return open_ledger(self.home)
 
-    def house(self, path: Path) -> House:
+    def context(self, path: Path) -> LineContext:
         """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid."""
         path = path.absolute()
         return self._house(load_loop(path), path.parent)
 
-    def house_of(self, cycle: CycleView) -> House:
+    def house_of(self, cycle: CycleView) -> LineContext:
         """Return the line context of a cycle, with the loop content stored when the cycle was opened."""
         return self._house(cycle.loop, Path(cycle.opened["folder"]))
 
-    def _house(self, loop: Loop, folder: Path) -> House:
+    def _house(self, loop: Loop, folder: Path) -> LineContext:
         key = digest([loop.model_dump(mode="json"), str(folder)])
         if key not in self._houses:
-            self._houses[key] = build_house(loop, folder, self.home, self.progress)
+            self._houses[key] = build_line_context(loop, folder, self.home, self.progress)
         return self._houses[key]
 
     def lines(self) -> list[LineView]:

@@ -16,18 +16,18 @@ from contracts.ports import Ledger
 from contracts.serving import ModelVersion
 from flows.core.folds import ApprovalView, fold_approval, fold_line
 from flows.core.triggers import due
-from flows.engine.context import House
+from flows.engine.context import LineContext
 
 
-def adopt(house: House, folder: Path, actor: str) -> ModelVersion:
+def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     """Adopt the model in `folder` as the line's version 0 and first champion. Adopting the same model again changes nothing.
 
     Raises Permanent if `folder` is not a folder, or if the line has already adopted another model.
     """
-    line = house.line_view()
+    line = context.line_view()
     if not folder.is_dir():
         raise Permanent(f"{folder} is not a folder; pass the folder of the currently served model (config.json, *.safetensors, tokenizer)")
-    model = model_ref(folder, house.artifacts.put_folder(folder))
+    model = model_ref(folder, context.artifacts.put_folder(folder))
     version = ModelVersion(line=line.line, number=0, tag=version_tag(digest(model.id)), model=model, cycle=None)
     if line.base is not None:
         if line.base.model == model:
@@ -36,30 +36,30 @@ def adopt(house: House, folder: Path, actor: str) -> ModelVersion:
             f"line {line.line!r} has already adopted {line.base.tag}; a line adopts one model only: create a new line for another model"
         )
     row = Row(kind="adopted", key=version.tag, data={"version": version.model_dump(mode="json"), "actor": actor})
-    house.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], None, house.clock.now())
+    context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], None, context.clock.now())
     return version
 
 
-def open_cycle(house: House, reason: str) -> str:
+def open_cycle(context: LineContext, reason: str) -> str:
     """Open the line's next cycle, store the loop file's content in it, and return its stream name.
 
     Raises Rejected if no model is adopted, if a cycle is open, or if another process changes the line at the same time.
     """
-    line = house.line_view()
+    line = context.line_view()
     if line.champion is None or line.base is None:
         raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
     if line.open_cycle is not None:
         raise Rejected("cycle_open", f"{line.open_cycle} is still open; `ratchet status` shows what it waits for")
-    cycle, traces = cycle_stream(line.line, line.cycles + 1), house.datasets.cursor().traces
-    loop = house.loop.model_dump(mode="json")
+    cycle, traces = cycle_stream(line.line, line.cycles + 1), context.datasets.cursor().traces
+    loop = context.loop.model_dump(mode="json")
     opened = {
         "line": line.line,
         "number": line.cycles + 1,
         "loop": loop,
         "loop_digest": digest(loop),
-        "folder": str(house.folder),
+        "folder": str(context.folder),
         "champion": line.champion.model_dump(mode="json"),
-        "start": (line.champion if house.loop.line.start_from == "champion" else line.base).model_dump(mode="json"),
+        "start": (line.champion if context.loop.line.start_from == "champion" else line.base).model_dump(mode="json"),
         "reason": reason,
     }
     rows = [
@@ -71,7 +71,7 @@ def open_cycle(house: House, reason: str) -> str:
         ),
     ]
     try:
-        house.ledger.append(rows, None, house.clock.now())
+        context.ledger.append(rows, None, context.clock.now())
     except Conflict as error:
         raise Rejected(
             "cycle_open", f"another process changed line {line.line!r} at the same time; check `ratchet status` and retry"
@@ -79,13 +79,13 @@ def open_cycle(house: House, reason: str) -> str:
     return cycle
 
 
-def open_if_due(house: House, scheduled: bool) -> tuple[str | None, str]:
+def open_if_due(context: LineContext, scheduled: bool) -> tuple[str | None, str]:
     """Open a cycle if one is due. Return the opened cycle or None, and the reason in either case."""
-    wanted, reason = due(house.line_view(), house.datasets.cursor(), house.loop.trigger, scheduled, house.clock.now())
+    wanted, reason = due(context.line_view(), context.datasets.cursor(), context.loop.trigger, scheduled, context.clock.now())
     if not wanted:
         return None, reason
     try:
-        return open_cycle(house, reason), reason
+        return open_cycle(context, reason), reason
     except Rejected as error:
         return None, str(error)
 

@@ -15,7 +15,7 @@ from contracts.model import count_parameters
 from contracts.serving import ModelVersion
 from contracts.training import Choice
 from flows.engine.choosing import choose_plan, drafts
-from flows.engine.context import House
+from flows.engine.context import LineContext
 
 EDITION = 0
 """Edition number for previews. Cycles use editions from 1 on; edition 0 only separates holdout prompts from training prompts."""
@@ -36,25 +36,25 @@ class Preview:
     """Whether the start model was probed."""
 
 
-def preview(house: House, probe: bool) -> Preview:
+def preview(context: LineContext, probe: bool) -> Preview:
     """Compute the choice that a cycle opened now would make.
 
     With `probe`, the start model is served and answers the probe's prompts, which can take minutes.
     Raises Rejected if no model is adopted yet, and ConfigError if a chosen method's recipe is invalid.
     """
-    line = house.line_view()
-    start = line.champion if house.loop.line.start_from == "champion" else line.base
+    line = context.line_view()
+    start = line.champion if context.loop.line.start_from == "champion" else line.base
     if start is None:
         raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
-    seen = digest([house.datasets.cursor().model_dump(mode="json"), house.loop.model_dump(mode="json"), start.tag, probe])
+    seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json"), start.tag, probe])
     name = f"preview/{line.line}/{seen[:16]}"
-    snapshot = house.datasets.freeze(f"{name}/freeze", house.clock.now(), house.datasets.edition(EDITION))
+    snapshot = context.datasets.freeze(f"{name}/freeze", context.clock.now(), context.datasets.edition(EDITION))
     report: ProbeReport | None = None
-    if probe and house.loop.probe.prompts:
-        client = house.client(house.server.ensure(start))
-        report = house.datasets.probe(f"{name}/probe", snapshot, client, house.progress)
-    data = house.datasets.assemble(f"{name}/plan", snapshot, report)
-    draft = drafts(house, house.loop, f"{name}/plan", start.model, house.loop.line.seed, data)
-    choice, plan = choose_plan(house, data.facts, house.loop.training, draft)
-    folder = house.artifacts.fetch(start.model.files, house.scratch / "models" / start.model.files)
+    if probe and context.loop.probe.prompts:
+        client = context.client(context.server.ensure(start))
+        report = context.datasets.probe(f"{name}/probe", snapshot, client, context.progress)
+    data = context.datasets.assemble(f"{name}/plan", snapshot, report)
+    draft = drafts(context, context.loop, f"{name}/plan", start.model, context.loop.line.seed, data)
+    choice, plan = choose_plan(context, data.facts, context.loop.training, draft)
+    folder = context.artifacts.fetch(start.model.files, context.scratch / "models" / start.model.files)
     return Preview(start, data, choice, plan.recipe if plan else None, count_parameters(folder), report is not None)

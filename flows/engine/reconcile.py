@@ -9,42 +9,42 @@ from contracts.loop import RolloutSettings
 from contracts.serving import ModelVersion, Route
 from flows.core.folds import CycleView, LineView, RolloutView
 from flows.core.rollout import SetWeight
-from flows.engine.context import House, leased
+from flows.engine.context import LineContext, leased
 from flows.engine.effects import job_of, lay_resume_point, sole_route
 from flows.engine.rollout import step_route
 
 _HAS_CANDIDATE = {State.ACCEPTED, State.EVALUATED, State.VERDICT, State.REGISTERED, State.ROLLOUT_APPROVED, State.ROLLING}
 
 
-def reconcile(house: House, wait: float = 0.0) -> list[str]:
+def reconcile(context: LineContext, wait: float = 0.0) -> list[str]:
     """Carry out a requested rollback and repair all derived copies. Return one text per repair.
 
     If another process still holds the line's lease after `wait` seconds, only the rollback is carried out.
     """
-    said = go_back(house)
+    said = go_back(context)
     try:
-        with leased(house, wait=wait):
-            return said + converge(house)
+        with leased(context, wait=wait):
+            return said + converge(context)
     except Retryable as error:
         return [*said, f"skipped: {error}"]
 
 
-def go_back(house: House) -> list[str]:
+def go_back(context: LineContext) -> list[str]:
     """Carry out a requested rollback of a promoted version. Return one text if the version was rolled back.
 
     This uses a separate lease. An effect that holds the line's lease for minutes must not keep users on a bad version.
     The open cycle ends at its next turn. While a rollout runs, its next tick rolls back instead.
     """
-    line = house.line_view()
-    if not line.rollback_asked or line.champion is None or _rolling(house, line):
+    line = context.line_view()
+    if not line.rollback_asked or line.champion is None or _rolling(context, line):
         return []
-    with leased(house, f"back/{line.line}") as lease:
-        line = house.line_view()
-        if not line.rollback_asked or line.champion is None or _rolling(house, line):
+    with leased(context, f"back/{line.line}") as lease:
+        line = context.line_view()
+        if not line.rollback_asked or line.champion is None or _rolling(context, line):
             return []
         to, actor = line.previous, line.rollback_asked
         if to is not None:
-            house.router.set(sole_route(house, to, f"line/{line.line}/back/{line.seq}"))
+            context.router.set(sole_route(context, to, f"line/{line.line}/back/{line.seq}"))
         data = {
             "to": to.model_dump(mode="json") if to else None,
             "from": line.champion.model_dump(mode="json"),
@@ -52,28 +52,28 @@ def go_back(house: House) -> list[str]:
             "reason": f"requested by {actor}",
         }
         row = Row(kind="rolled_back", data=data)
-        house.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], lease, house.clock.now())
+        context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], lease, context.clock.now())
     return [f"rolled back from {line.champion.tag} to {to.tag}, requested by {actor}"] if to else []
 
 
-def _rolling(house: House, line: LineView) -> bool:
-    return line.open_cycle is not None and (line.previous is None or house.cycle_view(line.open_cycle).state is State.ROLLING)
+def _rolling(context: LineContext, line: LineView) -> bool:
+    return line.open_cycle is not None and (line.previous is None or context.cycle_view(line.open_cycle).state is State.ROLLING)
 
 
-def converge(house: House) -> list[str]:
+def converge(context: LineContext) -> list[str]:
     """Repair servers, route, registry aliases, jobs and resume points, in this order. Return one text per repair.
 
     A failure in one of them does not prevent the repair of the others.
     """
-    line = house.line_view()
+    line = context.line_view()
     if line.champion is None:
         return []
-    cycle = house.cycle_view(line.open_cycle) if line.open_cycle else None
-    rollout = house.rollout_view(rollout_stream(cycle.id)) if cycle else None
+    cycle = context.cycle_view(line.open_cycle) if line.open_cycle else None
+    rollout = context.rollout_view(rollout_stream(cycle.id)) if cycle else None
     mended: list[str] = []
     for mend in (_servers, _route, _aliases, _jobs, _pins):
         try:
-            mended += mend(house, line, cycle, rollout)
+            mended += mend(context, line, cycle, rollout)
         except RatchetError as error:
             mended.append(f"could not repair {mend.__name__[1:]}: {error}")
     return mended
@@ -87,39 +87,39 @@ def wanted_versions(line: LineView, cycle: CycleView | None) -> list[ModelVersio
     return list({version.tag: version for version in wanted if version}.values())
 
 
-def _servers(house: House, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
-    running = {endpoint.tag for endpoint in house.server.running()}
+def _servers(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
+    running = {endpoint.tag for endpoint in context.server.running()}
     wanted = {version.tag: version for version in wanted_versions(line, cycle)}
     mended = []
     for tag, version in wanted.items():
         if tag not in running:
             try:
-                house.server.ensure(version)
+                context.server.ensure(version)
                 mended.append(f"started the server of {tag}")
             except RatchetError as error:  # a server that cannot start must not block the others
                 mended.append(f"could not start the server of {tag}: {error}")
     for tag in running - wanted.keys():
-        house.server.stop(tag)
+        context.server.stop(tag)
         mended.append(f"stopped the server of {tag}")
     return mended
 
 
-def _route(house: House, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> list[str]:
-    wanted = _wanted_route(house, line, cycle, rollout)
-    current = house.router.read(line.line)
+def _route(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> list[str]:
+    wanted = _wanted_route(context, line, cycle, rollout)
+    current = context.router.read(line.line)
     if wanted is None or (current is not None and _same(current, wanted)):
         return []
-    house.router.set(wanted)
+    context.router.set(wanted)
     return [f"routed {line.line} to {', '.join(f'{b.tag} {b.weight:g} %' for b in wanted.backends)}"]
 
 
-def _wanted_route(house: House, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> Route | None:
+def _wanted_route(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> Route | None:
     if rollout is not None and cycle is not None and rollout.end is None and rollout.steps:
         step = rollout.steps[-1]
-        return step_route(rollout, SetWeight(step.index, step.weight), RolloutSettings.model_validate(rollout.opened["settings"]), house)
+        return step_route(rollout, SetWeight(step.index, step.weight), RolloutSettings.model_validate(rollout.opened["settings"]), context)
     if rollout is not None and rollout.end == "promoted":
         return None  # the cycle's promote step sets and records this route
-    return sole_route(house, line.champion, line_stream(line.line)) if line.champion else None
+    return sole_route(context, line.champion, line_stream(line.line)) if line.champion else None
 
 
 def _same(a: Route, b: Route) -> bool:
@@ -127,47 +127,47 @@ def _same(a: Route, b: Route) -> bool:
     return a.backends == b.backends and a.served_model == b.served_model
 
 
-def _aliases(house: House, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
+def _aliases(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
     if line.champion is None or (cycle is not None and cycle.state is State.ROLLING):
         return []
     mended = []
-    if line.champion.cycle is None and house.registry.aliases(line.line) == {}:
-        folder = house.artifacts.fetch(line.champion.model.files, house.scratch / "models" / line.champion.model.files)
-        house.registry.register(line.champion, folder, {"ratchet.adopted": "true", "ratchet.model": line.champion.model.id}, {})
-    if house.registry.aliases(line.line).get("champion") != line.champion.tag:
-        house.registry.alias(line.line, "champion", line.champion.tag)
+    if line.champion.cycle is None and context.registry.aliases(line.line) == {}:
+        folder = context.artifacts.fetch(line.champion.model.files, context.scratch / "models" / line.champion.model.files)
+        context.registry.register(line.champion, folder, {"ratchet.adopted": "true", "ratchet.model": line.champion.model.id}, {})
+    if context.registry.aliases(line.line).get("champion") != line.champion.tag:
+        context.registry.alias(line.line, "champion", line.champion.tag)
         mended.append(f"set the registry's alias champion to {line.champion.tag}")
     return mended
 
 
-def _jobs(house: House, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
+def _jobs(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
     """Cancel orphaned jobs: those of ended cycles and of superseded attempts."""
     if line.cycles == 0:
         return []
-    wanted, mended = _wanted_job(house, cycle), []
-    for name in house.executor.live():
+    wanted, mended = _wanted_job(context, cycle), []
+    for name in context.executor.live():
         if name != wanted:
-            house.executor.cancel(name)
+            context.executor.cancel(name)
             mended.append(f"cancelled orphaned job {name}")
     return mended
 
 
-def _pins(house: House, _line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
+def _pins(context: LineContext, _line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
     """Pin the newest accepted checkpoint again if that failed earlier. Only needed where the cluster restarts jobs by itself."""
-    if not house.executor.restarts or cycle is None or not cycle.incarnations or cycle.incarnations[-1].outcome is not None:
+    if not context.executor.restarts or cycle is None or not cycle.incarnations or cycle.incarnations[-1].outcome is not None:
         return []
     attempt = cycle.incarnations[-1].attempt
-    points, spec = cycle.resumable(attempt), job_of(house, cycle, attempt)
-    before = house.executor.pinned(spec)
+    points, spec = cycle.resumable(attempt), job_of(context, cycle, attempt)
+    before = context.executor.pinned(spec)
     if not points or before == points[0]:
         return []
-    laid = lay_resume_point(house, cycle, spec)
-    changed = house.executor.pinned(spec) != before
+    laid = lay_resume_point(context, cycle, spec)
+    changed = context.executor.pinned(spec) != before
     mended = [f"pinned step {laid['resume']['step']} as the resume point of {spec.name}"] if changed else []
     return mended + [f"did not pin {refused}" for refused in laid.get("refused", ())]
 
 
-def _wanted_job(house: House, cycle: CycleView | None) -> str | None:
+def _wanted_job(context: LineContext, cycle: CycleView | None) -> str | None:
     """Return the job name of the open cycle's newest attempt, or None.
 
     This includes an attempt that is only intended: the service may have crashed between the submission and its `done` row.
@@ -178,4 +178,4 @@ def _wanted_job(house: House, cycle: CycleView | None) -> str | None:
     begun = cycle.incarnations[-1] if cycle.incarnations else None
     if newest is None or (begun and begun.attempt == newest):
         return begun.job if begun else None  # the submitted name: a later release may derive another name for the same attempt
-    return job_of(house, cycle, newest).name
+    return job_of(context, cycle, newest).name

@@ -13,38 +13,38 @@ from contracts.loop import RolloutSettings
 from contracts.serving import Route, StepJudgement, StepResult
 from flows.core.folds import RolloutView
 from flows.core.rollout import Finish, Hold, RolloutDecision, SetWeight, decide_rollout, is_largest_concurrent, weights
-from flows.engine.context import House, leased
+from flows.engine.context import LineContext, leased
 from flows.engine.effects import sole_route
 
 
-def tick(rollout_id: str, house: House) -> RolloutDecision:
+def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
     """Observe, decide, perform and record once, under the line's lease. Return the decision.
 
     An ended rollout returns its `Finish` unchanged. Raises Permanent if the ledger has no such rollout, and Retryable if the lease is held.
     """
-    with leased(house) as lease:
-        view = house.rollout_view(rollout_id)
+    with leased(context) as lease:
+        view = context.rollout_view(rollout_id)
         if view is None:
             raise Permanent(f"{rollout_id} is not in the ledger")
         if view.end:
             return Finish(view.end, view.reason)
         settings = RolloutSettings.model_validate(view.opened["settings"])
-        judgement = _judge(view, settings, house)
-        decision = decide_rollout(view, settings, judgement, _stop(view, house), house.clock.now())
-        view = _note(view, judgement, decision, house, lease)
+        judgement = _judge(view, settings, context)
+        decision = decide_rollout(view, settings, judgement, _stop(view, context), context.clock.now())
+        view = _note(view, judgement, decision, context, lease)
         match decision:
             case SetWeight():
-                _set_weight(decision, view, settings, house, lease)
+                _set_weight(decision, view, settings, context, lease)
             case Finish():
-                _finish(decision, view, house, lease)
+                _finish(decision, view, context, lease)
             case Hold():
                 pass
         return decision
 
 
-def _stop(view: RolloutView, house: House) -> str | None:
+def _stop(view: RolloutView, context: LineContext) -> str | None:
     """Return the reason to roll back independently of the evidence, or None."""
-    line = house.line_view()
+    line = context.line_view()
     asked = line.rollback_asked or line.cancel_asked
     if asked:
         return f"requested by {asked}"
@@ -53,21 +53,21 @@ def _stop(view: RolloutView, house: House) -> str | None:
     return None
 
 
-def _judge(view: RolloutView, settings: RolloutSettings, house: House) -> StepJudgement | None:
+def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -> StepJudgement | None:
     """Judge the current step. Return None if no step is running, or if the metrics fail within the first `settings.dark` seconds.
 
     The judgement is a rollback if the step is older than `settings.dark` seconds and metrics or traffic are missing.
     """
     if not view.steps:
         return None
-    step, now = view.steps[-1], house.clock.now()
+    step, now = view.steps[-1], context.clock.now()
     seconds = (now - step.since).total_seconds()
     champion, candidate = view.champion.tag, view.candidate.tag
     mature_until = max(step.since, now - timedelta(seconds=settings.maturity))
     try:
-        fresh = house.metrics.evidence(champion, candidate, step.since, now)
-        mature = house.metrics.evidence(champion, candidate, step.since, mature_until)
-        lately = house.metrics.evidence(champion, candidate, max(step.since, now - timedelta(seconds=settings.dark)), now)
+        fresh = context.metrics.evidence(champion, candidate, step.since, now)
+        mature = context.metrics.evidence(champion, candidate, step.since, mature_until)
+        lately = context.metrics.evidence(champion, candidate, max(step.since, now - timedelta(seconds=settings.dark)), now)
     except Retryable as error:
         if seconds > settings.dark:
             return StepJudgement(result=StepResult.ROLL_BACK, reasons=(f"metrics unavailable: {error}",))
@@ -75,10 +75,10 @@ def _judge(view: RolloutView, settings: RolloutSettings, house: House) -> StepJu
     if seconds > settings.dark and lately.champion.requests + lately.candidate.requests == 0:
         reason = f"no traffic for {settings.dark:g} s: a candidate without evidence must not serve"
         return StepJudgement(result=StepResult.ROLL_BACK, reasons=(reason,))
-    return house.judge.judge(is_largest_concurrent(settings, step.index), seconds, fresh, mature)
+    return context.judge.judge(is_largest_concurrent(settings, step.index), seconds, fresh, mature)
 
 
-def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutDecision, house: House, lease: Lease) -> RolloutView:
+def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutDecision, context: LineContext, lease: Lease) -> RolloutView:
     """Record the judgement if it led to a decision, or if the number of requests has grown by a tenth since the last record."""
     if judgement is None or not view.steps:
         return view
@@ -87,37 +87,37 @@ def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutD
     if isinstance(decision, Hold) and last is not None and seen < last["judgement"]["requests"] * 1.1 + 1:
         return view
     data = {"index": view.steps[-1].index, "weight": view.steps[-1].weight, "judgement": judgement.model_dump(mode="json")}
-    return _append(view, house, lease, Row(kind="judged", key=str(view.steps[-1].index), data=data))
+    return _append(view, context, lease, Row(kind="judged", key=str(view.steps[-1].index), data=data))
 
 
-def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSettings, house: House, lease: Lease) -> None:
+def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSettings, context: LineContext, lease: Lease) -> None:
     key = f"weight/{decision.index}"
     if key not in view.intended:
-        view = _append(view, house, lease, Row(kind="intended", key=key))
-    house.router.set(step_route(view, decision, settings, house))
-    _append(view, house, lease, Row(kind="done", key=key, data={"index": decision.index, "weight": decision.weight}))
+        view = _append(view, context, lease, Row(kind="intended", key=key))
+    context.router.set(step_route(view, decision, settings, context))
+    _append(view, context, lease, Row(kind="done", key=key, data={"index": decision.index, "weight": decision.weight}))
 
 
-def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, house: House) -> Route:
+def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, context: LineContext) -> Route:
     """Return the route for one step's weight. The servers of both versions are started if necessary."""
-    backends = weights(step.weight, settings, house.server.ensure(view.champion), house.server.ensure(view.candidate))
+    backends = weights(step.weight, settings, context.server.ensure(view.champion), context.server.ensure(view.candidate))
     annotation = f"{view.id}/{step.index}"
-    return Route(line=house.line, served_model=house.loop.line.served_model, backends=backends, annotation=annotation)
+    return Route(line=context.line, served_model=context.loop.line.served_model, backends=backends, annotation=annotation)
 
 
-def _finish(decision: Finish, view: RolloutView, house: House, lease: Lease) -> None:
+def _finish(decision: Finish, view: RolloutView, context: LineContext, lease: Lease) -> None:
     """End the rollout. On rollback, update the route before the ledger. On promotion, the cycle's promote step sets the route."""
     if decision.end == "rolled_back" and "back" not in view.done:
         if "back" not in view.intended:
-            view = _append(view, house, lease, Row(kind="intended", key="back"))
-        house.router.set(sole_route(house, house.line_view().champion or view.champion, f"{view.id}/back"))
-        view = _append(view, house, lease, Row(kind="done", key="back"))
-    _append(view, house, lease, Row(kind="ended", key=decision.end, data={"reason": decision.reason}))
+            view = _append(view, context, lease, Row(kind="intended", key="back"))
+        context.router.set(sole_route(context, context.line_view().champion or view.champion, f"{view.id}/back"))
+        view = _append(view, context, lease, Row(kind="done", key="back"))
+    _append(view, context, lease, Row(kind="ended", key=decision.end, data={"reason": decision.reason}))
 
 
-def _append(view: RolloutView, house: House, lease: Lease, row: Row) -> RolloutView:
-    house.ledger.append([Append(stream=view.id, after=view.seq, rows=(row,))], lease, house.clock.now())
-    after = house.rollout_view(view.id)
+def _append(view: RolloutView, context: LineContext, lease: Lease, row: Row) -> RolloutView:
+    context.ledger.append([Append(stream=view.id, after=view.seq, rows=(row,))], lease, context.clock.now())
+    after = context.rollout_view(view.id)
     if after is None:
         raise Permanent(f"{view.id} is missing from the ledger")
     return after

@@ -26,10 +26,10 @@ from flows.ledger.sql import SqlLedger
 from runtime.artifacts import FolderArtifacts, write_atomic
 
 if TYPE_CHECKING:
-    from flows.engine.context import House
+    from flows.engine.context import LineContext
     from k8s.gangs.executor import KubernetesExecutor
     from k8s.manifests.render import Site
-    from local.service import Service
+    from local.service import ManagedProcess
 
 
 class SystemClock:
@@ -53,12 +53,12 @@ def open_ledger(home: Home) -> Ledger:
     return SqlLedger(home.ledger_url)
 
 
-def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silent) -> House:
+def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress = silent) -> LineContext:
     """Build the line context: all ports of one line, as selected by its loop file. Starts no process.
 
     `folder` is the folder of the loop file. Raises ConfigError if a named trainer, server or setting is not available.
     """
-    from flows.engine.context import House, process_holder
+    from flows.engine.context import LineContext, process_holder
     from gates.checks import checks
     from gates.evaluate import PairedEvaluator
     from gates.model_client import HttpModelClient
@@ -67,16 +67,16 @@ def build_house(loop: Loop, folder: Path, home: Home, progress: Progress = silen
     from local.router import LocalRouter
     from materializer.datasets import LakeDatasets
     from materializer.metrics import LakeMetrics
-    from rewards.panel import build_panel
+    from rewards.scorer_set import build_scorer_set
     from trainers.choose import choose
     from trainers.code_digest import code_digest
 
     name, clock = loop.line.name, SystemClock()
     artifacts = FolderArtifacts(home.artifacts)
     gate = loop.gate.model_copy(update={"level": evaluation_level(loop)})
-    rewards = build_panel(loop.rewards)
+    rewards = build_scorer_set(loop.rewards)
     datasets = LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock)
-    return House(
+    return LineContext(
         loop=loop,
         folder=folder,
         ledger=open_ledger(home),
@@ -155,29 +155,29 @@ def start_receiver(loop: Loop, home: Home) -> str:
     return f"http://127.0.0.1:{ready['port']}"
 
 
-def _receiver(loop: Loop, home: Home, port: int = 0) -> Service:
-    from local.service import Service
+def _receiver(loop: Loop, home: Home, port: int = 0) -> ManagedProcess:
+    from local.service import ManagedProcess
 
     name = loop.line.name
     command = ["-m", "materializer.receive.receiver", "--spool", str(home.spool(name)), "--token-file", str(home.token(name))]
     command += ["--port", str(port)]
-    return Service(home.root / "lines" / name / "receiver", command, ready=home.receiver(name))
+    return ManagedProcess(home.root / "lines" / name / "receiver", command, ready=home.receiver(name))
 
 
-def stop_line(house: House, home: Home) -> list[str]:
+def stop_line(context: LineContext, home: Home) -> list[str]:
     """Stop every long-lived process of a line: receiver, router and model servers. Return one text per stopped process."""
     from local.router import LocalRouter
 
     stopped = []
-    receiver = _receiver(house.loop, home)
+    receiver = _receiver(context.loop, home)
     if receiver.process() is not None:
         receiver.stop()
-        stopped.append(f"the receiver of {house.line}")
-    if house.router.read(house.line) is not None:
-        stopped.append(f"the router of {house.line}")
-    LocalRouter(home.serving(house.line), home.receiver(house.line), home.token(house.line)).stop()
-    for endpoint in house.server.running():
-        house.server.stop(endpoint.tag)
+        stopped.append(f"the receiver of {context.line}")
+    if context.router.read(context.line) is not None:
+        stopped.append(f"the router of {context.line}")
+    LocalRouter(home.serving(context.line), home.receiver(context.line), home.token(context.line)).stop()
+    for endpoint in context.server.running():
+        context.server.stop(endpoint.tag)
         stopped.append(f"the model server of {endpoint.tag}")
     return stopped
 
@@ -186,11 +186,11 @@ PREFECT_SERVER = "server"
 """Name of the Prefect server's process folder, below RATCHET_HOME/prefect."""
 
 
-def prefect_server(home: Home, command: Sequence[str], environment: Mapping[str, str]) -> Service:
+def prefect_server(home: Home, command: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
     """Return the handle of the installation's Prefect server process. `command` and `environment` are used only to start it."""
-    from local.service import Service
+    from local.service import ManagedProcess
 
-    return Service(home.prefect / PREFECT_SERVER, command, environment)
+    return ManagedProcess(home.prefect / PREFECT_SERVER, command, environment)
 
 
 def announce_service(port: int) -> None:

@@ -9,25 +9,25 @@ from flows.core.decide import Decision, End, Wait
 from flows.core.folds import CycleView
 from flows.core.rollout import Hold
 from flows.engine.advance import advance
-from flows.engine.context import House
+from flows.engine.context import LineContext
 from flows.engine.ingest import ingest
 from flows.engine.installation import Installation
 from flows.engine.reconcile import reconcile
 from flows.engine.rollout import tick
 
 
-def pull_spool(house: House) -> None:
+def pull_spool(context: LineContext) -> None:
     """Ingest the receiver's spool into the lake, because a rollout needs it as evidence.
 
     A Retryable error, for example because another process ingests now, is only shown as progress.
     """
-    kinds = {source.name: source.kind for source in house.loop.sources}
-    spools = [source for source in house.sources if kinds[source.name] == "receiver"]
+    kinds = {source.name: source.kind for source in context.loop.sources}
+    spools = [source for source in context.sources if kinds[source.name] == "receiver"]
     if spools:
         try:
-            ingest(house, spools)
+            ingest(context, spools)
         except Retryable as error:
-            house.progress(f"ingest is waiting: {error}", 0, 0)
+            context.progress(f"ingest is waiting: {error}", 0, 0)
 
 
 def turn(installation: Installation, cycle: CycleView) -> Decision:
@@ -35,18 +35,18 @@ def turn(installation: Installation, cycle: CycleView) -> Decision:
 
     When the cycle ends, the derived copies are reconciled before the return.
     """
-    house = installation.house_of(cycle)
+    context = installation.house_of(cycle)
     while True:
-        decision = advance(cycle.id, house)
+        decision = advance(cycle.id, context)
         if isinstance(decision, End):
-            reconcile(house)
+            reconcile(context)
             return decision
         if not isinstance(decision, Wait):
             continue
-        if house.cycle_view(cycle.id).state is not State.ROLLING:
+        if context.cycle_view(cycle.id).state is not State.ROLLING:
             return decision
-        pull_spool(house)
-        step = tick(rollout_stream(cycle.id), house)
+        pull_spool(context)
+        step = tick(rollout_stream(cycle.id), context)
         if isinstance(step, Hold):
             return Wait(f"the rollout: {step.reason}")
 
@@ -56,8 +56,8 @@ def run_to_end(installation: Installation, cycle: CycleView, seconds: float, pol
 
     Retryable errors are retried. `poll` is the pause in seconds between two turns.
     """
-    house = installation.house_of(cycle)
-    started = house.clock.now()
+    context = installation.house_of(cycle)
+    started = context.clock.now()
     while True:
         try:
             decision = turn(installation, cycle)
@@ -65,7 +65,7 @@ def run_to_end(installation: Installation, cycle: CycleView, seconds: float, pol
             decision = Wait(str(error))
         if isinstance(decision, End):
             return decision
-        house.progress(f"{cycle.id} waits: {decision.reason}" if isinstance(decision, Wait) else str(decision), 0, 0)
-        if (house.clock.now() - started).total_seconds() >= seconds:
+        context.progress(f"{cycle.id} waits: {decision.reason}" if isinstance(decision, Wait) else str(decision), 0, 0)
+        if (context.clock.now() - started).total_seconds() >= seconds:
             return decision
-        house.clock.sleep(poll)
+        context.clock.sleep(poll)

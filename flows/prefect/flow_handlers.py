@@ -19,7 +19,7 @@ from flows.core.decide import Decision, End, Wait, decide
 from flows.core.folds import ApprovalView, CycleView, fold_approval
 from flows.core.rollout import Finish, Hold
 from flows.engine.advance import observe
-from flows.engine.context import House
+from flows.engine.context import LineContext
 from flows.engine.ingest import ingest
 from flows.engine.installation import Installation
 from flows.engine.line import answer, open_if_due
@@ -31,7 +31,7 @@ _TRAINS = (State.TRAINING_APPROVED, State.ATTEMPT)
 
 
 @dataclass(frozen=True)
-class Progress:
+class LineStatus:
     """The status of a line after a flow handler has run."""
 
     said: str
@@ -46,29 +46,29 @@ class Progress:
 
 def bring_in(shop: Installation, loop: Path) -> IngestReport:
     """Ingest all sources of a line once and return the record counts."""
-    return ingest(shop.house(loop))
+    return ingest(shop.context(loop))
 
 
-def work_on(shop: Installation, loop: Path, scheduled: bool, patience: float, poll: float = 1.0) -> Progress:
+def work_on(shop: Installation, loop: Path, scheduled: bool, patience: float, poll: float = 1.0) -> LineStatus:
     """Open a cycle if one is due, and advance the open cycle as far as possible.
 
     While the cycle is training, the handler checks it every `poll` seconds until `patience` seconds have passed. `scheduled` says
     whether the cron schedule started this run. Temporary failures are reported in the returned progress, not raised.
     """
-    house = shop.house(loop)
-    opened = house.line_view().open_cycle
+    context = shop.context(loop)
+    opened = context.line_view().open_cycle
     if opened is None:
-        opened, why = open_if_due(house, scheduled)
+        opened, why = open_if_due(context, scheduled)
         if opened is None:
-            return Progress(f"no cycle opened: {why}")
-    started = house.clock.now()
+            return LineStatus(f"no cycle opened: {why}")
+    started = context.clock.now()
     while True:
-        decision = _turn(shop, house.cycle_view(opened))
-        cycle = house.cycle_view(opened)
-        waited = (house.clock.now() - started).total_seconds()
+        decision = _turn(shop, context.cycle_view(opened))
+        cycle = context.cycle_view(opened)
+        waited = (context.clock.now() - started).total_seconds()
         if cycle.state not in _TRAINS or waited > patience:
             return _standing(cycle, decision, "rollout" if cycle.state is State.ROLLING else None)
-        house.clock.sleep(poll)
+        context.clock.sleep(poll)
 
 
 def _turn(shop: Installation, cycle: CycleView) -> Decision:
@@ -78,40 +78,40 @@ def _turn(shop: Installation, cycle: CycleView) -> Decision:
         return Wait(str(error))
 
 
-def _standing(cycle: CycleView, decision: Decision, following: str | None) -> Progress:
+def _standing(cycle: CycleView, decision: Decision, following: str | None) -> LineStatus:
     what = f"{cycle.id} is in state {cycle.state}"
     if isinstance(decision, End):
-        return Progress(f"{cycle.id} ended {decision.state}: {decision.reason}", None, cycle.id, cycle.seq)
+        return LineStatus(f"{cycle.id} ended {decision.state}: {decision.reason}", None, cycle.id, cycle.seq)
     if isinstance(decision, Wait):
         what += f", waiting: {decision.reason}"
-    return Progress(what, following, cycle.id, cycle.seq)
+    return LineStatus(what, following, cycle.id, cycle.seq)
 
 
-def roll_on(shop: Installation, loop: Path, seconds: float, poll: float = 5.0) -> Progress:
+def roll_on(shop: Installation, loop: Path, seconds: float, poll: float = 5.0) -> LineStatus:
     """Evaluate and advance the open rollout every `poll` seconds, until it ends or `seconds` have passed.
 
     When the rollout ends, the cycle continues immediately.
     """
-    house = shop.house(loop)
-    opened = house.line_view().open_cycle
-    if opened is None or house.cycle_view(opened).state is not State.ROLLING:
-        return Progress("no open rollout")
-    started, said = house.clock.now(), ""
-    frozen = shop.house_of(house.cycle_view(opened))
+    context = shop.context(loop)
+    opened = context.line_view().open_cycle
+    if opened is None or context.cycle_view(opened).state is not State.ROLLING:
+        return LineStatus("no open rollout")
+    started, said = context.clock.now(), ""
+    frozen = shop.house_of(context.cycle_view(opened))
     while True:
         said, ended = _tick(frozen, opened)
         if ended:
-            return _standing(house.cycle_view(opened), _turn(shop, house.cycle_view(opened)), None)
-        if (house.clock.now() - started).total_seconds() > seconds:
-            return Progress(f"{rollout_stream(opened)}: {said}", None, opened, house.cycle_view(opened).seq)
-        house.clock.sleep(poll)
+            return _standing(context.cycle_view(opened), _turn(shop, context.cycle_view(opened)), None)
+        if (context.clock.now() - started).total_seconds() > seconds:
+            return LineStatus(f"{rollout_stream(opened)}: {said}", None, opened, context.cycle_view(opened).seq)
+        context.clock.sleep(poll)
 
 
-def _tick(house: House, cycle: str) -> tuple[str, bool]:
+def _tick(context: LineContext, cycle: str) -> tuple[str, bool]:
     """Run one rollout tick; return the decision as text and whether the rollout has ended."""
     try:
-        pull_spool(house)
-        decision = tick(rollout_stream(cycle), house)
+        pull_spool(context)
+        decision = tick(rollout_stream(cycle), context)
     except Retryable as error:
         return f"waiting: {error}", False
     match decision:
@@ -123,22 +123,22 @@ def _tick(house: House, cycle: str) -> tuple[str, bool]:
             return f"candidate weight set to {moved.weight:g} %", False
 
 
-def mend(shop: Installation, loop: Path) -> tuple[list[str], Progress]:
+def mend(shop: Installation, loop: Path) -> tuple[list[str], LineStatus]:
     """Reconcile derived copies with the ledger, ingest the receiver's spool, and determine which flow the open cycle needs next.
 
     Returns the repairs as messages, and the progress of the open cycle.
     """
-    house = shop.house(loop)
-    mended = reconcile(house)
-    pull_spool(house)
-    opened = house.line_view().open_cycle
-    return mended, _needs(shop, house.cycle_view(opened)) if opened else Progress("no open cycle")
+    context = shop.context(loop)
+    mended = reconcile(context)
+    pull_spool(context)
+    opened = context.line_view().open_cycle
+    return mended, _needs(shop, context.cycle_view(opened)) if opened else LineStatus("no open cycle")
 
 
-def _needs(shop: Installation, cycle: CycleView) -> Progress:
+def _needs(shop: Installation, cycle: CycleView) -> LineStatus:
     """Compute the next decision without executing it, because a waiting cycle needs no process."""
-    house = shop.house_of(cycle)
-    decision = decide(cycle, observe(cycle, house), house.clock.now())
+    context = shop.house_of(cycle)
+    decision = decide(cycle, observe(cycle, context), context.clock.now())
     if not isinstance(decision, Wait):
         return _standing(cycle, decision, "retrain")
     return _standing(cycle, decision, "rollout" if cycle.state is State.ROLLING else None)

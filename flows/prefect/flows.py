@@ -39,7 +39,7 @@ PATIENCE = 45.0
 """Seconds that one flow run follows a training job or a rollout. Less than the reconcile interval of 60 s."""
 
 
-class Decision(RunInput):
+class ApprovalForm(RunInput):
     """The approval form. Prefect checks only its JSON schema before it resumes the run."""
 
     decision: Literal["approve", "reject"] = Field(description="Approve continues the cycle; reject ends it.")
@@ -144,7 +144,7 @@ async def _ask(home: Home, view: ApprovalView) -> Answer:
     if (runtime.flow_run.run_count or 0) <= 1:
         await acreate_markdown_artifact(key=view.id.replace("/", "-"), markdown=page, description="Evidence for the approval request")
     left = max(1, int((view.expires - datetime.now(UTC)).total_seconds()))
-    typed = await suspend_flow_run(wait_for_input=Decision.with_initial_data(description=page), timeout=left, key="decision")
+    typed = await suspend_flow_run(wait_for_input=ApprovalForm.with_initial_data(description=page), timeout=left, key="decision")
     return Answer(
         approve=typed.decision == "approve",
         actor=typed.approver.strip(),

@@ -12,10 +12,10 @@ from typing import Any
 from prefect.client.orchestration import PrefectClient
 from prefect.exceptions import ObjectNotFound
 
-from flows.prefect.flow_handlers import Progress
+from flows.prefect.flow_handlers import LineStatus
 
 
-async def up(client: PrefectClient, line: str, standing: Progress) -> None:
+async def up(client: PrefectClient, line: str, standing: LineStatus) -> None:
     """Start the flow that the line needs next, if any.
 
     The idempotency key allows one run per newest row of the cycle and per minute.

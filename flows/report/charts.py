@@ -14,7 +14,7 @@ _LABEL, _WIDTH, _ROW = 130, 720, 30
 
 
 @dataclass(frozen=True)
-class Pair:
+class ChartPair:
     """One row of a dumbbell chart: two shares in [0, 1] and the interval [low, high] of their difference, from n prompts."""
 
     name: str
@@ -25,7 +25,7 @@ class Pair:
     n: int
 
 
-def dumbbells(rows: Sequence[Pair], before: str, after: str) -> Markup:
+def dumbbells(rows: Sequence[ChartPair], before: str, after: str) -> Markup:
     """Return a dumbbell chart: per row a dot for the value before, a dot for the value after, and a line between them.
 
     The line has the CSS class `gain` or `loss` if the interval excludes zero, else `even`. `before` and `after` label the chart.

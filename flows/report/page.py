@@ -23,7 +23,7 @@ from flows.config.home import Home
 from flows.core.folds import CycleView, RolloutView, fold_cycle, fold_line, fold_rollout
 from flows.core.training_curves import marks, runs
 from flows.engine.job_events import read_diaries
-from flows.report.charts import Line, Pair, Point, Tick, bars, curves, dumbbells, funnel
+from flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
 from flows.report.story import Section, Table, interval, ledger_table, report_of, tell
 from runtime.artifacts import FolderArtifacts, write_atomic
 
@@ -96,8 +96,8 @@ def _accuracy(cycle: CycleView) -> Markup:
     return dumbbells(rows, cycle.champion.tag, cycle.candidate.tag)
 
 
-def _pair(c: Comparison) -> Pair:
-    return Pair(c.name.removeprefix("slice:"), c.champion, c.candidate, c.difference.low, c.difference.high, c.n)
+def _pair(c: Comparison) -> ChartPair:
+    return ChartPair(c.name.removeprefix("slice:"), c.champion, c.candidate, c.difference.low, c.difference.high, c.n)
 
 
 def _evidence(rollout: RolloutView | None) -> Markup:

@@ -24,7 +24,7 @@ def _nobody(_object: Object) -> None:
     """No-op event callback."""
 
 
-class Mirror:
+class Informer:
     """Informer of one kind of object, in one namespace or in all. It starts with the first call of `objects`, in its own thread."""
 
     def __init__(
@@ -113,13 +113,13 @@ class Mirrors:
 
     def __init__(self, cluster: Cluster, heard: Mapping[Kind, Callable[[Object], None]] | None = None) -> None:
         self.cluster, self.heard = cluster, heard or {}
-        self._mirrors: dict[tuple[Kind, str | None, tuple[tuple[str, str], ...]], Mirror] = {}
+        self._mirrors: dict[tuple[Kind, str | None, tuple[tuple[str, str], ...]], Informer] = {}
 
     def objects(self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> list[Object]:
         """Return the objects that a list request would return, without a request to the server."""
         key = (kind, namespace, tuple(sorted((labels or {}).items())))
         if key not in self._mirrors:
-            self._mirrors[key] = Mirror(self.cluster, kind, namespace, labels, heard=self.heard.get(kind, _nobody))
+            self._mirrors[key] = Informer(self.cluster, kind, namespace, labels, heard=self.heard.get(kind, _nobody))
         return self._mirrors[key].objects()
 
 

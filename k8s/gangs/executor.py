@@ -22,10 +22,10 @@ from contracts.errors import ConfigError, Permanent, RatchetError, Retryable
 from contracts.exit_codes import Outcome
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from k8s.api.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, Cluster, Object, Taken
-from k8s.gangs.gang_state import ENDED_PHASES, LINES, Gang, State, gang_of, last_lines, phase_of
+from k8s.gangs.gang_state import ENDED_PHASES, LINES, Gang, GangState, gang_of, last_lines, phase_of
 from k8s.gangs.guardian import Guardian, Look
 from k8s.gangs.meter import Meter, count, price_of, settle
-from k8s.gangs.submissions import Note, Notes
+from k8s.gangs.submissions import Submission, Submissions
 from k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET, Ground, render
 from k8s.manifests.network import opening
 from k8s.manifests.pod_objects import manifest
@@ -64,7 +64,7 @@ class KubernetesExecutor:
         self.folders = RunFolders(root.resolve())
         self.artifacts = FolderArtifacts(artifacts_root.resolve())
         self.max_restarts, self.said = max_restarts, said
-        self.notes = Notes(self.folders.root / "cluster")
+        self.notes = Submissions(self.folders.root / "cluster")
         bucket = settings.volume.bucket
         self.remote = Remote(Bucket(bucket), Path(settings.volume.mount), self.folders, self.artifacts) if bucket else None
         self.guardian = Guardian(cluster, settings, self._beats)
@@ -91,7 +91,7 @@ class KubernetesExecutor:
                 else:
                     self.folders.lay_out(spec, self.artifacts)
                 job = render(spec, self._ground(spec), incarnation)
-                asked = Note(name=str(job.metadata.name), incarnation=incarnation, job=manifest(job), at=time.time())
+                asked = Submission(name=str(job.metadata.name), incarnation=incarnation, job=manifest(job), at=time.time())
                 note = self.notes.add(spec.name, asked)
             self._create(note)
             self.notes.change(spec.name, note.name, created=True)
@@ -154,7 +154,7 @@ class KubernetesExecutor:
                 " waiting before submit"
             )
 
-    def _create(self, note: Note) -> None:
+    def _create(self, note: Submission) -> None:
         """Create the pool, the network policy and then the gang, and reuse each that exists.
 
         If the API server refuses the gang, delete the rest. First submit each pod template as a dry run, because the Job's own schema
@@ -207,7 +207,7 @@ class KubernetesExecutor:
                 return JobStatus(state=JobState.ABSENT)
             run, note = self.folders.run(spec), notes[-1]
             look = None if note.ended else self._look(note.name)
-            if look is not None and look.state is not State.ENDED:
+            if look is not None and look.state is not GangState.ENDED:
                 return self._alive(name, run, note, look)
             if look is None and not note.ended and self.cluster.get(JOB, note.name, self.settings.namespace) is not None:
                 return JobStatus(state=JobState.PENDING, incarnation=self._newest(name, run)[0])  # newer than the informer
@@ -219,16 +219,16 @@ class KubernetesExecutor:
                 return JobStatus(state=JobState.ABSENT)  # recorded but never created: the next submit creates it
             return self._ended(name, run, note, look)
 
-    def _lingers(self, note: Note) -> bool:
+    def _lingers(self, note: Submission) -> bool:
         """Return whether pods of a gang without a Job still run. During their grace period they write a checkpoint and their result."""
         with self._lock:
             return bool(self.guardian.lingering(note.name))
 
-    def _alive(self, name: str, run: Path, note: Note, look: Look) -> JobStatus:
+    def _alive(self, name: str, run: Path, note: Submission, look: Look) -> JobStatus:
         with contextlib.suppress(Retryable):  # caps and limits apply even while the bucket is unreachable
             self.pull(run)
         number = max(self._newest(name, run)[0], note.incarnation + (look.gang.version or 0))
-        waits = None if look.state in (State.WHOLE, State.HALF_ALIVE) else note.waits or time.time()
+        waits = None if look.state in (GangState.WHOLE, GangState.HALF_ALIVE) else note.waits or time.time()
         if (number, waits) != (note.seen, note.waits):
             self.notes.change(name, note.name, seen=number, waits=waits)
         version, died = self.notes.death(note.name)
@@ -254,7 +254,7 @@ class KubernetesExecutor:
             return f"not whole again within {limit:g} s: {why}", Outcome.LOST
         return None
 
-    def _ended(self, name: str, run: Path, note: Note, look: Look | None) -> JobStatus:
+    def _ended(self, name: str, run: Path, note: Submission, look: Look | None) -> JobStatus:
         """Return the final status and delete the job's objects.
 
         The status comes from the result file of the newest incarnation, if there is one. The Job may be gone, because an ended Job is
@@ -279,7 +279,7 @@ class KubernetesExecutor:
         last = ended_status(folder, number, ended)
         return last.model_copy(update={"usage": self.notes.meter(name).usage})
 
-    def _pull_last(self, name: str, run: Path, note: Note, look: Look | None) -> None:
+    def _pull_last(self, name: str, run: Path, note: Submission, look: Look | None) -> None:
         """Download all remaining files of the run from the bucket.
 
         While the bucket is unreachable the result is unknown, but the machines can go: store the known facts, delete the gang and raise
@@ -314,12 +314,12 @@ class KubernetesExecutor:
         if self.remote:
             self.remote.pull(run, fresh)
 
-    def _lost(self, note: Note, look: Look | None) -> str:
+    def _lost(self, note: Submission, look: Look | None) -> str:
         """Describe the end of a gang without a result file: how the Job ended, how its first pod failed, and the end of that pod's log."""
         why = f"its Job ended without a result file ({look.why})" if look else "its Job does not exist (deleted, or never accepted)"
         return "; ".join(filter(None, [why, self._last_words(note, look)]))
 
-    def _last_words(self, note: Note, look: Look | None) -> str:
+    def _last_words(self, note: Submission, look: Look | None) -> str:
         """Return the end of a failed pod's log from the pod's status or, if that has none, from its node."""
         died = self.guardian.death(note.name)[1] or self.notes.death(note.name)[1]
         pod = next((pod for pod in look.gang.pods if pod.died or pod.finished), None) if look else None
@@ -330,7 +330,7 @@ class KubernetesExecutor:
                 return f"{died or pod.name}: {log}"
         return died
 
-    def _settle(self, name: str, note: Note, folder: Path, look: Look | None) -> None:
+    def _settle(self, name: str, note: Submission, folder: Path, look: Look | None) -> None:
         """Store the final meter of a gang.
 
         The end is the Job's end or, if the Job is gone, the newest sign of life in the run folder or the meter's last update.
@@ -383,7 +383,7 @@ class KubernetesExecutor:
         price = price_of(self.profile, self.settings.pool.capacity) or 0.0
         for look in self._looks.values():
             self.notes.died(look.gang.name, *self.guardian.death(look.gang.name))
-            if look.state is not State.ENDED:
+            if look.state is not GangState.ENDED:
                 job = look.gang.job
                 machines = self.guardian.machines(look.gang.name) | self.guardian.free(look.gang, look.state)
                 self.notes.metered(job, count(self.notes.meter(job), look.gang, look.state, time.time(), price, machines))

@@ -19,7 +19,7 @@ from k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, VERSION
 from runtime.run_folder import BEAT
 
 
-class State(StrEnum):
+class GangState(StrEnum):
     """State of a gang with respect to the machines that it uses."""
 
     ABSENT = "absent"
@@ -41,7 +41,7 @@ ENDING_PHASES = frozenset({"Completing", "Terminating", "Aborting"})
 
 
 @dataclass(frozen=True)
-class Pod:
+class GangPod:
     """State of one pod of a gang."""
 
     name: str
@@ -91,7 +91,7 @@ class Gang:
     """GPUs per pod."""
     retries: int
     """Number of restarts so far, as counted by Volcano."""
-    pods: tuple[Pod, ...]
+    pods: tuple[GangPod, ...]
     created: float
     """Time of creation, in seconds since the epoch by the server's clock."""
     ended: float | None = None
@@ -145,7 +145,7 @@ def phase_of(job: Object) -> str:
     return str(job.get("status", {}).get("state", {}).get("phase", "Pending"))
 
 
-def pod_of(pod: Object) -> Pod:
+def pod_of(pod: Object) -> GangPod:
     """Build a Pod from the API's object."""
     meta, status = pod["metadata"], pod.get("status", {})
     states: list[Object] = [container.get("state", {}) for container in status.get("containerStatuses", ())]
@@ -153,7 +153,7 @@ def pod_of(pod: Object) -> Pod:
     ended: Object = next((state["terminated"] for state in states if "terminated" in state), {})
     runs: Object = next((state["running"] for state in states if "running" in state), ended)
     scheduled: Object = next((c for c in status.get("conditions", ()) if c["type"] == "PodScheduled"), {})
-    return Pod(
+    return GangPod(
         name=meta["name"],
         uid=meta.get("uid", ""),
         version=int(meta.get("annotations", {}).get(VERSION, 0)),
@@ -192,40 +192,40 @@ def node_of(node: Object) -> Node:
     return Node(node["metadata"]["name"], any(c["type"] == "Ready" and c["status"] == "True" for c in conditions))
 
 
-def state_of(gang: Gang | None, nodes: Mapping[str, Node], now: float, silent: str = "") -> tuple[State, str]:
+def state_of(gang: Gang | None, nodes: Mapping[str, Node], now: float, silent: str = "") -> tuple[GangState, str]:
     """Return the state of a gang and the reason for it.
 
     `now` is in seconds since the epoch. `silent` names a process of the gang that has sent no heartbeat for too long although its pod
     runs; empty means none.
     """
     if gang is None:
-        return State.ABSENT, "the job does not exist"
+        return GangState.ABSENT, "the job does not exist"
     if gang.phase in ENDED_PHASES:
-        return State.ENDED, f"{gang.phase} {gang.message}".strip()
+        return GangState.ENDED, f"{gang.phase} {gang.message}".strip()
     alive = [pod for pod in gang.pods if pod.alive]
     ending = [pod for pod in gang.pods if pod.ends is not None]
     lost = {pod.name: why for pod in gang.pods if (why := _lost(pod, nodes, now))}
     if lost and (alive or ending):
-        return State.HALF_ALIVE, "; ".join(f"{name} {why}" for name, why in sorted(lost.items()))
+        return GangState.HALF_ALIVE, "; ".join(f"{name} {why}" for name, why in sorted(lost.items()))
     if gang.phase in ENDING_PHASES:
-        return State.RESTARTING, f"{gang.phase}: its pods are terminating"
+        return GangState.RESTARTING, f"{gang.phase}: its pods are terminating"
     if gang.phase == "Restarting" or ending:
         return (
-            State.RESTARTING,
+            GangState.RESTARTING,
             f"waits for the end of {', '.join(pod.name for pod in ending) or 'its pods'}; then the cluster restarts the whole gang",
         )
     done = sum(pod.phase == "Succeeded" for pod in gang.pods)
     if alive and len(alive) + done >= gang.wanted:
         if silent and not done:
-            return State.HALF_ALIVE, f"{silent} sends no heartbeat"
-        return State.WHOLE, f"{done} of its pods are done, the others are running" if done else "all pods are running"
+            return GangState.HALF_ALIVE, f"{silent} sends no heartbeat"
+        return GangState.WHOLE, f"{done} of its pods are done, the others are running" if done else "all pods are running"
     if alive and any(pod.phase == "Failed" for pod in gang.pods):
-        return State.HALF_ALIVE, f"{len(alive)} of {gang.wanted} pods are running, others have failed"
+        return GangState.HALF_ALIVE, f"{len(alive)} of {gang.wanted} pods are running, others have failed"
     reasons = {pod.reason for pod in gang.pods if pod.node is None}
     if {"Schedulable", "Unschedulable"} <= reasons or (alive and "Unschedulable" in reasons):
-        return State.HALF_PRESENT, "some of its pods would fit, but no nodes are being added for the others"
+        return GangState.HALF_PRESENT, "some of its pods would fit, but no nodes are being added for the others"
     waits = sorted({pod.waits for pod in gang.pods if pod.waits})
-    return State.WAITING, "; ".join([f"{len(alive)} of {gang.wanted} pods are running", *waits])
+    return GangState.WAITING, "; ".join([f"{len(alive)} of {gang.wanted} pods are running", *waits])
 
 
 def unheard(gang: Gang, beats: Collection[str]) -> str:
@@ -245,7 +245,7 @@ OVERDUE = 10.0
 """Seconds after the end of its grace period at which a pod that still exists counts as lost. Kubelets need some time, and clocks differ."""
 
 
-def _lost(pod: Pod, nodes: Mapping[str, Node], now: float) -> str:
+def _lost(pod: GangPod, nodes: Mapping[str, Node], now: float) -> str:
     """Return the reason why a pod will never run again although it still exists; empty if there is no evidence."""
     if pod.node is None or pod.phase in ("Failed", "Succeeded"):
         return ""
@@ -256,7 +256,7 @@ def _lost(pod: Pod, nodes: Mapping[str, Node], now: float) -> str:
     return "has not ended within its grace period" if pod.ends is not None and now > pod.ends + OVERDUE else ""
 
 
-def lingers(pod: Pod, nodes: Mapping[str, Node], now: float) -> bool:
+def lingers(pod: GangPod, nodes: Mapping[str, Node], now: float) -> bool:
     """Return whether a pod has a node, has not ended, and can still end."""
     return pod.node is not None and pod.phase in ("Pending", "Running") and not _lost(pod, nodes, now)
 
@@ -271,12 +271,12 @@ class Act(StrEnum):
     """Release idle nodes. The autoscaler then sees that no pod fits and adds nodes for all of them."""
 
 
-BROKEN = {State.HALF_ALIVE: Act.RESTART, State.HALF_PRESENT: Act.RELEASE}
+BROKEN = {GangState.HALF_ALIVE: Act.RESTART, GangState.HALF_PRESENT: Act.RELEASE}
 MARGIN = 10.0
 """Seconds before the limit at which the guardian acts. The action takes time, and the limit includes it."""
 
 
-def due(state: State, since: float, now: float, limit: float) -> Act:
+def due(state: GangState, since: float, now: float, limit: float) -> Act:
     """Return the action for a state that has lasted from `since` to `now`, in seconds of one clock.
 
     `limit` is the maximum duration of a broken state, in seconds.

@@ -16,7 +16,7 @@ from contracts.cluster import ClusterSettings
 from contracts.errors import RatchetError
 from k8s.api.client import JOB, NODE, NODE_CLAIM, POD, Cluster, Object
 from k8s.api.informer import Mirrors
-from k8s.gangs.gang_state import Act, Gang, Node, State, due, gang_of, lingers, node_of, pod_of, state_of, time_of, unheard
+from k8s.gangs.gang_state import Act, Gang, GangState, Node, due, gang_of, lingers, node_of, pod_of, state_of, time_of, unheard
 from k8s.manifests.gang_manifest import GANG, RATCHET
 from runtime.run_folder import BEAT_SECONDS
 
@@ -38,7 +38,7 @@ Beats = Callable[[Gang], Mapping[str, str]]
 class Memory:
     """Previous observations of a gang, with times of this process's monotonic clock."""
 
-    state: State = State.ABSENT
+    state: GangState = GangState.ABSENT
     since: float = 0.0
     """Start of the current state."""
     well: float | None = None
@@ -56,7 +56,7 @@ class Look:
     """Observation of a gang at one moment."""
 
     gang: Gang
-    state: State
+    state: GangState
     why: str
     """Reason for the state."""
     lasted: float
@@ -97,12 +97,12 @@ class Guardian:
         who, quiet = self._silent(gang, memory, now)
         state, why = state_of(gang, nodes, time.time(), who)
         awaited = sum(_for(claim, gang) for claim in coming)
-        if state is State.HALF_PRESENT and awaited:
+        if state is GangState.HALF_PRESENT and awaited:
             # Machines take minutes to start and arrive one by one. Releasing the first ones meanwhile would repeat without end.
-            state, why = State.WAITING, f"some of its pods would fit, and {awaited} nodes are being added for the others"
+            state, why = GangState.WAITING, f"some of its pods would fit, and {awaited} nodes are being added for the others"
         if state is not memory.state:
-            memory.state, memory.since = state, quiet if state is State.HALF_ALIVE and who else now
-        if memory.well is None or state is State.WHOLE:
+            memory.state, memory.since = state, quiet if state is GangState.HALF_ALIVE and who else now
+        if memory.well is None or state is GangState.WHOLE:
             memory.well = now
         return Look(gang, state, why, now - memory.since, now - memory.well, due(state, memory.since, now, self.settings.half_alive))
 
@@ -189,14 +189,14 @@ class Guardian:
         claims = [claim for claim in self.mirrors.objects(NODE_CLAIM, labels=RATCHET) if claim["metadata"]["labels"].get(GANG) == name]
         return {_node(claim) or claim["metadata"]["name"]: at for claim in claims if (at := _launched(claim)) is not None}
 
-    def free(self, gang: Gang, state: State) -> dict[str, float]:
+    def free(self, gang: Gang, state: GangState) -> dict[str, float]:
         """Return machines of a dynamic pool that boot or stand idle while the gang is not whole.
 
         The key is the node, or the claim before it is a node. The value is the time since when the machine counts for the gang, in
         seconds since the epoch. If gangs of several lines wait, each is charged, because it is unknown for which gang a machine was
         bought. A cap that is reached too early is noticed; a cap that is reached too late costs money.
         """
-        if self.settings.pool.kind != "dynamic" or state in (State.WHOLE, State.ENDED):
+        if self.settings.pool.kind != "dynamic" or state in (GangState.WHOLE, GangState.ENDED):
             return {}
         launched = [(claim, at) for claim in self._claims() if (at := _launched(claim)) is not None]
         if any(_node(claim) for claim, _ in launched) and self.clock() - self._counted > COUNT_SECONDS:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from contracts.model import Frozen
 from contracts.training import Usage
-from k8s.gangs.gang_state import Gang, State
+from k8s.gangs.gang_state import Gang, GangState
 from k8s.profiles.profile import Profile
 
 
@@ -67,7 +67,7 @@ class Meter(Frozen):
         return self.model_copy(update={**sums, "nodes": self.nodes + nodes, "cost": self.cost + nodes * node_price / 3600})
 
 
-def count(meter: Meter, gang: Gang, state: State, now: float, price: float, machines: Mapping[str, float] | None = None) -> Meter:
+def count(meter: Meter, gang: Gang, state: GangState, now: float, price: float, machines: Mapping[str, float] | None = None) -> Meter:
     """Return the meter as of `now` (seconds since the epoch) for a gang that was in `state` since the last update.
 
     Time without updates counts, too, because machines cost money meanwhile. `price` is the price of a node and hour. `machines` maps
@@ -78,8 +78,8 @@ def count(meter: Meter, gang: Gang, state: State, now: float, price: float, mach
     bound = {pod.node for pod in gang.pods if pod.node and pod.phase in ("Pending", "Running")}
     busy = sum(max(0.0, now - max(since, machines.get(node, since))) for node in bound)
     alone = sum(max(0.0, now - max(meter.at, launched)) for node, launched in machines.items() if node not in bound)
-    whole = state is State.WHOLE
-    into = "used" if whole else "lost" if state is State.HALF_ALIVE else "idle"
+    whole = state is GangState.WHOLE
+    into = "used" if whole else "lost" if state is GangState.HALF_ALIVE else "idle"
     read = meter.add(price, gang.gpus, **{into: busy}).add(price, gang.gpus, idle=alone)
     return read.model_copy(
         update={

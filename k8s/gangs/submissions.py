@@ -23,7 +23,7 @@ from k8s.gangs.meter import Meter
 from runtime.artifacts import write_atomic
 
 
-class Note(Frozen):
+class Submission(Frozen):
     """Submission record: a Volcano Job that the executor has created or is about to create."""
 
     name: str
@@ -50,10 +50,10 @@ class Note(Frozen):
     """Whether the Job has ended and its objects are deleted."""
 
 
-_NOTES = TypeAdapter(tuple[Note, ...])
+_NOTES = TypeAdapter(tuple[Submission, ...])
 
 
-class Notes:
+class Submissions:
     """Submission records of one line, stored in one folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -70,12 +70,12 @@ class Notes:
             (self.folder / f".{token}").unlink()
         return path.read_text()
 
-    def of(self, job: str) -> tuple[Note, ...]:
+    def of(self, job: str) -> tuple[Submission, ...]:
         """Return the records of a job, oldest first."""
         path = self.folder / f"{job}.json"
         return _NOTES.validate_json(path.read_bytes()) if path.exists() else ()
 
-    def add(self, job: str, note: Note) -> Note:
+    def add(self, job: str, note: Submission) -> Submission:
         """Append a record as the job's newest and return it."""
         self._write(job, (*self.of(job), note))
         return note
@@ -84,7 +84,7 @@ class Notes:
         """Update fields of the record of the Volcano Job `name`."""
         self._write(job, tuple(note.model_copy(update=fields) if note.name == name else note for note in self.of(job)))
 
-    def _write(self, job: str, notes: tuple[Note, ...]) -> None:
+    def _write(self, job: str, notes: tuple[Submission, ...]) -> None:
         write_atomic(self.folder / f"{job}.json", canonical([note.model_dump(mode="json") for note in notes]))
 
     def meter(self, job: str) -> Meter:
@@ -119,7 +119,7 @@ class Notes:
         month = _month(now)
         return sum(self.meter(job).cost for job, notes in self.all() if notes and _month(notes[0].at) == month)
 
-    def all(self) -> Iterator[tuple[str, tuple[Note, ...]]]:
+    def all(self) -> Iterator[tuple[str, tuple[Submission, ...]]]:
         """Yield each job's name and records, ordered by name."""
         for path in sorted(self.folder.glob("*.json")):
             yield path.stem, self.of(path.stem)

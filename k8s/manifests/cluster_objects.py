@@ -33,7 +33,7 @@ class ServiceAccount(Shape):
     automount_service_account_token: bool
 
 
-class Rule(Shape):
+class AccessRule(Shape):
     """Verbs that are allowed on resources of API groups."""
 
     api_groups: tuple[str, ...]
@@ -49,7 +49,7 @@ class Role(Shape):
     api_version: Literal["rbac.authorization.k8s.io/v1"] = "rbac.authorization.k8s.io/v1"
     kind: Literal["Role", "ClusterRole"]
     metadata: Meta
-    rules: tuple[Rule, ...]
+    rules: tuple[AccessRule, ...]
 
 
 class RoleRef(Shape):

@@ -18,7 +18,7 @@ from k8s.manifests.gang_manifest import RATCHET, RAY_SECRET
 from k8s.manifests.pod_objects import Meta, Shape
 from k8s.manifests.pool_objects import Ec2NodeClass
 from k8s.manifests.pools import REPLACE, Account
-from k8s.manifests.serving import Server, judge_fleet
+from k8s.manifests.serving import ModelServer, judge_fleet
 from k8s.profiles.profile import Profile
 
 By = Literal["an administrator, once", "the service, per gang"]
@@ -44,7 +44,7 @@ class Extras:
     """Size of the shared volume."""
     storage_class: str | None = None
     """Storage class whose volumes support writes from many nodes. None means the cluster's default class."""
-    judge: tuple[Path, Server] | None = None
+    judge: tuple[Path, ModelServer] | None = None
     """A judge's model on the shared volume and its server settings. None means that no judges are rendered."""
 
 
@@ -68,7 +68,7 @@ def extras(
     account = Account(eks or standard.cluster, ami or standard.ami, node_role or "", placement_group, tuple(reservation))
     if (judge is None) != (vllm is None):
         raise ConfigError("judges need both the folder of their model (--judge) and vLLM's image (--vllm)")
-    served = (Path(judge), Server(image=vllm)) if judge and vllm else None
+    served = (Path(judge), ModelServer(image=vllm)) if judge and vllm else None
     return Extras(account, size or volume.size, storage_class, served)
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from contracts.cluster import ClusterSettings
 from k8s.manifests.cluster_objects import (
+    AccessRule,
     Egress,
     Ingress,
     IpBlock,
@@ -20,7 +21,6 @@ from k8s.manifests.cluster_objects import (
     Role,
     RoleBinding,
     RoleRef,
-    Rule,
     Selector,
     ServiceAccount,
     Subject,
@@ -67,7 +67,7 @@ def accounts(settings: ClusterSettings) -> tuple[ServiceAccount, ServiceAccount]
     )
 
 
-def rights() -> tuple[Rule, ...]:
+def rights() -> tuple[AccessRule, ...]:
     """Return the rules of the service in its namespace. They do not include access to Secrets."""
     return (
         _rule("batch.volcano.sh", ("jobs",), "create", "get", "list", "watch", "delete"),
@@ -81,7 +81,7 @@ def rights() -> tuple[Rule, ...]:
     )
 
 
-def wide_rights(settings: ClusterSettings) -> tuple[Rule, ...]:
+def wide_rights(settings: ClusterSettings) -> tuple[AccessRule, ...]:
     """Return the cluster-wide rules of the service.
 
     It reads nodes and queues. With a pool it also reads the pods of all namespaces and may delete NodeClaims. With static pools it may
@@ -102,7 +102,7 @@ def roles(settings: ClusterSettings) -> tuple[Shape, ...]:
     Names of cluster-wide objects contain the namespace, so that two installations do not share a grant.
     """
     wide = f"{CONTROLLER}-{settings.namespace}"
-    conf = (Rule(api_groups=("",), resources=("configmaps",), resource_names=(SCHEDULER_CONFIG,), verbs=("get",)),)
+    conf = (AccessRule(api_groups=("",), resources=("configmaps",), resource_names=(SCHEDULER_CONFIG,), verbs=("get",)),)
     return (
         Role(kind="Role", metadata=_meta(CONTROLLER, settings.namespace), rules=rights()),
         _bind(settings, "Role", CONTROLLER, settings.namespace),
@@ -151,8 +151,8 @@ def _policy(settings: ClusterSettings, name: str, spec: NetworkPolicySpec) -> Ne
     return NetworkPolicy(metadata=_meta(name, settings.namespace), spec=spec)
 
 
-def _rule(group: str, resources: tuple[str, ...], *verbs: str) -> Rule:
-    return Rule(api_groups=(group,), resources=resources, verbs=verbs)
+def _rule(group: str, resources: tuple[str, ...], *verbs: str) -> AccessRule:
+    return AccessRule(api_groups=(group,), resources=resources, verbs=verbs)
 
 
 def _bind(settings: ClusterSettings, kind: Literal["Role", "ClusterRole"], name: str, where: str | None) -> RoleBinding:

@@ -75,7 +75,7 @@ VERSION = "ratchet.dev/version"
 
 
 @dataclass(frozen=True)
-class Server:
+class ModelServer:
     """Settings of one kind of server."""
 
     image: str
@@ -96,7 +96,9 @@ class Server:
     """Additional arguments of `vllm serve`."""
 
 
-def version_server(version: ModelVersion, folder: Path, settings: ClusterSettings, profile: Profile, server: Server) -> tuple[Shape, ...]:
+def version_server(
+    version: ModelVersion, folder: Path, settings: ClusterSettings, profile: Profile, server: ModelServer
+) -> tuple[Shape, ...]:
     """Render Deployment, Service, PodDisruptionBudget and network policies that serve a version from `folder` on the shared volume.
 
     The served model's name is the version's tag. The objects' name depends on the tag and the model, so a version's server is never
@@ -107,7 +109,7 @@ def version_server(version: ModelVersion, folder: Path, settings: ClusterSetting
     return _serve(name, version.tag, folder, labels, settings, profile, server)
 
 
-def judge_fleet(model: Path, settings: ClusterSettings, profile: Profile, server: Server) -> tuple[Shape, ...]:
+def judge_fleet(model: Path, settings: ClusterSettings, profile: Profile, server: ModelServer) -> tuple[Shape, ...]:
     """Render judges of one model behind the name `ratchet-judge`, which the service and its jobs can connect to.
 
     Raises ConfigError if the server does not fit the settings or the profile.
@@ -116,7 +118,7 @@ def judge_fleet(model: Path, settings: ClusterSettings, profile: Profile, server
 
 
 def _serve(
-    name: str, model: str, folder: Path, labels: dict[str, str], settings: ClusterSettings, profile: Profile, server: Server
+    name: str, model: str, folder: Path, labels: dict[str, str], settings: ClusterSettings, profile: Profile, server: ModelServer
 ) -> tuple[Shape, ...]:
     _fits(folder, settings, profile, server)
     selector = Match(match_labels={COMPONENT: labels[COMPONENT], "app.kubernetes.io/name": name})
@@ -144,7 +146,7 @@ def _serve(
     return (*found, _autoscaler(meta, server)) if server.most else tuple(found)
 
 
-def _fits(folder: Path, settings: ClusterSettings, profile: Profile, server: Server) -> None:
+def _fits(folder: Path, settings: ClusterSettings, profile: Profile, server: ModelServer) -> None:
     if settings.volume.bucket:
         raise ConfigError("cluster.volume.bucket: servers on the cluster read the model from a file system; use a claim or host_path")
     if not folder.is_relative_to(settings.volume.mount) or folder == Path(settings.volume.mount):
@@ -160,7 +162,7 @@ def _fits(folder: Path, settings: ClusterSettings, profile: Profile, server: Ser
         )
 
 
-def _pod(model: str, folder: Path, settings: ClusterSettings, profile: Profile, server: Server) -> ServerPodSpec:
+def _pod(model: str, folder: Path, settings: ClusterSettings, profile: Profile, server: ModelServer) -> ServerPodSpec:
     asked = {"cpu": server.cpu, "memory": server.memory}
     if server.gpus:
         asked[profile.gpu_resource] = str(server.gpus)
@@ -215,7 +217,7 @@ def _asked(period: int, times: int) -> Probe:
     return Probe(http_get=HttpGet(path="/health", port="http"), period_seconds=period, failure_threshold=times)
 
 
-def _autoscaler(meta: Meta, server: Server) -> HorizontalPodAutoscaler:
+def _autoscaler(meta: Meta, server: ModelServer) -> HorizontalPodAutoscaler:
     metric = Metric(pods=PodsMetric(metric=MetricName(name=server.metric), target=MetricTarget(average_value=str(server.waiting))))
     spec = AutoscalerSpec(
         scale_target_ref=ScaleTarget(name=meta.name or ""), min_replicas=server.replicas, max_replicas=server.most, metrics=(metric,)

@@ -12,7 +12,7 @@ import time
 from contracts.errors import Permanent
 from contracts.ids import Digest, digest, digest_file
 from contracts.training import JobSpec, ResumePoint
-from k8s.pod.pod_context import NAMES, START, Place
+from k8s.pod.pod_context import NAMES, START, PodContext
 from runtime.artifacts import write_atomic
 from runtime.manifest import MANIFEST
 from runtime.run_folder import EVENTS, RESUME, inside, lay_inputs
@@ -21,7 +21,7 @@ LOOK_SECONDS = 2.0
 """Seconds between two polls for the start file of the gang's first pod."""
 
 
-def bring(place: Place) -> None:
+def bring(place: PodContext) -> None:
     """Download the job's record and its inputs.
 
     Downloaded files stay after an error, so a repeated call continues. Raises Permanent if content does not match its recorded digest
@@ -37,7 +37,7 @@ def bring(place: Place) -> None:
         place.artifacts.path(source).unlink(missing_ok=True)
 
 
-def bring_past(place: Place) -> None:
+def bring_past(place: PodContext) -> None:
     """Download the resume point with its checkpoint, the event logs of earlier incarnations, and the artifacts whose names jobs of this
     plan have bound.
 
@@ -65,7 +65,7 @@ def bring_past(place: Place) -> None:
                 bound.unlink()
 
 
-def _spec(place: Place) -> JobSpec:
+def _spec(place: PodContext) -> JobSpec:
     """Return the job's record. Raises Permanent unless its digest is the one in the pod's environment."""
     key = place.key(place.run.parents[1] / "jobs" / f"{place.job}.json")
     data = place.bucket.get(key)
@@ -74,7 +74,7 @@ def _spec(place: Place) -> JobSpec:
     return JobSpec.model_validate_json(data)
 
 
-def _start(place: Place) -> ResumePoint | None:
+def _start(place: PodContext) -> ResumePoint | None:
     """Return the resume point, which is the same for all pods of the gang.
 
     The first pod stores the currently pinned resume point in the start file, and the others wait for the file without a timeout. If it
@@ -89,7 +89,7 @@ def _start(place: Place) -> ResumePoint | None:
     return None if said == b"null" else ResumePoint.model_validate_json(said)
 
 
-def _step(place: Place, point: ResumePoint) -> None:
+def _step(place: PodContext, point: ResumePoint) -> None:
     """Download the manifest of a step and the files that it lists."""
     step = inside(place.run.parent, point.path)
     if not place.fetch(step / MANIFEST, point.manifest):
@@ -100,7 +100,7 @@ def _step(place: Place, point: ResumePoint) -> None:
             raise Permanent(f"{place.key(path)} is no longer in the bucket")
 
 
-def _artifact(place: Place, key: Digest, whole: bool) -> None:
+def _artifact(place: PodContext, key: Digest, whole: bool) -> None:
     """Download an artifact and, if it is a folder and `whole` is set, its files."""
     path = place.artifacts.path(key)
     if not path.exists() and not place.fetch(path, key):

@@ -20,7 +20,7 @@ jobs have bound.
 """
 
 
-class Place:
+class PodContext:
     """Identity, folders and bucket of one pod."""
 
     def __init__(self, environment: Mapping[str, str], bucket: Bucket, run: Path) -> None:

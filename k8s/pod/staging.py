@@ -23,7 +23,7 @@ from contracts.cluster import BucketSettings
 from contracts.errors import Permanent, Retryable
 from contracts.exit_codes import PERMANENT, PREEMPTED, STOPPED, Outcome
 from k8s.pod import download
-from k8s.pod.pod_context import Place
+from k8s.pod.pod_context import PodContext
 from k8s.pod.upload import Outbound
 from k8s.storage.bucket import Bucket
 from runtime.run_folder import BEAT, BEAT_SECONDS
@@ -39,7 +39,7 @@ SHARE, RESERVE = 0.6, 4.0
 class Patience:
     """Timeout for a failing bucket. It counts from the first failure after the last transferred file."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PodContext) -> None:
         self.place, self.moved = place, place.moved
         self.failing: float | None = None
 
@@ -56,7 +56,7 @@ class Staging:
 
     def __init__(self, environment: Mapping[str, str], bucket: Bucket, run: Path) -> None:
         self.environment = environment
-        self.place = Place(environment, bucket, run)
+        self.place = PodContext(environment, bucket, run)
         self.outbound = Outbound(self.place, self._say)
         self.child: subprocess.Popen[bytes] | None = None
         self.attended = threading.Event()

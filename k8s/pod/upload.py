@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from contracts.errors import Permanent, Retryable
 from contracts.exit_codes import Outcome
 from contracts.training import JobEvent, ResumePoint
-from k8s.pod.pod_context import NAMES, RESULT, Place
+from k8s.pod.pod_context import NAMES, RESULT, PodContext
 from runtime.json_files import read_json
 from runtime.manifest import MANIFEST
 from runtime.run_folder import BEAT, ENDED, EVENTS, RESUME, inside
@@ -44,7 +44,7 @@ PEERS = re.compile(rf"{BEAT}(\d{{1,6}})|{re.escape(RESULT)}|result-(\d{{1,6}})\.
 class Outbound:
     """Uploader of one pod. `words` and `bulk` may run at the same time, each in one thread."""
 
-    def __init__(self, place: Place, say: Callable[[str], None]) -> None:
+    def __init__(self, place: PodContext, say: Callable[[str], None]) -> None:
         self.place, self.say = place, say
         self._sent: dict[str, tuple[tuple[int, int], float]] = {}
         """Maps each small file to its modification time and size at the last upload, and to the time of that upload."""

@@ -22,7 +22,7 @@ from k8s.manifests.pod_objects import VolcanoJob
 from k8s.manifests.policies import JOB_ACCOUNT, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
 from k8s.manifests.render import Site
 from k8s.preflight import schedulability
-from k8s.preflight.cluster_facts import Facts, Unread, look
+from k8s.preflight.cluster_facts import ClusterFacts, Unread, look
 from k8s.preflight.schedulability import Member
 
 RENDER = "apply the output of `ratchet k8s render --admin`"
@@ -74,7 +74,7 @@ def _settled(site: Site) -> Iterator[Finding]:
         yield _stop("caps", str(error), "change the loop file")
 
 
-def findings(facts: Facts, settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[Finding]:
+def findings(facts: ClusterFacts, settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[Finding]:
     """Return the findings for `gangs`, stops first. An empty list means that no known problem stops a gang."""
     if facts.unreachable:
         return [_stop("server", facts.unreachable, "check KUBECONFIG, cluster.context and whether the API server runs")]
@@ -103,7 +103,7 @@ def _unread(about: str, why: Unread) -> Finding:
     return _note(about, f"not checked: {why}")
 
 
-def _ground(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+def _ground(facts: ClusterFacts, settings: ClusterSettings) -> Iterator[Finding]:
     space = settings.namespace
     if facts.denied:
         yield _stop("rights", f"you may not {', '.join(facts.denied)}", f"{RENDER}, and run as its service account")
@@ -117,7 +117,7 @@ def _ground(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
         yield _unread("service account", facts.account)
 
 
-def _volcano(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
+def _volcano(facts: ClusterFacts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
     if not facts.volcano:
         yield _stop("volcano", "the server knows no batch.volcano.sh/v1alpha1", "install Volcano 1.14.1, with its CRDs")
         return
@@ -125,7 +125,7 @@ def _volcano(facts: Facts, settings: ClusterSettings, members: Sequence[Member])
     yield from _scheduler(facts, settings)
 
 
-def _queue(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
+def _queue(facts: ClusterFacts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
     queue, name = facts.queue, settings.queue
     if isinstance(queue, Unread):
         yield _unread("queue", queue)
@@ -140,7 +140,7 @@ def _queue(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -
             yield _stop("queue", f"{name} may hold {text} that {gang} requests", f"raise cluster.pool.max_nodes, and {RENDER}")
 
 
-def _scheduler(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+def _scheduler(facts: ClusterFacts, settings: ClusterSettings) -> Iterator[Finding]:
     text, where = facts.scheduler, f"ConfigMap {SCHEDULER_CONFIG} in {VOLCANO_NAMESPACE}"
     if isinstance(text, Unread):
         yield _unread("scheduler", text)
@@ -164,7 +164,7 @@ def _scheduler(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
         yield _stop("scheduler", f"{where} lacks the plugin gang: pods would start one by one", RENDER)
 
 
-def _volume(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+def _volume(facts: ClusterFacts, settings: ClusterSettings) -> Iterator[Finding]:
     if isinstance(facts.bucket, Unread):
         yield _stop("volume", str(facts.bucket), "create the bucket, or grant the service rights to it")
     elif settings.volume.bucket and settings.volume.bucket.disk is None:
@@ -189,7 +189,7 @@ def _volume(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
             )
 
 
-def _secrets(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
+def _secrets(facts: ClusterFacts, settings: ClusterSettings) -> Iterator[Finding]:
     wanted: dict[str, set[str]] = {name: {"token"} if name == RAY_SECRET else set() for name in facts.secrets or {}}
     for reference in settings.secrets.values():
         name, key = reference.split("/")
@@ -205,7 +205,7 @@ def _secrets(facts: Facts, settings: ClusterSettings) -> Iterator[Finding]:
             yield _stop("secrets", f"the Secret {name} lacks the key {', '.join(lacking)}", "add it")
 
 
-def _room(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
+def _room(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
     """Check quotas for each gang as a whole, and limit ranges for each container."""
     for quota in facts.quotas:
         for gang, text in schedulability.over_quota(quota, members):
@@ -215,7 +215,7 @@ def _room(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
             yield _stop("limit range", f"{limits['metadata']['name']} allows a container {text} that {gang} requests", "raise it")
 
 
-def _nodes(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
+def _nodes(facts: ClusterFacts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
     kind = settings.pool.kind
     if kind != "none" and not facts.karpenter:
         yield _stop("pool", f"cluster.pool.kind = {kind}, but the server knows no karpenter.sh/v1", "install Karpenter, or set it to none")
@@ -230,7 +230,7 @@ def _nodes(facts: Facts, settings: ClusterSettings, members: Sequence[Member]) -
         yield from _grown(facts, members)
 
 
-def _there(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
+def _there(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
     if isinstance(facts.nodes, Unread):
         yield _unread("nodes", facts.nodes)
         return
@@ -243,7 +243,7 @@ def _there(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
         yield _stop("taints" if fit.tainted and fit.with_taints >= member.count else "nodes", f"{text}: {fit.why}", fit.remedy)
 
 
-def _grown(facts: Facts, members: Sequence[Member]) -> Iterator[Finding]:
+def _grown(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
     if isinstance(facts.pools, Unread):
         yield _unread("pool", facts.pools)
         return

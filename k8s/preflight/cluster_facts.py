@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from contracts.cluster import BucketSettings, ClusterSettings
 from contracts.errors import Permanent, Retryable
 from k8s.api.client import NODE, NODE_POOL, POD, QUEUE, SECRET, Cluster, Kind, Object
-from k8s.manifests.cluster_objects import Rule
+from k8s.manifests.cluster_objects import AccessRule
 from k8s.manifests.gang_manifest import GANG
 from k8s.manifests.pod_objects import VolcanoJob, manifest
 from k8s.manifests.policies import JOB_ACCOUNT, SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE, rights, wide_rights
@@ -35,7 +35,7 @@ class Unread(str):
 
 
 @dataclass(frozen=True)
-class Facts:
+class ClusterFacts:
     """Facts as the server reported them. None means that the object does not exist."""
 
     unreachable: str = ""
@@ -74,7 +74,7 @@ class Facts:
     """Error messages of the server for pod templates that it does not admit."""
 
 
-def look(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob], node_class: str | None = None) -> Facts:
+def look(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob], node_class: str | None = None) -> ClusterFacts:
     """Collect the facts with reads and dry runs; change nothing.
 
     `node_class` is the EC2 node class that the line's static pool will refer to.
@@ -85,10 +85,10 @@ def look(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob
         karpenter = _offers(cluster, "karpenter.sh", "v1")
         denied = _denied(cluster, settings)
     except (Retryable, Permanent) as error:
-        return Facts(unreachable=str(error))
+        return ClusterFacts(unreachable=str(error))
     there = _read(lambda: cluster.get(NAMESPACE, space) is not None)
     absent = there is False
-    return Facts(
+    return ClusterFacts(
         denied=denied,
         volcano=volcano,
         karpenter=karpenter,
@@ -135,7 +135,7 @@ def _denied(cluster: Cluster, settings: ClusterSettings) -> tuple[str, ...]:
     return tuple(word for rule, where in asked for word in _denied_by(cluster, rule, where))
 
 
-def _denied_by(cluster: Cluster, rule: Rule, where: str | None) -> list[str]:
+def _denied_by(cluster: Cluster, rule: AccessRule, where: str | None) -> list[str]:
     found = []
     for resource in rule.resources:
         name, _, part = resource.partition("/")

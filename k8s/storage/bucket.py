@@ -30,7 +30,7 @@ answer.
 """
 
 
-class Found(NamedTuple):
+class BucketObject(NamedTuple):
     """One object in a listing."""
 
     tag: str
@@ -102,13 +102,13 @@ class Bucket:
                 if error.response["Error"]["Code"] != "PreconditionFailed":
                     raise
 
-    def list(self, under: str) -> dict[str, Found]:
+    def list(self, under: str) -> dict[str, BucketObject]:
         """Return all objects whose keys begin with `under`, by key relative to `under`."""
         found = {}
         with self._asked("list", under):
             pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix + under)
             for one in (one for page in pages for one in page.get("Contents", ())):
-                found[str(one["Key"]).removeprefix(self.prefix + under)] = Found(one["ETag"], one["Size"], one["LastModified"])
+                found[str(one["Key"]).removeprefix(self.prefix + under)] = BucketObject(one["ETag"], one["Size"], one["LastModified"])
         return found
 
     def digest(self, key: str) -> Digest | None:

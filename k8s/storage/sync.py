@@ -16,7 +16,7 @@ from pathlib import Path
 from contracts.errors import Permanent, Retryable
 from contracts.ids import canonical, checkpoint_name, digest
 from contracts.training import JobSpec, ResumePoint
-from k8s.storage.bucket import Bucket, Found
+from k8s.storage.bucket import Bucket, BucketObject
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.manifest import MANIFEST
 from runtime.run_folder import RESUME, RunFolders, inside
@@ -152,7 +152,7 @@ class Remote:
             raise Permanent(f"artifact {content[:12]} was published but is not in the bucket; check the bucket's lifecycle rules")
 
 
-def _is(path: Path, found: Found) -> bool:
+def _is(path: Path, found: BucketObject) -> bool:
     """Return whether the file is that object. Another process of the service may have downloaded an older version."""
     with contextlib.suppress(FileNotFoundError):
         there = path.stat()

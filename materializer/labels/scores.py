@@ -17,7 +17,7 @@ from contracts.data import Label
 from contracts.records import PROMPTS, SAMPLES, FeedbackKind, Tier
 from materializer.governance import Governed
 from materializer.lake.schemas import empty, frame_of
-from rewards.panel import CORRECTION, Panel
+from rewards.scorer_set import CORRECTION, ScorerSet
 
 ANONYMOUS = "\x00anonymous"
 """Id for raters and users without an id. If others have an id, all of them count as one person. If nobody has an id, users cannot be
@@ -83,7 +83,7 @@ def prompts_of(traces: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     return named.select([column.name for column in PROMPTS]).sort("prompt_id")
 
 
-def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, panel: Panel, salt: str) -> pl.DataFrame:
+def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, scorer_set: ScorerSet, salt: str) -> pl.DataFrame:
     """Return records.SAMPLES: the logged answers with their scores, and the corrections that users wrote.
 
     `feedback` is the result of `attach`, `known` that of `references`. The column `user` is the pseudonym to which caps per person
@@ -104,15 +104,17 @@ def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, pan
         }
         for row in rows
     ]
-    labels = panel.label(samples)
+    labels = scorer_set.label(samples)
     answered = [
         _sample(row, row["answer"], label, "traffic", pseudonym(_judge(row, sample, label), salt))
         for row, sample, label in zip(rows, samples, labels, strict=True)
     ]
-    return frame_of(answered + _corrections(rows, samples, panel, salt), SAMPLES)
+    return frame_of(answered + _corrections(rows, samples, scorer_set, salt), SAMPLES)
 
 
-def _corrections(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]], panel: Panel, salt: str) -> list[dict[str, Any]]:
+def _corrections(
+    rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]], scorer_set: ScorerSet, salt: str
+) -> list[dict[str, Any]]:
     """Return corrections as separate answers with reward 1. A correction that a better reference proves wrong is left out."""
     found = [
         (row, sample, item)
@@ -120,7 +122,7 @@ def _corrections(rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any
         for item in sample["feedback"]
         if item["kind"] == FeedbackKind.CORRECTION and item["text"]
     ]
-    checked = panel.label_unseen([sample | {"answer": item["text"], "feedback": []} for _, sample, item in found])
+    checked = scorer_set.label_unseen([sample | {"answer": item["text"], "feedback": []} for _, sample, item in found])
     right = Label(1.0, Tier.VERIFIABLE, {CORRECTION: 1.0}, 0)
     named = any(row["user"] for row in rows) or any(item["rater"] for sample in samples for item in sample["feedback"])
     nameless = ANONYMOUS if named else None

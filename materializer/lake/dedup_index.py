@@ -71,7 +71,7 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     return b""
 
 
-class Seen:
+class DedupIndex:
     """The deduplication index in the folder of a lake. Only the process that holds the lake's write lock may use it."""
 
     def __init__(self, lake: Lake) -> None:

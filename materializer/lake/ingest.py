@@ -17,7 +17,7 @@ from contracts.errors import Rejected
 from contracts.records import FeedbackKind
 from materializer.dialects.decode import decode
 from materializer.dialects.decode_result import Decoded, Kind, Limits, Row
-from materializer.lake.dedup_index import Key, Seen, content_of, key_of, response_key, trace_key
+from materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
 from materializer.lake.schemas import arrow_table
 from materializer.lake.tables import TABLES, Lake, TableName
 
@@ -32,7 +32,7 @@ class Sorted:
     duplicate: int = 0
 
 
-def ingest(lake: Lake, seen: Seen, batch: RawBatch, limits: Limits) -> IngestReport:
+def ingest(lake: Lake, seen: DedupIndex, batch: RawBatch, limits: Limits) -> IngestReport:
     """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point."""
     decoded = decode(batch, limits)
     with lake.writing():
@@ -56,7 +56,7 @@ def _complete(rows: Iterable[Row], batch: RawBatch, limits: Limits) -> list[Row]
     return [row | {"source": batch.source, "batch": batch.digest, "ingested": limits.now} for row in rows]
 
 
-def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: Seen, batch: RawBatch, limits: Limits) -> Sorted:
+def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawBatch, limits: Limits) -> Sorted:
     """Group rows by outcome. Of several rows with one key, the first is kept.
 
     A row with a known key and different content is quarantined, because it is unknown which of the two is correct.
@@ -82,7 +82,7 @@ def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: Seen, batch: Raw
     return found
 
 
-def _admit(decoded: Decoded, seen: Seen, batch: RawBatch) -> tuple[list[Row], int]:
+def _admit(decoded: Decoded, seen: DedupIndex, batch: RawBatch) -> tuple[list[Row], int]:
     """Return (feedback that may be stored, number of stored records whose trace is unknown).
 
     The text of a correction or reference is content. It is left out if the content of its trace was not kept.
@@ -104,7 +104,7 @@ def _subject(source: str, row: Row) -> Key:
     return trace_key(source, row["trace_id"]) if row["trace_id"] is not None else response_key(source, row["response_id"])
 
 
-def _quarantine(decoded: Decoded, seen: Seen, batch: RawBatch, limits: Limits) -> list[dict[str, Any]]:
+def _quarantine(decoded: Decoded, seen: DedupIndex, batch: RawBatch, limits: Limits) -> list[dict[str, Any]]:
     """Return the quarantine rows that no earlier attempt has written."""
     seen.catch_up("quarantine")
     bad = [{"position": bad.position, "reason": bad.reason, "detail": bad.detail} for bad in decoded.bad]

@@ -21,7 +21,7 @@ from materializer.labels.conflicts import settled
 from materializer.labels.label_confidence import believe
 from materializer.lake.schemas import frame_of
 from materializer.training_sets.holdout import share
-from rewards.panel import CORRECTION
+from rewards.scorer_set import CORRECTION
 
 _CANDIDATES = 64
 """Maximum number of candidates per prompt before caps. Those with the widest margins are kept; more add no information."""

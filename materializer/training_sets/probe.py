@@ -22,7 +22,7 @@ from contracts.ports import ModelClient, Progress
 from contracts.records import SAMPLES
 from materializer.lake.schemas import frame_of
 from materializer.training_sets.holdout import share
-from rewards.panel import Panel
+from rewards.scorer_set import ScorerSet
 
 MIXED = 1e-6
 """Difference of rewards above which the rewards of one prompt count as mixed."""
@@ -42,9 +42,9 @@ class Probed:
     """Number of requests without an answer."""
 
 
-def scorable(prompts: pl.DataFrame, panel: Panel) -> pl.DataFrame:
+def scorable(prompts: pl.DataFrame, scorer_set: ScorerSet) -> pl.DataFrame:
     """Return the prompts whose answers can be scored: all prompts if some scorer needs no reference, else those with a reference."""
-    return prompts if panel.without_reference() else prompts.filter(pl.col("reference").is_not_null())
+    return prompts if scorer_set.without_reference() else prompts.filter(pl.col("reference").is_not_null())
 
 
 def choose_prompts(known: pl.DataFrame, most: int, salt: str) -> pl.DataFrame:
@@ -53,7 +53,9 @@ def choose_prompts(known: pl.DataFrame, most: int, salt: str) -> pl.DataFrame:
     return known.with_columns(pl.Series("rank", ranks, dtype=pl.Float64)).sort("rank", "prompt_id").head(most).drop("rank")
 
 
-def ask(prompts: pl.DataFrame, settings: ProbeSettings, panel: Panel, client: ModelClient, salt: str, progress: Progress) -> Probed:
+def ask(
+    prompts: pl.DataFrame, settings: ProbeSettings, scorer_set: ScorerSet, client: ModelClient, salt: str, progress: Progress
+) -> Probed:
     """Request `settings.samples` answers to each prompt, and score them.
 
     Raises Retryable if no request is answered at all, which indicates a problem of the server.
@@ -66,7 +68,7 @@ def ask(prompts: pl.DataFrame, settings: ProbeSettings, panel: Panel, client: Mo
     answered = [(row, answer.text) for row, answer in zip(asked, answers, strict=True) if answer.text is not None]
     if not answered:
         raise Retryable(f"the probe got no answer to any of {len(asked)} requests ({_first_error(answers)}); check the champion's server")
-    return Probed(frame_of(_score(answered, panel), SAMPLES), len(prompts), len(asked) - len(answered))
+    return Probed(frame_of(_score(answered, scorer_set), SAMPLES), len(prompts), len(asked) - len(answered))
 
 
 def _request(row: Mapping[str, Any], index: int, settings: ProbeSettings, salt: str) -> ChatRequest:
@@ -79,9 +81,9 @@ def _first_error(answers: Sequence[ChatAnswer]) -> str:
     return next((answer.error for answer in answers if answer.error), "no error reported")
 
 
-def _score(answered: Sequence[tuple[Mapping[str, Any], str]], panel: Panel) -> list[dict[str, Any]]:
+def _score(answered: Sequence[tuple[Mapping[str, Any], str]], scorer_set: ScorerSet) -> list[dict[str, Any]]:
     samples = [{"prompt": orjson.loads(row["prompt"]), "answer": text, "reference": row["reference"]} for row, text in answered]
-    labels = panel.label_unseen(samples)
+    labels = scorer_set.label_unseen(samples)
     return [
         {
             "prompt_id": row["prompt_id"],

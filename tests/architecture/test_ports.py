@@ -38,7 +38,7 @@ CLASSES: dict[str, list[str]] = {
     "Router": ["contracts.fakes:FakeRouter", "local.router:LocalRouter"],
     "Metrics": ["contracts.fakes:FakeMetrics", "materializer.metrics:LakeMetrics"],
     "RolloutJudge": ["contracts.fakes:FakeJudge", "gates.rollout_judge:EvidenceJudge"],
-    "Rewards": ["contracts.fakes:FakeRewards", "rewards.panel:Panel"],
+    "Rewards": ["contracts.fakes:FakeRewards", "rewards.scorer_set:ScorerSet"],
 }  # fmt: skip
 WITHOUT_FAKE = {"RewardFunction"}
 """Ports without a fake: their real classes are pure and fast, so tests use them directly."""

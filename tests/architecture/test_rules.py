@@ -119,7 +119,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     ("module", "allowed"),
     [
         ("contracts.ports", set()),
-        ("rewards.panel", set()),
+        ("rewards.scorer_set", set()),
         ("flows.core.decide", set()),
         ("flows.core.rollout", set()),
         ("trainers.backends.trl", {"numpy"}),

@@ -17,7 +17,7 @@ from kubernetes import config
 from k8s.api.client import QUEUE, KubernetesCluster
 from k8s.manifests.policies import CONTROLLER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
 from k8s.preflight.cluster_facts import CONFIG_MAP
-from tests.cluster.corner import Corner
+from tests.cluster.prepared_namespace import PreparedNamespace
 from tests.cluster.rig import build, real
 from tests.cluster.rig.build import CRDS, KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError
 from tests.cluster.rig.cluster import Rig
@@ -173,9 +173,9 @@ def cluster(full: Rig) -> KubernetesCluster:
 
 
 @pytest.fixture
-def corner(full: Rig, cluster: KubernetesCluster, namespace: str) -> Iterator[Corner]:
+def prepared(full: Rig, cluster: KubernetesCluster, namespace: str) -> Iterator[PreparedNamespace]:
     """A namespace for rendered objects; afterwards the cluster-wide objects of the test are removed."""
-    yield Corner(full, cluster, namespace)
+    yield PreparedNamespace(full, cluster, namespace)
     for kind, name in ((QUEUE, namespace), (CONFIG_MAP, SCHEDULER_CONFIG)):
         cluster.delete(kind, name, VOLCANO_NAMESPACE if kind.namespaced else None)
     full.kubectl("delete", "clusterroles,clusterrolebindings", f"{CONTROLLER}-{namespace}", "--ignore-not-found")

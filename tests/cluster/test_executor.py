@@ -14,7 +14,7 @@ from contracts.errors import Permanent, Retryable
 from contracts.exit_codes import Outcome
 from contracts.training import JobState, JobStatus
 from k8s.api.client import JOB, POD, Expired, Moved, Taken
-from k8s.api.informer import Mirror
+from k8s.api.informer import Informer
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig
@@ -272,7 +272,7 @@ def test_an_outage_of_the_api_server_costs_nothing(bench: Bench) -> None:
 
 
 def test_a_mirror_follows_through_restarts_and_expired_places(bench: Bench) -> None:
-    mirror = Mirror(bench.cluster, JOB, bench.namespace, seconds=5)
+    mirror = Informer(bench.cluster, JOB, bench.namespace, seconds=5)
     assert mirror.objects() == []
     spec = bench.spec(nodes=1)
     bench.executor.submit(spec, 1)
@@ -292,7 +292,7 @@ def test_a_place_that_has_expired_is_listed_again(bench: Bench) -> None:
     bench.rig.restart("apiserver")  # its watch cache starts empty, so older resource versions have expired
     with pytest.raises(Expired):
         list(bench.cluster.watch(JOB, "1", bench.namespace, seconds=2))
-    mirror = Mirror(bench.cluster, JOB, bench.namespace, seconds=2)
+    mirror = Informer(bench.cluster, JOB, bench.namespace, seconds=2)
     mirror._version = "1"
     assert mirror.objects() == []
     assert mirror.lists == 1
@@ -349,7 +349,7 @@ def test_what_a_gang_s_older_incarnation_writes_is_not_followed(bench: Bench) ->
     assert (seen.state, seen.incarnation, seen.step) == (JobState.RUNNING, status.incarnation, 11)
 
 
-def _away(mirror: Mirror) -> bool:
+def _away(mirror: Informer) -> bool:
     try:
         mirror.objects()
     except Retryable:

@@ -15,7 +15,7 @@ from contracts.errors import Retryable
 from contracts.exit_codes import Outcome
 from contracts.training import JobState, JobStatus
 from k8s.api.client import JOB, NODE_POOL
-from k8s.gangs.gang_state import State
+from k8s.gangs.gang_state import GangState
 from k8s.gangs.guardian import SILENT, START
 from k8s.manifests.pod_objects import manifest
 from k8s.manifests.pools import dynamic_pool
@@ -76,7 +76,7 @@ def two_idle_nodes(bench: Bench) -> None:
     assert nodes(bench.rig) == 2
 
 
-def states(bench: Bench) -> set[State]:
+def states(bench: Bench) -> set[GangState]:
     """Return the states of the gangs as a new guardian sees them."""
     return {look.state for look in bench.restarted().guardian.look()}
 
@@ -88,7 +88,7 @@ def test_a_half_present_gang_stays_so_until_the_guardian_gives_its_idle_nodes_ba
     two_idle_nodes(bench)
     idle, spec = claims(bench.rig), bench.spec(nodes=4)
     bench.executor.submit(spec, 1)  # without observations, so the guardian does not act
-    until(lambda: states(bench) == {State.HALF_PRESENT}, 20, "the gang to be half present")
+    until(lambda: states(bench) == {GangState.HALF_PRESENT}, 20, "the gang to be half present")
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         assert bench.rig.pods(bench.namespace, "Running") == []
@@ -125,7 +125,7 @@ def test_machines_on_their_way_are_waited_for_longer_than_the_limit(karpenter_ri
     slow(bench.rig, 2 * LIMIT)
     lost = sorted(rest)[0]
     bench.rig.api.call("DELETE", f"{KARPENTER}/nodeclaims/{lost}")
-    until(lambda: states(bench) & {State.WAITING}, 20, "the gang to be waiting")
+    until(lambda: states(bench) & {GangState.WAITING}, 20, "the gang to be waiting")
     status = bench.until(spec, lambda status: status.incarnation == 2 and whole(status), 3 * LIMIT + 20)
     assert status.incarnation == 2
     assert rest - {lost} <= claims(bench.rig), "the other machines must be kept"

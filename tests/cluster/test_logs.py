@@ -15,7 +15,7 @@ from flows.config.load import load_loop
 from flows.engine.wiring import open_cluster
 from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT
 from tests.cluster.bench import Bench
-from tests.cluster.corner import Corner
+from tests.cluster.prepared_namespace import PreparedNamespace
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST
@@ -80,11 +80,11 @@ def test_the_newest_job_is_followed_to_its_end(real_rig: Rig, real_namespace: st
     assert again == [f"{spec.name}:", "i1/trainer.log: half a line"], "only the file is left after the pods are gone"
 
 
-def test_the_service_may_read_logs_and_its_jobs_may_not(corner: Corner) -> None:
-    corner.prepare()
-    words = ("auth", "can-i", "get", "pods", "--subresource=log", "--namespace", corner.name)
+def test_the_service_may_read_logs_and_its_jobs_may_not(prepared: PreparedNamespace) -> None:
+    prepared.prepare()
+    words = ("auth", "can-i", "get", "pods", "--subresource=log", "--namespace", prepared.name)
     may = {
-        account: corner.rig.kubectl(*words, f"--as=system:serviceaccount:{corner.name}:{account}", check=False).strip()
+        account: prepared.rig.kubectl(*words, f"--as=system:serviceaccount:{prepared.name}:{account}", check=False).strip()
         for account in (CONTROLLER, JOB_ACCOUNT)
     }
     assert may == {CONTROLLER: "yes", JOB_ACCOUNT: "no"}

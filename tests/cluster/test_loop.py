@@ -14,7 +14,7 @@ from contracts.cycle import Answer, Identity, State
 from flows.config.home import Home
 from flows.core.training_curves import runs
 from flows.demo.play import Demo
-from flows.engine.context import House
+from flows.engine.context import LineContext
 from flows.engine.job_events import read_diaries
 from flows.engine.line import answer, approvals
 from tests.cluster.rig.cluster import REPO, Rig
@@ -45,12 +45,12 @@ image_pull = "Never"
 """
 
 
-def approve(house: House, cycle: str) -> None:
+def approve(context: LineContext, cycle: str) -> None:
     """Approve all open requests of the cycle."""
-    for request in approvals(house.ledger, house.line):
+    for request in approvals(context.ledger, context.line):
         if request.awaiting and request.cycle == cycle:
             yes = Answer(approve=True, actor="ada", identity=Identity.CLAIMED, via="test", note="fine")
-            answer(house.ledger, request, yes, house.clock.now())
+            answer(context.ledger, request, yes, context.clock.now())
 
 
 def test_the_demo_s_honest_cycle_trains_on_the_cluster_and_is_promoted(
@@ -66,12 +66,12 @@ def test_the_demo_s_honest_cycle_trains_on_the_cluster_and_is_promoted(
         text = loop.read_text().replace("[training]\n", "[training]\nnodes = 2\n", 1)
         loop.write_text(text + SECTION.format(**words))
         (home.root / "machine.toml").write_text(MACHINE.format(mounts=list(REAL.mounts), repo=REPO))
-        shop, house, crowd = demo.open_shop(loop, lambda: None)
-        view = demo.cycle(shop, house, crowd, "an honest cycle on a cluster")
+        shop, context, crowd = demo.open_shop(loop, lambda: None)
+        view = demo.cycle(shop, context, crowd, "an honest cycle on a cluster")
         assert view.state is State.PROMOTED, "\n".join([*said, real_rig.kubectl("get", "pods,vcjob,events", "-n", real_namespace)])
         assert [(i.attempt, i.number, str(i.outcome)) for i in view.incarnations] == [(1, 1, "done")]
-        assert sum(len(run.steps) for run in runs(read_diaries(view, house.artifacts))) >= 60
-        meter = house.executor.meter(view.incarnations[0].job)  # type: ignore[attr-defined]
+        assert sum(len(run.steps) for run in runs(read_diaries(view, context.artifacts))) >= 60
+        meter = context.executor.meter(view.incarnations[0].job)  # type: ignore[attr-defined]
         assert meter.started is not None
         assert meter.nodes > 0
         assert real_rig.pods(real_namespace) == [], "no pod of the gang may be left"

@@ -19,11 +19,11 @@ from k8s.manifests.network import opening
 from k8s.manifests.pod_objects import manifest
 from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, rights, wide_rights
 from k8s.manifests.pools import Account, static_pool
-from k8s.manifests.serving import Server, judge_fleet, version_server
+from k8s.manifests.serving import ModelServer, judge_fleet, version_server
 from k8s.preflight.cluster_facts import pod_of
 from k8s.profiles.profile import Profile, known, load_profile
 from tests.cluster.bench import Bench
-from tests.cluster.corner import KINDS, Corner, loop_file, ratchet
+from tests.cluster.prepared_namespace import KINDS, PreparedNamespace, loop_file, ratchet
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig
 from tests.unit.k8s import ground
@@ -33,113 +33,113 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", known())
 @pytest.mark.parametrize("kind", ["none", "static", "dynamic"])
-def test_every_rendered_object_is_what_the_server_takes(corner: Corner, name: str, kind: str) -> None:
+def test_every_rendered_object_is_what_the_server_takes(prepared: PreparedNamespace, name: str, kind: str) -> None:
     profile = load_profile(name)
     if kind != "none" and profile.provider != "aws":
         profile = profile.model_copy(update={"node_class": "karpenter.kwok.sh/KWOKNodeClass/default", "node_annotations": {"a/b": "c"}})
-    settings = ground.settings(profile=name, namespace=corner.name, pool={"kind": kind, "zone": "us-east-1a"})
+    settings = ground.settings(profile=name, namespace=prepared.name, pool={"kind": kind, "zone": "us-east-1a"})
     account = Account(cluster="prod", ami="al2023@v20260901", placement_group="near", reservations=("cr-0123456789abcdef0",))
-    corner.apply(render_environment(settings, profile)[0].shape)  # the namespace, whose security level applies to the other objects
+    prepared.apply(render_environment(settings, profile)[0].shape)  # the namespace, whose security level applies to the other objects
     tried = [rendered.shape for rendered in render_environment(settings, profile, Extras(account, storage_class="fsx"))]
-    gangs = [ground.gang(profile, ground.job(gpus=profile.gpus, nemo=nemo), namespace=corner.name) for nemo in (False, True)]
-    gangs.append(ground.gang(profile, ground.job(gpus=profile.gpus), namespace=corner.name, volume=ground.BUCKET))
+    gangs = [ground.gang(profile, ground.job(gpus=profile.gpus, nemo=nemo), namespace=prepared.name) for nemo in (False, True)]
+    gangs.append(ground.gang(profile, ground.job(gpus=profile.gpus), namespace=prepared.name, volume=ground.BUCKET))
     bucket = ground.settings(volume=ground.BUCKET).volume.bucket
-    tried += [*gangs, opening("a-gang", corner.name), opening("b-gang", corner.name, bucket)]
+    tried += [*gangs, opening("a-gang", prepared.name), opening("b-gang", prepared.name, bucket)]
     tried += [static_pool("a-gang", 2, settings, profile)] if kind == "static" else []
     for shape in tried:
-        corner.apply(shape, dry_run=True)
+        prepared.apply(shape, dry_run=True)
     for gang in gangs:
         for task in gang.spec.tasks:
-            corner.cluster.create(POD, pod_of(gang, task.name), dry_run=True)
+            prepared.cluster.create(POD, pod_of(gang, task.name), dry_run=True)
     assert len(tried) > 14
 
 
-def test_servers_are_what_the_server_takes(corner: Corner) -> None:
-    settings, profile = ground.settings(namespace=corner.name, profile="generic-gpu"), load_profile("generic-gpu")
-    corner.apply(render_environment(settings, profile)[0].shape)
+def test_servers_are_what_the_server_takes(prepared: PreparedNamespace) -> None:
+    settings, profile = ground.settings(namespace=prepared.name, profile="generic-gpu"), load_profile("generic-gpu")
+    prepared.apply(render_environment(settings, profile)[0].shape)
     reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "files"), "a" * 64)
     version = ModelVersion.model_validate({"line": "support", "number": 3, "tag": "v-abc", "model": reference, "cycle": None})
-    server = Server(image="vllm:1", gpus=2, most=4, metric="vllm_requests_waiting")
+    server = ModelServer(image="vllm:1", gpus=2, most=4, metric="vllm_requests_waiting")
     made = (
         *judge_fleet(Path("/fsx/judge"), settings, profile, server),
-        *version_server(version, Path("/fsx/m"), settings, profile, Server("vllm:1")),
+        *version_server(version, Path("/fsx/m"), settings, profile, ModelServer("vllm:1")),
     )
     for shape in made:
-        corner.apply(shape, dry_run=True)
+        prepared.apply(shape, dry_run=True)
     assert [shape.model_dump()["kind"] for shape in made].count("Deployment") == 2
 
 
-def test_a_misspelt_field_is_refused(corner: Corner) -> None:
-    body = manifest(corner.gang())
+def test_a_misspelt_field_is_refused(prepared: PreparedNamespace) -> None:
+    body = manifest(prepared.gang())
     body["spec"]["minAvailible"] = 2
     with pytest.raises(Permanent, match="minAvailible"):
-        corner.cluster.create(JOB, body, dry_run=True)
+        prepared.cluster.create(JOB, body, dry_run=True)
 
 
-def test_the_printed_sheet_is_taken_by_kubectl(corner: Corner, tmp_path: Path) -> None:
-    loop = loop_file(corner, tmp_path, 'profile = "aws-p5en-efa"', pool='kind = "static"')
-    said = ratchet(corner, "render", str(loop), "--eks", "prod", "--ami", "al2023@v20260901")
+def test_the_printed_sheet_is_taken_by_kubectl(prepared: PreparedNamespace, tmp_path: Path) -> None:
+    loop = loop_file(prepared, tmp_path, 'profile = "aws-p5en-efa"', pool='kind = "static"')
+    said = ratchet(prepared, "render", str(loop), "--eks", "prod", "--ami", "al2023@v20260901")
     assert said.returncode == 0, said.stderr
     space = re.search(r"---\n(# Namespace.*?)\n---", said.stdout, re.DOTALL)
     assert space
-    corner.rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=space[1])
-    taken = corner.rig.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", text=said.stdout)
+    prepared.rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=space[1])
+    taken = prepared.rig.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", text=said.stdout)
     assert len(taken.splitlines()) == said.stdout.count("\nkind: ") == 19
     assert "Secret reward-api with the key key" in said.stdout
 
 
-def test_the_service_may_do_what_it_must_and_nothing_else(corner: Corner) -> None:
-    corner.pool = {"kind": "static"}
-    corner.profile = "aws-p5en-efa"
-    settings = ground.settings(profile=corner.profile, **corner.changes)
-    for rendered in render_environment(settings, load_profile(corner.profile)):
-        corner.apply(rendered.shape)
+def test_the_service_may_do_what_it_must_and_nothing_else(prepared: PreparedNamespace) -> None:
+    prepared.pool = {"kind": "static"}
+    prepared.profile = "aws-p5en-efa"
+    settings = ground.settings(profile=prepared.profile, **prepared.changes)
+    for rendered in render_environment(settings, load_profile(prepared.profile)):
+        prepared.apply(rendered.shape)
     inside, outside = rights(), wide_rights(settings)
     within = {granted for rule in (*inside, *outside) for granted in _granted(rule)}
     wide = {granted for rule in outside for granted in _granted(rule)}
     until(
-        lambda: _may(corner, CONTROLLER, corner.name) == within,
+        lambda: _may(prepared, CONTROLLER, prepared.name) == within,
         10,
         "the rights to take effect",
-        lambda: str(_may(corner, CONTROLLER, corner.name) ^ within),
+        lambda: str(_may(prepared, CONTROLLER, prepared.name) ^ within),
     )
-    assert _may(corner, CONTROLLER, "default") == wide
-    assert _may(corner, CONTROLLER, VOLCANO_NAMESPACE) == wide | {("configmaps", "get")}
-    assert _may(corner, JOB_ACCOUNT, corner.name) == set()
+    assert _may(prepared, CONTROLLER, "default") == wide
+    assert _may(prepared, CONTROLLER, VOLCANO_NAMESPACE) == wide | {("configmaps", "get")}
+    assert _may(prepared, JOB_ACCOUNT, prepared.name) == set()
     for verb, what in (("get", "secrets"), ("get", "configmaps"), ("create", "roles.rbac.authorization.k8s.io"), ("delete", "nodes")):
-        assert _can(corner, CONTROLLER, verb, what) == "no", f"{verb} {what}"
-    assert _can(corner, CONTROLLER, "create", "pods", "--subresource=exec") == "no"
-    assert _can(corner, CONTROLLER, "create", "jobs.batch.volcano.sh") == "yes"
+        assert _can(prepared, CONTROLLER, verb, what) == "no", f"{verb} {what}"
+    assert _can(prepared, CONTROLLER, "create", "pods", "--subresource=exec") == "no"
+    assert _can(prepared, CONTROLLER, "create", "jobs.batch.volcano.sh") == "yes"
 
 
-def test_the_service_runs_a_gang_with_its_own_rights_under_the_rendered_queue(corner: Corner) -> None:
-    corner.volume = {"mount": "/tmp", "host_path": True}
-    corner.prepare()
-    corner.rig.fake_nodes(2, taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}])
-    service, gang = corner.acting_as(CONTROLLER), corner.gang()
-    stopping = [line for line in corner.lint(service, gang) if line.startswith("stop")]
+def test_the_service_runs_a_gang_with_its_own_rights_under_the_rendered_queue(prepared: PreparedNamespace) -> None:
+    prepared.volume = {"mount": "/tmp", "host_path": True}
+    prepared.prepare()
+    prepared.rig.fake_nodes(2, taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}])
+    service, gang = prepared.acting_as(CONTROLLER), prepared.gang()
+    stopping = [line for line in prepared.lint(service, gang) if line.startswith("stop")]
     assert stopping == []
     for task in gang.spec.tasks:
         service.create(POD, pod_of(gang, task.name), dry_run=True)
-    service.apply(NETWORK_POLICY, manifest(opening(gang.metadata.name or "", corner.name)))
+    service.apply(NETWORK_POLICY, manifest(opening(gang.metadata.name or "", prepared.name)))
     service.create(JOB, manifest(gang))
-    until(lambda: len(corner.rig.pods(corner.name, "Running")) == 2, 30, "the gang", lambda: _story(corner))
-    assert len(service.list(POD, corner.name).items) == 2
-    service.delete(JOB, gang.metadata.name or "", corner.name)
+    until(lambda: len(prepared.rig.pods(prepared.name, "Running")) == 2, 30, "the gang", lambda: _story(prepared))
+    assert len(service.list(POD, prepared.name).items) == 2
+    service.delete(JOB, gang.metadata.name or "", prepared.name)
 
 
-def test_the_executor_needs_no_more_than_the_rendered_rights(corner: Corner, tmp_path: Path) -> None:
-    corner.volume = {"mount": str(tmp_path), "host_path": True}
-    corner.prepare()
-    corner.rig.fake_nodes(2)
-    bench = Bench(corner.rig, corner.name, tmp_path, queue=corner.name)
-    bench.cluster = corner.acting_as(CONTROLLER)
+def test_the_executor_needs_no_more_than_the_rendered_rights(prepared: PreparedNamespace, tmp_path: Path) -> None:
+    prepared.volume = {"mount": str(tmp_path), "host_path": True}
+    prepared.prepare()
+    prepared.rig.fake_nodes(2)
+    bench = Bench(prepared.rig, prepared.name, tmp_path, queue=prepared.name)
+    bench.cluster = prepared.acting_as(CONTROLLER)
     bench.executor = bench.restarted()
     spec = bench.spec(nodes=2)
     bench.executor.submit(spec, 1)
     bench.until(spec, lambda status: status.state is JobState.RUNNING)
     bench.end(spec, 1, "preempted")
-    corner.rig.end_pod(corner.name, corner.rig.pods(corner.name)[0]["metadata"]["name"], 75)
+    prepared.rig.end_pod(prepared.name, prepared.rig.pods(prepared.name)[0]["metadata"]["name"], 75)
     bench.until(spec, lambda status: status.state is JobState.RUNNING and status.incarnation == 2)
     assert bench.executor.live() == [spec.name]
     bench.executor.cancel(spec.name)
@@ -147,16 +147,16 @@ def test_the_executor_needs_no_more_than_the_rendered_rights(corner: Corner, tmp
     assert bench.executor.live() == []
 
 
-def test_no_gang_outgrows_its_queue(corner: Corner) -> None:
-    corner.volume, corner.pool = {"mount": "/tmp", "host_path": True}, {"kind": "none", "max_nodes": 1}
-    corner.prepare()
-    corner.rig.fake_nodes(2)
-    gang = corner.gang()
-    corner.cluster.create(JOB, manifest(gang))
-    until(lambda: len(corner.rig.pods(corner.name)) == 2, 20, "the gang's pods")
+def test_no_gang_outgrows_its_queue(prepared: PreparedNamespace) -> None:
+    prepared.volume, prepared.pool = {"mount": "/tmp", "host_path": True}, {"kind": "none", "max_nodes": 1}
+    prepared.prepare()
+    prepared.rig.fake_nodes(2)
+    gang = prepared.gang()
+    prepared.cluster.create(JOB, manifest(gang))
+    until(lambda: len(prepared.rig.pods(prepared.name)) == 2, 20, "the gang's pods")
     time.sleep(2)
-    assert corner.rig.pods(corner.name, "Running") == []
-    assert any(line.startswith(f"stop queue: {corner.name} may hold 8 of the 16 nvidia.com/gpu") for line in corner.lint())
+    assert prepared.rig.pods(prepared.name, "Running") == []
+    assert any(line.startswith(f"stop queue: {prepared.name} may hold 8 of the 16 nvidia.com/gpu") for line in prepared.lint())
 
 
 BOUGHT = Profile(
@@ -175,7 +175,7 @@ BOUGHT = Profile(
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
 def test_a_rendered_pool_brings_a_gangs_nodes_out_of_nothing(karpenter_rig: Rig, karpenter_namespace: str, kind: str) -> None:
     rig, space = karpenter_rig, karpenter_namespace
-    corner = Corner(rig, KubernetesCluster(config.new_client_from_config(str(rig.kubeconfig))), space)
+    prepared = PreparedNamespace(rig, KubernetesCluster(config.new_client_from_config(str(rig.kubeconfig))), space)
     node_class = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}}
     rig.apply(node_class, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": VOLCANO_NAMESPACE}})
     changes = {
@@ -186,15 +186,15 @@ def test_a_rendered_pool_brings_a_gangs_nodes_out_of_nothing(karpenter_rig: Rig,
     }
     settings = ground.settings(**changes)
     for rendered in render_environment(settings, BOUGHT):
-        corner.apply(rendered.shape)
-    gang, service = ground.gang(BOUGHT, **changes), corner.acting_as(CONTROLLER)
+        prepared.apply(rendered.shape)
+    gang, service = ground.gang(BOUGHT, **changes), prepared.acting_as(CONTROLLER)
     name = gang.metadata.name or ""
     try:
         if kind == "static":
             service.apply(KINDS["NodePool"], manifest(static_pool(name, 2, settings, BOUGHT)))
         until(lambda: (service.get(QUEUE, space) or {}).get("status", {}).get("state") == "Open", 20, "the queue to open")
         service.create(JOB, manifest(gang))
-        until(lambda: len(rig.pods(space, "Running")) == 2, 60, "the gang", lambda: _story(corner))
+        until(lambda: len(rig.pods(space, "Running")) == 2, 60, "the gang", lambda: _story(prepared))
         nodes = rig.api.items("/api/v1/nodes")
         assert {node["metadata"]["labels"]["topology.kubernetes.io/zone"] for node in nodes} == {"us-east-1a"}
         assert {node["metadata"]["labels"]["karpenter.sh/capacity-type"] for node in nodes} == {"spot"}
@@ -202,7 +202,7 @@ def test_a_rendered_pool_brings_a_gangs_nodes_out_of_nothing(karpenter_rig: Rig,
         assert len({pod["spec"]["nodeName"] for pod in rig.pods(space, "Running")}) == 2
     finally:
         for found, what, where in ((JOB, name, space), (KINDS["NodePool"], name, None), (QUEUE, space, None)):
-            corner.cluster.delete(found, what, where)
+            prepared.cluster.delete(found, what, where)
         rig.kubectl("delete", "clusterroles,clusterrolebindings", f"{CONTROLLER}-{space}", "--ignore-not-found")
 
 
@@ -211,16 +211,16 @@ def _granted(rule: object) -> set[tuple[str, str]]:
     return {(f"{resource}.{group}" if group else resource, verb) for resource in rule.resources for verb in rule.verbs}
 
 
-def _user(corner: Corner, account: str) -> str:
-    return f"--as=system:serviceaccount:{corner.name}:{account}"
+def _user(prepared: PreparedNamespace, account: str) -> str:
+    return f"--as=system:serviceaccount:{prepared.name}:{account}"
 
 
-def _may(corner: Corner, account: str, namespace: str) -> set[tuple[str, str]]:
+def _may(prepared: PreparedNamespace, account: str, namespace: str) -> set[tuple[str, str]]:
     """Return the (resource, verb) pairs that the account is allowed, as kubectl lists them.
 
     The rights that every account has are left out: to query its own rights and to read the API's discovery documents.
     """
-    listed = corner.rig.kubectl("auth", "can-i", "--list", "--namespace", namespace, _user(corner, account))
+    listed = prepared.rig.kubectl("auth", "can-i", "--list", "--namespace", namespace, _user(prepared, account))
     found = set()
     for line in listed.splitlines()[1:]:
         name, verbs = line.split()[0], re.search(r"\[([a-z* ]*)\]$", line)
@@ -229,10 +229,10 @@ def _may(corner: Corner, account: str, namespace: str) -> set[tuple[str, str]]:
     return found
 
 
-def _can(corner: Corner, account: str, verb: str, *what: str) -> str:
-    words = ("auth", "can-i", verb, *what, "--namespace", corner.name, _user(corner, account))
-    return corner.rig.kubectl(*words, check=False).strip()
+def _can(prepared: PreparedNamespace, account: str, verb: str, *what: str) -> str:
+    words = ("auth", "can-i", verb, *what, "--namespace", prepared.name, _user(prepared, account))
+    return prepared.rig.kubectl(*words, check=False).strip()
 
 
-def _story(corner: Corner) -> str:
-    return corner.rig.kubectl("get", "podgroups,pods,events", "--namespace", corner.name, "-o", "wide", check=False)
+def _story(prepared: PreparedNamespace) -> str:
+    return prepared.rig.kubectl("get", "podgroups,pods,events", "--namespace", prepared.name, "-o", "wide", check=False)

@@ -13,12 +13,12 @@ import pytest
 
 from contracts.data import Facts, RawBatch
 from contracts.evaluation import ChatAnswer, ChatRequest
-from contracts.fakes import FakeClock, FakeDatasets, World
+from contracts.fakes import FakeClock, FakeDatasets, FakeWorld
 from contracts.ids import digest
 from contracts.loop import Loop
 from contracts.ports import Datasets, Progress
 from materializer.datasets import LakeDatasets
-from rewards.panel import build_panel
+from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -33,7 +33,7 @@ def _facts() -> Facts:
 
 def _open(kind: str, folder: Path) -> Datasets:
     if kind == "fake":
-        return FakeDatasets(World(), _facts())
+        return FakeDatasets(FakeWorld(), _facts())
     loop = Loop.model_validate(
         {
             "line": {"name": "math", "served_model": "m"},
@@ -41,7 +41,9 @@ def _open(kind: str, folder: Path) -> Datasets:
             "rewards": [{"name": "exact_match"}],
         }
     )
-    return LakeDatasets(folder / "lake", loop, folder, build_panel(loop.rewards), FolderArtifacts(folder / "artifacts"), FakeClock(NOW))
+    return LakeDatasets(
+        folder / "lake", loop, folder, build_scorer_set(loop.rewards), FolderArtifacts(folder / "artifacts"), FakeClock(NOW)
+    )
 
 
 @pytest.fixture(params=["fake", "lake"])

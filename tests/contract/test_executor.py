@@ -11,7 +11,7 @@ import pytest
 
 from contracts.errors import Permanent
 from contracts.exit_codes import Outcome
-from contracts.fakes import FakeExecutor, World
+from contracts.fakes import FakeExecutor, FakeWorld
 from contracts.ids import Digest, job_name
 from contracts.ports import Executor
 from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
@@ -134,7 +134,7 @@ class FakeBench:
 
     def __init__(self, folder: Path) -> None:
         self.behaviours: dict[int, str] = {}
-        self.world = World()
+        self.world = FakeWorld()
         self.executor: Executor = FakeExecutor(self.world, self._script, steps=4)
 
     def _script(self, attempt: int, incarnation: int) -> Outcome:

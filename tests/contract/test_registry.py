@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from contracts.fakes import FakeRegistry, World, fake_model
+from contracts.fakes import FakeRegistry, FakeWorld, fake_model
 from contracts.serving import ModelVersion
 from contracts.training import StepFigures
 
@@ -21,7 +21,7 @@ def version(number: int, line: str = "line-a") -> ModelVersion:
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function that opens the same registry again, as another process would."""
     if request.param == "fake":
-        registry = FakeRegistry(World())
+        registry = FakeRegistry(FakeWorld())
         return lambda: registry
     from gates.registry import MlflowRegistry
 

@@ -18,7 +18,7 @@ from contracts.loop import RewardSettings
 from contracts.ports import RewardFunction, Rewards
 from contracts.records import FeedbackKind, Tier
 from rewards.installed import GROUP, load
-from rewards.panel import build_panel
+from rewards.scorer_set import build_scorer_set
 
 NAMES = sorted(entry.name for entry in entry_points(group=GROUP))
 KEYS = frozenset({"prompt", "answer", "reference", "feedback", "trace"})
@@ -79,15 +79,15 @@ def test_scores_are_in_range_and_independent_of_their_neighbours(name: str, samp
     assert scorer.score([needed[index] for index in order]) == [scores[index] for index in order]
 
 
-@pytest.fixture(params=["fake", "panel"])
-def panel(request: pytest.FixtureRequest) -> Rewards:
+@pytest.fixture(params=["fake", "scorer_set"])
+def scorer_set(request: pytest.FixtureRequest) -> Rewards:
     if request.param == "fake":
         return FakeRewards()
-    return build_panel([RewardSettings(name="exact_match"), RewardSettings(name="user_feedback")])
+    return build_scorer_set([RewardSettings(name="exact_match"), RewardSettings(name="user_feedback")])
 
 
-def test_a_panel_scores_unseen_answers(panel: Rewards) -> None:
-    assert panel.unseen()
+def test_a_panel_scores_unseen_answers(scorer_set: Rewards) -> None:
+    assert scorer_set.unseen()
     samples = [{"prompt": [], "answer": answer, "reference": "x"} for answer in ("x", "y")]
-    assert [label.reward for label in panel.label_unseen(samples)] == [1.0, 0.0]
-    assert [label.reward for label in panel.label_unseen([])] == []
+    assert [label.reward for label in scorer_set.label_unseen(samples)] == [1.0, 0.0]
+    assert [label.reward for label in scorer_set.label_unseen([])] == []

@@ -20,7 +20,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from contracts.errors import Permanent
-from contracts.fakes import FakeRouter, World
+from contracts.fakes import FakeRouter, FakeWorld
 from contracts.serving import Backend, Route
 from local.router import LocalRouter
 
@@ -99,7 +99,7 @@ def local(tmp_path: Path) -> Iterator[LocalRouter]:
 
 @pytest.fixture(params=["fake", "local"])
 def router(request: pytest.FixtureRequest) -> Any:
-    return FakeRouter(World()) if request.param == "fake" else request.getfixturevalue("local")
+    return FakeRouter(FakeWorld()) if request.param == "fake" else request.getfixturevalue("local")
 
 
 def route(*backends: Backend, annotation: str = "test") -> Route:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from contracts.errors import ConfigError, Permanent
-from contracts.fakes import FakeServer, World, fake_model
+from contracts.fakes import FakeServer, FakeWorld, fake_model
 from contracts.model import model_ref
 from contracts.serving import Endpoint, ModelVersion
 from local.server import EmbeddedServer
@@ -64,7 +64,7 @@ def texts(endpoint: Endpoint, **fields: Any) -> list[str]:
 
 
 def test_a_version_is_served_once_found_again_and_stopped(site: Site, endpoint: Endpoint) -> None:
-    fake, tiny = FakeServer(World()), ModelVersion(line="l", number=0, tag="v-tiny", model=fake_model("x"), cycle=None)
+    fake, tiny = FakeServer(FakeWorld()), ModelVersion(line="l", number=0, tag="v-tiny", model=fake_model("x"), cycle=None)
     for server, version in ((fake, tiny), (site.restarted(), site.version)):
         first = server.ensure(version)
         assert server.ensure(version) == first

@@ -29,14 +29,14 @@ from typing import Any
 from contracts.cycle import Answer, Identity
 from contracts.data import Facts, RawBatch
 from contracts.errors import Conflict, Rejected, Retryable
-from contracts.fakes import FakeCheck, FakeClient, FakeDatasets, FakeEvaluator, FakeJudge, FakeRewards, FakeSource, World
+from contracts.fakes import FakeCheck, FakeClient, FakeDatasets, FakeEvaluator, FakeJudge, FakeRewards, FakeSource, FakeWorld
 from contracts.ids import canonical, digest, job_name
 from contracts.loop import Loop
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route
 from contracts.training import Attempt, Choice, JobSpec, Method, TrainingPlan
 from flows.core.decide import End
 from flows.core.run_comparison import project
-from flows.engine.context import House, process_holder
+from flows.engine.context import LineContext, process_holder
 from flows.engine.line import adopt, answer, approvals, open_cycle
 from flows.engine.reconcile import reconcile
 from flows.engine.work import turn
@@ -93,7 +93,7 @@ class FileClock:
         time.sleep(min(seconds, 0.02))
 
 
-class Outside(World):
+class Outside(FakeWorld):
     """The external systems, stored in a folder: real artifacts, and a log of each effect that really took place."""
 
     def __init__(self, root: Path, boundary: Callable[[str], None]) -> None:
@@ -271,12 +271,12 @@ class SteadyMetrics:
 class Once:
     """The part of an installation that `turn` needs: the line context."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, context: LineContext) -> None:
+        self.context = context
 
-    def house_of(self, _cycle: Any) -> House:
+    def house_of(self, _cycle: Any) -> LineContext:
         """Return the only line context."""
-        return self.house
+        return self.context
 
 
 def prepare(root: Path) -> None:
@@ -289,12 +289,12 @@ def prepare(root: Path) -> None:
     (root / "effects.log").touch()
 
 
-def build(root: Path, bad_canary: bool = False) -> House:
+def build(root: Path, bad_canary: bool = False) -> LineContext:
     """Return the line context of the only line; all persistent state is below `root`."""
     boundary = boundaries()
     outside = Outside(root, boundary)
     batch = RawBatch("in", "jsonl", digest("batch"), "here", lambda: BytesIO(b"{}"))
-    return House(
+    return LineContext(
         loop=LOOP,
         folder=Path("/loops"),
         ledger=KilledLedger(f"sqlite:///{root / 'ledger.db'}", boundary),
@@ -326,11 +326,11 @@ def live(root: Path) -> None:
 
     A later call continues where an earlier one was killed. With RATCHET_STOP_AT, a loss of the lease is raised instead of retried.
     """
-    house = build(root, bad_canary=(root / "bad_canary").exists())
+    context = build(root, bad_canary=(root / "bad_canary").exists())
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
         try:
-            if _work(house, root):
+            if _work(context, root):
                 return
         except Conflict:
             if "RATCHET_STOP_AT" in os.environ:
@@ -342,24 +342,24 @@ def live(root: Path) -> None:
     raise SystemExit("the cycle has not ended after 60 s")
 
 
-def _work(house: House, root: Path) -> bool:
-    line = house.line_view()
+def _work(context: LineContext, root: Path) -> bool:
+    line = context.line_view()
     if line.champion is None:
-        adopt(house, root / "base", "ada")
+        adopt(context, root / "base", "ada")
         return False
     if line.cycles == 0:
         with contextlib.suppress(Rejected):
-            open_cycle(house, "test")
+            open_cycle(context, "test")
         return False
-    cycle = house.cycle_view(f"cycle/{LINE}/0001")
+    cycle = context.cycle_view(f"cycle/{LINE}/0001")
     if cycle.ended:
-        return reconcile(house) == []
-    for request in approvals(house.ledger, LINE):
+        return reconcile(context) == []
+    for request in approvals(context.ledger, LINE):
         if request.awaiting:
             yes = Answer(approve=True, actor="ada", identity=Identity.CLAIMED, via="cli")
-            answer(house.ledger, request, yes, house.clock.now())
-    if not isinstance(turn(Once(house), cycle), End):  # type: ignore[arg-type]
-        house.clock.sleep(0.02)
+            answer(context.ledger, request, yes, context.clock.now())
+    if not isinstance(turn(Once(context), cycle), End):  # type: ignore[arg-type]
+        context.clock.sleep(0.02)
     return False
 
 

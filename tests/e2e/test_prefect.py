@@ -29,7 +29,7 @@ from flows.engine.advance import drive
 from flows.engine.line import open_cycle
 from flows.engine.wiring import open_ledger
 from runtime.artifacts import FolderArtifacts
-from tests.simulation.town import Scenario, Town
+from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 pytestmark = pytest.mark.slow
 
@@ -190,21 +190,21 @@ def until(condition: Callable[[], Any], seconds: float = 240) -> Any:
 
 def wait_for_approval(service: Service) -> None:
     """Create a cycle that waits for the approval of its training, with the real engine and ledger and fakes for all other ports."""
-    town = Town(Scenario(seed=1))
-    town.world.faults = lambda _where: None
-    adopted = town.ledger.read("line/sim")[0]
-    house = replace(
-        town.house,
+    sim = SimulatedLine(Scenario(seed=1))
+    sim.world.faults = lambda _where: None
+    adopted = sim.ledger.read("line/sim")[0]
+    context = replace(
+        sim.context,
         loop=load_loop(service.loop),
         folder=service.loop.parent,
         ledger=service.ledger,
         artifacts=FolderArtifacts(service.home.artifacts),
     )
-    house.clock.time = datetime.now(UTC)
+    context.clock.time = datetime.now(UTC)
     row = Row(kind="adopted", key=adopted.key, data=adopted.data)
-    service.ledger.append([Append(stream="line/sim", after=0, rows=(row,))], None, house.clock.now())
-    open_cycle(house, "a test")
-    assert isinstance(drive(CYCLE, house), Wait)
+    service.ledger.append([Append(stream="line/sim", after=0, rows=(row,))], None, context.clock.now())
+    open_cycle(context, "a test")
+    assert isinstance(drive(CYCLE, context), Wait)
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import click
 
 from contracts.ids import digest as digest_of
 from contracts.ids import digest_file
+from tests.simulation.simulated_line import SimulatedLine, scenario, seeded_faults
 from tests.simulation.test_simulation import LIVES, check
-from tests.simulation.town import Town, scenario, seeded_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,13 +36,13 @@ def main(lives: int, first: int) -> None:
     """Simulate runs with consecutive seeds and check the invariants after each."""
     started, ends = time.monotonic(), Counter[str]()
     for seed in range(first, first + lives):
-        town = Town(scenario(seed), seeded_faults(seed))
+        sim = SimulatedLine(scenario(seed), seeded_faults(seed))
         try:
-            town.live()
-            check(town)
+            sim.live()
+            check(sim)
         except Exception as error:
             raise SystemExit(f"seed {seed} broke an invariant: {error!r}; {scenario(seed)}") from error
-        ends[str(town.view().state)] += 1
+        ends[str(sim.view().state)] += 1
         if (seed - first) % 1000 == 999:
             click.echo(f"{seed - first + 1} of {lives} runs, {time.monotonic() - started:.0f} s", err=True)
     result = {

@@ -11,72 +11,72 @@ from contracts.cycle import State
 from contracts.errors import Rejected, Retryable
 from flows.core.folds import fold_line
 from flows.engine.advance import UNFORESEEN_TRIES, advance
-from flows.engine.context import LEASE_SECONDS, TURN_SECONDS, House, take
+from flows.engine.context import LEASE_SECONDS, TURN_SECONDS, LineContext, take
 from flows.engine.ingest import ingest
 from flows.engine.line import ask_cancel, ask_rollback, open_cycle
 from flows.engine.reconcile import reconcile
-from tests.simulation.town import Scenario, Town
+from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 LINE = "line/sim"
 
 
-def promoted() -> Town:
+def promoted() -> SimulatedLine:
     """Return a simulated line after its first promotion."""
-    town = Town(Scenario(seed=1))
-    town.live()
-    assert town.view().state is State.PROMOTED
-    return town
+    sim = SimulatedLine(Scenario(seed=1))
+    sim.live()
+    assert sim.view().state is State.PROMOTED
+    return sim
 
 
-def go_back(town: Town) -> None:
+def go_back(sim: SimulatedLine) -> None:
     """Request a rollback of the line."""
-    ask_rollback(town.ledger, "sim", "ada", "", town.clock.now())
+    ask_rollback(sim.ledger, "sim", "ada", "", sim.clock.now())
 
 
-def serving(town: Town) -> str:
+def serving(sim: SimulatedLine) -> str:
     """Return the tag of the version that serves all requests."""
-    return next(b.tag for b in town.router.read("sim").backends if b.weight == 100)
+    return next(b.tag for b in sim.router.read("sim").backends if b.weight == 100)
 
 
-def until(town: Town, state: State) -> None:
+def until(sim: SimulatedLine, state: State) -> None:
     """Advance the cycle until it is in the given state; raises AssertionError after 60 turns."""
     for _ in range(60):
-        if town.view().state is state:
+        if sim.view().state is state:
             return
-        town._people()
-        advance(town.cycle_stream(), town.house)
-    raise AssertionError(town.view().state)
+        sim._people()
+        advance(sim.cycle_stream(), sim.context)
+    raise AssertionError(sim.view().state)
 
 
 def test_going_back_twice_never_brings_the_bad_version_back() -> None:
-    town = promoted()
-    base = town.house.line_view().base.tag
-    go_back(town)
-    reconcile(town.house)
-    assert serving(town) == base
+    sim = promoted()
+    base = sim.context.line_view().base.tag
+    go_back(sim)
+    reconcile(sim.context)
+    assert serving(sim) == base
     with pytest.raises(Rejected, match="nothing_to_roll_back"):
-        go_back(town)
-    assert town.house.line_view().champion.tag == base
+        go_back(sim)
+    assert sim.context.line_view().champion.tag == base
 
 
 def test_going_back_waits_for_nobody_who_holds_the_line() -> None:
-    town = promoted()
-    second = open_cycle(town.house, "next")
-    lease = take(town.house, LINE)  # an evaluation that takes minutes
-    person = replace(town.house, holder="somebody else")
-    go_back(town)
+    sim = promoted()
+    second = open_cycle(sim.context, "next")
+    lease = take(sim.context, LINE)  # an evaluation that takes minutes
+    person = replace(sim.context, holder="somebody else")
+    go_back(sim)
     said = reconcile(person)
     assert any("rolled back" in line for line in said)
-    assert serving(town) == town.house.line_view().base.tag
-    town.ledger.release(lease)
-    advance(second, town.house)
-    assert town.house.cycle_view(second).state is State.SUPERSEDED
+    assert serving(sim) == sim.context.line_view().base.tag
+    sim.ledger.release(lease)
+    advance(second, sim.context)
+    assert sim.context.cycle_view(second).state is State.SUPERSEDED
 
 
 def test_a_person_waits_for_a_turn_and_the_service_comes_back() -> None:
-    town = promoted()
-    busy = replace(town.house, holder="the service")
-    person = replace(town.house, holder="a person")
+    sim = promoted()
+    busy = replace(sim.context, holder="the service")
+    person = replace(sim.context, holder="a person")
     for act in (lambda wait: ingest(person, wait=wait), lambda wait: _mended(person, wait)):
         for name in ("ingest/sim", LINE):
             assert take(busy, name)  # held for LEASE_SECONDS of the simulated clock and never renewed or released
@@ -87,93 +87,93 @@ def test_a_person_waits_for_a_turn_and_the_service_comes_back() -> None:
         act(TURN_SECONDS)
 
 
-def _mended(house: House, wait: float) -> None:
-    said = reconcile(house, wait)
+def _mended(context: LineContext, wait: float) -> None:
+    said = reconcile(context, wait)
     if said and said[-1].startswith("skipped"):
         raise Retryable(said[-1])
 
 
 def test_a_registry_that_is_away_holds_up_neither_promotion_nor_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
-    town = Town(Scenario(seed=1))
-    open_cycle(town.house, "simulated")
-    until(town, State.ROLLING)
+    sim = SimulatedLine(Scenario(seed=1))
+    open_cycle(sim.context, "simulated")
+    until(sim, State.ROLLING)
 
     def away(*_args) -> None:
         raise Retryable("the registry is away")
 
-    monkeypatch.setattr(town.house.registry, "alias", away)
-    town.live()
-    assert town.view().state is State.PROMOTED
-    assert serving(town) == town.view().candidate.tag
-    go_back(town)
-    reconcile(town.house)
-    assert serving(town) == town.house.line_view().base.tag
+    monkeypatch.setattr(sim.context.registry, "alias", away)
+    sim.live()
+    assert sim.view().state is State.PROMOTED
+    assert serving(sim) == sim.view().candidate.tag
+    go_back(sim)
+    reconcile(sim.context)
+    assert serving(sim) == sim.context.line_view().base.tag
 
 
 def test_a_rollback_between_the_rollouts_end_and_the_promotion_goes_back() -> None:
-    town = Town(Scenario(seed=1))
-    open_cycle(town.house, "simulated")
-    until(town, State.ROLLING)
+    sim = SimulatedLine(Scenario(seed=1))
+    open_cycle(sim.context, "simulated")
+    until(sim, State.ROLLING)
     from contracts.ids import rollout_stream
     from flows.engine.rollout import tick
 
-    while not town.house.rollout_view(rollout_stream(town.cycle_stream())).end:
-        town.clock.sleep(20)
-        tick(rollout_stream(town.cycle_stream()), town.house)
-    advance(town.cycle_stream(), town.house)  # routes all requests to the candidate
-    go_back(town)
-    advance(town.cycle_stream(), town.house)
-    reconcile(town.house)
-    assert town.view().state is State.ROLLED_BACK
-    assert serving(town) == town.house.line_view().base.tag
-    assert town.house.line_view().rollback_asked is None
+    while not sim.context.rollout_view(rollout_stream(sim.cycle_stream())).end:
+        sim.clock.sleep(20)
+        tick(rollout_stream(sim.cycle_stream()), sim.context)
+    advance(sim.cycle_stream(), sim.context)  # routes all requests to the candidate
+    go_back(sim)
+    advance(sim.cycle_stream(), sim.context)
+    reconcile(sim.context)
+    assert sim.view().state is State.ROLLED_BACK
+    assert serving(sim) == sim.context.line_view().base.tag
+    assert sim.context.line_view().rollback_asked is None
 
 
 def test_a_cancelled_cycle_ends_and_the_champion_stays() -> None:
-    town = promoted()
-    champion = town.house.line_view().champion.tag
-    second = open_cycle(town.house, "next")
-    ask_cancel(town.ledger, "sim", "ada", "", town.clock.now())
-    advance(second, town.house)
-    assert town.house.cycle_view(second).state is State.CANCELLED
-    assert fold_line("sim", town.ledger.read(LINE)).champion.tag == champion
-    assert town.house.line_view().cancel_asked is None
+    sim = promoted()
+    champion = sim.context.line_view().champion.tag
+    second = open_cycle(sim.context, "next")
+    ask_cancel(sim.ledger, "sim", "ada", "", sim.clock.now())
+    advance(second, sim.context)
+    assert sim.context.cycle_view(second).state is State.CANCELLED
+    assert fold_line("sim", sim.ledger.read(LINE)).champion.tag == champion
+    assert sim.context.line_view().cancel_asked is None
     with pytest.raises(Rejected, match="no_open_cycle"):
-        ask_cancel(town.ledger, "sim", "ada", "", town.clock.now())
+        ask_cancel(sim.ledger, "sim", "ada", "", sim.clock.now())
 
 
 def test_what_nobody_foresaw_is_tried_a_few_times_then_ends_the_cycle_without_a_users_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    town = Town(Scenario(seed=1))
-    open_cycle(town.house, "simulated")
-    until(town, State.PROBED)
+    sim = SimulatedLine(Scenario(seed=1))
+    open_cycle(sim.context, "simulated")
+    until(sim, State.PROBED)
 
     def broken(*_args) -> None:
         raise ValueError("the user said: my secret")
 
-    monkeypatch.setattr(town.house.datasets, "assemble", broken)
+    monkeypatch.setattr(sim.context.datasets, "assemble", broken)
     for _ in range(UNFORESEEN_TRIES - 1):
         with pytest.raises(Retryable, match="ValueError"):
-            advance(town.cycle_stream(), town.house)
-    advance(town.cycle_stream(), town.house)
-    assert town.view().state is State.FAILED
-    assert "ValueError at simulation/broken" in town.view().reason
-    assert "secret" not in str([entry.data for rows in town.ledger.rows.values() for entry in rows])
+            advance(sim.cycle_stream(), sim.context)
+    advance(sim.cycle_stream(), sim.context)
+    assert sim.view().state is State.FAILED
+    assert "ValueError at simulation/broken" in sim.view().reason
+    assert "secret" not in str([entry.data for rows in sim.ledger.rows.values() for entry in rows])
 
 
 def test_a_failure_that_passes_is_written_down_once_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    town = Town(Scenario(seed=1))
-    open_cycle(town.house, "simulated")
-    until(town, State.PROBED)
-    real = town.house.datasets.assemble
+    sim = SimulatedLine(Scenario(seed=1))
+    open_cycle(sim.context, "simulated")
+    until(sim, State.PROBED)
+    real = sim.context.datasets.assemble
 
     def away(*_args) -> None:
         raise Retryable("the lake is away")
 
-    monkeypatch.setattr(town.house.datasets, "assemble", away)
+    monkeypatch.setattr(sim.context.datasets, "assemble", away)
     for _ in range(5):
         with pytest.raises(Retryable):
-            advance(town.cycle_stream(), town.house)
-    assert [entry.data["error"] for entry in town.ledger.read(town.cycle_stream()) if entry.kind == "tried"] == ["the lake is away"]
-    monkeypatch.setattr(town.house.datasets, "assemble", real)
-    town.live()
-    assert town.view().state is State.PROMOTED
+            advance(sim.cycle_stream(), sim.context)
+    assert [entry.data["error"] for entry in sim.ledger.read(sim.cycle_stream()) if entry.kind == "tried"] == ["the lake is away"]
+    monkeypatch.setattr(sim.context.datasets, "assemble", real)
+    sim.live()
+    assert sim.view().state is State.PROMOTED

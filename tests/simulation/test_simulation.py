@@ -11,41 +11,41 @@ from contracts.exit_codes import Outcome
 from contracts.hash_chain import verify
 from contracts.training import Adjustment, Method, Proposal
 from flows.core.run_comparison import project
-from tests.simulation.town import Crash, Scenario, Town, nth_fault, scenario, seeded_faults
+from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine, nth_fault, scenario, seeded_faults
 from trainers.health import REMEDIES
 
 LIVES = 3000
 ASKS = tuple(Proposal(rule=rule, adjustment=REMEDIES[rule], good=1) for rule in ("kl", "not_finite"))
 
 
-def check(town: Town) -> None:
+def check(sim: SimulatedLine) -> None:
     """Assert the invariants that hold after every simulated run."""
-    for stream in town.ledger.rows:
-        verify(town.ledger.rows[stream])
-    assert {name: n for name, n in town.world.effects.items() if n != 1} == {}
-    view, line = town.view(), town.house.line_view()
+    for stream in sim.ledger.rows:
+        verify(sim.ledger.rows[stream])
+    assert {name: n for name, n in sim.world.effects.items() if n != 1} == {}
+    view, line = sim.view(), sim.context.line_view()
     assert view.ended
-    check_attempts(town)
-    assert town.executor.live() == [], "a job still runs after the end of the cycle"
+    check_attempts(sim)
+    assert sim.executor.live() == [], "a job still runs after the end of the cycle"
     assert line.open_cycle is None
     assert line.rollback_asked is None
-    route = town.router.read("sim")
+    route = sim.router.read("sim")
     assert [(b.tag, b.weight) for b in route.backends if b.weight] == [(line.champion.tag, 100)]
-    assert town.house.registry.aliases("sim")["champion"] == line.champion.tag
+    assert sim.context.registry.aliases("sim")["champion"] == line.champion.tag
     if view.state is State.PROMOTED:
         assert line.champion.tag in (view.candidate.tag, line.base.tag)
 
 
-def check_attempts(town: Town) -> int:
+def check_attempts(sim: SimulatedLine) -> int:
     """Assert the invariants of adjusted attempts and return their number.
 
     The plan stays the same, no rule proposes an adjustment twice, and no attempt resumes from a step after the problem began.
     """
-    view, executor = town.view(), town.executor
+    view, executor = sim.view(), sim.executor
     minted = [attempt for attempt, adjustment in view.adjustments.items() if adjustment.rules]
     last = {i.attempt: i for i in view.incarnations}
     assert len({spec.plan for spec in executor.specs.values()}) <= 1
-    assert max(last, default=0) <= town.scenario.attempts
+    assert max(last, default=0) <= sim.scenario.attempts
     for attempt in minted:
         adjustment = view.adjustments[attempt]
         assert len(set(adjustment.rules)) == len(adjustment.rules)
@@ -63,15 +63,15 @@ def check_attempts(town: Town) -> int:
 def test_seeded_lives_with_faults_keep_every_invariant() -> None:
     states, adjusted, crossed = set(), 0, 0
     for seed in range(LIVES):
-        town = Town(scenario(seed), seeded_faults(seed))
+        sim = SimulatedLine(scenario(seed), seeded_faults(seed))
         try:
-            town.live()
-            check(town)
+            sim.live()
+            check(sim)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {scenario(seed)}") from error
-        states.add(town.view().state)
-        adjusted += check_attempts(town)
-        pins = [(town.executor.specs.get(name), point) for name, point in town.executor.pins.items()]
+        states.add(sim.view().state)
+        adjusted += check_attempts(sim)
+        pins = [(sim.executor.specs.get(name), point) for name, point in sim.executor.pins.items()]
         crossed += sum(spec is not None and spec.attempt != point.attempt for spec, point in pins)
     assert adjusted > 100, "too few adjusted attempts to test them"
     assert crossed > 50, "too few attempts that resumed from a step of an earlier attempt"
@@ -93,7 +93,7 @@ def test_seeded_lives_with_faults_keep_every_invariant() -> None:
     ids=["promoted", "adjusted", "rolled-back", "gate-fails", "person-says-no", "not-trained", "auto"],
 )
 def test_a_crash_at_any_instant_changes_nothing(life: Scenario) -> None:
-    calm = Town(life)
+    calm = SimulatedLine(life)
     calm.live()
     expected = sorted(row for rows in calm.ledger.rows.values() for row in timeless(rows))
     instants = 0
@@ -108,12 +108,12 @@ def test_a_crash_at_any_instant_changes_nothing(life: Scenario) -> None:
                 struck.append(where)
                 raise
 
-        town = Town(life, faults)
-        town.live()
+        sim = SimulatedLine(life, faults)
+        sim.live()
         if not struck:
             break
-        check(town)
-        assert sorted(row for rows in town.ledger.rows.values() for row in timeless(rows)) == expected, struck
+        check(sim)
+        assert sorted(row for rows in sim.ledger.rows.values() for row in timeless(rows)) == expected, struck
         instants += 1
     assert instants > 20
 
@@ -126,14 +126,14 @@ def timeless(rows):
 
 
 def test_a_rollback_that_a_person_asks_for_goes_back_to_the_previous_version() -> None:
-    town = Town(Scenario(seed=7, rollback_at=390))
-    town.live()
-    promoted = town.house.line_view()
+    sim = SimulatedLine(Scenario(seed=7, rollback_at=390))
+    sim.live()
+    promoted = sim.context.line_view()
     assert promoted.champion.tag != promoted.base.tag
-    town.scenario = replace(town.scenario, rollback_at=0)
-    town.turn = 0
-    town._people()
-    town._work()
-    after = town.house.line_view()
+    sim.scenario = replace(sim.scenario, rollback_at=0)
+    sim.turn = 0
+    sim._people()
+    sim._work()
+    after = sim.context.line_view()
     assert after.champion.tag == promoted.base.tag
-    assert town.router.read("sim").backends[0].tag == promoted.base.tag
+    assert sim.router.read("sim").backends[0].tag == promoted.base.tag

@@ -26,7 +26,7 @@ from trainers.recipes import KINDS, R, adjusted, complete
 
 
 @dataclass(frozen=True)
-class Result:
+class JobResult:
     """Result of the trainer process."""
 
     outcome: Outcome
@@ -100,29 +100,29 @@ class Job:
         found = [path for path in self.run.glob("i[0-9]*/events.jsonl") if int(path.parent.name[1:]) <= self.incarnation]
         return sorted(found, key=lambda path: int(path.parent.name[1:]))
 
-    def finish(self, result: Result) -> None:
+    def finish(self, result: JobResult) -> None:
         """Write the result file of the trainer, from which the supervisor derives the outcome."""
         value: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason, "step": result.step, "metrics": result.metrics}
         if result.proposal is not None:
             value["proposal"] = result.proposal.model_dump(mode="json")
         write_atomic(self.folder / "result.json", canonical(value))
 
-    def result(self) -> Result | None:
+    def result(self) -> JobResult | None:
         """Return the result of the trainer, or None if it wrote none."""
         return _result(self.folder / "result.json")
 
-    def results_elsewhere(self) -> list[Result]:
+    def results_elsewhere(self) -> list[JobResult]:
         """Return the results of trainers on other nodes, if the nodes share no file system."""
         found = (_result(path) for path in sorted(self.folder.glob("result-*.json")))
         return [result for result in found if result is not None]
 
 
-def _result(path: Path) -> Result | None:
+def _result(path: Path) -> JobResult | None:
     if not path.exists():
         return None
     value: dict[str, Any] = json.loads(path.read_bytes())
     proposal = Proposal.model_validate(value["proposal"]) if "proposal" in value else None
-    return Result(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"], proposal)
+    return JobResult(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"], proposal)
 
 
 def here() -> Job:

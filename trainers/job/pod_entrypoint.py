@@ -30,7 +30,7 @@ JOIN_SECONDS = 900.0
 """Seconds that the Ray head waits for the other nodes."""
 
 
-class Pod:
+class PodEntrypoint:
     """Runs one pod of a gang from start to end."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -158,4 +158,4 @@ def joined(nodes: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(joined(int(sys.argv[2])) if sys.argv[1:2] == ["--joined"] else Pod(os.environ).run())
+    sys.exit(joined(int(sys.argv[2])) if sys.argv[1:2] == ["--joined"] else PodEntrypoint(os.environ).run())

@@ -28,7 +28,7 @@ from runtime.run_folder import BEAT
 from trainers import health as health_rules
 from trainers.code_digest import code_digest
 from trainers.job import events, parallel
-from trainers.job.job_folder import Job, Result, here
+from trainers.job.job_folder import Job, JobResult, here
 from trainers.recipes import KINDS
 
 CODES = {Outcome.DONE: DONE, Outcome.PREEMPTED: PREEMPTED, Outcome.PERMANENT: PERMANENT, Outcome.FAILED: FAILURE, Outcome.LOST: 137}
@@ -64,13 +64,13 @@ class Wrapper:
     def _hear(self, *_: object) -> None:
         self.asked_at = self.asked_at or time.monotonic()
 
-    def run(self) -> Result:
+    def run(self) -> JobResult:
         """Train and publish, and return the result.
 
         If an earlier incarnation has already published the checkpoint, return `DONE` without training.
         """
         if self._published_before():
-            return Result(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
+            return JobResult(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
         self._check()
         self.job.events.write("started", self.job.resume.step if self.job.resume else 0, plan=self.job.plan.id)
         result = self._derive(*self._train())
@@ -90,13 +90,13 @@ class Wrapper:
         names = (checkpoint_name(self.job.plan.id, self.job.attempt, number) for number in numbers)
         return next(filter(None, map(self.artifacts.resolve, names)), None)
 
-    def follow(self) -> Result:
+    def follow(self) -> JobResult:
         """Run the trainer on a node other than the first one, and return the result of the first node.
 
         This node writes no result and publishes nothing.
         """
         if self._published():
-            return Result(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
+            return JobResult(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
         self._check()
         trainer, forwarded = self._spawn(), False
         try:
@@ -106,9 +106,9 @@ class Wrapper:
                     trainer.terminate()
         finally:
             _end(trainer)
-        return self._said() or Result(Outcome.FAILED, "the ranks of this node ended, but the first node has reported no result", 0, {})
+        return self._said() or JobResult(Outcome.FAILED, "the ranks of this node ended, but the first node has reported no result", 0, {})
 
-    def _said(self) -> Result | None:
+    def _said(self) -> JobResult | None:
         """The result of the first node or the failure of this node, if there is one.
 
         Without a shared file system, wait for the result, because it can arrive after the trainer of this node has ended.
@@ -130,9 +130,9 @@ class Wrapper:
                 f"the plan was made for code {plan.code[:12]}, but {code_digest()[:12]} is installed; install that version, or plan again"
             )
         if plan.method == Method.GRPO:
-            from rewards.panel import planned_panel
+            from rewards.scorer_set import planned_scorer_set
 
-            planned_panel(plan)
+            planned_scorer_set(plan)
 
     def _train(self) -> tuple[int, str | None]:
         """Run the trainer process to its end. Return its exit code, and the reason if the supervisor stopped it."""
@@ -206,7 +206,7 @@ class Wrapper:
     def _events(self) -> list[dict[str, Any]]:
         return events.read(self.job.events.path)
 
-    def _derive(self, code: int, why: str | None) -> Result:
+    def _derive(self, code: int, why: str | None) -> JobResult:
         result = self.job.result()
         if result is not None and result.outcome == Outcome.DONE:
             return result
@@ -215,16 +215,18 @@ class Wrapper:
         if why is not None:
             step, health = self._step(), self.recipe.health
             proposal = health_rules.proposed("stall", health.stall, self.job.adjustment.rules, step) if self.stalled else None
-            return Result(Outcome.FAILED, why, step, {}, proposal)
+            return JobResult(Outcome.FAILED, why, step, {}, proposal)
         if result is not None:
             return result
         if self.asked_at is not None:
-            return Result(Outcome.PREEMPTED, "asked to stop; the trainer wrote no checkpoint in time", 0, {})
+            return JobResult(Outcome.PREEMPTED, "asked to stop; the trainer wrote no checkpoint in time", 0, {})
         if code < 0:
-            return Result(Outcome.LOST, f"the trainer was killed by signal {-code} (out of memory?)", 0, {})
-        return Result(Outcome.FAILED, f"the trainer left no result file (exit code {code}); see {self.job.folder / 'trainer.log'}", 0, {})
+            return JobResult(Outcome.LOST, f"the trainer was killed by signal {-code} (out of memory?)", 0, {})
+        return JobResult(
+            Outcome.FAILED, f"the trainer left no result file (exit code {code}); see {self.job.folder / 'trainer.log'}", 0, {}
+        )
 
-    def _publish(self, result: Result) -> None:
+    def _publish(self, result: JobResult) -> None:
         """Publish the model. The files come first, then the checkpoint, then its name, so that a bound checkpoint is always complete."""
         folder = self.job.folder / "model"
         files = self.artifacts.put_folder(folder)
@@ -242,7 +244,7 @@ class Wrapper:
         for done_with in (folder, self.job.folder / "work"):
             shutil.rmtree(done_with, ignore_errors=True)
 
-    def _not_an_echo(self, own: Result | None) -> Result | None:
+    def _not_an_echo(self, own: JobResult | None) -> JobResult | None:
         """Return the result that explains a failure: that of a peer with a proposal or a permanent error, otherwise `own`.
 
         The failure of this node can be a consequence of a failure on a peer. So wait for the results of the peers for up to ECHO_SECONDS.
@@ -304,12 +306,12 @@ def main() -> int:
         result = wrapper.run()
         job.events.write("stopped", result.step, outcome=result.outcome.value, reason=result.reason)
     except Permanent as error:
-        result = Result(Outcome.PERMANENT, str(error), 0, {})
+        result = JobResult(Outcome.PERMANENT, str(error), 0, {})
     except (RatchetError, OSError) as error:
-        result = Result(Outcome.FAILED, str(error), 0, {})
+        result = JobResult(Outcome.FAILED, str(error), 0, {})
     except Exception as error:  # the outcome must be reported, but the error text may quote users
         place = traceback.extract_tb(error.__traceback__)[-1]
-        result = Result(Outcome.FAILED, f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}", 0, {})
+        result = JobResult(Outcome.FAILED, f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}", 0, {})
         traceback.print_exc()
     ended: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason}
     if result.proposal is not None:

@@ -22,7 +22,7 @@ from tests.cluster.rig.certificates import Authority, write_kubeconfig
 from tests.cluster.rig.plane import CONTROLLERS, INSTANCES
 from tests.cluster.rig.processes import Processes
 from tests.cluster.rig.site import PORTS, Site, name_of
-from tests.half_dead import half_dead
+from tests.zombie_leader import zombie_leader
 
 
 def test_two_folders_share_no_name_port_or_network(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -49,7 +49,7 @@ def test_a_process_is_gone_only_when_its_last_thread_is(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     processes = Processes(tmp_path)
-    processes.start("server", half_dead(port))
+    processes.start("server", zombie_leader(port))
     stat, limit = Path(f"/proc/{processes.pid('server')}/stat"), time.monotonic() + 30
     while stat.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < limit

@@ -13,7 +13,7 @@ from typing import Any
 
 from contracts.ids import canonical, digest
 from contracts.training import JobEvent, JobSpec, ResumePoint
-from k8s.pod.pod_context import Place
+from k8s.pod.pod_context import PodContext
 from k8s.pod.upload import Outbound
 from k8s.storage.bucket import Bucket
 from k8s.storage.sync import Remote
@@ -102,7 +102,7 @@ class Shared:
         """What a pod has to send, on a disk that is empty yet."""
         run = self.place(incarnation, node)
         (run / f"i{incarnation}").mkdir(parents=True)
-        return Outbound(Place(self.environment(incarnation, node, nodes), self.bucket, run), print)
+        return Outbound(PodContext(self.environment(incarnation, node, nodes), self.bucket, run), print)
 
     def pod(self, job: str, incarnation: int = 1, node: int = 0, nodes: int = 1, **environment: str) -> subprocess.Popen[str]:
         """Process 1 of a pod, whose job is a program in Python."""

@@ -23,7 +23,7 @@ from contracts.ids import job_name
 from contracts.training import JobSpec, JobState, JobStatus
 from local import executor as executor_module
 from local.executor import LocalExecutor
-from local.processes import NOT_MINE, Identity, alive, identity_in
+from local.processes import NOT_MINE, ProcessIdentity, alive, identity_in
 
 SLEEP = "import time\nwhile True: time.sleep(0.05)"
 DUMP = "import os, json, pathlib; pathlib.Path('seen.json').write_text(json.dumps(dict(os.environ)))"
@@ -79,7 +79,7 @@ class Site:
     def close(self) -> None:
         for path in self.folder.glob("jobs/*/a*/i*/process.json"):
             record = json.loads(path.read_text())
-            process = alive(Identity(record["pid"], record["started"]))
+            process = alive(ProcessIdentity(record["pid"], record["started"]))
             if process is not None and process.pid != os.getpid():
                 process.kill()
 
@@ -112,8 +112,8 @@ def test_a_clock_that_is_set_loses_no_job(site: Site) -> None:
     assert site.executor.observe(spec.name).state == JobState.RUNNING
     boot, _, ticks = said["identity"].rpartition("-")
     for other in (f"{'0' * 8}{boot[8:]}-{ticks}", f"{boot}-{int(ticks) + 1}"):  # another boot; a pid that was given again
-        assert alive(Identity(said["pid"], said["started"], other)) is None
-    assert alive(Identity(said["pid"], said["started"])) is not None  # a record of old
+        assert alive(ProcessIdentity(said["pid"], said["started"], other)) is None
+    assert alive(ProcessIdentity(said["pid"], said["started"])) is not None  # a record of old
     record.write_text(json.dumps(said))  # so that its process is found, and ended
 
 

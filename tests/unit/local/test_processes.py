@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 
 from local.processes import alive, own_record, recorded
-from tests.half_dead import half_dead
+from tests.zombie_leader import zombie_leader
 
 
 def test_a_process_runs_until_its_last_thread_has_ended() -> None:
-    child = subprocess.Popen(half_dead(0))
+    child = subprocess.Popen(zombie_leader(0))
     identity, limit = recorded(own_record(child.pid)), time.monotonic() + 30
     while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < limit

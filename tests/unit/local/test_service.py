@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from local.service import Service
+from local.service import ManagedProcess
 
 SERVE = """
 import os, pathlib, sys, time
@@ -31,11 +31,11 @@ REPO = str(Path(__file__).resolve().parents[3])
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "service"
-    Service(tmp_path / "service", []).stop(grace=1)
+    ManagedProcess(tmp_path / "service", []).stop(grace=1)
 
 
-def service(folder: Path, code: str = SERVE.format(repo=REPO), patience: float = 30) -> Service:
-    return Service(folder, ["-c", code], patience=patience)
+def service(folder: Path, code: str = SERVE.format(repo=REPO), patience: float = 30) -> ManagedProcess:
+    return ManagedProcess(folder, ["-c", code], patience=patience)
 
 
 def starts(folder: Path) -> list[str]:
@@ -52,7 +52,7 @@ def test_it_is_started_once_and_found_again(folder: Path) -> None:
 def test_it_gets_no_credentials_of_ours(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-word")
     monkeypatch.setenv("RATCHET_LEDGER_URL", "postgresql://u:secret-word@h/d")
-    pid = Service(folder, ["-c", SERVE.format(repo=REPO)], {"OMP_NUM_THREADS": "2"}, patience=30).ensure()["pid"]
+    pid = ManagedProcess(folder, ["-c", SERVE.format(repo=REPO)], {"OMP_NUM_THREADS": "2"}, patience=30).ensure()["pid"]
     seen = psutil.Process(pid).environ()
     assert not [name for name, value in seen.items() if "secret-word" in value]
     assert (seen["OMP_NUM_THREADS"], seen["PATH"]) == ("2", os.environ["PATH"])

@@ -10,7 +10,7 @@ import pytest
 
 from contracts.loop import Loop
 from materializer.datasets import LakeDatasets
-from rewards.panel import build_panel
+from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
 from tests.needs import shared_data
 
@@ -44,7 +44,9 @@ def make_loop(**more: Any) -> Loop:
 def make_datasets(folder: Path, loop: Loop | None = None) -> LakeDatasets:
     """Datasets of `loop` below `folder`."""
     loop = loop or make_loop()
-    return LakeDatasets(folder / "lake", loop, folder, build_panel(loop.rewards), FolderArtifacts(folder / "artifacts"), SteppingClock())
+    return LakeDatasets(
+        folder / "lake", loop, folder, build_scorer_set(loop.rewards), FolderArtifacts(folder / "artifacts"), SteppingClock()
+    )
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from contracts.loop import RewardSettings
 from contracts.model import model_ref
 from contracts.training import Attempt, JobEvent, JobSpec, JobState, JobStatus, Method, ResumePoint, TrainingPlan
 from local.executor import LocalExecutor
-from rewards.panel import build_panel
+from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
 from tests.unit.trainers.judge import SOURCE, Judge, install, judging
 from trainers.backends.trl import DPO, GRPO, SFT
@@ -110,7 +110,7 @@ class Workshop:
             method=method,
             recipe=trainer.recipe({**small, **own, **changes}),
             seed=3,
-            scorers=build_panel(rewards).versions,
+            scorers=build_scorer_set(rewards).versions,
             scorer_options={reward.name: reward.options for reward in rewards if reward.options},
             code=code_digest(),
         )

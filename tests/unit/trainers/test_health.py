@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from contracts.errors import ConfigError
 from contracts.training import Adjustment
-from trainers.health import REMEDIES, RULES, Verdict, Watch, out_of_memory, patience_for_a_step, proposed, seconds_of_saves
+from trainers.health import REMEDIES, RULES, HealthVerdict, Watch, out_of_memory, patience_for_a_step, proposed, seconds_of_saves
 from trainers.recipes import LIMITS, DPORecipe, GRPORecipe, Health, SFTRecipe, adjusted, complete
 
 CHANCE = random.Random(4)
@@ -32,7 +32,7 @@ def well(step: int) -> dict[str, float]:
     }
 
 
-def lived(trouble, steps: int = 200, begins: int = 100, **changes) -> list[tuple[int, Verdict]]:
+def lived(trouble, steps: int = 200, begins: int = 100, **changes) -> list[tuple[int, HealthVerdict]]:
     """What is said of a run that goes well until step `begins`, then as `trouble(step)` says; it ends where it would be ended."""
     watch = Watch(Health(**changes), beta=0.04)
     said = []

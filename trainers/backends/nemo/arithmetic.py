@@ -14,7 +14,7 @@ from trainers.recipes import GRPORecipe
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterShape:
     """Number of machines and GPUs of one attempt."""
 
     nodes: int
@@ -23,7 +23,7 @@ class Cluster:
     """GPUs per node."""
 
 
-def check(recipe: GRPORecipe, cluster: Cluster, prompts: int | None = None) -> None:
+def check(recipe: GRPORecipe, cluster: ClusterShape, prompts: int | None = None) -> None:
     """Raise ConfigError with all findings if the recipe does not fit the cluster.
 
     `prompts` is the number of training prompts without the validation share, or None if it is not known yet.
@@ -65,7 +65,7 @@ def validate_every(recipe: GRPORecipe) -> int:
     return recipe.fixed_save_every if recipe.nemo.validate_every is None else recipe.nemo.validate_every
 
 
-def training_gpus(recipe: GRPORecipe, cluster: Cluster) -> int:
+def training_gpus(recipe: GRPORecipe, cluster: ClusterShape) -> int:
     """Return the number of GPUs that hold the trained weights."""
     nemo = recipe.nemo
     if nemo.generation == "colocated":
@@ -75,7 +75,7 @@ def training_gpus(recipe: GRPORecipe, cluster: Cluster) -> int:
     return (cluster.nodes - nemo.generation_nodes) * cluster.gpus
 
 
-def data_parallel(recipe: GRPORecipe, cluster: Cluster) -> int:
+def data_parallel(recipe: GRPORecipe, cluster: ClusterShape) -> int:
     """Return the data-parallel size: the number of GPU groups that each train on a share of the batch."""
     return training_gpus(recipe, cluster) // recipe.nemo.tensor_parallel
 
@@ -95,7 +95,7 @@ def _spelling(recipe: GRPORecipe) -> list[str]:
     return found
 
 
-def _gpus(recipe: GRPORecipe, cluster: Cluster) -> list[str]:
+def _gpus(recipe: GRPORecipe, cluster: ClusterShape) -> list[str]:
     nemo = recipe.nemo
     if cluster.gpus < 1:
         return ["GPUs are required; set training.gpus to the number of GPUs per node"]
@@ -115,7 +115,7 @@ def _gpus(recipe: GRPORecipe, cluster: Cluster) -> list[str]:
     return found
 
 
-def _batches(recipe: GRPORecipe, cluster: Cluster) -> list[str]:
+def _batches(recipe: GRPORecipe, cluster: ClusterShape) -> list[str]:
     total = recipe.answers
     batch = recipe.nemo.train_batch or total
     ways = data_parallel(recipe, cluster)

@@ -14,8 +14,8 @@ from contracts.data import Facts
 from contracts.errors import Permanent
 from contracts.ids import digest, job_name
 from contracts.training import Attempt, JobSpec, TrainingPlan
-from trainers.backends.nemo.arithmetic import Cluster, check, check_prompts
-from trainers.backends.nemo.config import Counts, Places, render
+from trainers.backends.nemo.arithmetic import ClusterShape, check, check_prompts
+from trainers.backends.nemo.config import Places, RunCounts, render
 from trainers.backends.nemo.keys import PINNED, refuse_unknown, shipped
 from trainers.choose import usable_prompts
 from trainers.recipes import GRPORecipe, adjusted, complete
@@ -58,10 +58,10 @@ class NemoGRPO:
         if plan.start.parent is not None:
             raise Permanent("the start model is an adapter; merge it into its base model and adopt the merged folder")
         recipe = complete(GRPORecipe, plan.recipe)
-        cluster = Cluster(attempt.nodes, attempt.gpus)
+        cluster = ClusterShape(attempt.nodes, attempt.gpus)
         as_run = adjusted(recipe, attempt.adjustment)
         check(as_run, cluster)
-        config = render(as_run, cluster, ANYWHERE, Counts(train=1, validation=1), plan.seed)
+        config = render(as_run, cluster, ANYWHERE, RunCounts(train=1, validation=1), plan.seed)
         refuse_unknown(config, shipped(PINNED), f"NeMo RL {PINNED}")
         spec = JobSpec(
             name="",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainers.backends.nemo.arithmetic import Cluster, epochs, validate_every
+from trainers.backends.nemo.arithmetic import ClusterShape, epochs, validate_every
 from trainers.recipes import GRPORecipe, Lora
 
 ENVIRONMENT = "ratchet"
@@ -52,7 +52,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Counts:
+class RunCounts:
     """Number of available prompts per file."""
 
     train: int
@@ -63,9 +63,9 @@ class Counts:
 
 def render(
     recipe: GRPORecipe,
-    cluster: Cluster,
+    cluster: ClusterShape,
     places: Places,
-    counts: Counts,
+    counts: RunCounts,
     seed: int,
     dialect: Dialect = "0.7",
     memory: float = 1.0,
@@ -89,7 +89,7 @@ def render(
     }
 
 
-def _grpo(recipe: GRPORecipe, counts: Counts, seed: int) -> dict[str, Any]:
+def _grpo(recipe: GRPORecipe, counts: RunCounts, seed: int) -> dict[str, Any]:
     nemo = recipe.nemo
     every = validate_every(recipe) if counts.validation else 0
     at_once = max(1, min(counts.validation, 256))
@@ -125,7 +125,7 @@ def _loss(recipe: GRPORecipe) -> dict[str, Any]:
     }
 
 
-def _policy(recipe: GRPORecipe, cluster: Cluster, places: Places, dialect: Dialect, memory: float) -> dict[str, Any]:
+def _policy(recipe: GRPORecipe, cluster: ClusterShape, places: Places, dialect: Dialect, memory: float) -> dict[str, Any]:
     nemo = recipe.nemo
     return {
         "model_name": places.model,
@@ -174,7 +174,7 @@ def _lora(lora: Lora | None, tensor_parallel: int) -> dict[str, Any]:
     }
 
 
-def _generation(recipe: GRPORecipe, cluster: Cluster, memory: float) -> dict[str, Any]:
+def _generation(recipe: GRPORecipe, cluster: ClusterShape, memory: float) -> dict[str, Any]:
     nemo = recipe.nemo
     own: dict[str, int | None] = {"gpus_per_node": None, "num_nodes": None}
     if nemo.generation == "dedicated":
@@ -195,7 +195,7 @@ def _generation(recipe: GRPORecipe, cluster: Cluster, memory: float) -> dict[str
     }
 
 
-def _data(recipe: GRPORecipe, places: Places, counts: Counts) -> dict[str, Any]:
+def _data(recipe: GRPORecipe, places: Places, counts: RunCounts) -> dict[str, Any]:
     return {
         "_override_": True,
         "max_input_seq_length": recipe.nemo.max_prompt,
@@ -214,7 +214,7 @@ def _data(recipe: GRPORecipe, places: Places, counts: Counts) -> dict[str, Any]:
     }
 
 
-def _checkpointing(recipe: GRPORecipe, places: Places, counts: Counts, dialect: Dialect, save_by: float | None) -> dict[str, Any]:
+def _checkpointing(recipe: GRPORecipe, places: Places, counts: RunCounts, dialect: Dialect, save_by: float | None) -> dict[str, Any]:
     judged = bool(counts.validation and validate_every(recipe))
     format_keys = {"model_save_format": "safetensors", "save_consolidated": recipe.lora is None}
     return {

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from contracts.errors import Permanent, RatchetError
 from contracts.exit_codes import Outcome
-from trainers.health import Verdict, Watch, out_of_memory, proposed
+from trainers.health import HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints
 from trainers.job.fast_exit import brief, loaded
-from trainers.job.job_folder import Job, Result, here
+from trainers.job.job_folder import Job, JobResult, here
 from trainers.job.nemo import export, launcher, prepare, release, steps
 from trainers.job.nemo.figures import Reader
 from trainers.job.parallel import die_with_parent
@@ -45,7 +45,7 @@ class Asked(Stop):
             self.file.touch()
 
 
-class Run:
+class ReleaseRun:
     """Executes one incarnation, from the preparation of its data to its result."""
 
     def __init__(self, job: Job, stop: Asked) -> None:
@@ -60,15 +60,15 @@ class Run:
         self.step = self.kept
         self.figures: dict[str, float] = {}
         self.watch = Watch(self.recipe.health, self.recipe.beta, job.adjustment.rules)
-        self.wrong: Verdict | None = None
+        self.wrong: HealthVerdict | None = None
         self.asked_at: float | None = None
 
-    def result(self) -> Result:
+    def result(self) -> JobResult:
         """Execute the run and return its result."""
         try:
             pinned = checkpoints.resume_folder(self.job.run.parent, self.resume) if self.resume else None
         except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
-            return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
+            return JobResult(Outcome.FAILED, f"cannot resume: {error}", 0, {})
         self.kept_at = pinned
         if self.kept >= self.recipe.steps:  # an earlier incarnation ended after its last checkpoint, before the export
             return self._export()
@@ -79,7 +79,7 @@ class Run:
         self._warn(found)
         self.stop.file = self.work / launcher.STOP
         if self.stop.asked:
-            return Result(Outcome.PREEMPTED, "asked to stop before the first step", self.kept, {})
+            return JobResult(Outcome.PREEMPTED, "asked to stop before the first step", self.kept, {})
         code = self._follow(self._start(config, found))
         return self._derive(code)
 
@@ -160,27 +160,27 @@ class Run:
             self.kept, self.kept_at = found.step, folder
             checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.resume, self.watch.calm)
 
-    def _found(self) -> list[steps.Found]:
+    def _found(self) -> list[steps.FoundStep]:
         adapter = self.recipe.lora is not None
         return steps.look(self.checkpoints, adapter, consolidated=False)
 
-    def _derive(self, code: int) -> Result:
+    def _derive(self, code: int) -> JobResult:
         self._tell_broken()
         if self.wrong:
-            return Result(Outcome.FAILED, self.wrong.reason, self.step, self.figures, self.wrong.proposal)
+            return JobResult(Outcome.FAILED, self.wrong.reason, self.step, self.figures, self.wrong.proposal)
         if self.kept >= self.recipe.steps:
             return self._export()
         if self.stop.asked:
             lost = max(0, self.step - self.kept)
             reason = f"asked to stop; checkpointed at step {self.kept} of {self.recipe.steps}" + (f", {lost} steps lost" if lost else "")
-            return Result(Outcome.PREEMPTED, reason, self.kept, self.figures)
+            return JobResult(Outcome.PREEMPTED, reason, self.kept, self.figures)
         return self._failed(self._why(code))
 
-    def _failed(self, why: str) -> Result:
+    def _failed(self, why: str) -> JobResult:
         """The result of a failed run. After an out-of-memory error, all sealed steps are valid, and the proposal is to use less memory."""
         used = self.job.adjustment.rules
         proposal = proposed("memory", self.recipe.health.memory, used, self.recipe.steps) if out_of_memory(why) else None
-        return Result(Outcome.FAILED, why, self.kept, self.figures, proposal)
+        return JobResult(Outcome.FAILED, why, self.kept, self.figures, proposal)
 
     def _tell_broken(self) -> None:
         """Report incomplete steps and saves of the run as warnings."""
@@ -205,15 +205,15 @@ class Run:
             "or its epochs had too few prompts with mixed rewards; raise training.timeout, or set nemo.dynamic_sampling = false"
         )
 
-    def _export(self) -> Result:
+    def _export(self) -> JobResult:
         folder = self.kept_at or self.job.folder
         adapter = self.recipe.lora is not None
         missing = list(steps.lacks(folder, self.kept, adapter, consolidated=not adapter))
         if missing:
-            return Result(Outcome.FAILED, f"the last step cannot be published, it lacks: {', '.join(missing)}", self.kept, self.figures)
+            return JobResult(Outcome.FAILED, f"the last step cannot be published, it lacks: {', '.join(missing)}", self.kept, self.figures)
         self.job.events.write("exporting", self.kept)
         export.export(self.job.run / "model", folder, adapter, self.work, self.job.folder / "model")
-        return Result(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
+        return JobResult(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
 
 
 def _holds_another_rate(job: Job) -> bool:
@@ -231,13 +231,15 @@ def main() -> None:
     stop = Asked()
     job = here()
     try:
-        job.finish(Run(job, stop).result())
+        job.finish(ReleaseRun(job, stop).result())
     except ImportError as error:
-        job.finish(Result(Outcome.PERMANENT, f"{error}: this environment cannot train; use a NeMo RL image with ratchet installed", 0, {}))
+        job.finish(
+            JobResult(Outcome.PERMANENT, f"{error}: this environment cannot train; use a NeMo RL image with ratchet installed", 0, {})
+        )
     except Permanent as error:
-        job.finish(Result(Outcome.PERMANENT, str(error), 0, {}))
+        job.finish(JobResult(Outcome.PERMANENT, str(error), 0, {}))
     except (Exception, MemoryError) as error:
-        job.finish(Result(Outcome.FAILED, f"{type(error).__name__}: {str(error)[:400]}", 0, {}))
+        job.finish(JobResult(Outcome.FAILED, f"{type(error).__name__}: {str(error)[:400]}", 0, {}))
         raise
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from contracts.errors import Permanent
 from contracts.ids import digest
 from runtime.artifacts import write_atomic
-from trainers.backends.nemo.config import Counts
+from trainers.backends.nemo.config import RunCounts
 
 Row = dict[str, Any]
 """A prompt with the keys prompt_id, prompt (messages) and reference."""
@@ -62,9 +62,9 @@ def split(found: Sequence[Row], wanted: int, seed: int) -> tuple[list[Row], list
     return train, [row for row in found if row["prompt_id"] in chosen]
 
 
-def write(folder: Path, train: Sequence[Row], validation: Sequence[Row]) -> Counts:
+def write(folder: Path, train: Sequence[Row], validation: Sequence[Row]) -> RunCounts:
     """Write `train.jsonl` and `validation.jsonl` to `folder` and return their numbers of rows."""
     for name, part in (("train", train), ("validation", validation)):
         lines = [json.dumps(row, ensure_ascii=False, sort_keys=True) for row in part]
         write_atomic(folder / f"{name}.jsonl", "".join(line + "\n" for line in lines).encode())
-    return Counts(train=len(train), validation=len(validation))
+    return RunCounts(train=len(train), validation=len(validation))

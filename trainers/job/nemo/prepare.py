@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from contracts.errors import ConfigError, Permanent
-from trainers.backends.nemo.arithmetic import Cluster, check
-from trainers.backends.nemo.config import Counts, Places, render
+from trainers.backends.nemo.arithmetic import ClusterShape, check
+from trainers.backends.nemo.config import Places, RunCounts, render
 from trainers.backends.nemo.keys import refuse_unknown
 from trainers.job.job_folder import Job
 from trainers.job.nemo import data, release
@@ -25,7 +25,7 @@ def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) ->
     Raises Permanent or ConfigError if the prompts, the recipe, the cluster and the release `found` do not fit together. The message
     names the remedy.
     """
-    cluster = Cluster(int(os.environ.get("RATCHET_NODES", "1")), job.gpus)
+    cluster = ClusterShape(int(os.environ.get("RATCHET_NODES", "1")), job.gpus)
     counts = _data(job, recipe, cluster, work)
     check(recipe, cluster, counts.train)
     left = time_left(job, recipe)
@@ -34,10 +34,10 @@ def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) ->
     return release.write(config, work / "config.yaml")
 
 
-def _data(job: Job, recipe: GRPORecipe, cluster: Cluster, work: Path) -> Counts:
-    from rewards.panel import planned_panel
+def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> RunCounts:
+    from rewards.scorer_set import planned_scorer_set
 
-    rows = data.rows(job.run / "prompts.parquet", planned_panel(job.plan).without_reference())
+    rows = data.rows(job.run / "prompts.parquet", planned_scorer_set(job.plan).without_reference())
     if not rows:
         raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
     check(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded

@@ -19,7 +19,7 @@ from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentRet
 
 from contracts.errors import Retryable
 from contracts.training import TrainingPlan
-from rewards.panel import Panel, planned_panel
+from rewards.scorer_set import ScorerSet, planned_scorer_set
 from trainers.job.nemo import abstentions
 from trainers.job.online_rewards import PAUSES, comparable
 
@@ -27,8 +27,8 @@ from trainers.job.online_rewards import PAUSES, comparable
 class Bench:
     """Applies the scorer set to message logs. Independent of Ray."""
 
-    def __init__(self, panel: Panel, journal: Path, pauses: tuple[float, ...] = PAUSES) -> None:
-        self.panel = panel
+    def __init__(self, scorer_set: ScorerSet, journal: Path, pauses: tuple[float, ...] = PAUSES) -> None:
+        self.scorer_set = scorer_set
         self.journal = journal
         self.pauses = pauses
 
@@ -44,7 +44,7 @@ class Bench:
         ]
         groups = [str(log[0]["content"]) for log in logs]  # the release groups by the tokenized prompt
         for pause in (*self.pauses, None):
-            scores = comparable(groups, self.panel.label_unseen(samples))
+            scores = comparable(groups, self.scorer_set.label_unseen(samples))
             try:
                 found = abstentions.rewards(groups, scores)
             except Retryable:
@@ -72,7 +72,7 @@ class PanelEnvironment(EnvironmentInterface):
 
     def __init__(self, config: dict[str, Any]) -> None:
         plan = TrainingPlan.model_validate_json(Path(config["plan"]).read_bytes())
-        self.bench = Bench(planned_panel(plan), Path(config["journal"]))
+        self.bench = Bench(planned_scorer_set(plan), Path(config["journal"]))
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> EnvironmentReturn:
         """Return the rewards of a batch as float32 of shape [batch], and end all episodes.

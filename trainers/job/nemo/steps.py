@@ -30,7 +30,7 @@ INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundStep:
     """A checkpoint folder step_N of the release."""
 
     step: int
@@ -40,13 +40,13 @@ class Found:
     """Missing or invalid files. Empty if the step is complete."""
 
 
-def look(folder: Path, adapter: bool, consolidated: bool) -> list[Found]:
+def look(folder: Path, adapter: bool, consolidated: bool) -> list[FoundStep]:
     """Return all steps in `folder`, oldest first, without tmp_step_N and old_step_N.
 
     `adapter` and `consolidated` state which weights a complete step must contain.
     """
     numbered = [(int(match[1]), path) for path in folder.glob("step_*") if (match := re.fullmatch(r"step_(\d+)", path.name))]
-    return [Found(step, path, tuple(lacks(path, step, adapter, consolidated))) for step, path in sorted(numbered)]
+    return [FoundStep(step, path, tuple(lacks(path, step, adapter, consolidated))) for step, path in sorted(numbered)]
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -159,7 +159,7 @@ def link_tree(source: Path, target: Path) -> None:
                 shutil.copyfile(path, place)
 
 
-def keep(found: Found, folder: Path, work: Path, adapter: bool) -> Digest:
+def keep(found: FoundStep, folder: Path, work: Path, adapter: bool) -> Digest:
     """Seal a copy of a complete step at `folder`, because the release rotates its own checkpoints. Return the manifest's digest.
 
     `work` is a folder for temporary files. Raises FileNotFoundError if the release has removed the step in the meantime.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainers.job.trl.micro_batches import Pair
+from trainers.job.trl.micro_batches import PairSize
 
 PROMPT, CHOSEN, REJECTED, NOTHING = range(4)
 
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     """[pairs, 2], int64: number of tokens of each answer, including the first token of an answer without a prompt, which is not scored."""
 
 
-def lay_out(pairs: Sequence[Pair], pad: int, shared: bool, device: torch.device | str = "cpu") -> Layout:
+def lay_out(pairs: Sequence[PairSize], pad: int, shared: bool, device: torch.device | str = "cpu") -> Layout:
     """Return the tensors of the pairs on `device`.
 
     `pad` is the token id for padding on the right. `shared` selects the shared layout, with one row per pair.
@@ -65,23 +65,23 @@ Row = tuple[list[int], list[int], list[int]]
 """Token ids, part of the pair for each token (PROMPT, CHOSEN, REJECTED), and position ids."""
 
 
-def _row(pair: Pair) -> Row:
+def _row(pair: PairSize) -> Row:
     prompt, chosen, rejected = (len(part) for part in pair)
     parts = [PROMPT] * prompt + [CHOSEN] * chosen + [REJECTED] * rejected
     positions = [*range(prompt + chosen), *range(prompt, prompt + rejected)]
     return pair.prompt + pair.chosen + pair.rejected, parts, positions
 
 
-def _two_rows(pair: Pair) -> list[Row]:
-    return [_row(Pair(pair.prompt, answer, [])) for answer in (pair.chosen, pair.rejected)[: _rows(pair)]]
+def _two_rows(pair: PairSize) -> list[Row]:
+    return [_row(PairSize(pair.prompt, answer, [])) for answer in (pair.chosen, pair.rejected)[: _rows(pair)]]
 
 
-def _rows(pair: Pair) -> int:
+def _rows(pair: PairSize) -> int:
     """Number of rows of the pair in the separate layout."""
     return 2 if pair.rejected else 1
 
 
-def _scored(pairs: Sequence[Pair], width: int, shared: bool) -> tuple[list[int], list[int], list[int]]:
+def _scored(pairs: Sequence[PairSize], width: int, shared: bool) -> tuple[list[int], list[int], list[int]]:
     sources: list[int] = []
     targets: list[int] = []
     counts: list[int] = []

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from contracts.errors import Permanent
 from contracts.model import Frozen
-from trainers.job.trl.micro_batches import Pair
+from trainers.job.trl.micro_batches import PairSize
 from trainers.job.trl.sampler import weight
 
 Message = dict[str, Any]
@@ -195,7 +195,7 @@ def imitable(answer: Message | str, control: frozenset[str]) -> bool:
     return not any(word in said for word in control)
 
 
-def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[tuple[int, Pair]]:
+def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[tuple[int, PairSize]]:
     """Return (index, tokens) of each example whose prompt is shorter than `max_length` tokens. Longer answers are truncated.
 
     Raises Permanent if the template cannot render an example, or omits its tools or calls.
@@ -206,7 +206,7 @@ def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list
     return [(number, pair.cut(max_length)) for number, pair in enumerate(pairs) if len(pair.prompt) < max_length]
 
 
-def _pair(tokenizer: Any, example: Example) -> Pair:
+def _pair(tokenizer: Any, example: Example) -> PairSize:
     """Tokenize one example. The answers start where the tokens of the prompt and of the conversations first differ.
 
     This is not always the end of the prompt.
@@ -215,7 +215,7 @@ def _pair(tokenizer: Any, example: Example) -> Pair:
     whole = [_ids(tokenizer, [*example.prompt, last], example.tools) for last in example.answers]
     begin = min(_common(prompt, ids) for ids in whole)
     chosen, *rejected = (ids[begin:] for ids in whole)
-    return Pair(prompt[:begin], chosen, *rejected or [[]])
+    return PairSize(prompt[:begin], chosen, *rejected or [[]])
 
 
 def _ids(tokenizer: Any, messages: list[Message], tools: Any, **options: Any) -> list[int]:

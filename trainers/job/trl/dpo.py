@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from contracts.errors import Permanent
 from trainers.job.job_folder import Job
 from trainers.job.trl.conversations import Example, control_words, encode, imitable, read, read_shown
-from trainers.job.trl.micro_batches import Pair
+from trainers.job.trl.micro_batches import PairSize
 from trainers.job.trl.runner import CONTROL, leave_out, lora, main, tell_left_out
 from trainers.recipes import DPORecipe
 
@@ -56,7 +56,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     )
 
 
-def encoded(tokenizer: Any, examples: Sequence[Example], recipe: DPORecipe) -> tuple[list[tuple[Example, Pair]], dict[str, int]]:
+def encoded(tokenizer: Any, examples: Sequence[Example], recipe: DPORecipe) -> tuple[list[tuple[Example, PairSize]], dict[str, int]]:
     """Tokenize the usable examples.
 
     Returns the examples with their tokens, and the number of excluded examples by reason: special tokens in an answer, or a prompt

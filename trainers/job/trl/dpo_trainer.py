@@ -30,7 +30,7 @@ from trl.trainer.utils import add_fused_lm_head, use_adapter
 from trainers.job.parallel import agreed
 from trainers.job.trl import losses
 from trainers.job.trl.collate import Layout, lay_out
-from trainers.job.trl.micro_batches import Groups, Pair, in_order, plan
+from trainers.job.trl.micro_batches import Groups, PairSize, in_order, plan
 from trainers.job.trl.sampler import drawn
 from trainers.recipes import DPORecipe
 
@@ -78,7 +78,7 @@ References = Callable[["Stepwise"], torch.Tensor]
 class Rehearsal(NamedTuple):
     """Demonstrations that a run trains on in addition to its pairs."""
 
-    shown: list[Pair]
+    shown: list[PairSize]
     """The demonstrations; they have no rejected answers."""
     weights: list[float]
     """Sampling weight of each demonstration."""
@@ -98,7 +98,7 @@ class Stepwise(DPOTrainer):
     """
 
     def __init__(
-        self, recipe: DPORecipe, pairs: list[Pair], weights: list[float], references: References, levers: Levers = ALL,
+        self, recipe: DPORecipe, pairs: list[PairSize], weights: list[float], references: References, levers: Levers = ALL,
         rehearsal: Rehearsal = NOTHING, **given: Any,
     ) -> None:  # fmt: skip
         self.recipe = recipe
@@ -194,7 +194,7 @@ class Stepwise(DPOTrainer):
 
     # Computation of a step
 
-    def groups(self, rows: Sequence[Pair]) -> Groups:
+    def groups(self, rows: Sequence[PairSize]) -> Groups:
         """Return the micro-batches of this rank as lists of indices into `rows`.
 
         In the separate layout, a demonstration counts as two rows in the plan, like a pair.
@@ -223,7 +223,7 @@ class Stepwise(DPOTrainer):
                 reference = self.answers(start, layout)[:n]
         return losses.Scores(pairs[:, 0], pairs[:, 1], reference[:, 0], reference[:, 1], layout.lengths[:n], shown)
 
-    def layout(self, pairs: Sequence[Pair], shared: bool) -> Layout:
+    def layout(self, pairs: Sequence[PairSize], shared: bool) -> Layout:
         """Return the tensors of the pairs on the device of this rank. `shared` selects the shared layout."""
         return lay_out(pairs, self.processing_class.pad_token_id or 0, shared, self.accelerator.device)
 

@@ -27,11 +27,11 @@ def rows(job: Job) -> list[dict[str, Any]]:
     """
     import pyarrow.parquet as pq
 
-    from rewards.panel import planned_panel
+    from rewards.scorer_set import planned_scorer_set
 
     table = pq.read_table(job.run / "prompts.parquet", columns=["prompt", "reference"])
     found = [{"prompt": json.loads(row["prompt"]), "reference": row["reference"]} for row in table.to_pylist()]
-    return found if planned_panel(job.plan).without_reference() else [row for row in found if row["reference"] is not None]
+    return found if planned_scorer_set(job.plan).without_reference() else [row for row in found if row["reference"] is not None]
 
 
 def order(prompts: int, n: int, seed: int) -> list[int]:
@@ -45,9 +45,9 @@ def order(prompts: int, n: int, seed: int) -> list[int]:
 
 def reward_function(job: Job) -> Any:
     """Return a reward function for the library that applies the scorer set of the plan. The reward is None for an abstention."""
-    from rewards.panel import planned_panel
+    from rewards.scorer_set import planned_scorer_set
 
-    panel = planned_panel(job.plan)
+    scorer_set = planned_scorer_set(job.plan)
 
     def reward(prompts: Any, completions: Any, reference: Any, log_metric: Any = None, **_: Any) -> list[float | None]:
         samples = [
@@ -55,7 +55,7 @@ def reward_function(job: Job) -> Any:
             for prompt, completion, right in zip(prompts, completions, reference, strict=True)
         ]
         groups = [json.dumps(prompt) for prompt in prompts]
-        rewards = scored(lambda answers: comparable(groups, panel.label_unseen(answers)), samples)
+        rewards = scored(lambda answers: comparable(groups, scorer_set.label_unseen(answers)), samples)
         if log_metric is not None:
             log_metric(ABSTAINED, sum(score is None for score in rewards) / len(rewards))
         return rewards

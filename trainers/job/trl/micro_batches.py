@@ -13,7 +13,7 @@ OVERHEAD = 256
 """Fixed cost of a micro-batch, in tokens. A further micro-batch is only used if it saves more padding than this."""
 
 
-class Pair(NamedTuple):
+class PairSize(NamedTuple):
     """A preference pair or a demonstration as token ids. Each answer was tokenized together with its prompt."""
 
     prompt: list[int]
@@ -22,10 +22,10 @@ class Pair(NamedTuple):
     rejected: list[int]
     """Answer without the prompt; empty in a demonstration."""
 
-    def cut(self, max_length: int) -> Pair:
+    def cut(self, max_length: int) -> PairSize:
         """Return the pair with each answer truncated so that prompt and answer have at most `max_length` tokens."""
         room = max(0, max_length - len(self.prompt))
-        return Pair(self.prompt[:max_length], self.chosen[:room], self.rejected[:room])
+        return PairSize(self.prompt[:max_length], self.chosen[:room], self.rejected[:room])
 
     def length(self, shared: bool) -> int:
         """Return the number of tokens of the longest row.

@@ -18,7 +18,7 @@ from contracts.ids import digest
 from runtime.artifacts import FolderArtifacts
 from trainers.job import parallel
 from trainers.job.job_folder import Job
-from trainers.job.trl.micro_batches import Pair, plan
+from trainers.job.trl.micro_batches import PairSize, plan
 from trainers.recipes import DPORecipe
 
 VERSION = 2
@@ -145,7 +145,7 @@ def computed(trainer: Any, block: Sequence[int]) -> Any:
     table = torch.full((len(block), 2), float("nan"))
     with trainer.start_model() as start:
         for group in plans[trainer.args.process_index]:  # the same number on every rank; an empty group computes one pair and discards it
-            pairs: list[Pair] = [trainer.pairs[block[i]] for i in group or [len(block) - 1]]
+            pairs: list[PairSize] = [trainer.pairs[block[i]] for i in group or [len(block) - 1]]
             sums = trainer.answers(start, trainer.layout(pairs, trainer.shares))
             if group:
                 table[group] = sums.float().cpu()

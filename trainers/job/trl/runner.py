@@ -18,10 +18,10 @@ from typing import Any
 from contracts.errors import Permanent, RatchetError
 from contracts.exit_codes import Outcome
 from contracts.training import ResumePoint
-from trainers.health import REMEDIES, Verdict, Watch, out_of_memory, proposed
+from trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints, parallel
 from trainers.job.fast_exit import brief, loaded
-from trainers.job.job_folder import Job, Result, here
+from trainers.job.job_folder import Job, JobResult, here
 from trainers.recipes import Recipe, adjusted
 from trainers.save_interval import Cadence, time_between
 
@@ -81,9 +81,9 @@ def train(build: Build, kind: type[Recipe]) -> None:
     try:
         _finish(job, _run(job, job.recipe(kind), build, stop))
     except ImportError as error:
-        _finish(job, Result(Outcome.PERMANENT, f"{error}: this environment cannot train; install ratchet[train]", 0, {}))
+        _finish(job, JobResult(Outcome.PERMANENT, f"{error}: this environment cannot train; install ratchet[train]", 0, {}))
     except Permanent as error:
-        _finish(job, Result(Outcome.PERMANENT, str(error), 0, {}))
+        _finish(job, JobResult(Outcome.PERMANENT, str(error), 0, {}))
     except (Exception, MemoryError) as error:
         _finish(job, _failure(job, _told(error), kind))
         raise
@@ -103,15 +103,15 @@ def _told(error: BaseException) -> str:
     return f"unexpected {type(error).__name__} at {where}:{place.lineno}; see the trainer's log for the message"
 
 
-def _failure(job: Job, reason: str, kind: type[Recipe]) -> Result:
+def _failure(job: Job, reason: str, kind: type[Recipe]) -> JobResult:
     """The result after an error. After an out-of-memory error, all saved steps are valid, and the proposal is to use less memory."""
     short, recipe = out_of_memory(reason), job.recipe(kind)
     helps = adjusted(recipe, REMEDIES["memory"]) != recipe  # otherwise the next attempt would fail in the same way
     proposal = proposed("memory", recipe.health.memory, job.adjustment.rules, job.events.total) if short and helps else None
-    return Result(Outcome.FAILED, f"out of memory: {reason}" if short else reason, 0, {}, proposal)
+    return JobResult(Outcome.FAILED, f"out of memory: {reason}" if short else reason, 0, {}, proposal)
 
 
-def _finish(job: Job, result: Result) -> None:
+def _finish(job: Job, result: JobResult) -> None:
     """Write the result file. Rank 0 reports success. The first rank to fail reports the failure: others can fail as a consequence."""
     if parallel.alone():
         return job.finish(result)
@@ -121,12 +121,12 @@ def _finish(job: Job, result: Result) -> None:
     return None
 
 
-def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
+def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
     resume = job.resume
     try:
         folder = checkpoints.resume_folder(job.run.parent, resume) if resume else None
     except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
-        return Result(Outcome.FAILED, f"cannot resume: {error}", 0, {})
+        return JobResult(Outcome.FAILED, f"cannot resume: {error}", 0, {})
     _number_type(job.run / "model")  # rejects weights that could not be published before the first step
     trainer = build(job, arguments(job, recipe))
     if recipe.lora and recipe.lora.quantize != "none":
@@ -135,17 +135,17 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> Result:
     trainer.add_callback(watcher.callback(trainer))
     loaded()
     if parallel.agreed(trainer, stop.asked):
-        return Result(Outcome.PREEMPTED, "asked to stop before the first step", resume.step if resume else 0, {})
+        return JobResult(Outcome.PREEMPTED, "asked to stop before the first step", resume.step if resume else 0, {})
     trainer.train(resume_from_checkpoint=str(folder) if folder else None)
     step = int(trainer.state.global_step)
     if watcher.wrong:
-        return Result(Outcome.FAILED, watcher.wrong.reason, step, watcher.figures, watcher.wrong.proposal)
+        return JobResult(Outcome.FAILED, watcher.wrong.reason, step, watcher.figures, watcher.wrong.proposal)
     if step < recipe.steps:
-        return Result(Outcome.PREEMPTED, f"asked to stop; checkpointed at step {step} of {recipe.steps}", step, watcher.figures)
+        return JobResult(Outcome.PREEMPTED, f"asked to stop; checkpointed at step {step} of {recipe.steps}", step, watcher.figures)
     if parallel.rank() == 0:
         job.events.write("exporting", step)
     save(trainer, job)
-    return Result(Outcome.DONE, f"{step} steps", step, watcher.figures)
+    return JobResult(Outcome.DONE, f"{step} steps", step, watcher.figures)
 
 
 CONTROL = "with answers that contain special tokens of the model"
@@ -286,7 +286,7 @@ class _Watcher:
         self.stop = stop
         self.pinned = pinned
         self.watch = Watch(recipe.health, float(getattr(recipe, "beta", 0.0)), job.adjustment.rules)
-        self.wrong: Verdict | None = None
+        self.wrong: HealthVerdict | None = None
         self.began = self.ended = time.monotonic()
         self.cadence = _cadence(job, recipe)
         self.figures: dict[str, float] = {}

@@ -17,11 +17,11 @@ from contracts.ids import digest
 from contracts.loop import RolloutSettings, TriggerSettings
 from contracts.serving import Endpoint, StepJudgement, StepResult
 from contracts.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint
-from flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Seen, Settle, Wait, decide
+from flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
 from flows.core.folds import AUTO, CycleView, Incarnation, LineView, RolloutStep, RolloutView, train_key
 from flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
 from flows.core.triggers import due, edition_number
-from tests.simulation.town import FACTS, loop_for
+from tests.simulation.simulated_line import FACTS, loop_for
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)
@@ -49,12 +49,12 @@ def answer(approve: bool, note: str = "") -> Answer:
     ],
 )
 def test_the_straight_way(state: State, step: Step) -> None:
-    assert decide(cycle(state), Seen(), NOON) == Do.of(step)
+    assert decide(cycle(state), Observation(), NOON) == Do.of(step)
 
 
 @pytest.mark.parametrize("state", sorted(set(State) - ENDS - {State.ROLLING}))
 def test_a_rollback_that_was_asked_for_ends_any_state(state: State) -> None:
-    decision = decide(cycle(state), Seen(rollback_asked="ada"), NOON)
+    decision = decide(cycle(state), Observation(rollback_asked="ada"), NOON)
     assert isinstance(decision, End)
     assert (decision.state, "ada" in decision.reason) == (State.CANCELLED, True)
 
@@ -62,7 +62,7 @@ def test_a_rollback_that_was_asked_for_ends_any_state(state: State) -> None:
 @pytest.mark.parametrize("state", sorted(ENDS))
 def test_an_end_is_an_end(state: State) -> None:
     with pytest.raises(ValueError, match="ended"):
-        decide(cycle(state), Seen(), NOON)
+        decide(cycle(state), Observation(), NOON)
 
 
 def planned(people: str = "yes", method: Method = Method.DPO, **fields: Any) -> CycleView:
@@ -71,8 +71,8 @@ def planned(people: str = "yes", method: Method = Method.DPO, **fields: Any) -> 
 
 
 def test_nothing_to_gain_is_not_trained() -> None:
-    assert decide(planned(method=Method.NONE), Seen(), NOON) == End(State.NOT_TRAINED, "the figures")
-    decision = decide(cycle(State.PLANNED), Seen(), NOON)
+    assert decide(planned(method=Method.NONE), Observation(), NOON) == End(State.NOT_TRAINED, "the figures")
+    decision = decide(cycle(State.PLANNED), Observation(), NOON)
     assert isinstance(decision, End)
 
 
@@ -80,19 +80,19 @@ ASKED = {"asked": {ApprovalKind.TRAINING: LATER}}
 
 
 def test_people_are_asked_once_and_their_answer_is_settled() -> None:
-    assert decide(planned(), Seen(), NOON) == Ask(ApprovalKind.TRAINING, NOON + timedelta(seconds=500))
-    assert isinstance(decide(planned(**ASKED), Seen(), NOON), Wait)
+    assert decide(planned(), Observation(), NOON) == Ask(ApprovalKind.TRAINING, NOON + timedelta(seconds=500))
+    assert isinstance(decide(planned(**ASKED), Observation(), NOON), Wait)
     yes = {ApprovalKind.TRAINING: answer(True)}
-    assert decide(planned(**ASKED), Seen(answers=yes), NOON) == Settle(ApprovalKind.TRAINING, answer(True))
-    assert decide(planned("auto"), Seen(), NOON) == Settle(ApprovalKind.TRAINING, AUTO)
+    assert decide(planned(**ASKED), Observation(answers=yes), NOON) == RecordAnswer(ApprovalKind.TRAINING, answer(True))
+    assert decide(planned("auto"), Observation(), NOON) == RecordAnswer(ApprovalKind.TRAINING, AUTO)
 
 
 def test_silence_expires_and_no_is_no() -> None:
-    expired = decide(planned(**ASKED), Seen(), LATER)
+    expired = decide(planned(**ASKED), Observation(), LATER)
     assert isinstance(expired, End)
     assert expired.state is State.EXPIRED
     no = answer(False, "too early")
-    rejected = decide(planned(**ASKED, answers={ApprovalKind.TRAINING: no}), Seen(answers={ApprovalKind.TRAINING: no}), NOON)
+    rejected = decide(planned(**ASKED, answers={ApprovalKind.TRAINING: no}), Observation(answers={ApprovalKind.TRAINING: no}), NOON)
     assert isinstance(rejected, End)
     assert rejected.state is State.REJECTED
     assert "ada" in rejected.reason
@@ -125,13 +125,13 @@ def run(attempt: int, number: int, outcome: Outcome | None = None) -> Incarnatio
     ],
 )
 def test_attempts_and_restarts_have_budgets(incarnations: tuple[Incarnation, ...], expected: Any) -> None:
-    decision = decide(training(*incarnations), Seen(), NOON)
+    decision = decide(training(*incarnations), Observation(), NOON)
     assert (decision.state if isinstance(decision, End) else decision) == expected
 
 
 def test_a_gang_that_the_cluster_restarted_is_followed() -> None:
     """Checkpoints of the old incarnation no longer count, however new: their writer may be cut off from the rest of the gang."""
-    seen = Seen(job=JobStatus(state=JobState.RUNNING, incarnation=4, step=2, total=9), saved=resume(1, 8))
+    seen = Observation(job=JobStatus(state=JobState.RUNNING, incarnation=4, step=2, total=9), saved=resume(1, 8))
     decision = decide(training(run(1, 1)), seen, NOON)
     assert decision == JobEnded(1, 1, Outcome.PREEMPTED, "the cluster restarted the gang", successor=4)
     died = replace(seen, job=JobStatus(state=JobState.PENDING, incarnation=4, reason="worker-1: exit code 137 (OOMKilled)"))
@@ -141,7 +141,7 @@ def test_a_gang_that_the_cluster_restarted_is_followed() -> None:
 
 
 def test_what_a_job_waits_for_is_said() -> None:
-    seen = Seen(job=JobStatus(state=JobState.PENDING, incarnation=1, reason="0 of 2 pods run; ErrImagePull: x:1"))
+    seen = Observation(job=JobStatus(state=JobState.PENDING, incarnation=1, reason="0 of 2 pods run; ErrImagePull: x:1"))
     assert decide(training(run(1, 1)), seen, NOON) == Wait("training, attempt 1, does not run yet: 0 of 2 pods run; ErrImagePull: x:1")
 
 
@@ -153,7 +153,7 @@ def failed(attempt: int, proposal: Proposal | None = ASKS) -> Incarnation:
 
 
 def test_a_failure_that_knows_a_remedy_mints_an_adjusted_attempt() -> None:
-    decision = decide(training(failed(1)), Seen(), NOON)
+    decision = decide(training(failed(1)), Observation(), NOON)
     assert decision == Do(Step.TRAIN, train_key(2, 1), Adjustment(kl=2.0, rules=("kl",), reason="KL too large"))
 
 
@@ -161,14 +161,16 @@ def test_a_rule_adjusts_once_in_a_plan_and_adjustments_add_up() -> None:
     roomy = {"opened": {"line": "sim", "number": 1, "loop": loop_for("yes", attempts=4).model_dump(mode="json")}}
     ran = {2: Adjustment(kl=2.0, rules=("kl",), reason="KL too large")}
     again = replace(training(failed(1), failed(2), adjustments=ran), **roomy)
-    decision = decide(again, Seen(), NOON)
+    decision = decide(again, Observation(), NOON)
     assert isinstance(decision, End)
     assert "again after an adjustment for kl" in decision.reason
     slower = Proposal(rule="not_finite", adjustment=Adjustment(learning_rate=0.5), good=9)
     other = replace(training(failed(1), failed(2, slower), adjustments=ran), **roomy)
     expected = Adjustment(kl=2.0, learning_rate=0.5, rules=("kl", "not_finite"), reason="KL too large")
-    assert decide(other, Seen(), NOON) == Do(Step.TRAIN, train_key(3, 1), expected)
-    assert isinstance(decide(training(failed(1), failed(2, slower), adjustments=ran), Seen(), NOON), End), "the attempt budget applies"
+    assert decide(other, Observation(), NOON) == Do(Step.TRAIN, train_key(3, 1), expected)
+    assert isinstance(decide(training(failed(1), failed(2, slower), adjustments=ran), Observation(), NOON), End), (
+        "the attempt budget applies"
+    )
 
 
 def test_an_adjusted_attempt_takes_over_good_steps_only_and_others_begin_afresh() -> None:
@@ -187,9 +189,9 @@ def test_an_adjusted_attempt_takes_over_good_steps_only_and_others_begin_afresh(
 def test_after_a_trouble_a_step_from_before_it_is_still_accepted() -> None:
     now = training(run(1, 1), accepted=(resume(1, 6),))
     status = JobStatus(state=JobState.ENDED, incarnation=1, outcome=Outcome.FAILED, reason="because", proposal=ASKS)
-    assert decide(now, Seen(job=status, saved=resume(1, 4)), NOON) == AcceptStep(resume(1, 4))
+    assert decide(now, Observation(job=status, saved=resume(1, 4)), NOON) == AcceptStep(resume(1, 4))
     after = training(run(1, 1), accepted=(resume(1, 6), resume(1, 4)))
-    assert decide(after, Seen(job=status, saved=resume(1, 4)), NOON) == JobEnded(1, 1, Outcome.FAILED, "because", ASKS)
+    assert decide(after, Observation(job=status, saved=resume(1, 4)), NOON) == JobEnded(1, 1, Outcome.FAILED, "because", ASKS)
 
 
 def resume(incarnation: int, step: int) -> ResumePoint:
@@ -202,12 +204,14 @@ def job(state: JobState, incarnation: int = 2, outcome: Outcome | None = None) -
 
 def test_a_running_job_is_watched_by_its_incarnation() -> None:
     now = training(run(1, 1, Outcome.LOST), run(1, 2), accepted=(resume(1, 4),))
-    assert isinstance(decide(now, Seen(job=job(JobState.RUNNING)), NOON), Wait)
-    assert isinstance(decide(now, Seen(job=job(JobState.PENDING)), NOON), Wait)
-    assert decide(now, Seen(job=job(JobState.ENDED, 2, Outcome.DONE)), NOON) == JobEnded(1, 2, Outcome.DONE, "because")
-    assert isinstance(decide(now, Seen(job=job(JobState.ENDED, 1, Outcome.LOST)), NOON), Wait), "the previous incarnation's end is ignored"
+    assert isinstance(decide(now, Observation(job=job(JobState.RUNNING)), NOON), Wait)
+    assert isinstance(decide(now, Observation(job=job(JobState.PENDING)), NOON), Wait)
+    assert decide(now, Observation(job=job(JobState.ENDED, 2, Outcome.DONE)), NOON) == JobEnded(1, 2, Outcome.DONE, "because")
+    assert isinstance(decide(now, Observation(job=job(JobState.ENDED, 1, Outcome.LOST)), NOON), Wait), (
+        "the previous incarnation's end is ignored"
+    )
     for gone in (None, job(JobState.ABSENT)):
-        decision = decide(now, Seen(job=gone), NOON)
+        decision = decide(now, Observation(job=gone), NOON)
         assert isinstance(decision, JobEnded)
         assert decision.outcome is Outcome.LOST
 
@@ -215,10 +219,10 @@ def test_a_running_job_is_watched_by_its_incarnation() -> None:
 def test_only_newer_checkpoints_are_accepted() -> None:
     now = training(run(1, 1, Outcome.LOST), run(1, 2), accepted=(resume(1, 4),))
     running = job(JobState.RUNNING)
-    assert decide(now, Seen(job=running, saved=resume(2, 2)), NOON) == AcceptStep(resume(2, 2))
-    assert decide(now, Seen(job=running, saved=resume(1, 5)), NOON) == AcceptStep(resume(1, 5))
+    assert decide(now, Observation(job=running, saved=resume(2, 2)), NOON) == AcceptStep(resume(2, 2))
+    assert decide(now, Observation(job=running, saved=resume(1, 5)), NOON) == AcceptStep(resume(1, 5))
     for old in (resume(1, 4), resume(1, 3)):
-        assert isinstance(decide(now, Seen(job=running, saved=old), NOON), Wait)
+        assert isinstance(decide(now, Observation(job=running, saved=old), NOON), Wait)
 
 
 @pytest.mark.parametrize(
@@ -236,16 +240,16 @@ def test_only_a_pass_goes_on_from_the_gate(results: list[Result] | None, expecte
     if results is not None:
         checks = tuple(CheckResult(check=f"c{i}", result=result, reason="figures") for i, result in enumerate(results))
         done = {Step.JUDGE: verdict_of(checks, digest("report")).model_dump(mode="json")}
-    decision = decide(cycle(State.VERDICT, done=done), Seen(), NOON)
+    decision = decide(cycle(State.VERDICT, done=done), Observation(), NOON)
     assert (decision.state if isinstance(decision, End) else decision) == expected
 
 
 def test_a_rollout_ends_as_it_ends() -> None:
-    assert isinstance(decide(cycle(State.ROLLING), Seen(rollback_asked="ada"), NOON), Wait), "the rollout itself rolls back first"
-    back = decide(cycle(State.ROLLING), Seen(rollout=("rolled_back", "worse")), NOON)
+    assert isinstance(decide(cycle(State.ROLLING), Observation(rollback_asked="ada"), NOON), Wait), "the rollout itself rolls back first"
+    back = decide(cycle(State.ROLLING), Observation(rollout=("rolled_back", "worse")), NOON)
     assert isinstance(back, End)
     assert (back.state, "worse" in back.reason) == (State.ROLLED_BACK, True)
-    promoted = Seen(rollout=("promoted", "fine"))
+    promoted = Observation(rollout=("promoted", "fine"))
     assert decide(cycle(State.ROLLING), promoted, NOON) == Do.of(Step.PROMOTE)
     assert decide(cycle(State.ROLLING, done={Step.PROMOTE: {}}), promoted, NOON).state is State.PROMOTED  # type: ignore[union-attr]
 

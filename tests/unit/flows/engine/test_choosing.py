@@ -50,8 +50,8 @@ def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
 
 def chosen(facts: Facts = FACTS, trainer: Any = None, cost: Any = None, **settings: Any) -> tuple[Choice, TrainingPlan | None]:
     trainers = {Method.SFT: SFT(), Method.DPO: DPO(), Method.GRPO: trainer or GRPO()}
-    house: Any = SimpleNamespace(choose=choose, rewards=SimpleNamespace(unseen=lambda: True), trainers=trainers, cost=cost)
-    return choose_plan(house, facts, TrainingSettings(**settings), draft)
+    context: Any = SimpleNamespace(choose=choose, rewards=SimpleNamespace(unseen=lambda: True), trainers=trainers, cost=cost)
+    return choose_plan(context, facts, TrainingSettings(**settings), draft)
 
 
 def test_what_fits_is_planned_and_said_so() -> None:

@@ -12,25 +12,25 @@ from flows.engine import reconcile as duties
 from flows.engine.advance import advance
 from flows.engine.line import open_cycle
 from flows.engine.reconcile import reconcile
-from tests.simulation.town import Crash, Scenario, Town
+from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine
 
 
-def until_accepted(town: Town) -> None:
+def until_accepted(sim: SimulatedLine) -> None:
     """Advance without the reconciler until the row of an intermediate checkpoint is written."""
-    open_cycle(town.house, "a test")
+    open_cycle(sim.context, "a test")
     for _ in range(60):
-        town.clock.sleep(7)
-        town._people()
+        sim.clock.sleep(7)
+        sim._people()
         with contextlib.suppress(Retryable, Crash):
-            advance(town.cycle_stream(), town.house)
-        if town.view().accepted:
+            advance(sim.cycle_stream(), sim.context)
+        if sim.view().accepted:
             return
     raise AssertionError("no step was accepted")
 
 
 @pytest.mark.parametrize("how", [Retryable("the volume is away"), Crash("killed")], ids=["fails", "dies"])
 def test_a_pin_that_failed_after_its_row_is_laid_down_by_the_reconciler(how: BaseException) -> None:
-    town = Town(Scenario(seed=1, restarts=True))
+    sim = SimulatedLine(Scenario(seed=1, restarts=True))
     struck: list[str] = []
 
     def strike(where: str) -> None:
@@ -38,48 +38,48 @@ def test_a_pin_that_failed_after_its_row_is_laid_down_by_the_reconciler(how: Bas
             struck.append(where)
             raise how
 
-    town.world.faults = strike
-    until_accepted(town)
+    sim.world.faults = strike
+    until_accepted(sim)
     assert struck
-    assert town.executor.pins == {}, "the row is written, but nothing is pinned yet"
-    town.clock.sleep(61)  # the lease of a dead holder expires
-    assert [words for words in reconcile(town.house) if "step 1" in words]
-    assert list(town.executor.pins.values()) == [town.view().accepted[-1]]
-    assert not [words for words in reconcile(town.house) if "step 1" in words], "a repair is reported only once"
+    assert sim.executor.pins == {}, "the row is written, but nothing is pinned yet"
+    sim.clock.sleep(61)  # the lease of a dead holder expires
+    assert [words for words in reconcile(sim.context) if "step 1" in words]
+    assert list(sim.executor.pins.values()) == [sim.view().accepted[-1]]
+    assert not [words for words in reconcile(sim.context) if "step 1" in words], "a repair is reported only once"
 
 
 def test_where_the_newest_step_s_files_are_damaged_the_one_before_is_laid_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    town = Town(Scenario(seed=1, restarts=True))
-    lay_down = town.executor.pin
+    sim = SimulatedLine(Scenario(seed=1, restarts=True))
+    lay_down = sim.executor.pin
 
     def refuse(spec: JobSpec, resume: ResumePoint) -> None:
         if resume.step == 2:
             raise Permanent("its files are not what was accepted")
         lay_down(spec, resume)
 
-    monkeypatch.setattr(town.executor, "pin", refuse)
-    until_accepted(town)
-    town.executor.pins.clear()
-    town.clock.sleep(7)
+    monkeypatch.setattr(sim.executor, "pin", refuse)
+    until_accepted(sim)
+    sim.executor.pins.clear()
+    sim.clock.sleep(7)
     with contextlib.suppress(Permanent):
-        advance(town.cycle_stream(), town.house)
-    assert [point.step for point in town.view().accepted] == [1, 2]
-    said = reconcile(town.house)
-    assert [point.step for point in town.executor.pins.values()] == [1], said
+        advance(sim.cycle_stream(), sim.context)
+    assert [point.step for point in sim.view().accepted] == [1, 2]
+    said = reconcile(sim.context)
+    assert [point.step for point in sim.executor.pins.values()] == [1], said
     assert any("not what was accepted" in words for words in said)
 
 
 def test_a_machine_that_restarts_nothing_pins_when_it_submits() -> None:
-    town = Town(Scenario(seed=1, restarts=False))
-    until_accepted(town)
-    reconcile(town.house)
-    assert town.executor.pins == {}
+    sim = SimulatedLine(Scenario(seed=1, restarts=False))
+    until_accepted(sim)
+    reconcile(sim.context)
+    assert sim.executor.pins == {}
 
 
 def test_a_running_job_is_wanted_though_a_later_version_of_ours_would_name_it_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    town = Town(Scenario(seed=1, restarts=True))
-    until_accepted(town)
+    sim = SimulatedLine(Scenario(seed=1, restarts=True))
+    until_accepted(sim)
     named = duties.job_of
     monkeypatch.setattr(duties, "job_of", lambda *given: named(*given).model_copy(update={"name": "rt-0000000000000000-a1"}))
-    assert duties._wanted_job(town.house, town.view()) == town.view().incarnations[-1].job
-    assert not [words for words in reconcile(town.house) if words.startswith("cancelled orphaned job")]
+    assert duties._wanted_job(sim.context, sim.view()) == sim.view().incarnations[-1].job
+    assert not [words for words in reconcile(sim.context) if words.startswith("cancelled orphaned job")]

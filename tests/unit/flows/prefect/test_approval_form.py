@@ -13,20 +13,20 @@ from flows.engine.advance import drive
 from flows.engine.evidence import approval_evidence
 from flows.engine.line import open_cycle
 from flows.prefect.approval_form import evidence_page, table
-from tests.simulation.town import Scenario, Town
+from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
 
 def _waiting(kind: ApprovalKind) -> dict[str, object]:
     """Return the evidence of a simulated cycle that waits for the approval `kind`."""
-    town = Town(Scenario(seed=1))
-    cycle = open_cycle(town.house, "500 new traces")
+    sim = SimulatedLine(Scenario(seed=1))
+    cycle = open_cycle(sim.context, "500 new traces")
     while True:
-        assert isinstance(drive(cycle, town.house, patience=30), Wait)
-        if kind in town.view().asked:
-            return approval_evidence(town.view(), kind)
-        town._people()
+        assert isinstance(drive(cycle, sim.context, patience=30), Wait)
+        if kind in sim.view().asked:
+            return approval_evidence(sim.view(), kind)
+        sim._people()
 
 
 def test_training_shows_method_facts_and_recipe() -> None:

@@ -17,20 +17,20 @@ from flows.core.training_curves import accepted_line
 from flows.engine.job_events import read_diaries
 from flows.report.page import render
 from flows.report.story import ledger_table, tell
-from tests.simulation.town import Scenario, Town
+from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def lived(**how) -> Town:
-    town = Town(Scenario(seed=1, **how))
-    town.live()
-    return town
+def lived(**how) -> SimulatedLine:
+    sim = SimulatedLine(Scenario(seed=1, **how))
+    sim.live()
+    return sim
 
 
-def words(town: Town) -> str:
-    rows = town.ledger.read(rollout_stream(town.cycle_stream()))
-    sections = tell(town.ledger.read(town.cycle_stream()), fold_rollout(rows) if rows else None)
+def words(sim: SimulatedLine) -> str:
+    rows = sim.ledger.read(rollout_stream(sim.cycle_stream()))
+    sections = tell(sim.ledger.read(sim.cycle_stream()), fold_rollout(rows) if rows else None)
     cells = [cell for s in sections if s.table for row in s.table.rows for cell in row]
     return "\n".join([*(s.title for s in sections), *(t for s in sections for t in s.text), *cells])
 
@@ -64,51 +64,51 @@ def test_an_adjusted_attempt_is_told_with_its_cause_and_where_it_went_on() -> No
     ],
 )
 def test_every_end_is_told(how: dict, state: State, word: str) -> None:
-    town = lived(**how)
-    assert town.view().state is state
-    assert word in words(town)
+    sim = lived(**how)
+    assert sim.view().state is state
+    assert word in words(sim)
 
 
 def test_a_story_can_be_told_after_every_single_row() -> None:
-    town = lived()
-    entries = town.ledger.read(town.cycle_stream())
+    sim = lived()
+    entries = sim.ledger.read(sim.cycle_stream())
     for n in range(1, len(entries) + 1):
         assert tell(entries[:n], None)
 
 
 def test_the_page_holds_everything_and_nothing_from_outside() -> None:
-    town = lived()
-    page = render(town.ledger, town.world.artifacts, "sim", NOW)
+    sim = lived()
+    page = render(sim.ledger, sim.world.artifacts, "sim", NOW)
     assert "cycle/sim/0001" in page
     assert "<svg" in page
     assert "promoted" in page
     assert "http://" not in page
     assert "https://" not in page
     assert "<script" not in page
-    for row in ledger_table(town.ledger.read(town.cycle_stream())).rows:
+    for row in ledger_table(sim.ledger.read(sim.cycle_stream())).rows:
         assert row[4] in page
 
 
-def diaried() -> Town:
+def diaried() -> SimulatedLine:
     """A life whose jobs tell of their steps: interrupted, then in trouble, then adjusted."""
     asks = (Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=1),)
-    town = Town(Scenario(seed=1, outcomes=(Outcome.PREEMPTED, Outcome.FAILED), asks=asks))
-    saves = town.executor._save
+    sim = SimulatedLine(Scenario(seed=1, outcomes=(Outcome.PREEMPTED, Outcome.FAILED), asks=asks))
+    saves = sim.executor._save
 
     def save(spec, incarnation) -> None:
-        step, log = town.executor.step[spec.name], town.executor.log.setdefault(spec.name, [])
+        step, log = sim.executor.step[spec.name], sim.executor.log.setdefault(spec.name, [])
         figures = {"loss": 1 / step + spec.attempt, "reward": 0.1 * step, "kl": "nan", "grad_norm": 2.0}
         log.append(JobEvent(at=float(len(log)), incarnation=incarnation, kind="progress", step=step, data=figures))
         saves(spec, incarnation)
 
-    town.executor._save = save
-    town.live()
-    return town
+    sim.executor._save = save
+    sim.live()
+    return sim
 
 
 def test_the_page_draws_what_jobs_told_of_their_steps() -> None:
-    town = diaried()
-    page = render(town.ledger, town.world.artifacts, "sim", NOW)
+    sim = diaried()
+    page = render(sim.ledger, sim.world.artifacts, "sim", NOW)
     for words_ in (
         "Training: Loss",
         "Training: Mean reward",
@@ -123,9 +123,9 @@ def test_the_page_draws_what_jobs_told_of_their_steps() -> None:
 
 
 def test_the_accepted_line_is_the_steps_that_led_to_the_model() -> None:
-    town = diaried()
-    cycle = town.view()
-    diaries = read_diaries(cycle, town.world.artifacts)
+    sim = diaried()
+    cycle = sim.view()
+    diaries = read_diaries(cycle, sim.world.artifacts)
     line = accepted_line(cycle, diaries, cycle.checkpoint.attempt)
     assert cycle.checkpoint.attempt == 2
     assert [step.step for step in line] == [1, 2, 3]
@@ -135,17 +135,17 @@ def test_the_accepted_line_is_the_steps_that_led_to_the_model() -> None:
 
 
 def test_a_ledger_that_was_changed_has_no_report() -> None:
-    town = lived()
-    rows = town.ledger.rows[town.cycle_stream()]
+    sim = lived()
+    rows = sim.ledger.rows[sim.cycle_stream()]
     rows[0] = rows[0].model_copy(update={"data": {**rows[0].data, "reason": "another one"}})
     with pytest.raises(Permanent, match="the ledger was changed"):
-        render(town.ledger, town.world.artifacts, "sim", NOW)
+        render(sim.ledger, sim.world.artifacts, "sim", NOW)
 
 
 def test_words_of_people_cannot_become_markup() -> None:
-    town = Town(Scenario(seed=1, people="no"))
-    town.note = "<script>alert(1)</script>"
-    town.live()
-    page = render(town.ledger, town.world.artifacts, "sim", NOW)
+    sim = SimulatedLine(Scenario(seed=1, people="no"))
+    sim.note = "<script>alert(1)</script>"
+    sim.live()
+    page = render(sim.ledger, sim.world.artifacts, "sim", NOW)
     assert "<script" not in page
     assert "&lt;script&gt;" in page

@@ -6,45 +6,45 @@ from typing import Any
 
 import pytest
 
-from k8s.gangs.gang_state import CHARACTERS, LINES, Act, Gang, Node, Pod, State, due, lingers, pod_of, state_of, unheard
+from k8s.gangs.gang_state import CHARACTERS, LINES, Act, Gang, GangPod, GangState, Node, due, lingers, pod_of, state_of, unheard
 
 NODES = {name: Node(name, ready=name != "quiet") for name in ("one", "two", "quiet")}
 
 
-def pod(number: int, phase: str = "Running", node: str | None = "one", ends: float | None = None, reason: str = "") -> Pod:
-    return Pod(f"w{number}", f"uid{number}", 0, phase, node, ends, reason)
+def pod(number: int, phase: str = "Running", node: str | None = "one", ends: float | None = None, reason: str = "") -> GangPod:
+    return GangPod(f"w{number}", f"uid{number}", 0, phase, node, ends, reason)
 
 
-def gang(*pods: Pod, phase: str = "Running") -> Gang:
+def gang(*pods: GangPod, phase: str = "Running") -> Gang:
     return Gang("g", "job", "here", phase, "", 2, 8, 0, pods, 0.0)
 
 
 @pytest.mark.parametrize(
     ("seen", "state"),
     [
-        (gang(pod(0), pod(1)), State.WHOLE),
-        (gang(pod(0), pod(1, "Succeeded")), State.WHOLE),
-        (gang(pod(0), pod(1, "Failed")), State.HALF_ALIVE),
-        (gang(pod(0), pod(1, node="quiet")), State.HALF_ALIVE),
-        (gang(pod(0), pod(1, node="gone")), State.HALF_ALIVE),
-        (gang(pod(0), pod(1, ends=150.0)), State.RESTARTING),
-        (gang(pod(0), pod(1, ends=80.0)), State.HALF_ALIVE),
-        (gang(pod(0), pod(1, "Pending")), State.WAITING),
-        (gang(pod(0, "Pending", None, None, "Schedulable"), pod(1, "Pending", None, None, "Unschedulable")), State.HALF_PRESENT),
-        (gang(pod(0, "Pending", None, None, "Unschedulable"), pod(1, "Pending", None, None, "Unschedulable")), State.WAITING),
-        (gang(phase="Restarting"), State.RESTARTING),
-        (gang(pod(0), phase="Terminating"), State.RESTARTING),
-        (gang(phase="Completed"), State.ENDED),
-        (None, State.ABSENT),
+        (gang(pod(0), pod(1)), GangState.WHOLE),
+        (gang(pod(0), pod(1, "Succeeded")), GangState.WHOLE),
+        (gang(pod(0), pod(1, "Failed")), GangState.HALF_ALIVE),
+        (gang(pod(0), pod(1, node="quiet")), GangState.HALF_ALIVE),
+        (gang(pod(0), pod(1, node="gone")), GangState.HALF_ALIVE),
+        (gang(pod(0), pod(1, ends=150.0)), GangState.RESTARTING),
+        (gang(pod(0), pod(1, ends=80.0)), GangState.HALF_ALIVE),
+        (gang(pod(0), pod(1, "Pending")), GangState.WAITING),
+        (gang(pod(0, "Pending", None, None, "Schedulable"), pod(1, "Pending", None, None, "Unschedulable")), GangState.HALF_PRESENT),
+        (gang(pod(0, "Pending", None, None, "Unschedulable"), pod(1, "Pending", None, None, "Unschedulable")), GangState.WAITING),
+        (gang(phase="Restarting"), GangState.RESTARTING),
+        (gang(pod(0), phase="Terminating"), GangState.RESTARTING),
+        (gang(phase="Completed"), GangState.ENDED),
+        (None, GangState.ABSENT),
     ],
 )
-def test_states(seen: Gang | None, state: State) -> None:
+def test_states(seen: Gang | None, state: GangState) -> None:
     assert state_of(seen, NODES, now=100.0)[0] is state
 
 
 def test_a_silent_process_counts_unless_its_gang_is_at_its_end() -> None:
-    assert state_of(gang(pod(0), pod(1)), NODES, 100.0, silent="beat-1")[0] is State.HALF_ALIVE
-    assert state_of(gang(pod(0), pod(1, "Succeeded")), NODES, 100.0, silent="beat-1")[0] is State.WHOLE, "who is done does not beat"
+    assert state_of(gang(pod(0), pod(1)), NODES, 100.0, silent="beat-1")[0] is GangState.HALF_ALIVE
+    assert state_of(gang(pod(0), pod(1, "Succeeded")), NODES, 100.0, silent="beat-1")[0] is GangState.WHOLE, "who is done does not beat"
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_how_a_pod_died_is_told_with_the_end_of_its_log_and_no_more() -> None:
         (pod(0, "Succeeded"), False),
     ],
 )
-def test_a_pod_lingers_as_long_as_it_runs_and_will_end(seen: Pod, there: bool) -> None:
+def test_a_pod_lingers_as_long_as_it_runs_and_will_end(seen: GangPod, there: bool) -> None:
     assert lingers(seen, NODES, 100.0) is there
 
 
 def test_what_is_due_is_done_before_the_limit_and_never_at_once() -> None:
-    assert due(State.HALF_ALIVE, since=0, now=49, limit=60) is Act.NOTHING
-    assert due(State.HALF_ALIVE, since=0, now=51, limit=60) is Act.RESTART
-    assert due(State.HALF_PRESENT, since=0, now=51, limit=60) is Act.RELEASE
-    assert all(due(state, 0, 1e9, 60) is Act.NOTHING for state in (State.WHOLE, State.WAITING, State.RESTARTING))
+    assert due(GangState.HALF_ALIVE, since=0, now=49, limit=60) is Act.NOTHING
+    assert due(GangState.HALF_ALIVE, since=0, now=51, limit=60) is Act.RESTART
+    assert due(GangState.HALF_PRESENT, since=0, now=51, limit=60) is Act.RELEASE
+    assert all(due(state, 0, 1e9, 60) is Act.NOTHING for state in (GangState.WHOLE, GangState.WAITING, GangState.RESTARTING))

@@ -4,39 +4,41 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from k8s.gangs.gang_state import Gang, Pod, State
+from k8s.gangs.gang_state import Gang, GangPod, GangState
 from k8s.gangs.meter import Meter, count, settle
 
 PRICE = 3600.0
 """Of a node and hour: one a second."""
 
 
-def pod(number: int, bound: float | None = None, began: float | None = None, finished: float | None = None, phase: str = "Running") -> Pod:
+def pod(
+    number: int, bound: float | None = None, began: float | None = None, finished: float | None = None, phase: str = "Running"
+) -> GangPod:
     node = None if bound is None else f"n{number}"
-    return Pod(f"w{number}", f"uid{number}", 0, phase, node, None, "", bound=bound, began=began, finished=finished)
+    return GangPod(f"w{number}", f"uid{number}", 0, phase, node, None, "", bound=bound, began=began, finished=finished)
 
 
-def gang(*pods: Pod, retries: int = 0) -> Gang:
+def gang(*pods: GangPod, retries: int = 0) -> Gang:
     return Gang("g", "job", "here", "Running", "", 2, 8, retries, pods, 100.0)
 
 
 def test_machines_of_a_waiting_gang_are_idle_from_their_launch_on() -> None:
     waiting = gang(pod(0, phase="Pending"), pod(1, phase="Pending"))
-    meter = count(Meter(), waiting, State.WAITING, 120.0, PRICE, {"n0": 90.0, "n1": 115.0})
+    meter = count(Meter(), waiting, GangState.WAITING, 120.0, PRICE, {"n0": 90.0, "n1": 115.0})
     assert (meter.idle, meter.nodes, meter.cost, meter.used) == (8 * 35, 35, 35, 0)
-    meter = count(meter, waiting, State.WAITING, 130.0, PRICE, {"n0": 90.0, "n1": 115.0, "n2": 128.0})
+    meter = count(meter, waiting, GangState.WAITING, 130.0, PRICE, {"n0": 90.0, "n1": 115.0, "n2": 128.0})
     assert (meter.idle, meter.nodes) == (8 * (35 + 22), 57)
     assert meter.at == 130.0
 
 
 def test_a_machine_that_is_bound_counts_once_and_a_spare_one_is_idle() -> None:
     whole = gang(pod(0, 101.0), pod(1, 101.0))
-    meter = count(Meter(at=110.0), whole, State.WHOLE, 120.0, PRICE, {"n0": 90.0, "n1": 90.0, "spare": 90.0})
+    meter = count(Meter(at=110.0), whole, GangState.WHOLE, 120.0, PRICE, {"n0": 90.0, "n1": 90.0, "spare": 90.0})
     assert (meter.used, meter.idle, meter.nodes) == (8 * 20, 8 * 10, 30)
 
 
 def test_without_a_pool_of_its_own_bound_nodes_count() -> None:
-    meter = count(Meter(at=110.0), gang(pod(0, 101.0), pod(1)), State.WAITING, 120.0, PRICE)
+    meter = count(Meter(at=110.0), gang(pod(0, 101.0), pod(1)), GangState.WAITING, 120.0, PRICE)
     assert (meter.idle, meter.nodes) == (8 * 10, 10)
 
 
@@ -44,7 +46,7 @@ ENDED = gang(pod(0, 101.0, 104.0, 150.0, "Succeeded"), pod(1, 101.0, 106.0, 148.
 
 
 def test_an_end_that_nobody_saw_is_counted_to_its_end_and_no_further() -> None:
-    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), State.WHOLE, 110.0, PRICE)
+    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), GangState.WHOLE, 110.0, PRICE)
     meter = settle(seen, ENDED, 150.0, 900.0, PRICE, {})
     assert meter.used - seen.used == 8 * (40 + 38)
     assert meter.nodes - seen.nodes == 78
@@ -59,7 +61,7 @@ def test_a_gang_that_nobody_ever_saw_is_counted_by_its_pods() -> None:
 
 def test_a_pool_that_outlived_its_gang_is_idle_until_it_is_taken_away() -> None:
     machines = {"n0": 95.0, "n1": 95.0}
-    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), State.WHOLE, 110.0, PRICE, machines)
+    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), GangState.WHOLE, 110.0, PRICE, machines)
     meter = settle(seen, ENDED, 150.0, 200.0, PRICE, machines)
     assert meter.nodes - seen.nodes == 2 * 90
     assert (meter.used - seen.used, meter.idle - seen.idle) == (8 * 78, 8 * (180 - 78))
@@ -68,7 +70,7 @@ def test_a_pool_that_outlived_its_gang_is_idle_until_it_is_taken_away() -> None:
 
 
 def test_where_nothing_is_left_of_a_gang_it_counts_as_it_was_seen_last() -> None:
-    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), State.WHOLE, 110.0, PRICE)
+    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), GangState.WHOLE, 110.0, PRICE)
     meter = settle(seen, gang(), 150.0, 900.0, PRICE, {})
     assert meter.used - seen.used == 8 * 2 * 40
     assert settle(meter, gang(), 150.0, 901.0, PRICE, {}).used == meter.used
@@ -76,13 +78,13 @@ def test_where_nothing_is_left_of_a_gang_it_counts_as_it_was_seen_last() -> None
 
 
 def test_what_ran_before_an_unseen_restart_counts_as_it_was_seen_last() -> None:
-    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), State.WHOLE, 110.0, PRICE)
+    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), GangState.WHOLE, 110.0, PRICE)
     again = gang(pod(0, 130.0, 131.0, 150.0, "Succeeded"), pod(1, 130.0, 132.0, 150.0, "Succeeded"), retries=1)
     meter = settle(seen, again, 150.0, 900.0, PRICE, {})
     assert (meter.nodes - seen.nodes, meter.preemptions) == (2 * 40, 1)
 
 
 def test_a_pod_that_was_taken_away_with_its_failed_peer_ran_to_the_end() -> None:
-    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), State.WHOLE, 110.0, PRICE)
+    seen = count(Meter(), gang(pod(0, 101.0, 104.0), pod(1, 101.0, 106.0)), GangState.WHOLE, 110.0, PRICE)
     left = replace(ENDED, pods=ENDED.pods[:1])
     assert settle(seen, left, 150.0, 900.0, PRICE, {}).used - seen.used == 8 * (40 + 40)

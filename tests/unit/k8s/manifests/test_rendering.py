@@ -24,7 +24,7 @@ from k8s.manifests.pod_objects import Shape, manifest
 from k8s.manifests.policies import security_level
 from k8s.manifests.pools import Account, dynamic_pool, node_class, queue, static_pool
 from k8s.manifests.render import as_yaml
-from k8s.manifests.serving import Server, judge_fleet, version_server
+from k8s.manifests.serving import ModelServer, judge_fleet, version_server
 from k8s.profiles.profile import Profile, known, load_profile
 from tests.unit.k8s.golden import agrees
 from tests.unit.k8s.ground import BUCKET, gang, job, settings
@@ -49,11 +49,11 @@ def everything(name: str) -> Iterator[Shape]:
     """All that we ever render for a profile."""
     for kind in ("none", "static", "dynamic"):
         chosen, profile = settings(profile=name, pool={"kind": kind}), pooled(name, kind)
-        judge = (Path("/fsx/judge"), Server("vllm:1", gpus=min(1, profile.gpus), most=3, metric="waiting"))
+        judge = (Path("/fsx/judge"), ModelServer("vllm:1", gpus=min(1, profile.gpus), most=3, metric="waiting"))
         yield from (one.shape for one in render_environment(chosen, profile, Extras(ACCOUNT, judge=judge)))
         if kind == "static":
             yield static_pool("a-gang", 2, chosen, profile)
-    yield from version_server(version(), Path("/fsx/m"), settings(profile=name), load_profile(name), Server("vllm:1", gpus=0))
+    yield from version_server(version(), Path("/fsx/m"), settings(profile=name), load_profile(name), ModelServer("vllm:1", gpus=0))
     yield opening("a-gang", "ratchet")
     if not load_profile(name).root:
         shared = settings(volume=BUCKET)
@@ -95,9 +95,9 @@ def test_environments_are_as_kept(name: str) -> None:
 
 def test_servers_and_a_static_pool_are_as_kept() -> None:
     chosen, profile = settings(profile="aws-p5en-efa", pool={"kind": "static"}), load_profile("aws-p5en-efa")
-    server = Server("vllm:1", gpus=2, replicas=2, most=4, metric="vllm_requests_waiting")
+    server = ModelServer("vllm:1", gpus=2, replicas=2, most=4, metric="vllm_requests_waiting")
     made = [static_pool("a-gang", 4, chosen, profile), *judge_fleet(Path("/fsx/judge"), chosen, profile, server)]
-    made += version_server(version(), Path("/fsx/m"), chosen, profile, Server("vllm:1"))
+    made += version_server(version(), Path("/fsx/m"), chosen, profile, ModelServer("vllm:1"))
     agrees("servers.yaml", "---\n".join(as_yaml(one) for one in made))
 
 
@@ -208,15 +208,15 @@ def test_what_does_not_fit_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigError, match="max_nodes = 8; raise it"):
         static_pool("g", 9, settings(profile="aws-p5en-efa"), load_profile("aws-p5en-efa"))
     with pytest.raises(ConfigError, match="below the volume"):
-        judge_fleet(Path("/models/judge"), settings(), load_profile("generic-gpu"), Server("vllm:1"))
+        judge_fleet(Path("/models/judge"), settings(), load_profile("generic-gpu"), ModelServer("vllm:1"))
     with pytest.raises(ConfigError, match=r"cluster\.volume\.bucket: servers on the cluster"):
-        judge_fleet(Path("/ratchet/judge"), settings(volume=BUCKET), load_profile("generic-gpu"), Server("vllm:1"))
+        judge_fleet(Path("/ratchet/judge"), settings(volume=BUCKET), load_profile("generic-gpu"), ModelServer("vllm:1"))
     with pytest.raises(ConfigError, match=r"cluster\.volume\.bucket: NeMo RL's nodes write one checkpoint together"):
         gang("generic-gpu", job(nemo=True), volume=BUCKET)
     with pytest.raises(ConfigError, match="16 GPUs does not fit"):
-        judge_fleet(Path("/fsx/judge"), settings(), load_profile("generic-gpu"), Server("vllm:1", gpus=16))
+        judge_fleet(Path("/fsx/judge"), settings(), load_profile("generic-gpu"), ModelServer("vllm:1", gpus=16))
     with pytest.raises(ConfigError, match="needs a metric"):
-        judge_fleet(Path("/fsx/judge"), settings(), load_profile("generic-gpu"), Server("vllm:1", most=3))
+        judge_fleet(Path("/fsx/judge"), settings(), load_profile("generic-gpu"), ModelServer("vllm:1", most=3))
     with pytest.raises(ConfigError, match="both the folder"):
         extras(judge="/fsx/judge")
 

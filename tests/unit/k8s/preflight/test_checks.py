@@ -15,7 +15,7 @@ from k8s.manifests.pod_objects import VolcanoJob, manifest
 from k8s.manifests.pools import SCHEDULER, dynamic_pool
 from k8s.manifests.render import Site
 from k8s.preflight.checks import Finding, findings, lint
-from k8s.preflight.cluster_facts import Facts, Unread
+from k8s.preflight.cluster_facts import ClusterFacts, Unread
 from k8s.profiles.profile import load_profile
 from tests.unit.k8s.ground import BUCKET, gang, job, settings
 
@@ -32,7 +32,7 @@ def node(name: str = "n", gpus: int = 8, taints: tuple[dict[str, str], ...] = (T
 
 
 CLAIM = {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
-SOUND = Facts(
+SOUND = ClusterFacts(
     queue={"status": {"state": "Open"}},
     scheduler=SCHEDULER,
     nodes=(node("a"), node("b")),
@@ -41,7 +41,7 @@ SOUND = Facts(
 )
 
 
-def said(facts: Facts, gangs: list[VolcanoJob] | None = None, **changes: Any) -> list[str]:
+def said(facts: ClusterFacts, gangs: list[VolcanoJob] | None = None, **changes: Any) -> list[str]:
     return [str(one) for one in findings(facts, settings(**changes), gangs or [gang(**changes)])]
 
 

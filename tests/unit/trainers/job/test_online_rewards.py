@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import Retryable
-from rewards.panel import Label
+from rewards.scorer_set import Label
 from trainers.job import online_rewards
 
 

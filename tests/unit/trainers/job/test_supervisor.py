@@ -23,7 +23,7 @@ from contracts.training import Adjustment, JobEvent, Method, Proposal
 from runtime.artifacts import FolderArtifacts
 from trainers.job import events, parallel, supervisor
 from trainers.job.events import Events
-from trainers.job.job_folder import Job, Result, here
+from trainers.job.job_folder import Job, JobResult, here
 from trainers.job.trl import runner
 from trainers.recipes import SFTRecipe
 
@@ -207,10 +207,10 @@ def test_what_the_first_node_felt_of_a_peer_s_failure_is_not_the_reason(
     monkeypatch.setenv("RATCHET_NODES", "3")
     job = here()
     for node, (outcome, proposal) in peers.items():
-        job.finish(Result(Outcome(outcome), f"peer {node}", 1, {}, proposal))
+        job.finish(JobResult(Outcome(outcome), f"peer {node}", 1, {}, proposal))
         (job.folder / "result.json").rename(job.folder / f"result-{node}.json")
     if own:
-        job.finish(Result(Outcome(own[0]), "own", 1, {}, own[1]))
+        job.finish(JobResult(Outcome(own[0]), "own", 1, {}, own[1]))
     one = supervisor.Wrapper(job, FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
     assert one._derive(1, None).reason == told
 
@@ -224,7 +224,7 @@ def test_a_node_that_follows_hears_of_the_end_later_where_nothing_is_shared(
     if apart:
         monkeypatch.setenv("RATCHET_APART", "1")
     one = supervisor.Wrapper(here(), FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
-    late = threading.Timer(0.7, lambda: one.job.finish(Result(Outcome.DONE, "all steps", 3, {})))
+    late = threading.Timer(0.7, lambda: one.job.finish(JobResult(Outcome.DONE, "all steps", 3, {})))
     late.start()
     assert one.follow().outcome is (Outcome.DONE if apart else Outcome.FAILED)
     late.join()

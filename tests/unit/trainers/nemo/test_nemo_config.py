@@ -15,9 +15,9 @@ from contracts.errors import ConfigError, Permanent
 from contracts.model import ModelRef
 from contracts.training import Adjustment, Attempt, Method, TrainingPlan
 from tests.unit.trainers.nemo import variants
-from trainers.backends.nemo.arithmetic import Cluster, check, data_parallel, epochs, sampled_at_once, training_gpus, validate_every
+from trainers.backends.nemo.arithmetic import ClusterShape, check, data_parallel, epochs, sampled_at_once, training_gpus, validate_every
 from trainers.backends.nemo.backend import NemoGRPO
-from trainers.backends.nemo.config import Counts, elapsed, render, schedule
+from trainers.backends.nemo.config import RunCounts, elapsed, render, schedule
 from trainers.backends.nemo.keys import DELIBERATE, refuse_unknown, shipped
 from trainers.recipes import GRPORecipe, complete
 
@@ -80,37 +80,37 @@ def test_time_is_written_as_the_release_reads_it() -> None:
 
 
 def test_less_memory_reaches_the_generation_engine() -> None:
-    config = render(complete(GRPORecipe, {}), Cluster(1, 8), variants.PLACES, Counts(100, 10), 1, memory=0.5)
+    config = render(complete(GRPORecipe, {}), ClusterShape(1, 8), variants.PLACES, RunCounts(100, 10), 1, memory=0.5)
     assert config["policy"]["generation"]["vllm_cfg"]["gpu_memory_utilization"] == 0.3
 
 
-REFUSED: list[tuple[dict[str, Any], Cluster, str]] = [
-    ({}, Cluster(1, 0), "set training.gpus"),
-    ({"loss": "dr_grpo"}, Cluster(1, 8), "loss = 'dapo' or 'grpo'"),
-    ({"scale_rewards": "batch"}, Cluster(1, 8), "'group' or 'none'"),
-    ({"lora": {"alpha": 8.5}}, Cluster(1, 8), "must be an integer"),
-    ({"lora": {"targets": "attention"}}, Cluster(1, 8), "'all-linear' or a list"),
-    ({"prompts_per_step": 3, "generations": 4}, Cluster(1, 8), "set prompts_per_step = 4"),
-    ({"nemo": {"train_batch": 48}}, Cluster(1, 8), "set nemo.train_batch = 0"),
-    ({"nemo": {"train_batch": 4}}, Cluster(1, 8), "multiple of 8"),
-    ({"nemo": {"packing": False}, "prompts_per_step": 4, "micro_batch": 8}, Cluster(1, 8), "not a multiple of micro_batch"),
-    ({"nemo": {"tensor_parallel": 3}}, Cluster(1, 8), "not a multiple of nemo.tensor_parallel"),
-    ({"nemo": {"generation_tensor_parallel": 3}}, Cluster(1, 8), "not a multiple of nemo.generation_tensor_parallel"),
-    ({"nemo": {"generation": "dedicated"}}, Cluster(1, 8), "0 < nemo.generation_gpus < 8"),
-    ({"nemo": {"generation": "dedicated", "generation_nodes": 2}}, Cluster(2, 8), "0 < nemo.generation_nodes < 2"),
-    ({"nemo": {"validate_every": 7}}, Cluster(1, 8), "not a multiple of nemo.validate_every"),
-    ({"prompts_per_step": 64}, Cluster(1, 8), "no step would run; set prompts_per_step to 50 or less"),
+REFUSED: list[tuple[dict[str, Any], ClusterShape, str]] = [
+    ({}, ClusterShape(1, 0), "set training.gpus"),
+    ({"loss": "dr_grpo"}, ClusterShape(1, 8), "loss = 'dapo' or 'grpo'"),
+    ({"scale_rewards": "batch"}, ClusterShape(1, 8), "'group' or 'none'"),
+    ({"lora": {"alpha": 8.5}}, ClusterShape(1, 8), "must be an integer"),
+    ({"lora": {"targets": "attention"}}, ClusterShape(1, 8), "'all-linear' or a list"),
+    ({"prompts_per_step": 3, "generations": 4}, ClusterShape(1, 8), "set prompts_per_step = 4"),
+    ({"nemo": {"train_batch": 48}}, ClusterShape(1, 8), "set nemo.train_batch = 0"),
+    ({"nemo": {"train_batch": 4}}, ClusterShape(1, 8), "multiple of 8"),
+    ({"nemo": {"packing": False}, "prompts_per_step": 4, "micro_batch": 8}, ClusterShape(1, 8), "not a multiple of micro_batch"),
+    ({"nemo": {"tensor_parallel": 3}}, ClusterShape(1, 8), "not a multiple of nemo.tensor_parallel"),
+    ({"nemo": {"generation_tensor_parallel": 3}}, ClusterShape(1, 8), "not a multiple of nemo.generation_tensor_parallel"),
+    ({"nemo": {"generation": "dedicated"}}, ClusterShape(1, 8), "0 < nemo.generation_gpus < 8"),
+    ({"nemo": {"generation": "dedicated", "generation_nodes": 2}}, ClusterShape(2, 8), "0 < nemo.generation_nodes < 2"),
+    ({"nemo": {"validate_every": 7}}, ClusterShape(1, 8), "not a multiple of nemo.validate_every"),
+    ({"prompts_per_step": 64}, ClusterShape(1, 8), "no step would run; set prompts_per_step to 50 or less"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "cluster", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
-def test_what_does_not_add_up_is_refused_with_its_remedy(changes: dict[str, Any], cluster: Cluster, words: str) -> None:
+def test_what_does_not_add_up_is_refused_with_its_remedy(changes: dict[str, Any], cluster: ClusterShape, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         check(complete(GRPORecipe, changes), cluster, 50)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[GRPORecipe, Cluster, int]:
+def cases(draw: st.DrawFn) -> tuple[GRPORecipe, ClusterShape, int]:
     small = st.integers(1, 12)
     prompts, generations = draw(small), draw(st.integers(2, 9))
     divisors = [n for n in range(1, prompts * generations + 1) if prompts * generations % n == 0]
@@ -128,17 +128,17 @@ def cases(draw: st.DrawFn) -> tuple[GRPORecipe, Cluster, int]:
     }
     shared = {"prompts_per_step": prompts, "generations": generations, "micro_batch": draw(st.sampled_from(divisors)), "nemo": nemo}
     recipe = complete(GRPORecipe, {**shared, "steps": draw(st.integers(1, 60)), "save_every": draw(small)})
-    return recipe, Cluster(draw(st.integers(1, 4)), draw(st.integers(1, 8))), draw(st.integers(1, 60))
+    return recipe, ClusterShape(draw(st.integers(1, 4)), draw(st.integers(1, 8))), draw(st.integers(1, 60))
 
 
 @given(cases())
-def test_whatever_passes_takes_its_steps_in_whole_batches(case: tuple[GRPORecipe, Cluster, int]) -> None:
+def test_whatever_passes_takes_its_steps_in_whole_batches(case: tuple[GRPORecipe, ClusterShape, int]) -> None:
     recipe, cluster, prompts = case
     try:
         check(recipe, cluster, prompts)
     except ConfigError:
         return
-    config = render(recipe, cluster, variants.PLACES, Counts(prompts, 5), 1)
+    config = render(recipe, cluster, variants.PLACES, RunCounts(prompts, 5), 1)
     grpo, policy = config["grpo"], config["policy"]
     total, batch = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"], policy["train_global_batch_size"]
     ways = data_parallel(recipe, cluster)

@@ -14,7 +14,7 @@ from contracts.errors import Retryable
 from contracts.exit_codes import Outcome
 from contracts.loop import RewardSettings
 from contracts.training import JobSpec
-from rewards.panel import build_panel
+from rewards.scorer_set import build_scorer_set
 from tests.unit.trainers.judge import Judge, verdict
 from tests.unit.trainers.nemo.test_reward import advantages, logs
 
@@ -69,7 +69,7 @@ def test_a_bench_whose_judge_stays_away_fails_and_notes_nothing(
     from trainers.job.nemo.reward import Bench
 
     journal = tmp_path / "journal.jsonl"
-    bench = Bench(build_panel(judged), journal, (0.0, 0.0))
+    bench = Bench(build_scorer_set(judged), journal, (0.0, 0.0))
     judge.away = 9
     with pytest.raises(Retryable, match="every scorer abstained on all 3 answers"):
         bench.rewards(*logs("yes", "no", "down"))

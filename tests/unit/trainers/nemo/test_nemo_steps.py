@@ -19,7 +19,7 @@ from runtime.manifest import MANIFEST, verify_manifest
 from trainers.job.events import Events
 from trainers.job.job_folder import Job
 from trainers.job.nemo import export, steps
-from trainers.job.nemo.__main__ import Asked, Run
+from trainers.job.nemo.__main__ import Asked, ReleaseRun
 
 SHARD = "policy/weights/model/shard-00001-model-00001-of-00001.safetensors"
 CONSOLIDATED = "policy/weights/model/consolidated/model-00001-of-00001.safetensors"
@@ -238,7 +238,7 @@ def test_a_run_whose_last_step_was_kept_has_only_its_model_left_to_publish(
     job = Job(run, workshop.plan(Method.GRPO, steps=3), 1, 2, 1, Events(run / "i2" / "events.jsonl", 2, 3))
     before = signal.getsignal(signal.SIGTERM)
     try:
-        result = Run(job, Asked()).result()
+        result = ReleaseRun(job, Asked()).result()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (result.outcome, result.step) == (Outcome.DONE, 3), result

@@ -18,12 +18,12 @@ import yaml
 
 from contracts.loop import RewardSettings
 from contracts.training import Method, TrainingPlan
-from rewards.panel import build_panel
+from rewards.scorer_set import build_scorer_set
 from tests.needs import Need, lacks
 from tests.unit.trainers.nemo import variants
 from tests.unit.trainers.nemo.test_reward import CASES, padded
-from trainers.backends.nemo.arithmetic import Cluster
-from trainers.backends.nemo.config import Counts, Places, render
+from trainers.backends.nemo.arithmetic import ClusterShape
+from trainers.backends.nemo.config import Places, RunCounts, render
 from trainers.backends.nemo.keys import refuse_unknown
 from trainers.code_digest import code_digest
 from trainers.job.nemo import data, release
@@ -117,7 +117,7 @@ def test_it_runs_our_environment_our_data_and_our_hooks(root: Path, tmp_path: Pa
         recipe=recipe.model_dump(mode="json"),
         seed=1,
         code=code_digest(),
-        scorers=build_panel([RewardSettings(name="exact_match")]).versions,
+        scorers=build_scorer_set([RewardSettings(name="exact_match")]).versions,
         **fixed,
     )
     (folder / "plan.json").write_text(plan.model_dump_json())
@@ -132,7 +132,7 @@ def test_it_runs_our_environment_our_data_and_our_hooks(root: Path, tmp_path: Pa
         plan=str(folder / "plan.json"),
         journal=str(folder / "rewards.jsonl"),
     )
-    config = render(recipe, Cluster(1, 1), places, Counts(counts.train, counts.validation), 1, found.dialect)
+    config = render(recipe, ClusterShape(1, 1), places, RunCounts(counts.train, counts.validation), 1, found.dialect)
     release.write(config, folder / "config.yaml")
     answer = ask("environment", root, folder)
     assert answer["hooks"] == {"TimeoutChecker": True, "Logger": True}

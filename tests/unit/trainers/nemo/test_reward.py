@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from contracts.errors import Retryable
 from contracts.loop import RewardSettings
-from rewards.panel import Label, build_panel
+from rewards.scorer_set import Label, build_scorer_set
 from trainers.job.nemo import abstentions
 
 CASES: list[tuple[list[int], list[float | None]]] = [
@@ -100,7 +100,7 @@ def test_a_nought_would_have_been_a_verdict() -> None:
 def bench(tmp_path: Path, stub_path: Path) -> Any:
     from trainers.job.nemo.reward import Bench
 
-    return lambda panel: Bench(panel, tmp_path / "journal.jsonl", (0.0, 0.0))
+    return lambda scorer_set: Bench(scorer_set, tmp_path / "journal.jsonl", (0.0, 0.0))
 
 
 def logs(*answers: str) -> tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]:
@@ -109,13 +109,13 @@ def logs(*answers: str) -> tuple[list[list[dict[str, Any]]], list[dict[str, Any]
 
 
 def test_the_bench_scores_with_the_lines_own_panel(bench: Any, tmp_path: Path) -> None:
-    panel = build_panel([RewardSettings(name="exact_match")])
-    assert bench(panel).rewards(*logs("yes", "no", "yes")) == [1.0, 0.0, 1.0]
+    scorer_set = build_scorer_set([RewardSettings(name="exact_match")])
+    assert bench(scorer_set).rewards(*logs("yes", "no", "yes")) == [1.0, 0.0, 1.0]
     assert json.loads((tmp_path / "journal.jsonl").read_text()) == {"answers": 3, "abstained": 0}
 
 
 class Failing:
-    """A panel whose infrastructure fails so many times."""
+    """A scorer_set whose infrastructure fails so many times."""
 
     def __init__(self, times: int) -> None:
         self.times = times

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainers.backends.nemo.arithmetic import Cluster
-from trainers.backends.nemo.config import Counts, Dialect, Places, render
+from trainers.backends.nemo.arithmetic import ClusterShape
+from trainers.backends.nemo.config import Dialect, Places, RunCounts, render
 from trainers.recipes import GRPORecipe, complete
 
 PLACES = Places(
@@ -19,23 +19,26 @@ PLACES = Places(
     journal="/run/rewards.jsonl",
 )
 
-VARIANTS: dict[str, tuple[dict[str, Any], Cluster]] = {
-    "colocated": ({}, Cluster(1, 8)),
-    "two nodes": ({"prompts_per_step": 16, "nemo": {"generation_tensor_parallel": 4, "tensor_parallel": 2}}, Cluster(2, 8)),
-    "dedicated, one node": ({"nemo": {"generation": "dedicated", "generation_gpus": 4}}, Cluster(1, 8)),
-    "dedicated, nodes": ({"nemo": {"generation": "dedicated", "generation_nodes": 1}}, Cluster(3, 8)),
-    "adapter": ({"lora": {"rank": 8, "alpha": 16.0, "targets": ["q_proj", "v_proj"]}, "learning_rate": 1e-5}, Cluster(1, 2)),
-    "adapter, all linear": ({"lora": {}, "nemo": {"tensor_parallel": 2}}, Cluster(1, 2)),
+VARIANTS: dict[str, tuple[dict[str, Any], ClusterShape]] = {
+    "colocated": ({}, ClusterShape(1, 8)),
+    "two nodes": ({"prompts_per_step": 16, "nemo": {"generation_tensor_parallel": 4, "tensor_parallel": 2}}, ClusterShape(2, 8)),
+    "dedicated, one node": ({"nemo": {"generation": "dedicated", "generation_gpus": 4}}, ClusterShape(1, 8)),
+    "dedicated, nodes": ({"nemo": {"generation": "dedicated", "generation_nodes": 1}}, ClusterShape(3, 8)),
+    "adapter": ({"lora": {"rank": 8, "alpha": 16.0, "targets": ["q_proj", "v_proj"]}, "learning_rate": 1e-5}, ClusterShape(1, 2)),
+    "adapter, all linear": ({"lora": {}, "nemo": {"tensor_parallel": 2}}, ClusterShape(1, 2)),
     "dynamic sampling": (
         {"clip_high": 0.28, "nemo": {"dynamic_sampling": True, "batch_multiplier": 1.5, "overlong_filtering": True}},
-        Cluster(1, 8),
+        ClusterShape(1, 8),
     ),
-    "no pull": ({"beta": 0.0, "loss": "grpo", "scale_rewards": "none", "nemo": {"leave_one_out": False, "kl_type": "k2"}}, Cluster(1, 4)),
+    "no pull": (
+        {"beta": 0.0, "loss": "grpo", "scale_rewards": "none", "nemo": {"leave_one_out": False, "kl_type": "k2"}},
+        ClusterShape(1, 4),
+    ),
     "float32, linear, padded": (
         {"precision": "float32", "schedule": "linear", "warmup_steps": 0, "nemo": {"packing": False, "train_batch": 32}},
-        Cluster(1, 8),
+        ClusterShape(1, 8),
     ),
-    "constant, unvalidated": ({"schedule": "constant", "top_k": 50, "top_p": 0.9, "nemo": {"validate_every": 0}}, Cluster(1, 1)),
+    "constant, unvalidated": ({"schedule": "constant", "top_k": 50, "top_p": 0.9, "nemo": {"validate_every": 0}}, ClusterShape(1, 1)),
 }
 
 
@@ -43,6 +46,6 @@ def recipe(name: str) -> GRPORecipe:
     return complete(GRPORecipe, VARIANTS[name][0])
 
 
-def config(name: str, dialect: Dialect = "0.7", base: str = PLACES.base, counts: Counts | None = None) -> dict[str, Any]:
+def config(name: str, dialect: Dialect = "0.7", base: str = PLACES.base, counts: RunCounts | None = None) -> dict[str, Any]:
     places = Places(**{**vars(PLACES), "base": base})
-    return render(recipe(name), VARIANTS[name][1], places, counts or Counts(500, 50), seed=7, dialect=dialect, save_by=86_400 + 3_725.9)
+    return render(recipe(name), VARIANTS[name][1], places, counts or RunCounts(500, 50), seed=7, dialect=dialect, save_by=86_400 + 3_725.9)

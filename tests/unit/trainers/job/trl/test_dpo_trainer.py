@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.job.trl.micro_batches import OVERHEAD, Pair, plan
+from trainers.job.trl.micro_batches import OVERHEAD, PairSize, plan
 from trainers.recipes import DPORecipe, Loss, complete
 
 CHANCE = random.Random(5)
 
 
-def some_pairs(n: int) -> list[Pair]:
+def some_pairs(n: int) -> list[PairSize]:
     """Prompts and answers of very different lengths; ids of the tiny model's words."""
 
     def ids(low: int, high: int) -> list[int]:
         return [CHANCE.randrange(5, 19) for _ in range(CHANCE.randint(low, high))]
 
-    return [Pair(ids(1, 30), ids(1, 12), ids(1, 20)) for _ in range(n)]
+    return [PairSize(ids(1, 30), ids(1, 12), ids(1, 20)) for _ in range(n)]
 
 
 PAIRS = some_pairs(12)
@@ -50,7 +50,7 @@ def ours(
     folder: Path,
     own: DPORecipe,
     levers: Any = None,
-    pairs: list[Pair] = PAIRS,
+    pairs: list[PairSize] = PAIRS,
     references: Any = None,
     given: dict[str, Any] | None = None,
     **more: Any,
@@ -138,7 +138,7 @@ def test_loss_and_gradients_are_those_of_the_plain_trainer(losses: dict[Loss, fl
 SHOWN = [pair._replace(rejected=[]) for pair in some_pairs(5)]
 
 
-def rehearsing(rows: float = 5, shown: list[Pair] = SHOWN) -> Any:
+def rehearsing(rows: float = 5, shown: list[PairSize] = SHOWN) -> Any:
     from trainers.job.trl.dpo_trainer import Rehearsal
 
     return Rehearsal(shown, [1.0] * len(shown), rows)
@@ -218,16 +218,16 @@ def test_a_run_that_rehearses_resumes_to_the_same_weights(tiny_model: Path, tmp_
 def test_what_has_no_pairs_is_not_forgotten(tiny_model: Path, tmp_path: Path) -> None:
     """Pairs teach `no` to one kind of question. The other kind, always answered `yes`, has none, and shares most of its words."""
     yes, no, up = [13, 1], [14, 1], [15, 1]
-    pairs = [Pair([2, 5, word, 4], no, up) for word in range(7, 13)] * 2
-    shown = [Pair([2, 6, word, 4], yes, []) for word in range(7, 13)]
+    pairs = [PairSize([2, 5, word, 4], no, up) for word in range(7, 13)] * 2
+    shown = [PairSize([2, 6, word, 4], yes, []) for word in range(7, 13)]
 
-    def certainty(losses: dict[Loss, float], steps: int, pairs: list[Pair], rows: int, model: Path) -> tuple[Any, float]:
+    def certainty(losses: dict[Loss, float], steps: int, pairs: list[PairSize], rows: int, model: Path) -> tuple[Any, float]:
         own = recipe(losses=losses, steps=steps)
         trainer = ours(model, tmp_path, own, pairs=pairs, rehearsal=rehearsing(rows, shown), given={"max_steps": steps})
         trainer.train()
         return trainer, min(float(sums) for sums in trainer.answers(trainer.model, trainer.layout(shown, trainer.shares))[:, 0])
 
-    learnt, before = certainty({"sft": 1.0}, 20, [Pair(one.prompt, one.chosen, up) for one in shown] * 2, 0, tiny_model)
+    learnt, before = certainty({"sft": 1.0}, 20, [PairSize(one.prompt, one.chosen, up) for one in shown] * 2, 0, tiny_model)
     for file in tiny_model.iterdir():
         (tmp_path / "base").mkdir(exist_ok=True)
         (tmp_path / "base" / file.name).write_bytes(file.read_bytes())
@@ -296,7 +296,7 @@ def test_the_rejected_answer_does_not_see_the_chosen_one(tiny_model: Path, tmp_p
     import torch
 
     trainer = ours(tiny_model, tmp_path, recipe())
-    pair = Pair([5, 6, 7], [8, 9, 10], [11, 12])
+    pair = PairSize([5, 6, 7], [8, 9, 10], [11, 12])
     other = pair._replace(chosen=[14, 15, 16])
     with torch.no_grad():
         one, two = (trainer.answers(trainer.model, trainer.layout([p], True)) for p in (pair, other))

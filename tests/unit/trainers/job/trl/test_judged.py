@@ -15,7 +15,7 @@ from contracts.exit_codes import Outcome
 from contracts.ids import digest_file
 from contracts.loop import RewardSettings
 from contracts.training import JobSpec, Method
-from rewards.panel import Panel, build_panel, planned_panel
+from rewards.scorer_set import ScorerSet, build_scorer_set, planned_scorer_set
 from tests.unit.trainers.judge import DISTRIBUTION, SCORES, SOURCE, WAYS, Judge, install, install_package
 from trainers.job import online_rewards
 from trainers.job.events import Events
@@ -29,39 +29,39 @@ def asking(words: Sequence[str], prompt: str = "one up") -> list[dict[str, Any]]
     return [{"prompt": [{"role": "user", "content": prompt}], "answer": word, "reference": None} for word in words]
 
 
-def rewards_of(panel: Panel) -> Callable[[Sequence[Mapping[str, Any]]], list[float | None]]:
-    return lambda samples: [label.reward for label in panel.label_unseen(samples)]
+def rewards_of(scorer_set: ScorerSet) -> Callable[[Sequence[Mapping[str, Any]]], list[float | None]]:
+    return lambda samples: [label.reward for label in scorer_set.label_unseen(samples)]
 
 
-def score(panel: Panel, words: Sequence[str], prompt: str = "one up") -> list[float | None]:
-    return rewards_of(panel)(asking(words, prompt))
+def score(scorer_set: ScorerSet, words: Sequence[str], prompt: str = "one up") -> list[float | None]:
+    return rewards_of(scorer_set)(asking(words, prompt))
 
 
 def test_however_the_judge_fails_the_answer_is_not_scored(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
     quick = RewardSettings(name=judged[0].name, options={**judged[0].options, "timeout": 1.0})
-    panel = build_panel([quick])
+    scorer_set = build_scorer_set([quick])
     words = [*SCORES, "down", "left", "right", "four", "five", "six"]
     for prompt in ("one up", "two up", "three up"):
-        assert score(panel, words, prompt) == [*SCORES.values(), *[None] * 6]
+        assert score(scorer_set, words, prompt) == [*SCORES.values(), *[None] * 6]
     assert judge.failed == set(WAYS), "it has failed in every way there is"
 
 
 def test_a_judge_that_is_down_is_asked_again(judge: Judge, judged: tuple[RewardSettings, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(online_rewards, "PAUSES", (0.0, 0.0))
-    panel, samples = build_panel(judged), asking(["yes", "no", "down"])
+    scorer_set, samples = build_scorer_set(judged), asking(["yes", "no", "down"])
     judge.away = 6
-    assert online_rewards.scored(rewards_of(panel), samples) == [1.0, 0.0, None]
+    assert online_rewards.scored(rewards_of(scorer_set), samples) == [1.0, 0.0, None]
     judge.away = 9
     with pytest.raises(Retryable, match="every scorer abstained on all 3 answers"):
-        online_rewards.scored(rewards_of(panel), samples)
-    assert online_rewards.scored(rewards_of(panel), samples) == [1.0, 0.0, None]
+        online_rewards.scored(rewards_of(scorer_set), samples)
+    assert online_rewards.scored(rewards_of(scorer_set), samples) == [1.0, 0.0, None]
 
 
 def test_a_judge_that_nobody_runs_any_more_scores_nothing(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
-    panel = build_panel(judged)
+    scorer_set = build_scorer_set(judged)
     judge.shutdown()
     judge.server_close()
-    assert score(panel, ["yes", "no"]) == [None, None]
+    assert score(scorer_set, ["yes", "no"]) == [None, None]
 
 
 def test_a_plan_pins_the_scorer_as_it_is_installed(workshop: Any, site: Path, judged: tuple[RewardSettings, ...]) -> None:
@@ -72,10 +72,10 @@ def test_a_plan_pins_the_scorer_as_it_is_installed(workshop: Any, site: Path, ju
     record = dict(line.split(",")[:2] for line in next(site.glob("*.dist-info/RECORD")).read_text().splitlines())
     recorded = base64.urlsafe_b64decode(record[module.name].removeprefix("sha256=") + "=").hex()
     assert pinned.code == recorded, "what the wheel's own record says"
-    assert score(planned_panel(plan), ["yes", "no"]) == [1.0, 0.0]
+    assert score(planned_scorer_set(plan), ["yes", "no"]) == [1.0, 0.0]
     install(site, "1.1", more="\n# judged otherwise\n")
     with pytest.raises(Permanent, match=rf"{DISTRIBUTION} 1\.1, .* in the plan \({DISTRIBUTION} 1\.0, {pinned.code[:12]}\)"):
-        planned_panel(plan)
+        planned_scorer_set(plan)
 
 
 @pytest.mark.parametrize(("version", "rubric"), [("1.0", "be mild"), ("1.1", "be strict")])
@@ -85,10 +85,10 @@ def test_a_plan_pins_what_lies_beside_the_scorer_too(
     """Another rubric under the same version, and another version of the same code: neither is what was planned."""
     install_package(site, "1.0", "be strict")
     plan = workshop.plan(Method.GRPO, judged)
-    assert score(planned_panel(plan), ["yes", "no"]) == [1.0, 0.0]
+    assert score(planned_scorer_set(plan), ["yes", "no"]) == [1.0, 0.0]
     install_package(site, version, rubric)
     with pytest.raises(Permanent, match="plan again"):
-        planned_panel(plan)
+        planned_scorer_set(plan)
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -151,7 +151,7 @@ class Step:
         self.trainer.current_gradient_accumulation_steps = 1
         self.trainer.model.train()
         self.rows = next(iter(self.trainer.get_train_dataloader()))
-        self.panel = self.trainer.reward_funcs[0]
+        self.scorer_set = self.trainer.reward_funcs[0]
         self.scores: list[float | None] = []
         self.torch = torch
 
@@ -159,7 +159,7 @@ class Step:
         """The same answers whenever it is called, with their advantages; those that nobody scored have the reward `instead`."""
 
         def reward(**given: Any) -> list[float | None]:
-            self.scores = self.scores or self.panel(**given)
+            self.scores = self.scores or self.scorer_set(**given)
             return [instead if score is None else score for score in self.scores]
 
         self.trainer.reward_funcs = [reward]

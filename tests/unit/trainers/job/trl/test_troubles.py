@@ -51,7 +51,7 @@ class Panel:
         return True
     def label_unseen(self, samples):
         return [module.Label(min(1.0, len(sample["answer"].split()) / 40), None, {}, 0) for sample in samples]
-module.planned_panel = lambda plan: Panel()
+module.planned_scorer_set = lambda plan: Panel()
 """
 DEAD_DISK = """
 plain, written = module.seal, []
@@ -77,11 +77,11 @@ class Panel:
         return [module.Label(known if n else None, None, {}, 0) for n, _ in enumerate(samples)]
     def without_reference(self):
         return False
-def planned_panel(plan):
+def planned_scorer_set(plan):
     import trainers.job.online_rewards
     trainers.job.online_rewards.PAUSES = (0.0,)
     return Panel()
-module.planned_panel = planned_panel
+module.planned_scorer_set = planned_scorer_set
 """
 
 
@@ -224,7 +224,7 @@ def test_a_library_s_words_which_may_be_a_user_s_stay_in_the_log(workshop: Any, 
 
 
 def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "rewards.panel", PAID_BY_LENGTH)
+    meddle(monkeypatch, tmp_path / "hook", "rewards.scorer_set", PAID_BY_LENGTH)
     watch = {"length_grows": {"limit": 1.8, "patience": 3}, "entropy_collapse": {"limit": 0.98, "patience": 3, "action": "note"}}
     wide = {"kl": {"action": "off"}, "grad_norm": {"limit": 1e6}, "generation_slow": {"action": "off"}, "loss_spike": {"action": "off"}}
     plan = workshop.plan(Method.GRPO, steps=120, save_every=10, learning_rate=2e-3, max_completion=44, beta=0.02, health={**watch, **wide})
@@ -243,7 +243,7 @@ def test_scorers_that_say_nothing_end_the_run_and_no_users_words_are_logged(
     workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """At the first step one answer is not scored, and the run goes on; at the second none is."""
-    meddle(monkeypatch, tmp_path / "hook", "rewards.panel", AWAY)
+    meddle(monkeypatch, tmp_path / "hook", "rewards.scorer_set", AWAY)
     spec = workshop.spec(workshop.plan(Method.GRPO, steps=3))
     status = ended(workshop, spec)
     assert status.outcome == Outcome.FAILED, workshop.log(spec)

@@ -39,7 +39,7 @@ class Scorer:
     version: ScorerVersion
 
 
-class Panel:
+class ScorerSet:
     """Implementation of the `Rewards` port.
 
     The tiers are, strongest first: verifiable, feedback, judge. The strongest tier in which at least one scorer gives a score determines
@@ -125,9 +125,9 @@ def _with_correction(sample: Mapping[str, Any], label: Label) -> Label:
     return Label(reward, Tier.VERIFIABLE, {**label.parts, CORRECTION: reward}, label.votes)
 
 
-def build_panel(rewards: Sequence[RewardSettings]) -> Panel:
+def build_scorer_set(rewards: Sequence[RewardSettings]) -> ScorerSet:
     """Build the scorer set of a loop file. Raises `ConfigError` for an unknown reward or option."""
-    return Panel([_build(entry.name, entry.options, entry.tier, entry.weight) for entry in rewards])
+    return ScorerSet([_build(entry.name, entry.options, entry.tier, entry.weight) for entry in rewards])
 
 
 def _build(name: str, options: Mapping[str, Any], tier: Tier | None, weight: float) -> Scorer:
@@ -141,7 +141,7 @@ def _build(name: str, options: Mapping[str, Any], tier: Tier | None, weight: flo
     return Scorer(function, ScorerVersion(name=name, distribution=distribution, version=version, code=code, tier=decided, weight=weight))
 
 
-def planned_panel(plan: TrainingPlan) -> Panel:
+def planned_scorer_set(plan: TrainingPlan) -> ScorerSet:
     """Build the scorer set that a training job uses: the plan's scorers for new answers.
 
     Raises `Permanent` if the installed code of a scorer differs from the code in the plan, because rewards must not change between
@@ -160,7 +160,7 @@ def planned_panel(plan: TrainingPlan) -> Panel:
         scorers.append(scorer)
     if not scorers:
         raise Permanent("the plan contains no reward that can score new answers; add one to the loop file and plan again")
-    return Panel(scorers)
+    return ScorerSet(scorers)
 
 
 def _pin(version: ScorerVersion) -> tuple[str, str, str]:

@@ -18,6 +18,6 @@ ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)  # end only the first thread
 """
 
 
-def half_dead(port: int) -> list[str]:
+def zombie_leader(port: int) -> list[str]:
     """The command; it listens on `port` of the loopback, any if 0."""
     return [sys.executable, "-c", _CODE, str(port), str(_EXIT)]

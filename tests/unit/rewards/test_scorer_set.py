@@ -15,7 +15,7 @@ from contracts.loop import RewardSettings
 from contracts.model import ModelRef
 from contracts.records import Tier
 from contracts.training import Method, TrainingPlan
-from rewards.panel import Panel, Scorer, build_panel, planned_panel
+from rewards.scorer_set import Scorer, ScorerSet, build_scorer_set, planned_scorer_set
 
 
 class Fixed:
@@ -28,9 +28,9 @@ class Fixed:
         return self.scores
 
 
-def _panel(*functions: Fixed, weights: Sequence[float] = ()) -> Panel:
+def _scorer_set(*functions: Fixed, weights: Sequence[float] = ()) -> ScorerSet:
     weights = weights or [1.0] * len(functions)
-    return Panel(
+    return ScorerSet(
         [
             Scorer(f, ScorerVersion(name=f.name, distribution="d", version="1", code="c", tier=f.tier, weight=w))
             for f, w in zip(functions, weights, strict=True)
@@ -43,8 +43,8 @@ def _sample(**more: Any) -> dict[str, Any]:
 
 
 def test_the_highest_tier_that_speaks_decides() -> None:
-    panel = _panel(Fixed("v", Tier.VERIFIABLE, [None, 1.0]), Fixed("f", Tier.FEEDBACK, [0.25, 0.0]))
-    labels = panel.label([_sample(), _sample()])
+    scorer_set = _scorer_set(Fixed("v", Tier.VERIFIABLE, [None, 1.0]), Fixed("f", Tier.FEEDBACK, [0.25, 0.0]))
+    labels = scorer_set.label([_sample(), _sample()])
     assert [(label.reward, label.tier) for label in labels] == [(0.25, Tier.FEEDBACK), (1.0, Tier.VERIFIABLE)]
     assert labels[1].parts_json == '{"f":0.0,"v":1.0}'
     assert [label.deciding for label in labels] == [{"f"}, {"v"}]
@@ -52,13 +52,13 @@ def test_the_highest_tier_that_speaks_decides() -> None:
 
 def test_weights_count_within_a_tier_and_only_among_those_that_speak() -> None:
     scorers = [Fixed(name, Tier.VERIFIABLE, column) for name, column in (("a", [1.0, None]), ("b", [0.0, 0.5]))]
-    assert [label.reward for label in _panel(*scorers, weights=[3.0, 1.0]).label([_sample(), _sample()])] == [0.75, 0.5]
+    assert [label.reward for label in _scorer_set(*scorers, weights=[3.0, 1.0]).label([_sample(), _sample()])] == [0.75, 0.5]
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(Tier)), st.none() | st.floats(0, 1), st.floats(0.1, 9)), max_size=6))
 def test_a_reward_lies_between_the_scores_of_its_tier(rows: list[tuple[Tier, float | None, float]]) -> None:
-    panel = _panel(*[Fixed(str(i), tier, [score]) for i, (tier, score, _) in enumerate(rows)], weights=[w for *_, w in rows])
-    label = panel.label([_sample()])[0]
+    scorer_set = _scorer_set(*[Fixed(str(i), tier, [score]) for i, (tier, score, _) in enumerate(rows)], weights=[w for *_, w in rows])
+    label = scorer_set.label([_sample()])[0]
     speaking = {tier for tier, score, _ in rows if score is not None}
     assert label.tier == next((tier for tier in Tier if tier in speaking), None)
     scores = [score for tier, score, _ in rows if tier == label.tier and score is not None]
@@ -70,53 +70,61 @@ def test_a_failing_scorer_abstains_and_never_gives_zero() -> None:
         def score(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
             raise OSError("judge is down")
 
-    assert _panel(Broken("j", Tier.JUDGE, [])).label([_sample()])[0].reward is None
+    assert _scorer_set(Broken("j", Tier.JUDGE, [])).label([_sample()])[0].reward is None
 
 
 @pytest.mark.parametrize("scores", [[2.0], [float("nan")], [0.5, 0.5]])
 def test_a_scorer_outside_its_contract_is_named(scores: list[float | None]) -> None:
     with pytest.raises(Permanent, match="'odd'"):
-        _panel(Fixed("odd", Tier.JUDGE, scores)).label([_sample()])
+        _scorer_set(Fixed("odd", Tier.JUDGE, scores)).label([_sample()])
 
 
 def test_unseen_answers_meet_only_scorers_that_need_no_more() -> None:
-    panel = _panel(Fixed("v", Tier.VERIFIABLE, [0.0]), Fixed("f", Tier.FEEDBACK, [1.0], frozenset({"feedback"})))
-    assert panel.unseen()
-    assert [label.reward for label in panel.label_unseen([_sample()])] == [0.0]
-    assert not _panel(Fixed("f", Tier.FEEDBACK, [1.0], frozenset({"feedback"}))).unseen()
+    scorer_set = _scorer_set(Fixed("v", Tier.VERIFIABLE, [0.0]), Fixed("f", Tier.FEEDBACK, [1.0], frozenset({"feedback"})))
+    assert scorer_set.unseen()
+    assert [label.reward for label in scorer_set.label_unseen([_sample()])] == [0.0]
+    assert not _scorer_set(Fixed("f", Tier.FEEDBACK, [1.0], frozenset({"feedback"}))).unseen()
 
 
 def test_without_a_verifiable_scorer_a_correction_says_that_the_answer_is_wrong() -> None:
     correction = {"kind": "correction", "value": None, "text": "y", "rater": None, "time": None}
-    label = _panel(Fixed("f", Tier.FEEDBACK, [1.0])).label([_sample(feedback=[correction])])[0]
+    label = _scorer_set(Fixed("f", Tier.FEEDBACK, [1.0])).label([_sample(feedback=[correction])])[0]
     assert (label.reward, label.tier) == (0.0, Tier.VERIFIABLE)
 
 
 def test_the_mean_of_ratings_ignores_corrections() -> None:
-    panel = build_panel([RewardSettings(name="user_feedback")])
+    scorer_set = build_scorer_set([RewardSettings(name="user_feedback")])
     feedback = [{"kind": "rating", "value": v, "text": None} for v in (1.0, 0.0, 1.0)]
-    label = panel.label([_sample(feedback=feedback)])[0]
+    label = scorer_set.label([_sample(feedback=feedback)])[0]
     assert label.reward == pytest.approx(2 / 3)
     assert label.votes == 3
 
 
 def test_an_unknown_reward_names_those_that_are_installed() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'final_number'.*exact_match"):
-        build_panel([RewardSettings(name="final_numbr")])
+        build_scorer_set([RewardSettings(name="final_numbr")])
 
 
-def _plan(panel: Panel, **options: Any) -> TrainingPlan:
+def _plan(scorer_set: ScorerSet, **options: Any) -> TrainingPlan:
     model = ModelRef(weights="w", tokenizer="t", chat_template="c", generation_config="g", files="f")
     fields = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations", "code"), "d")
     return TrainingPlan(
-        line="l", cycle="c", start=model, method=Method.GRPO, recipe={}, seed=0, scorers=panel.versions, scorer_options=options, **fields
+        line="l",
+        cycle="c",
+        start=model,
+        method=Method.GRPO,
+        recipe={},
+        seed=0,
+        scorers=scorer_set.versions,
+        scorer_options=options,
+        **fields,
     )
 
 
 def test_a_job_scores_with_the_planned_options_or_not_at_all() -> None:
-    panel = build_panel([RewardSettings(name="final_number", options={"marker": "####"}), RewardSettings(name="user_feedback")])
-    plan = _plan(panel, final_number={"marker": "####"})
-    assert [label.reward for label in planned_panel(plan).label_unseen([_sample(answer="#### 4", reference="4")])] == [1.0]
+    scorer_set = build_scorer_set([RewardSettings(name="final_number", options={"marker": "####"}), RewardSettings(name="user_feedback")])
+    plan = _plan(scorer_set, final_number={"marker": "####"})
+    assert [label.reward for label in planned_scorer_set(plan).label_unseen([_sample(answer="#### 4", reference="4")])] == [1.0]
     changed = plan.model_copy(update={"scorers": tuple(v.model_copy(update={"code": "0" * 64}) for v in plan.scorers)})
     with pytest.raises(Permanent, match="plan again"):
-        planned_panel(changed)
+        planned_scorer_set(changed)

@@ -27,9 +27,9 @@ from contracts.fakes import (
     FakeRouter,
     FakeServer,
     FakeTrainer,
+    FakeWorld,
     Faults,
     MemoryLedger,
-    World,
     fake_model,
     no_faults,
 )
@@ -39,7 +39,7 @@ from contracts.serving import ModelVersion, Route
 from contracts.training import Choice, Method, Proposal
 from flows.core.folds import fold_approval, fold_cycle, fold_line
 from flows.engine.advance import advance
-from flows.engine.context import House
+from flows.engine.context import LineContext
 from flows.engine.line import answer, approvals, ask_cancel, ask_rollback, open_cycle
 from flows.engine.reconcile import reconcile
 from flows.engine.rollout import tick
@@ -131,13 +131,13 @@ def loop_for(people: str, attempts: int = 2) -> Loop:
     )
 
 
-class Town:
+class SimulatedLine:
     """One simulated line: the line context on fake ports, the operators and the clock of one scenario."""
 
     def __init__(self, scenario: Scenario, faults: Faults = no_faults) -> None:
         self.scenario = scenario
         self.clock = FakeClock()
-        self.world = World()
+        self.world = FakeWorld()
         self.ledger = MemoryLedger()
         self.turn = 0
         self.note = ""
@@ -146,7 +146,7 @@ class Town:
         self.router.watch = self.check_route
         self.executor = FakeExecutor(world, self._outcome, restarts=scenario.restarts)
         self.executor.propose = self._asks
-        self.house = House(
+        self.context = LineContext(
             loop=loop,
             folder=Path(),
             ledger=self.ledger,
@@ -213,12 +213,12 @@ class Town:
                 if settled > 2:
                     return
             except Crash:
-                self.house = _reborn(self.house, self.turn)
+                self.context = _reborn(self.context, self.turn)
         raise AssertionError(f"not ended after {turns} turns: {self.view().state}")
 
     def _open(self) -> bool:
         try:
-            open_cycle(self.house, "simulated")
+            open_cycle(self.context, "simulated")
         except Rejected:
             assert self.ledger.read(self.cycle_stream())
         return True
@@ -226,11 +226,11 @@ class Town:
     def _work(self) -> None:
         view = self.view()
         if not view.ended:
-            rollout = self.house.rollout_view(rollout_stream(view.id))
+            rollout = self.context.rollout_view(rollout_stream(view.id))
             if rollout is not None and not rollout.end:
-                tick(rollout.id, self.house)
-            advance(view.id, self.house)
-        reconcile(self.house)
+                tick(rollout.id, self.context)
+            advance(view.id, self.context)
+        reconcile(self.context)
 
     def _people(self) -> None:
         if self.scenario.people in ("yes", "no"):
@@ -270,11 +270,11 @@ class Town:
                         assert request.answer.actor == "ada"
 
 
-def _reborn(house: House, turn: int) -> House:
+def _reborn(context: LineContext, turn: int) -> LineContext:
     from dataclasses import replace
 
-    house.clock.sleep(61)  # the lease of the dead process expires
-    return replace(house, holder=f"process {turn}")
+    context.clock.sleep(61)  # the lease of the dead process expires
+    return replace(context, holder=f"process {turn}")
 
 
 def seeded_faults(seed: int, rate: float = 0.08) -> Callable[[str], None]:

@@ -40,7 +40,7 @@ KINDS = {
 }
 
 
-class Corner:
+class PreparedNamespace:
     """A namespace with all objects that a loop file needs. `prepare` creates them without any fault; tests then break single objects."""
 
     def __init__(self, rig: Rig, cluster: Cluster, name: str) -> None:
@@ -87,7 +87,7 @@ class Corner:
         return KubernetesCluster(client.ApiClient(known))
 
 
-def loop_file(corner: Corner, folder: Path, *lines: str, pool: str = 'kind = "none"') -> Path:
+def loop_file(prepared: PreparedNamespace, folder: Path, *lines: str, pool: str = 'kind = "none"') -> Path:
     """Write a loop file for this namespace, with extra `lines` in its `[cluster]` section, and return its path."""
     path = folder / "loop.toml"
     path.write_text(
@@ -105,8 +105,8 @@ methods = ["dpo"]
 nodes = 2
 gpus = 8
 [cluster]
-namespace = "{corner.name}"
-queue = "{corner.name}"
+namespace = "{prepared.name}"
+queue = "{prepared.name}"
 image = "registry.example/train:1"
 volume = {{ mount = "/fsx", claim = "shared" }}
 pool = {{ {pool} }}
@@ -117,9 +117,9 @@ secrets = {{ REWARD_API_KEY = "reward-api/key" }}
     return path
 
 
-def ratchet(corner: Corner, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def ratchet(prepared: PreparedNamespace, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `ratchet k8s` with these arguments and environment variables against the test cluster."""
-    env = os.environ | {"KUBECONFIG": str(corner.rig.kubeconfig)} | environment
+    env = os.environ | {"KUBECONFIG": str(prepared.rig.kubeconfig)} | environment
     return subprocess.run(
         [sys.executable, "-m", "flows.cli.main", "k8s", *words], cwd=REPO, env=env, capture_output=True, text=True, check=False, timeout=120
     )
