@@ -84,7 +84,9 @@ def test_corrections_and_prompts_without_a_probe_are_ignored() -> None:
     assert only == policy_distance(logged, drawn, asked)
     assert policy_distance(logged, empty(SAMPLES), asked) == (None, None)
     assert policy_distance(samples(19, 2, free_text, "traffic", 1), drawn, asked) == (None, None)
-    assert policy_distance(logged, samples(40, 1, free_text, "probe", 2), asked) == (None, None), "a single draw cannot be compared with other draws"
+    assert policy_distance(logged, samples(40, 1, free_text, "probe", 2), asked) == (None, None), (
+        "a single draw cannot be compared with other draws"
+    )
 
 
 @pytest.mark.parametrize(("fair", "expected"), [(20, 0.0), (19, 0.5)])

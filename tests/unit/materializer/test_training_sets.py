@@ -184,7 +184,9 @@ _SAMPLE = st.fixed_dictionaries(
 
 
 @given(rows=st.lists(_SAMPLE, max_size=20), noise=st.none() | st.floats(0, 1), per_prompt=st.integers(1, 3), per_person=st.integers(1, 3))
-def test_pairs_respect_margin_thresholds_and_caps(rows: list[dict[str, Any]], noise: float | None, per_prompt: int, per_person: int) -> None:
+def test_pairs_respect_margin_thresholds_and_caps(
+    rows: list[dict[str, Any]], noise: float | None, per_prompt: int, per_person: int
+) -> None:
     settings = SnapshotSettings(pairs_per_prompt=per_prompt, pairs_per_person=per_person)
     full = [
         row
