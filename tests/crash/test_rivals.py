@@ -1,4 +1,7 @@
-"""Tests of several processes that work on one cycle, and of a process that is stopped beyond its lease: only the lease holder writes."""
+"""Tests of several processes that work on one cycle, and of a process that is stopped until its lease has expired.
+
+Only the lease holder writes to the ledger.
+"""
 
 from __future__ import annotations
 

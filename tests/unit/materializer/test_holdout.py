@@ -55,7 +55,7 @@ def test_held_out_prompts_are_never_used_for_training(
     second: list[tuple[int, bool, str]],
     fraction: float,
 ) -> None:
-    """No prompt of an edition is in a snapshot, probe prompt or pair, also if it arrives later or in a different spelling."""
+    """No prompt of an edition is in a snapshot, probe prompt or pair, even if it arrives later or in a different spelling."""
     datasets = make_datasets(tmp_path_factory.mktemp("sides"), make_loop(holdout={"fraction": fraction}))
     trained: set[str] = set()
     held: set[str] = set()

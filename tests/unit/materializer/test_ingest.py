@@ -224,7 +224,7 @@ def test_counts_add_up_for_any_input(tmp_path_factory: pytest.TempPathFactory, i
 
 
 def test_invalid_slice_name_is_dropped(tmp_path: Path) -> None:
-    """Slice names are parts of metric names and reports, so other names are dropped. The rest of the trace is kept."""
+    """Slice names are parts of metric names and reports, so invalid names are dropped. The rest of the trace is kept."""
     said = ["billing/eu 2", "a{b}", "it's", "x" * 65, "<b>"]
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(*(span(n, metadata__slice=text) for n, text in enumerate(said, 1)))))

@@ -1,4 +1,4 @@
-"""Tests of the lake: compaction after many small batches keeps all rows, and partitions."""
+"""Tests of the lake: compaction after many small batches keeps all rows, and partitions separate days and consent."""
 
 from __future__ import annotations
 

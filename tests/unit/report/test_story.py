@@ -1,4 +1,4 @@
-"""Tests of the report of a cycle, as text and as a page: it is complete for every end of a simulated cycle and after every row."""
+"""Tests of the report of a cycle, as text and as a page, for every end of a simulated cycle and after every row."""
 
 from __future__ import annotations
 
