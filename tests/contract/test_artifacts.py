@@ -22,12 +22,12 @@ def artifacts(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 @given(st.binary(max_size=300))
-def test_content_comes_back_under_its_digest(artifacts: Any, data: bytes) -> None:
+def test_content_is_returned_for_its_digest(artifacts: Any, data: bytes) -> None:
     assert artifacts.put(data) == digest(data) == artifacts.put(data)
     assert artifacts.get(digest(data)) == data
 
 
-def test_a_name_is_bound_once(artifacts: Any) -> None:
+def test_name_is_bound_only_once(artifacts: Any) -> None:
     first, second = artifacts.put(b"first"), artifacts.put(b"second")
     assert artifacts.resolve("checkpoint/p/a1") is None
     assert artifacts.bind("checkpoint/p/a1", first) == first
@@ -36,7 +36,7 @@ def test_a_name_is_bound_once(artifacts: Any) -> None:
     assert artifacts.resolve("checkpoint/p/a") is None
 
 
-def test_what_is_not_there_is_said_so(artifacts: Any) -> None:
+def test_missing_content_is_an_error(artifacts: Any) -> None:
     with pytest.raises(Permanent):
         artifacts.get("0" * 64)
 
@@ -58,19 +58,19 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_comes_back_whole_and_again(store: FolderArtifacts, folder: Path, tmp_path: Path) -> None:
+def test_folder_is_fetched_completely_and_repeatedly(store: FolderArtifacts, folder: Path, tmp_path: Path) -> None:
     key = store.put_folder(folder)
     assert key == store.put_folder(folder)
     for _ in range(2):
         assert files(store.fetch(key, tmp_path / "out")) == files(folder)
 
 
-def test_a_file_comes_back(store: FolderArtifacts, folder: Path, tmp_path: Path) -> None:
+def test_file_is_fetched(store: FolderArtifacts, folder: Path, tmp_path: Path) -> None:
     key = store.put_file(folder / "sub" / "b.bin")
     assert store.fetch(key, tmp_path / "b").read_bytes() == bytes(100)
 
 
-def test_other_content_in_the_way_is_not_overwritten(store: FolderArtifacts, folder: Path, tmp_path: Path) -> None:
+def test_existing_different_content_is_not_overwritten(store: FolderArtifacts, folder: Path, tmp_path: Path) -> None:
     key = store.put_folder(folder)
     store.fetch(key, tmp_path / "out")
     (tmp_path / "out" / "a.json").write_text("mine")
@@ -79,7 +79,7 @@ def test_other_content_in_the_way_is_not_overwritten(store: FolderArtifacts, fol
     assert (tmp_path / "out" / "a.json").read_text() == "mine"
 
 
-def test_corrupt_content_is_never_handed_out(store: FolderArtifacts, tmp_path: Path) -> None:
+def test_corrupt_content_is_an_error(store: FolderArtifacts, tmp_path: Path) -> None:
     key = store.put(b"weights")
     stored = next(path for path in (tmp_path / "artifacts" / "sha256").rglob(key))
     stored.write_bytes(b"weight5")
@@ -89,7 +89,7 @@ def test_corrupt_content_is_never_handed_out(store: FolderArtifacts, tmp_path: P
         store.fetch(key, tmp_path / "out")
 
 
-def test_a_manifest_cannot_write_outside_its_folder(store: FolderArtifacts, tmp_path: Path) -> None:
+def test_manifest_cannot_write_outside_its_folder(store: FolderArtifacts, tmp_path: Path) -> None:
     key = store.put(b"evil")
     manifest = store.put(b'{"files":{"../escaped":"' + key.encode() + b'"}}')
     with pytest.raises(Permanent, match="outside"):
@@ -97,7 +97,7 @@ def test_a_manifest_cannot_write_outside_its_folder(store: FolderArtifacts, tmp_
     assert not (tmp_path / "escaped").exists()
 
 
-def test_an_empty_folder_is_refused(store: FolderArtifacts, tmp_path: Path) -> None:
+def test_empty_folder_is_rejected(store: FolderArtifacts, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(Permanent):
         store.put_folder(tmp_path / "empty")

@@ -77,7 +77,7 @@ class Client:
         return [ChatAnswer(text=str((self.start + index) % 3)) for index, _ in enumerate(requests)]
 
 
-def test_a_batch_again_gives_the_same_account(datasets: Datasets) -> None:
+def test_repeated_batch_gives_the_same_report(datasets: Datasets) -> None:
     report = datasets.ingest(_batch(0))
     before = datasets.cursor()
     assert datasets.ingest(_batch(0)) == report
@@ -86,7 +86,7 @@ def test_a_batch_again_gives_the_same_account(datasets: Datasets) -> None:
     assert report.feedback.adds_up
 
 
-def test_what_has_a_name_is_made_once(datasets: Datasets) -> None:
+def test_named_results_are_created_once(datasets: Datasets) -> None:
     datasets.ingest(_batch(0))
 
     def everything(start: int) -> list[Any]:
@@ -100,7 +100,7 @@ def test_what_has_a_name_is_made_once(datasets: Datasets) -> None:
     assert everything(1) == first
 
 
-def test_results_name_their_parents(datasets: Datasets) -> None:
+def test_results_reference_their_inputs(datasets: Datasets) -> None:
     datasets.ingest(_batch(0))
     edition = datasets.edition(3)
     snapshot = datasets.freeze("a", LATER, edition)
@@ -112,13 +112,13 @@ def test_results_name_their_parents(datasets: Datasets) -> None:
     assert [snapshot.name, probe.name, training.name] == ["a", "b", "c"]
 
 
-def test_without_a_probe_there_is_still_a_training_set(datasets: Datasets) -> None:
+def test_training_set_without_a_probe(datasets: Datasets) -> None:
     datasets.ingest(_batch(0))
     snapshot = datasets.freeze("a", LATER, datasets.edition(1))
     assert datasets.assemble("c", snapshot, None).probe is None
 
 
-def test_another_process_finds_the_same(tmp_path: Path) -> None:
+def test_another_process_finds_the_same_results(tmp_path: Path) -> None:
     one = _open("lake", tmp_path)
     one.ingest(_batch(0))
     snapshot = one.freeze("a", LATER, one.edition(1))

@@ -119,7 +119,7 @@ class LocalBench:
             if holds(status):
                 return status
             time.sleep(0.02)
-        raise AssertionError(f"{name} stays {status}")
+        raise AssertionError(f"{name} has not reached the expected status; it is {status}")
 
 
 class FakeBench:
@@ -153,7 +153,7 @@ class FakeBench:
             status = self.executor.observe(name)
             if holds(status):
                 return status
-        raise AssertionError(f"{name} stays {status}")
+        raise AssertionError(f"{name} has not reached the expected status; it is {status}")
 
     def starts(self, spec: JobSpec, incarnation: int) -> int:
         return self.world.effects[f"submit/{spec.name}/{incarnation}"]
@@ -181,14 +181,14 @@ def running(status: JobStatus) -> bool:
     return status.state == JobState.RUNNING and status.step == 4
 
 
-def test_an_unknown_job_is_absent(bench: Any) -> None:
+def test_unknown_job_is_absent(bench: Any) -> None:
     assert bench.executor.observe("rt-unknown-a1").state == JobState.ABSENT
     assert bench.executor.events("rt-unknown-a1") == []
     bench.executor.cancel("rt-unknown-a1")
 
 
 @pytest.mark.parametrize(("behaviour", "outcome"), [("done", Outcome.DONE), ("failed", Outcome.FAILED), ("silent", Outcome.LOST)])
-def test_a_job_runs_and_ends(bench: Any, behaviour: str, outcome: Outcome) -> None:
+def test_job_runs_and_ends(bench: Any, behaviour: str, outcome: Outcome) -> None:
     spec = bench.spec(behaviour)
     bench.executor.submit(spec, 1)
     assert bench.executor.observe(spec.name).state != JobState.ABSENT
@@ -208,7 +208,7 @@ def test_submit_is_idempotent(bench: Any) -> None:
     assert bench.starts(spec, 1) == 1
 
 
-def test_the_next_incarnation_runs_after_the_first(bench: Any) -> None:
+def test_next_incarnation_runs_after_the_first(bench: Any) -> None:
     spec = bench.spec("failed")
     bench.executor.submit(spec, 1)
     bench.until(spec.name)
@@ -219,7 +219,7 @@ def test_the_next_incarnation_runs_after_the_first(bench: Any) -> None:
     assert (bench.starts(spec, 1), bench.starts(spec, 2)) == (1, 1)
 
 
-def test_events_are_read_from_a_number_on(bench: Any) -> None:
+def test_events_are_read_from_a_given_number(bench: Any) -> None:
     spec = bench.spec("done")
     bench.executor.submit(spec, 1)
     bench.until(spec.name)
@@ -230,14 +230,14 @@ def test_events_are_read_from_a_number_on(bench: Any) -> None:
 
 
 @pytest.mark.parametrize(("behaviour", "reason"), [("done", "4 steps"), ("failed", "the data was bad")])
-def test_a_job_ends_with_its_own_words(machine: LocalBench, behaviour: str, reason: str) -> None:
+def test_status_contains_the_reason_that_the_job_reports(machine: LocalBench, behaviour: str, reason: str) -> None:
     spec = machine.spec(behaviour)
     machine.executor.submit(spec, 1)
     status = machine.until(spec.name)
     assert (status.reason, status.step, status.total) == (reason, 4, 4)
 
 
-def test_a_job_outlives_us_and_is_found_again(machine: LocalBench) -> None:
+def test_job_survives_a_restart_of_the_service(machine: LocalBench) -> None:
     spec = machine.spec("stays")
     machine.executor.submit(spec, 1)
     machine.until(spec.name, running)
@@ -249,7 +249,7 @@ def test_a_job_outlives_us_and_is_found_again(machine: LocalBench) -> None:
     assert [event.kind for event in machine.executor.events(spec.name)].count("started") == 1
 
 
-def test_the_next_incarnation_runs_after_the_first_and_finds_what_was_pinned(machine: LocalBench) -> None:
+def test_next_incarnation_finds_the_pinned_checkpoint(machine: LocalBench) -> None:
     spec = machine.spec("once")
     machine.executor.submit(spec, 1)
     machine.until(spec.name, running)
@@ -261,7 +261,7 @@ def test_the_next_incarnation_runs_after_the_first_and_finds_what_was_pinned(mac
     assert (status.outcome, status.reason) == (Outcome.DONE, "resumed from True")
 
 
-def test_events_are_numbered_over_all_incarnations(machine: LocalBench) -> None:
+def test_event_numbers_continue_over_all_incarnations(machine: LocalBench) -> None:
     spec = machine.spec("once")
     machine.executor.submit(spec, 1)
     machine.until(spec.name, running)
@@ -276,7 +276,7 @@ def test_events_are_numbered_over_all_incarnations(machine: LocalBench) -> None:
     assert [event.incarnation for event in after] == sorted(event.incarnation for event in after)
 
 
-def test_who_is_deaf_to_sigterm_is_killed_after_the_grace(machine: LocalBench) -> None:
+def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(machine: LocalBench) -> None:
     spec = machine.spec("deaf", grace=1)
     machine.executor.submit(spec, 1)
     machine.until(spec.name, running)
@@ -285,7 +285,7 @@ def test_who_is_deaf_to_sigterm_is_killed_after_the_grace(machine: LocalBench) -
     assert machine.until(spec.name).outcome == Outcome.LOST
 
 
-def test_attempts_live_side_by_side(bench: Any) -> None:
+def test_attempts_run_independently(bench: Any) -> None:
     first, second = bench.spec("failed", attempt=1), bench.spec("done", attempt=2)
     bench.executor.submit(first, 1)
     bench.executor.submit(second, 1)
@@ -293,7 +293,7 @@ def test_attempts_live_side_by_side(bench: Any) -> None:
     assert bench.until(second.name).outcome == Outcome.DONE
 
 
-def test_a_damaged_checkpoint_is_not_pinned(machine: LocalBench) -> None:
+def test_damaged_checkpoint_is_not_pinned(machine: LocalBench) -> None:
     spec = machine.spec("done")
     machine.executor.submit(spec, 1)
     machine.until(spec.name)

@@ -52,7 +52,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a private Postgres server on a Unix socket. Skips the test if Postgres is not installed."""
     binaries = _postgres_binaries()
     if binaries is None:
-        lacks(Need.POSTGRES, "the ledger's contract runs over SQLite only")
+        lacks(Need.POSTGRES, "the contract tests of the ledger run with SQLite only")
     folder = Path(subprocess.run(["mktemp", "-d", "/tmp/rt-pg-XXXXXX"], capture_output=True, text=True, check=True).stdout.strip())
     account = _unprivileged()
     if account:
@@ -123,7 +123,7 @@ def rows(stream: str, after: int, *keys: str) -> Append:
     return Append(stream=stream, after=after, rows=tuple(Row(kind="noted", key=key, data={"key": key}) for key in keys))
 
 
-def test_rows_come_back_in_order_as_a_chain(ledger: Ledger) -> None:
+def test_rows_are_read_in_order_as_a_chain(ledger: Ledger) -> None:
     written = ledger.append([rows("a", 0, "one", "two")], None, NOON) + ledger.append([rows("a", 2, "three")], None, NOON)
     assert ledger.read("a") == written
     assert [entry.seq for entry in written] == [1, 2, 3]
@@ -132,7 +132,7 @@ def test_rows_come_back_in_order_as_a_chain(ledger: Ledger) -> None:
     verify(ledger.read("a"))
 
 
-def test_content_comes_back_as_it_went_in(ledger: Ledger) -> None:
+def test_content_is_read_as_it_was_written(ledger: Ledger) -> None:
     data = {"text": "é\n\u2028\U0001f980'\"%_\\", "list": [1, 2.5, None, True, {"deep": []}], "big": 2**53, "small": 1e-300, "empty": {}}
     at = NOON + timedelta(microseconds=123)
     ledger.append([Append(stream="a", after=0, rows=(Row(kind="noted", data=data),))], None, at)
@@ -142,14 +142,14 @@ def test_content_comes_back_as_it_went_in(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 99])
-def test_an_append_from_another_place_is_a_conflict(ledger: Ledger, after: int) -> None:
+def test_append_after_a_wrong_row_number_is_a_conflict(ledger: Ledger, after: int) -> None:
     ledger.append([rows("a", 0, "one", "two")], None, NOON)
     with pytest.raises(Conflict):
         ledger.append([rows("a", after, "three")], None, NOON)
     assert len(ledger.read("a")) == 2
 
 
-def test_appends_to_several_streams_are_all_or_none(ledger: Ledger) -> None:
+def test_appends_to_several_streams_are_atomic(ledger: Ledger) -> None:
     ledger.append([rows("b", 0, "there")], None, NOON)
     for order in (["a", "b", "c"], ["b", "a", "c"], ["a", "c", "b"]):
         with pytest.raises(Conflict):
@@ -160,7 +160,7 @@ def test_appends_to_several_streams_are_all_or_none(ledger: Ledger) -> None:
     assert [len(ledger.read(stream)) for stream in "abc"] == [1, 3, 1]
 
 
-def test_two_appends_to_one_stream_follow_each_other_or_conflict(ledger: Ledger) -> None:
+def test_two_appends_to_one_stream_must_be_consecutive(ledger: Ledger) -> None:
     with pytest.raises(Conflict):
         ledger.append([rows("a", 0, "one"), rows("a", 0, "two")], None, NOON)
     assert ledger.read("a") == []
@@ -169,7 +169,7 @@ def test_two_appends_to_one_stream_follow_each_other_or_conflict(ledger: Ledger)
     assert len(ledger.read("a")) == 2
 
 
-def test_streams_are_found_by_the_letters_of_their_prefix(ledger: Ledger) -> None:
+def test_streams_are_found_by_their_literal_prefix(ledger: Ledger) -> None:
     names = ["line/a", "line/a_b", "line/a%b", "line/axb", "line/A", "line/a\\b", "lines", "line/é", "other"]
     for name in names:
         ledger.append([rows(name, 0, "x", "y")], None, NOON)
@@ -178,7 +178,7 @@ def test_streams_are_found_by_the_letters_of_their_prefix(ledger: Ledger) -> Non
         assert ledger.streams(prefix) == sorted(name for name in names if name.startswith(prefix)), prefix
 
 
-def test_a_lease_belongs_to_one_until_it_expires(ledger: Ledger) -> None:
+def test_lease_has_one_holder_until_it_expires(ledger: Ledger) -> None:
     first = ledger.acquire("line", "one", 60, NOON)
     assert first is not None
     assert (first.holder, first.epoch, first.expires) == ("one", 1, NOON + timedelta(seconds=60))
@@ -191,7 +191,7 @@ def test_a_lease_belongs_to_one_until_it_expires(ledger: Ledger) -> None:
     assert ledger.holder("unknown") is None
 
 
-def test_whoever_lost_the_lease_writes_nothing_more(ledger: Ledger) -> None:
+def test_former_lease_holder_cannot_write(ledger: Ledger) -> None:
     old = ledger.acquire("line", "one", 60, NOON)
     assert old is not None
     ledger.append([rows("a", 0, "one")], old, NOON)
@@ -206,7 +206,7 @@ def test_whoever_lost_the_lease_writes_nothing_more(ledger: Ledger) -> None:
     assert [entry.epoch for entry in ledger.read("a")] == [1, 2]
 
 
-def test_an_expired_lease_that_nobody_took_still_writes_and_renews(ledger: Ledger) -> None:
+def test_expired_lease_is_valid_until_another_holder_acquires_it(ledger: Ledger) -> None:
     lease = ledger.acquire("line", "one", 60, NOON)
     assert lease is not None
     late = NOON + timedelta(hours=1)
@@ -216,7 +216,7 @@ def test_an_expired_lease_that_nobody_took_still_writes_and_renews(ledger: Ledge
     assert ledger.acquire("line", "two", 60, late) is None
 
 
-def test_a_released_lease_is_free_at_once_and_its_epoch_is_spent(ledger: Ledger) -> None:
+def test_released_lease_is_free_at_once_and_its_epoch_is_not_reused(ledger: Ledger) -> None:
     lease = ledger.acquire("line", "one", 60, NOON)
     assert lease is not None
     ledger.release(lease)
@@ -230,7 +230,7 @@ def test_a_released_lease_is_free_at_once_and_its_epoch_is_spent(ledger: Ledger)
         ledger.append([rows("a", 0, "x")], after, NOON)
 
 
-def test_a_lease_that_never_was_gives_no_right(ledger: Ledger, reopen: Open) -> None:
+def test_unknown_lease_is_fenced(ledger: Ledger, reopen: Open) -> None:
     lease = MemoryLedger().acquire("ghost", "one", 60, NOON)
     assert lease is not None
     with pytest.raises(Fenced):
@@ -241,7 +241,7 @@ def test_a_lease_that_never_was_gives_no_right(ledger: Ledger, reopen: Open) -> 
     assert ledger.holder("ghost") is None
 
 
-def test_a_reopened_ledger_goes_on(reopen: Open) -> None:
+def test_reopened_ledger_continues(reopen: Open) -> None:
     lease = reopen().acquire("line", "one", 60, NOON)
     reopen().append([rows("a", 0, "one")], lease, NOON)
     reopen().append([rows("a", 1, "two")], lease, NOON)
@@ -251,7 +251,7 @@ def test_a_reopened_ledger_goes_on(reopen: Open) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4), st.integers(1, 2)), max_size=12))
-def test_any_sequence_of_appends_is_what_a_list_would_hold(steps: list[tuple[str, int, int]]) -> None:
+def test_any_sequence_of_appends_matches_a_list_model(steps: list[tuple[str, int, int]]) -> None:
     ledger, model = MemoryLedger(), {"a": 0, "b": 0}
     for stream, after, count in steps:
         try:
@@ -276,7 +276,7 @@ def _contend(url: str, worker: int, wanted: int, results: Any) -> None:
     results.put((worker, won))
 
 
-def test_processes_that_write_one_stream_give_every_row_its_own_place(url: str) -> None:
+def test_concurrent_processes_write_every_row_once(url: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
     workers = [spawn.Process(target=_contend, args=(url, n, 6, results)) for n in range(4)]  # the database does not exist yet
@@ -290,7 +290,7 @@ def test_processes_that_write_one_stream_give_every_row_its_own_place(url: str) 
     assert sorted(entry.key for entry in entries) == sorted(f"{worker}-{n}" for worker in range(4) for n in range(6))
 
 
-def test_of_eight_threads_at_one_place_one_writes_and_the_others_conflict(url: str) -> None:
+def test_one_of_eight_concurrent_appends_succeeds_and_the_others_conflict(url: str) -> None:
     ledger, outcomes, gate = SqlLedger(url), [], threading.Barrier(8)
 
     def write(worker: int) -> None:
@@ -311,7 +311,7 @@ def test_of_eight_threads_at_one_place_one_writes_and_the_others_conflict(url: s
     assert ledger.read("a")[0].key == ledger.read("b")[0].key
 
 
-def test_of_eight_threads_one_gets_a_lease(url: str) -> None:
+def test_one_of_eight_threads_gets_the_lease(url: str) -> None:
     got, gate = [], threading.Barrier(8)
     SqlLedger(url)
 
@@ -343,7 +343,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("row", [1, 2, 3])
 @pytest.mark.parametrize("column", CHANGES)
-def test_any_changed_cell_is_found(tmp_path: Path, column: str, row: int) -> None:
+def test_any_changed_cell_is_detected(tmp_path: Path, column: str, row: int) -> None:
     ledger = _three(tmp_path)
     _sql(tmp_path, f'UPDATE ratchet_rows SET "{column}" = ? WHERE seq = ?', CHANGES[column], row)
     with pytest.raises(Permanent, match="changed"):
@@ -351,14 +351,14 @@ def test_any_changed_cell_is_found(tmp_path: Path, column: str, row: int) -> Non
 
 
 @pytest.mark.parametrize("row", [1, 2])
-def test_a_row_that_was_taken_out_is_found(tmp_path: Path, row: int) -> None:
+def test_deleted_row_is_detected(tmp_path: Path, row: int) -> None:
     ledger = _three(tmp_path)
     _sql(tmp_path, "DELETE FROM ratchet_rows WHERE seq = ?", row)
     with pytest.raises(Permanent, match="changed"):
         verify(ledger.read("a"))
 
 
-def test_a_stream_under_another_name_is_found(tmp_path: Path) -> None:
+def test_renamed_stream_is_detected(tmp_path: Path) -> None:
     ledger = _three(tmp_path)
     _sql(tmp_path, "UPDATE ratchet_rows SET stream = ?", "b")
     with pytest.raises(Permanent, match="changed"):
@@ -379,29 +379,29 @@ def _sql(folder: Path, statement: str, *values: object) -> None:
         connection.execute(statement, values)
 
 
-def test_a_database_that_cannot_be_reached_is_retryable_and_hides_its_password() -> None:
+def test_unreachable_database_is_retryable_and_the_error_hides_the_password() -> None:
     with pytest.raises(Retryable) as caught:
         SqlLedger("postgresql+psycopg://ratchet:secret-word@127.0.0.1:1/nowhere")
     assert "secret-word" not in str(caught.value)
 
 
-def test_an_address_that_is_none_is_permanent() -> None:
+def test_invalid_database_url_is_permanent() -> None:
     with pytest.raises(Permanent, match="sqlite:///"):
         SqlLedger("not an address")
 
 
-def test_a_folder_that_cannot_be_made_is_retryable(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_retryable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Retryable):
         SqlLedger(f"sqlite:///{tmp_path / 'file' / 'ledger.db'}")
 
 
-def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_bytes(b"this is not a database, " * 100)
     with pytest.raises((Retryable, Permanent), match="not a database"):
         SqlLedger(f"sqlite:///{tmp_path / 'ledger.db'}")
 
 
-def test_a_driver_that_is_not_installed_is_said_so() -> None:
+def test_missing_driver_is_an_error_with_a_remedy() -> None:
     with pytest.raises(Permanent, match="install"):
         SqlLedger("mysql+pymysql://x@127.0.0.1/x")

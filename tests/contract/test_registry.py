@@ -29,18 +29,18 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return lambda: MlflowRegistry(f"sqlite:///{folder / 'mlflow.db'}", folder)
 
 
-def test_a_line_that_nobody_registered_has_no_aliases(opened: Any) -> None:
+def test_unknown_line_has_no_aliases(opened: Any) -> None:
     assert opened().aliases("nobody") == {}
 
 
-def test_a_version_is_registered_once(opened: Any, tmp_path: Path) -> None:
+def test_version_is_registered_once(opened: Any, tmp_path: Path) -> None:
     tags, metrics = {"ratchet.cycle": "cycle/a/0001"}, {"gate.slice:a.champion": 0.5, "loss": 0.25}
     references = {opened().register(version(1), tmp_path, tags, metrics) for _ in range(3)}
     assert len(references) == 1
     assert opened().register(version(2), tmp_path, tags, {}) not in references
 
 
-def test_aliases_point_where_they_were_pointed_last(opened: Any, tmp_path: Path) -> None:
+def test_alias_points_to_its_latest_target(opened: Any, tmp_path: Path) -> None:
     for number in (3, 4):
         opened().register(version(number, "line-b"), tmp_path, {}, {})
     opened().alias("line-b", "champion", "v-line-b-3")
@@ -90,7 +90,7 @@ def test_mlflow_shows_the_curves_of_the_training_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mlflow_away_or_unknown_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_mlflow_and_unknown_version_are_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gates.registry import MlflowRegistry
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -113,14 +113,14 @@ def test_mlflow_away_or_unknown_is_retryable(tmp_path: Path, monkeypatch: pytest
         ("x" * 300, "x" * 250),
     ],
 )
-def test_a_metric_has_a_name_that_mlflow_takes(name: str, taken: str) -> None:
+def test_metric_name_is_valid_for_mlflow(name: str, taken: str) -> None:
     from gates.registry import metric_name
 
     assert metric_name(name) == taken
 
 
 @pytest.mark.slow
-def test_odd_metrics_do_not_keep_a_version_out_and_what_is_wrong_for_ever_is_permanent(tmp_path: Path) -> None:
+def test_unusual_metric_names_are_accepted_and_an_invalid_alias_is_permanent(tmp_path: Path) -> None:
     from gates.registry import MlflowRegistry
 
     registry = MlflowRegistry(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path)

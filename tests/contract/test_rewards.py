@@ -53,12 +53,12 @@ def _scorer(name: str) -> RewardFunction:
     return function
 
 
-def test_the_built_in_ones_come_through_the_same_door_as_anyones() -> None:
+def test_built_in_scorers_are_registered_as_entry_points() -> None:
     assert {"exact_match", "final_number", "user_feedback"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_scorer_says_who_it_is_and_what_it_needs(name: str) -> None:
+def test_scorer_declares_its_name_tier_and_needs(name: str) -> None:
     scorer = _scorer(name)
     assert scorer.name == name
     assert Tier(scorer.tier)
@@ -68,7 +68,7 @@ def test_a_scorer_says_who_it_is_and_what_it_needs(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(samples=SAMPLES)
-def test_scores_are_in_range_and_independent_of_their_neighbours(name: str, samples: list[dict[str, Any]]) -> None:
+def test_scores_are_in_range_and_independent_of_other_samples(name: str, samples: list[dict[str, Any]]) -> None:
     scorer = _scorer(name)
     needed = [{key: value for key, value in sample.items() if key in scorer.needs} for sample in samples]
     scores = scorer.score(needed)
@@ -86,7 +86,7 @@ def scorer_set(request: pytest.FixtureRequest) -> Rewards:
     return build_scorer_set([RewardSettings(name="exact_match"), RewardSettings(name="user_feedback")])
 
 
-def test_a_panel_scores_unseen_answers(scorer_set: Rewards) -> None:
+def test_scorer_set_scores_unseen_answers(scorer_set: Rewards) -> None:
     assert scorer_set.unseen()
     samples = [{"prompt": [], "answer": answer, "reference": "x"} for answer in ("x", "y")]
     assert [label.reward for label in scorer_set.label_unseen(samples)] == [1.0, 0.0]

@@ -110,7 +110,7 @@ def placed(tag: str, weight: float) -> Backend:
     return Backend(tag=tag, url="http://127.0.0.1:1", model=tag, weight=weight)
 
 
-def test_what_was_set_is_read(router: Any) -> None:
+def test_read_returns_the_route_that_was_set(router: Any) -> None:
     assert router.attribution
     assert router.read("line") is None
     one = route(placed("a", 100))
@@ -131,7 +131,7 @@ def ask(url: str, session: str | None = None, **more: Any) -> httpx.Response:
 
 
 @pytest.mark.slow
-def test_sessions_stay_shares_hold_and_every_answer_is_attributed(local: LocalRouter, site: Site) -> None:
+def test_sessions_keep_their_version_and_every_answer_is_attributed(local: LocalRouter, site: Site) -> None:
     old, new = site.backend("old", 70), site.backend("new", 30)
     local.set(route(old, new))
     url = local.url()
@@ -152,7 +152,7 @@ def test_sessions_stay_shares_hold_and_every_answer_is_attributed(local: LocalRo
             assert ask(url, session).headers["x-ratchet-version"] == "new"
 
 
-def test_traces_tell_what_happened_and_content_needs_consent(local: LocalRouter, site: Site, tmp_path: Path) -> None:
+def test_traces_contain_metadata_and_content_only_with_consent(local: LocalRouter, site: Site, tmp_path: Path) -> None:
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
     local.set(route(site.backend("old", 100)))
     told = {"x-user-id": "ada", "x-ratchet-consent": "true", "x-ratchet-region": "eu", "x-ratchet-slice": "pods"}
@@ -177,7 +177,7 @@ def test_traces_tell_what_happened_and_content_needs_consent(local: LocalRouter,
     assert not {"gen_ai.input.messages", "gen_ai.output.messages"} & second.keys()
 
 
-def test_traces_wait_while_the_receiver_is_away(local: LocalRouter, site: Site, tmp_path: Path) -> None:
+def test_traces_are_sent_once_the_receiver_is_available(local: LocalRouter, site: Site, tmp_path: Path) -> None:
     (tmp_path / "receiver.json").write_text('{"port": 1}')
     local.set(route(site.backend("old", 100)))
     for i in range(5):
@@ -188,7 +188,7 @@ def test_traces_wait_while_the_receiver_is_away(local: LocalRouter, site: Site, 
     assert Counter(span["gen_ai.conversation.id"] for span in site.attributes()) == Counter(f"s{i}" for i in range(5))
 
 
-def test_a_backend_that_is_down_is_an_error_for_the_user_and_in_the_trace(local: LocalRouter, site: Site, tmp_path: Path) -> None:
+def test_unavailable_backend_is_an_error_in_the_reply_and_the_trace(local: LocalRouter, site: Site, tmp_path: Path) -> None:
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
     local.set(route(placed("gone", 100)))
     reply = ask(local.url(), "s1")
@@ -208,7 +208,7 @@ ODD: dict[str, tuple[int, bytes]] = {
 
 
 @pytest.mark.parametrize("how", ODD)
-def test_an_odd_reply_reaches_the_user_and_the_trace(local: LocalRouter, site: Site, tmp_path: Path, how: str) -> None:
+def test_unusual_reply_reaches_the_user_and_the_trace(local: LocalRouter, site: Site, tmp_path: Path, how: str) -> None:
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
     site.reply = lambda _name, _body: ODD[how]
     local.set(route(site.backend("old", 100)))
@@ -230,7 +230,7 @@ def test_an_odd_reply_reaches_the_user_and_the_trace(local: LocalRouter, site: S
         (b'{"model": "helper", "messages": [], "n": true}', 400), (b'{"model": "helper", "messages": [], "n": null}', 200),
     ],
 )  # fmt: skip
-def test_odd_requests_get_an_answer_that_says_so(local: LocalRouter, site: Site, content: bytes, status: int) -> None:
+def test_unusual_requests_get_a_json_reply(local: LocalRouter, site: Site, content: bytes, status: int) -> None:
     local.set(route(site.backend("old", 100)))
     headers = {"x-ratchet-consent": "true", "content-type": "application/json"}
     reply = httpx.post(f"{local.url()}/v1/chat/completions", content=content, headers=headers, timeout=20, trust_env=False)
@@ -238,7 +238,7 @@ def test_odd_requests_get_an_answer_that_says_so(local: LocalRouter, site: Site,
     assert isinstance(reply.json(), dict)
 
 
-def test_a_body_without_a_length_is_cut_off_at_the_limit(local: LocalRouter, site: Site) -> None:
+def test_body_without_a_length_is_rejected_at_the_limit(local: LocalRouter, site: Site) -> None:
     local.set(route(site.backend("old", 100)))
     pieces = (b" " * 1_000_000 for _ in range(20))
     with contextlib.suppress(httpx.WriteError):  # the router may have closed the connection already
@@ -247,7 +247,9 @@ def test_a_body_without_a_length_is_cut_off_at_the_limit(local: LocalRouter, sit
 
 
 @pytest.mark.parametrize(("status", "blamed"), [(400, False), (422, False), (404, True), (429, True), (500, True)])
-def test_only_what_a_version_can_help_is_held_against_it(local: LocalRouter, site: Site, tmp_path: Path, status: int, blamed: bool) -> None:
+def test_only_errors_that_a_version_can_cause_are_counted_for_it(
+    local: LocalRouter, site: Site, tmp_path: Path, status: int, blamed: bool
+) -> None:
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
     site.reply = lambda _name, _body: (status, b'{"error": {"message": "no"}}')
     local.set(route(site.backend("old", 100)))
@@ -257,7 +259,7 @@ def test_only_what_a_version_can_help_is_held_against_it(local: LocalRouter, sit
 
 
 @pytest.mark.parametrize("assumed", [False, True])
-def test_silence_about_consent_is_for_the_loop_file_to_judge(site: Site, tmp_path: Path, assumed: bool) -> None:
+def test_missing_consent_is_treated_as_the_loop_file_says(site: Site, tmp_path: Path, assumed: bool) -> None:
     (tmp_path / "token").write_text("secret")
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
     router = LocalRouter(tmp_path / "serving", tmp_path / "receiver.json", tmp_path / "token", assume_consent=assumed)
@@ -275,12 +277,12 @@ def test_silence_about_consent_is_for_the_loop_file_to_judge(site: Site, tmp_pat
     assert "metadata.slice" not in silent
 
 
-def test_without_a_weight_there_is_no_route(local: LocalRouter) -> None:
+def test_route_without_positive_weight_is_rejected(local: LocalRouter) -> None:
     with pytest.raises(Permanent, match="weight"):
         local.set(route(placed("a", 0)))
 
 
-def test_a_killed_router_comes_back_at_its_address_with_its_route(local: LocalRouter, site: Site) -> None:
+def test_killed_router_restarts_at_its_address_with_its_route(local: LocalRouter, site: Site) -> None:
     local.set(route(site.backend("old", 100)))
     url = local.url()
     process = psutil.Process(local._service(0).ready()["pid"])  # type: ignore[index]

@@ -63,7 +63,7 @@ def texts(endpoint: Endpoint, **fields: Any) -> list[str]:
     return [choice["message"]["content"] for choice in reply.json()["choices"]]
 
 
-def test_a_version_is_served_once_found_again_and_stopped(site: Site, endpoint: Endpoint) -> None:
+def test_version_is_served_once_found_after_a_restart_and_stopped(site: Site, endpoint: Endpoint) -> None:
     fake, tiny = FakeServer(FakeWorld()), ModelVersion(line="l", number=0, tag="v-tiny", model=fake_model("x"), cycle=None)
     for server, version in ((fake, tiny), (site.restarted(), site.version)):
         first = server.ensure(version)
@@ -76,7 +76,7 @@ def test_a_version_is_served_once_found_again_and_stopped(site: Site, endpoint: 
     assert endpoint in site.restarted().running()
 
 
-def test_temperature_zero_is_one_answer_in_any_company(endpoint: Endpoint) -> None:
+def test_temperature_zero_gives_the_same_answer_among_concurrent_requests(endpoint: Endpoint) -> None:
     alone = texts(endpoint)
     assert alone == texts(endpoint, seed=5) == texts(endpoint, seed=6)
     with ThreadPoolExecutor(16) as pool:
@@ -86,20 +86,20 @@ def test_temperature_zero_is_one_answer_in_any_company(endpoint: Endpoint) -> No
         assert all(one.result() for one in company)
 
 
-def test_a_seed_is_honoured_and_without_one_answers_differ(endpoint: Endpoint) -> None:
+def test_seed_determines_the_answer_and_answers_without_a_seed_differ(endpoint: Endpoint) -> None:
     assert texts(endpoint, temperature=1.0, seed=3) == texts(endpoint, temperature=1.0, seed=3)
     assert len({texts(endpoint, temperature=1.0, seed=seed)[0] for seed in range(8)}) > 3
     assert len({texts(endpoint, temperature=1.0)[0] for _ in range(8)}) > 3
 
 
-def test_n_answers_are_n_different_draws(endpoint: Endpoint) -> None:
+def test_n_answers_are_independent_draws(endpoint: Endpoint) -> None:
     answers = texts(endpoint, temperature=1.0, seed=1, n=8)
     assert len(answers) == 8
     assert len(set(answers)) > 3
     assert answers == texts(endpoint, temperature=1.0, seed=1, n=8)
 
 
-def test_limits_and_figures(endpoint: Endpoint) -> None:
+def test_max_tokens_usage_and_logprobs(endpoint: Endpoint) -> None:
     reply = ask(endpoint, max_tokens=3, logprobs=True, temperature=1.0, seed=2).json()
     content = reply["choices"][0]["logprobs"]["content"]
     assert reply["usage"]["completion_tokens"] == len(content) <= 3
@@ -127,17 +127,17 @@ def test_limits_and_figures(endpoint: Endpoint) -> None:
         ({"temperature": 0.001, "seed": 1}, 200),
     ],
 )
-def test_odd_requests_are_answered_and_hurt_nobody(endpoint: Endpoint, fields: dict[str, Any], status: int) -> None:
+def test_unusual_requests_are_answered_and_do_not_affect_later_requests(endpoint: Endpoint, fields: dict[str, Any], status: int) -> None:
     reply = ask(endpoint, **fields)
     assert reply.status_code == status or (status == 200 and reply.status_code in (400, 422)), reply.text
     assert texts(endpoint)
 
 
-def test_another_name_is_said_with_the_right_one(endpoint: Endpoint) -> None:
+def test_error_for_an_unknown_model_names_the_served_model(endpoint: Endpoint) -> None:
     assert "v-tiny" in ask(endpoint, model="another").json()["error"]["message"]
 
 
-def test_a_killed_server_comes_back(site: Site, endpoint: Endpoint) -> None:
+def test_killed_server_is_started_again(site: Site, endpoint: Endpoint) -> None:
     before = texts(endpoint)
     process = psutil.Process(site.server._service("v-tiny", None).ready()["pid"])  # type: ignore[index]
     os.kill(process.pid, signal.SIGKILL)
@@ -146,7 +146,7 @@ def test_a_killed_server_comes_back(site: Site, endpoint: Endpoint) -> None:
     assert texts(site.restarted().ensure(site.version)) == before
 
 
-def test_a_model_that_cannot_be_loaded_is_permanent(site: Site, tmp_path: Path) -> None:
+def test_model_that_cannot_be_loaded_is_permanent(site: Site, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"nonsense")
     (tmp_path / "config.json").write_text("{}")
     ref = model_ref(tmp_path, FolderArtifacts(site.folder / "artifacts").put_folder(tmp_path))
@@ -155,6 +155,6 @@ def test_a_model_that_cannot_be_loaded_is_permanent(site: Site, tmp_path: Path) 
     site.server.stop("v-broken")
 
 
-def test_unknown_options_are_refused(tmp_path: Path) -> None:
+def test_unknown_options_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="threads"):
         EmbeddedServer(tmp_path, tmp_path, {"gpus": 3})

@@ -55,26 +55,26 @@ def _read(batch: RawBatch) -> bytes:
         return stream.read().strip()
 
 
-def test_batches_come_oldest_first_under_the_sources_name(source: TraceSource) -> None:
+def test_batches_are_oldest_first_and_have_the_name_of_the_source(source: TraceSource) -> None:
     batches = list(source.batches())
     assert [_read(batch) for batch in batches] == BODIES
     assert {(batch.source, batch.format) for batch in batches} == {(source.name, "otlp-json")}
 
 
-def test_a_batch_is_known_by_its_content_and_can_be_read_again(source: TraceSource) -> None:
+def test_batch_is_identified_by_its_content_and_can_be_read_again(source: TraceSource) -> None:
     first, second = list(source.batches()), list(source.batches())
     assert [batch.digest for batch in first] == [batch.digest for batch in second]
     assert len({batch.digest for batch in first}) == 3
     assert [_read(batch) for batch in first] == [_read(batch) for batch in first]
 
 
-def test_done_twice_is_done(source: TraceSource) -> None:
+def test_done_is_idempotent(source: TraceSource) -> None:
     for batch in list(source.batches()):
         source.done(batch)
         source.done(batch)
 
 
-def test_a_folder_keeps_its_files_and_a_spool_drops_them(tmp_path: Path) -> None:
+def test_folder_keeps_its_files_and_spool_deletes_them(tmp_path: Path) -> None:
     for name, left in (("files", 3), ("spool", 0)):
         folder = tmp_path / name
         folder.mkdir()
@@ -84,17 +84,17 @@ def test_a_folder_keeps_its_files_and_a_spool_drops_them(tmp_path: Path) -> None
         assert len(list(source.batches())) == left
 
 
-def test_a_file_batch_is_known_by_its_bytes_as_delivered(tmp_path: Path) -> None:
+def test_file_batch_is_identified_by_its_compressed_bytes(tmp_path: Path) -> None:
     batch = next(_zipped(tmp_path).batches())
     assert batch.digest == hashlib.sha256(Path(batch.origin).read_bytes()).hexdigest()
 
 
-def test_a_json_file_over_many_lines_is_one_record(tmp_path: Path) -> None:
+def test_json_file_with_many_lines_is_one_record(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     path.write_text('{\n  "resourceSpans": [\n  ]\n}\n')
     assert len(_read(next(FileSource("s", "otlp", path).batches())).splitlines()) == 1
 
 
-def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_path_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         next(FileSource("s", "jsonl", tmp_path / "nowhere").batches())

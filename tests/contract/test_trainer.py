@@ -27,23 +27,23 @@ def plan(trainer: Any) -> TrainingPlan:
     )
 
 
-def test_it_is_found_by_its_method(trainer: Any) -> None:
+def test_trainer_is_found_by_its_method(trainer: Any) -> None:
     (entry,) = entry_points(group="ratchet.trainers", name=trainer.method)
     assert entry.load() is type(trainer)
 
 
-def test_a_recipe_completes_itself_only_once(trainer: Any) -> None:
+def test_completing_a_recipe_is_idempotent(trainer: Any) -> None:
     recipe = trainer.recipe({})
     assert trainer.recipe(recipe) == recipe
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_known_one(trainer: Any) -> None:
+def test_error_for_an_unknown_key_names_the_nearest_known_key(trainer: Any) -> None:
     key = next(iter(trainer.recipe({})))
     with pytest.raises(ConfigError, match=key):
         trainer.recipe({key + "x": 1})
 
 
-def test_a_job_is_a_function_of_the_plan(trainer: Any) -> None:
+def test_job_is_determined_by_plan_and_attempt(trainer: Any) -> None:
     one = plan(trainer)
     first = Attempt(number=1, timeout=60.0)
     job = trainer.job(one, first)

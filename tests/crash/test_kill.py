@@ -68,7 +68,7 @@ def sweeps(root: Path, bad_canary: bool, start_at: int = 1) -> list[dict[str, An
     return [life for half in halves for life in finished(half)]
 
 
-def test_killed_at_every_boundary_of_a_promotion(tmp_path: Path, calm: dict[str, Any]) -> None:
+def test_promotion_with_a_kill_at_every_boundary(tmp_path: Path, calm: dict[str, Any]) -> None:
     assert [row[2] for row in calm["projection"] if row[1] == "ended"] == ["promoted", "promoted"]
     lives = sweeps(tmp_path, bad_canary=False)
     for life in lives:
@@ -77,7 +77,7 @@ def test_killed_at_every_boundary_of_a_promotion(tmp_path: Path, calm: dict[str,
     assert len(lives) > 90
 
 
-def test_killed_at_every_boundary_of_a_way_back(tmp_path: Path) -> None:
+def test_rollback_with_a_kill_at_every_boundary(tmp_path: Path) -> None:
     calm = undisturbed(tmp_path / "calm", bad_canary=True)
     assert [row[2] for row in calm["projection"] if row[1] == "ended"] == ["rolled_back", "rolled_back"]
     lives = sweeps(tmp_path, bad_canary=True, start_at=70)  # up to the rollout, the boundaries are those of a promotion
@@ -87,7 +87,7 @@ def test_killed_at_every_boundary_of_a_way_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [7, 12])
-def test_lives_that_never_get_far_still_come_to_the_end(tmp_path: Path, calm: dict[str, Any], every: int) -> None:
+def test_repeatedly_killed_runs_finish_the_cycle(tmp_path: Path, calm: dict[str, Any], every: int) -> None:
     (told,) = finished(start("stumble", tmp_path / "home", every))
     same(told, calm, f"killed at every {every}th boundary")
     assert told["n"] > 3

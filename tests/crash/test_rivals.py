@@ -1,4 +1,7 @@
-"""Tests of several processes that work on one cycle, and of a process that is stopped beyond its lease: only the lease holder writes."""
+"""Tests of several processes that work on one cycle, and of a process that is stopped until its lease has expired.
+
+Only the lease holder writes to the ledger.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rivals", [3])
-def test_rivals_share_one_cycle_and_do_nothing_twice(tmp_path: Path, calm: dict[str, Any], rivals: int) -> None:
+def test_concurrent_processes_take_every_effect_once(tmp_path: Path, calm: dict[str, Any], rivals: int) -> None:
     prepare(tmp_path / "home")
     processes = [start("live", tmp_path / "home", RATCHET_RUSH="1") for _ in range(rivals)]
     for process in processes:
@@ -39,7 +42,7 @@ def test_rivals_share_one_cycle_and_do_nothing_twice(tmp_path: Path, calm: dict[
 
 
 @pytest.mark.parametrize("boundary", [9, 24, 75])
-def test_a_process_that_sleeps_through_its_lease_writes_nothing_when_it_wakes(tmp_path: Path, calm: dict[str, Any], boundary: int) -> None:
+def test_process_stopped_beyond_its_lease_writes_nothing(tmp_path: Path, calm: dict[str, Any], boundary: int) -> None:
     home = tmp_path / "home"
     prepare(home)
     sleeper = start("live", home, RATCHET_STOP_AT=str(boundary))

@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_that_is_named_exists(page: Path) -> None:
+def test_every_command_in_the_documentation_exists(page: Path) -> None:
     text = page.read_text()
     for name in set(re.findall(r"(?:^|[`(\s/])ratchet ([a-z0-9]+)", text, re.MULTILINE)) - {"turns"}:
         assert name in COMMANDS, f"{page.name} names `ratchet {name}`, which does not exist"
@@ -28,7 +28,7 @@ def test_every_command_that_is_named_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_is_named_exists(page: Path) -> None:
+def test_every_file_in_the_documentation_exists(page: Path) -> None:
     for name in set(
         re.findall(r"`((?:contracts|rewards|materializer|trainers|gates|local|flows|tests|loops|docs)/[\w/.]*\w)`", page.read_text())
     ):
@@ -38,7 +38,7 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_in_words(command: str) -> None:
+def test_every_command_has_a_help_text(command: str) -> None:
     result = CliRunner().invoke(cli, [command, "--help"])
     assert result.exit_code == 0, result.output
     assert len(result.output.splitlines()) > 4
@@ -49,14 +49,14 @@ def test_every_loop_file_parses(loop: Path) -> None:
     assert load_loop(loop).line.name
 
 
-def test_what_init_writes_is_a_loop_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_writes_a_valid_loop_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, ["init", "mine.toml", "--line", "my-line"])
     assert result.exit_code == 0, result.output
     assert load_loop(tmp_path / "mine.toml").line.name == "my-line"
 
 
-def test_the_reward_of_the_guide_is_a_reward() -> None:
+def test_reward_in_the_guide_works() -> None:
     text = (ROOT / "docs" / "extending.md").read_text()
     code, loop = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], re.findall(r"# the loop file\n(.*?)```", text, re.DOTALL)[0]
     names: dict = {}

@@ -61,7 +61,7 @@ def test_from_init_to_status(ratchet, tmp_path: Path) -> None:
     assert "ratchet adopt" in ratchet("run", "loop.toml", code=2).stderr
 
 
-def test_mistakes_get_the_nearest_known_word(ratchet, tmp_path: Path) -> None:
+def test_errors_name_the_nearest_known_word(ratchet, tmp_path: Path) -> None:
     path = loop_file(tmp_path / "l.toml", 'kind = "receiver"', wrong="[gaet]\nlevel = 0.9")
     said = ratchet("check", path, code=2).stderr
     assert "l.toml" in said
@@ -81,7 +81,7 @@ def bad_reward(folder: Path) -> Path:
     return path
 
 
-def test_real_traces_come_in_once_with_counts_that_add_up(ratchet, tmp_path: Path, gsm8k: Path) -> None:
+def test_real_traces_are_ingested_once_and_counts_add_up(ratchet, tmp_path: Path, gsm8k: Path) -> None:
     expected = json.loads((gsm8k / "expected.json").read_text())["formats"]["otlp"]
     path = loop_file(tmp_path / "g.toml", f'kind = "otlp"\npath = "{gsm8k}/otlp"')
     first = json.loads(ratchet("ingest", path, "--json").stdout)
@@ -95,7 +95,7 @@ def test_real_traces_come_in_once_with_counts_that_add_up(ratchet, tmp_path: Pat
     assert second["read"] == first["read"] == second["duplicate"] + second["skipped"] + second["quarantined"]
 
 
-def test_broken_input_is_counted_and_the_rest_goes_on(ratchet, tmp_path: Path) -> None:
+def test_invalid_records_are_counted_and_the_others_are_kept(ratchet, tmp_path: Path) -> None:
     good = {
         "id": "1",
         "timestamp": "2026-01-01T00:00:00Z",
@@ -121,21 +121,21 @@ def test_broken_input_is_counted_and_the_rest_goes_on(ratchet, tmp_path: Path) -
     assert "does not exist" in ratchet("ingest", path, "--source", "nowhere.jsonl", code=2).stderr
 
 
-def test_doctor_and_verify_look_at_everything(ratchet) -> None:
+def test_doctor_and_verify_check_all_parts(ratchet) -> None:
     findings = json.loads(ratchet("doctor", "--json").stdout)
     about = {f["about"] for f in findings}
     assert {"python", "torch", "ledger", "home", "ratchet.rewards", "prefect"} <= about
     assert "all hash chains valid" in ratchet("verify").stderr
 
 
-def test_nothing_to_answer_and_nothing_to_explain_are_said(ratchet) -> None:
+def test_commands_without_requests_or_cycles_are_errors(ratchet) -> None:
     assert "0 requests are pending" in ratchet("approve", code=2).stderr
     assert "there is no request" in ratchet("reject", "approval/x/0001/rollout", code=2).stderr
     assert "there is no cycle" in ratchet("explain", "x/1", code=2).stderr
     assert "there is no line" in ratchet("report", "x", code=2).stderr
 
 
-def test_plan_shows_the_choice_without_beginning_anything(ratchet, tmp_path: Path, gsm8k: Path) -> None:
+def test_plan_shows_the_choice_and_changes_nothing(ratchet, tmp_path: Path, gsm8k: Path) -> None:
     from tests.unit.trainers.conftest import write_model
 
     path = loop_file(tmp_path / "p.toml", f'kind = "otlp"\npath = "{gsm8k}/otlp"', training="[training]\nmin_pairs = 5000")

@@ -1,4 +1,4 @@
-"""End-to-end tests of the service with a real Prefect server and real flow processes; the tests create approval requests in the engine."""
+"""End-to-end tests of the service with a real Prefect server and real flow processes. The tests create approval requests in the ledger."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         served.stop()
 
 
-def test_deployments_schedules_and_the_trigger_are_there(service: Service) -> None:
+def test_deployments_schedules_and_trigger_exist(service: Service) -> None:
     names = {flow: service.deployment(flow) for flow in ("ingest", "retrain", "rollout", "reconcile", "approval")}
     assert {flow: [s["schedule"].get("cron") or s["schedule"]["interval"] for s in d["schedules"]] for flow, d in names.items()} == {
         "ingest": [30],
@@ -236,7 +236,7 @@ def test_deployments_schedules_and_the_trigger_are_there(service: Service) -> No
     assert triggers[0]["match"] == {"prefect.resource.id": "ratchet.line.sim"}
 
 
-def test_a_form_answers_the_ledger_and_the_cycle_goes_on(service: Service) -> None:
+def test_submitted_form_is_written_to_the_ledger_and_the_cycle_continues(service: Service) -> None:
     request = "approval/sim/0001/training"
     run = service.suspended(request)
     keys = run["state"]["state_details"]["run_input_keyset"]
@@ -258,7 +258,7 @@ def test_a_form_answers_the_ledger_and_the_cycle_goes_on(service: Service) -> No
     until(lambda: any(row.kind == "answered" for row in service.ledger.read(CYCLE)))
 
 
-def test_the_first_answer_stands_and_its_run_ends(service: Service) -> None:
+def test_first_answer_is_kept_and_the_run_ends(service: Service) -> None:
     request = service.ask(9001)
     service.reconcile()
     run = service.suspended(request)
@@ -273,7 +273,7 @@ def test_the_first_answer_stands_and_its_run_ends(service: Service) -> None:
     assert (answer.actor, answer.via) == ("bob", "cli")
 
 
-def test_a_run_that_nobody_can_answer_is_replaced(service: Service) -> None:
+def test_cancelled_approval_run_is_replaced(service: Service) -> None:
     request = service.ask(9002)
     service.reconcile()
     first = service.suspended(request)
@@ -301,7 +301,7 @@ def _by_event(run: dict[str, Any]) -> bool:
     return (run["created_by"] or {}).get("type") == "AUTOMATION"
 
 
-def test_a_killed_prefect_server_comes_back_and_the_service_goes_on(service: Service) -> None:
+def test_service_continues_after_the_prefect_server_is_killed(service: Service) -> None:
     server = json.loads((service.home.prefect / "server" / "ready.json").read_bytes())
     psutil.Process(server["pid"]).kill()
     until(lambda: _answers(service.url))
@@ -315,7 +315,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_nothing_is_stuck_after_kill_9_of_everything_that_serves(service: Service) -> None:
+def test_no_run_is_stuck_after_the_service_is_killed(service: Service) -> None:
     assert service.process is not None
     begun = service.run_now("ingest")
     until(lambda: service.runs("ingest", type={"any_": ["PENDING", "RUNNING"]}) or service._final(begun))
@@ -329,7 +329,7 @@ def test_nothing_is_stuck_after_kill_9_of_everything_that_serves(service: Servic
     until(lambda: any(run["state_type"] == "COMPLETED" for run in service.runs("ingest", name={"any_": ["Completed"]})))
 
 
-def test_a_second_service_and_a_taken_port_are_refused(service: Service) -> None:
+def test_second_service_and_occupied_port_are_rejected(service: Service) -> None:
     again = service.ratchet("serve", str(service.loop))
     assert again.returncode == 3
     assert "another `ratchet serve`" in again.stderr
@@ -345,7 +345,7 @@ def test_a_second_service_and_a_taken_port_are_refused(service: Service) -> None
     assert f"port {port} on 127.0.0.1 is not available" in other.stderr
 
 
-def test_sigterm_ends_the_service_and_leaves_the_server(service: Service) -> None:
+def test_sigterm_ends_the_service_but_not_the_prefect_server(service: Service) -> None:
     assert service.process is not None
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(120) == 0

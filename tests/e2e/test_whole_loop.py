@@ -32,7 +32,7 @@ def left_running(home: Path) -> list[int]:
     return [p.pid for p in psutil.process_iter(["cmdline"]) if str(home) in " ".join(p.info["cmdline"] or ()) and p.pid != os.getpid()]
 
 
-def test_the_demo_promotes_the_better_model_and_stops_the_worse_one(tmp_path: Path) -> None:
+def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) -> None:
     home = tmp_path / "demo"
     try:
         said = run(home, "demo", "--home", str(home))
@@ -72,7 +72,7 @@ def test_the_demo_promotes_the_better_model_and_stops_the_worse_one(tmp_path: Pa
 
 
 @pytest.mark.timeout(1200)  # training and evaluation take minutes, more on a busy machine
-def test_real_traces_of_a_subject_too_hard_are_held_by_the_gate(tmp_path: Path) -> None:
+def test_candidate_from_traces_that_are_too_hard_does_not_pass_the_gate(tmp_path: Path) -> None:
     traces = shared_data("gsm8k_traces")
     home, loop = tmp_path / "home", tmp_path / "gsm8k.toml"
     text = (ROOT / "loops" / "gsm8k.toml").read_text()

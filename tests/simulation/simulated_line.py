@@ -62,7 +62,7 @@ FACTS = Facts(
 
 
 class Crash(BaseException):
-    """Simulates the death of the process at this point."""
+    """Simulates the sudden end of the process."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,11 @@ class Scenario:
     restarts: bool = False
     """Whether the executor restarts preempted jobs by itself, as a cluster does."""
     difference: float = 0.2
+    """The reward difference, candidate minus champion, that the evaluator reports."""
     bad_canary: bool = False
+    """Whether the judge rolls back at the largest concurrent weight."""
     dark: bool = False
+    """Whether no traffic arrives."""
     people: str = "yes"
     """How operators answer requests for approval: yes | no | never | auto (the loop file needs no approval)."""
     rollback_at: int | None = None

@@ -1,5 +1,7 @@
-"""Simulated operator requests at difficult moments: a second rollback, a rollback during a long effect, a cancellation, and a registry
-that is not available."""
+"""Simulated operator requests at difficult moments, and simulated failures.
+
+Examples are a second rollback, a rollback during a long effect, a cancellation, and an unavailable registry.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def until(sim: SimulatedLine, state: State) -> None:
     raise AssertionError(sim.view().state)
 
 
-def test_going_back_twice_never_brings_the_bad_version_back() -> None:
+def test_second_rollback_does_not_restore_the_bad_version() -> None:
     sim = promoted()
     base = sim.context.line_view().base.tag
     go_back(sim)
@@ -59,11 +61,11 @@ def test_going_back_twice_never_brings_the_bad_version_back() -> None:
     assert sim.context.line_view().champion.tag == base
 
 
-def test_going_back_waits_for_nobody_who_holds_the_line() -> None:
+def test_rollback_does_not_wait_for_the_lease_of_the_line() -> None:
     sim = promoted()
     second = open_cycle(sim.context, "next")
     lease = take(sim.context, LINE)  # an evaluation that takes minutes
-    person = replace(sim.context, holder="somebody else")
+    person = replace(sim.context, holder="an operator")
     go_back(sim)
     said = reconcile(person)
     assert any("rolled back" in line for line in said)
@@ -73,10 +75,10 @@ def test_going_back_waits_for_nobody_who_holds_the_line() -> None:
     assert sim.context.cycle_view(second).state is State.SUPERSEDED
 
 
-def test_a_person_waits_for_a_turn_and_the_service_comes_back() -> None:
+def test_operator_command_waits_until_the_lease_expires() -> None:
     sim = promoted()
     busy = replace(sim.context, holder="the service")
-    person = replace(sim.context, holder="a person")
+    person = replace(sim.context, holder="an operator")
     for act in (lambda wait: ingest(person, wait=wait), lambda wait: _mended(person, wait)):
         for name in ("ingest/sim", LINE):
             assert take(busy, name)  # held for LEASE_SECONDS of the simulated clock and never renewed or released
@@ -93,13 +95,13 @@ def _mended(context: LineContext, wait: float) -> None:
         raise Retryable(said[-1])
 
 
-def test_a_registry_that_is_away_holds_up_neither_promotion_nor_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_registry_blocks_neither_promotion_nor_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     open_cycle(sim.context, "simulated")
     until(sim, State.ROLLING)
 
     def away(*_args) -> None:
-        raise Retryable("the registry is away")
+        raise Retryable("the registry is unavailable")
 
     monkeypatch.setattr(sim.context.registry, "alias", away)
     sim.live()
@@ -110,7 +112,7 @@ def test_a_registry_that_is_away_holds_up_neither_promotion_nor_rollback(monkeyp
     assert serving(sim) == sim.context.line_view().base.tag
 
 
-def test_a_rollback_between_the_rollouts_end_and_the_promotion_goes_back() -> None:
+def test_rollback_requested_before_the_promotion_is_recorded_takes_effect() -> None:
     sim = SimulatedLine(Scenario(seed=1))
     open_cycle(sim.context, "simulated")
     until(sim, State.ROLLING)
@@ -129,7 +131,7 @@ def test_a_rollback_between_the_rollouts_end_and_the_promotion_goes_back() -> No
     assert sim.context.line_view().rollback_asked is None
 
 
-def test_a_cancelled_cycle_ends_and_the_champion_stays() -> None:
+def test_cancelled_cycle_ends_and_the_champion_stays() -> None:
     sim = promoted()
     champion = sim.context.line_view().champion.tag
     second = open_cycle(sim.context, "next")
@@ -142,7 +144,7 @@ def test_a_cancelled_cycle_ends_and_the_champion_stays() -> None:
         ask_cancel(sim.ledger, "sim", "ada", "", sim.clock.now())
 
 
-def test_what_nobody_foresaw_is_tried_a_few_times_then_ends_the_cycle_without_a_users_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_is_retried_then_fails_the_cycle_without_user_data(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     open_cycle(sim.context, "simulated")
     until(sim, State.PROBED)
@@ -160,20 +162,20 @@ def test_what_nobody_foresaw_is_tried_a_few_times_then_ends_the_cycle_without_a_
     assert "secret" not in str([entry.data for rows in sim.ledger.rows.values() for entry in rows])
 
 
-def test_a_failure_that_passes_is_written_down_once_however_often_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_failure_is_recorded_once_despite_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     open_cycle(sim.context, "simulated")
     until(sim, State.PROBED)
     real = sim.context.datasets.assemble
 
     def away(*_args) -> None:
-        raise Retryable("the lake is away")
+        raise Retryable("the lake is unavailable")
 
     monkeypatch.setattr(sim.context.datasets, "assemble", away)
     for _ in range(5):
         with pytest.raises(Retryable):
             advance(sim.cycle_stream(), sim.context)
-    assert [entry.data["error"] for entry in sim.ledger.read(sim.cycle_stream()) if entry.kind == "tried"] == ["the lake is away"]
+    assert [entry.data["error"] for entry in sim.ledger.read(sim.cycle_stream()) if entry.kind == "tried"] == ["the lake is unavailable"]
     monkeypatch.setattr(sim.context.datasets, "assemble", real)
     sim.live()
     assert sim.view().state is State.PROMOTED

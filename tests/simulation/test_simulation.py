@@ -60,7 +60,7 @@ def check_attempts(sim: SimulatedLine) -> int:
     return len(minted)
 
 
-def test_seeded_lives_with_faults_keep_every_invariant() -> None:
+def test_invariants_hold_in_seeded_runs_with_faults() -> None:
     states, adjusted, crossed = set(), 0, 0
     for seed in range(LIVES):
         sim = SimulatedLine(scenario(seed), seeded_faults(seed))
@@ -92,7 +92,7 @@ def test_seeded_lives_with_faults_keep_every_invariant() -> None:
     ],
     ids=["promoted", "adjusted", "rolled-back", "gate-fails", "person-says-no", "not-trained", "auto"],
 )
-def test_a_crash_at_any_instant_changes_nothing(life: Scenario) -> None:
+def test_crash_at_any_point_does_not_change_the_result(life: Scenario) -> None:
     calm = SimulatedLine(life)
     calm.live()
     expected = sorted(row for rows in calm.ledger.rows.values() for row in timeless(rows))
@@ -125,7 +125,7 @@ def timeless(rows):
     return [(s, kind, key, "" if kind in dated or key in frozen else d) for s, kind, key, d in project(rows)]
 
 
-def test_a_rollback_that_a_person_asks_for_goes_back_to_the_previous_version() -> None:
+def test_requested_rollback_restores_the_previous_version() -> None:
     sim = SimulatedLine(Scenario(seed=7, rollback_at=390))
     sim.live()
     promoted = sim.context.line_view()

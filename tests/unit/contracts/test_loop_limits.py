@@ -1,4 +1,4 @@
-"""Values of a loop file that would make the gate say the opposite of what it means."""
+"""Tests of limits on gate settings that would let a worse candidate pass."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contracts.loop import GateSettings
 
 
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, -math.inf])
-def test_a_gate_cannot_be_told_to_take_what_is_worse(value: float) -> None:
+def test_min_effect_must_be_finite_and_not_negative(value: float) -> None:
     with pytest.raises(ValidationError, match="min_effect"):
         GateSettings(min_effect=value)
 
 
-def test_no_least_effect_is_a_choice() -> None:
+def test_min_effect_of_zero_is_valid() -> None:
     assert GateSettings(min_effect=0.0).min_effect == 0.0

@@ -1,4 +1,7 @@
-"""Missing, broken or contradictory evidence never passes; alike models pass rarely; a planted regression is caught."""
+"""Tests of the gate's checks with good, bad and simulated evidence.
+
+Missing, invalid or contradictory evidence never passes. Equal models pass rarely. A simulated regression is detected.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def said(name: str, given: EvalReport) -> Result:
 
 
 def swapped(*comparisons: Comparison) -> tuple[Comparison, ...]:
-    """The good ones, with these in the places of their names."""
+    """The good comparisons, where the given ones replace those with the same name."""
     names = {c.name for c in comparisons}
     return (*(c for c in GOOD if c.name not in names), *comparisons)
 
@@ -107,10 +110,10 @@ def test_good_evidence_passes() -> None:
 def test_bad_evidence_never_passes(case: str) -> None:
     given = report(**BAD[case])
     assert verdict(given) is not Result.PASS
-    assert said(case.split()[0], given) is not Result.PASS, "the check whose evidence it is must say so itself"
+    assert said(case.split()[0], given) is not Result.PASS, "the check that uses this evidence must not pass"
 
 
-def test_small_slices_are_shown_and_not_judged() -> None:
+def test_small_slices_are_not_judged() -> None:
     assert verdict(report(comparisons=swapped(comparison("slice:a", -0.5, -0.3, n=9)))) is Result.PASS
 
 
@@ -122,7 +125,7 @@ def slices_said(*comparisons: Comparison) -> str:
 
 
 @given(low=st.floats(-0.09, 0.05), width=st.floats(0, 0.2), n=st.integers(1, 2000))
-def test_a_pass_says_of_every_slice_whether_it_may_have_lost(low: float, width: float, n: int) -> None:
+def test_reason_of_a_pass_states_the_possible_loss_of_every_slice(low: float, width: float, n: int) -> None:
     lost, high = SETTINGS.slice_tolerance, low + width
     parts = slices_said(comparison("slice:a", low, high, n=n)).split("; ")
     told = {
@@ -144,25 +147,28 @@ def test_a_pass_says_of_every_slice_whether_it_may_have_lost(low: float, width: 
     ("low", "high", "n", "about"),
     [(-0.06, 0.06, 50, 450), (-0.04, 0.08, 100, 225), (-0.06, 0.0, 100, 900), (-0.1, 0.06, 100, "very many")],
 )
-def test_it_says_how_many_prompts_would_tell(low: float, high: float, n: int, about: int | str) -> None:
-    """The interval shrinks with their root until it ends at the tolerance: above a loss, or below one."""
+def test_reason_states_how_many_prompts_are_needed(low: float, high: float, n: int, about: int | str) -> None:
+    """The width of the interval is assumed to fall with the square root of the number of prompts.
+
+    The number needed is the one at which an end of the interval reaches the tolerance.
+    """
     said = re.search(r"slice:a \(n \d+, (?:about )?(.*) prompts needed", slices_said(comparison("slice:a", low, high, n=n)))
     assert said is not None
     assert said[1] == about if isinstance(about, str) else int(said[1]) == pytest.approx(about, abs=1)
 
 
-def test_many_slices_keep_the_reason_short_and_all_their_names() -> None:
+def test_reason_with_many_slices_is_short_and_names_all_slices() -> None:
     reason = slices_said(*[comparison(f"slice:{number}", -0.05 - number / 10_000, 0.03, n=500) for number in range(60)])
     assert all(f"slice:{number}" in reason for number in range(60))
     assert reason.count(" → ") == 12
-    assert reason.index("slice:59 ") < reason.index("slice:58 "), "what loses most comes first"
+    assert reason.index("slice:59 ") < reason.index("slice:58 "), "slices are in order of their loss, largest first"
 
 
-def test_without_slices_nothing_is_claimed_of_them() -> None:
+def test_reason_without_slices() -> None:
     assert slices_said() == "0 slices judged"
 
 
-def test_without_checks_nothing_passes() -> None:
+def test_verdict_without_checks_is_inconclusive() -> None:
     assert verdict_of((), digest("report")).result is Result.INCONCLUSIVE
 
 
@@ -170,9 +176,7 @@ numbers = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(low=numbers, high=numbers, estimate=numbers, old=numbers, new=numbers, n=st.integers(0, 300))
-def test_whatever_the_figures_only_a_whole_interval_above_zero_passes(
-    low: float, high: float, estimate: float, old: float, new: float, n: int
-) -> None:
+def test_only_a_finite_interval_above_zero_passes(low: float, high: float, estimate: float, old: float, new: float, n: int) -> None:
     given = report(
         comparisons=swapped(comparison("overall", low, high, n, estimate)), lengths={"champion": abs(old), "candidate": abs(new)}
     )
@@ -183,7 +187,10 @@ def test_whatever_the_figures_only_a_whole_interval_above_zero_passes(
 
 
 def _simulated(draw: np.random.Generator, n: int, gain: float, slice_loss: float = 0.0) -> EvalReport:
-    """Answers right or wrong, paired by prompt; a quarter of the prompts are slice b, where the candidate may lose."""
+    """A report on right and wrong answers, paired by prompt.
+
+    A quarter of the prompts belong to slice b, in which the candidate may lose.
+    """
     old = draw.random(n) < 0.6
     flips = draw.random(n)
     in_b = np.arange(n) % 4 == 0
@@ -202,25 +209,25 @@ def _simulated(draw: np.random.Generator, n: int, gain: float, slice_loss: float
     return report(asked=n, answered_by_both=n, comparisons=tuple(comparisons))
 
 
-def test_a_thousand_alike_models_pass_at_most_as_often_as_the_level_says() -> None:
+def test_equal_models_pass_no_more_often_than_the_level_allows() -> None:
     draw = np.random.default_rng(1)
     passed = sum(verdict(_simulated(draw, 300, 0.0)) is Result.PASS for _ in range(1000))
     assert passed / 1000 <= 0.05
 
 
-def test_a_planted_regression_is_caught() -> None:
+def test_simulated_regression_is_detected() -> None:
     draw = np.random.default_rng(2)
     results = [verdict(_simulated(draw, 400, -0.15)) for _ in range(100)]
     assert Result.PASS not in results
     assert results.count(Result.FAIL) >= 95
 
 
-def test_a_ruined_slice_is_caught_behind_a_good_average() -> None:
+def test_regression_in_one_slice_is_detected_despite_a_good_average() -> None:
     draw = np.random.default_rng(3)
     results = [verdict(_simulated(draw, 800, 0.3, slice_loss=0.8)) for _ in range(50)]
     assert Result.PASS not in results
 
 
-def test_a_real_gain_passes() -> None:
+def test_simulated_gain_passes() -> None:
     draw = np.random.default_rng(4)
     assert sum(verdict(_simulated(draw, 400, 0.25)) is Result.PASS for _ in range(50)) >= 48

@@ -1,4 +1,4 @@
-"""Both sides over the same prompts: what is one observation, and what is many."""
+"""Tests of the paired comparison: which answers count as one observation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gates.evaluate import PairedEvaluator, _Question
 
 
 def _conversation(first: str, turns: int) -> list[tuple[_Question, float, float]]:
-    """Every turn of one conversation, as the holdout has it: each prompt holds all that was said before."""
+    """Every turn of one conversation, as in the holdout: each prompt contains all earlier messages."""
     said: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
     rows = []
     for turn in range(turns):
@@ -26,14 +26,14 @@ def evaluator() -> PairedEvaluator:
     return PairedEvaluator(None, None, GateSettings())  # type: ignore[arg-type]
 
 
-def test_one_conversation_is_one_observation_however_many_turns_it_has(evaluator: PairedEvaluator) -> None:
+def test_all_turns_of_a_conversation_are_one_observation(evaluator: PairedEvaluator) -> None:
     assert evaluator._compare("overall", _conversation("hello", 60)) is None
     both = evaluator._compare("overall", _conversation("hello", 60) + _conversation("good day", 3))
     assert both is not None
     assert (both.n, both.difference.n) == (2, 2)
 
 
-def test_spelling_does_not_make_two_of_one_question(evaluator: PairedEvaluator) -> None:
+def test_different_spellings_of_a_question_are_one_observation(evaluator: PairedEvaluator) -> None:
     rows = _conversation("What is it?", 1) + _conversation(" what IS\n it?", 1) + _conversation("who is it?", 1)
     compared = evaluator._compare("overall", rows)
     assert compared is not None

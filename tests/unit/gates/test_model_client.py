@@ -1,4 +1,4 @@
-"""Evaluation over real HTTP against servers that misbehave: a failure is never an answer, and never a score of zero."""
+"""Tests of the evaluation over real HTTP with faulty servers: a failure is not counted as an answer or as a score of zero."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def completion(text: Any, **more: Any) -> Reply:
 
 
 class Backend:
-    """A server that behaves as told; it counts what it was asked."""
+    """A server with scripted behaviour. It records the requests."""
 
     def __init__(self) -> None:
         self.behaviour: Behaviour = lambda _body: completion("yes")
@@ -89,7 +89,7 @@ def other() -> Iterator[Backend]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pauses between tries."""
+    """Removes the pauses between retries."""
     monkeypatch.setattr("gates.model_client.time.sleep", lambda _seconds: None)
 
 
@@ -97,7 +97,7 @@ def ask(n: int = 1, **fields: Any) -> list[ChatRequest]:
     return [ChatRequest(messages=({"role": "user", "content": f"q{i}"},), **fields) for i in range(n)]
 
 
-def test_answers_come_in_order_with_attribution(backend: Backend) -> None:
+def test_answers_are_in_order_and_attributed(backend: Backend) -> None:
     backend.behaviour = lambda body: completion(body["messages"][0]["content"].upper())
     answers = backend.client().chat(ask(50, temperature=0.5, seed=3, max_tokens=7))
     assert [answer.text for answer in answers] == [f"Q{i}" for i in range(50)]
@@ -137,7 +137,7 @@ BROKEN: dict[str, Behaviour] = {
 
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_reply_is_an_answer_with_an_error(backend: Backend, how: str) -> None:
+def test_invalid_reply_gives_an_answer_with_an_error(backend: Backend, how: str) -> None:
     backend.behaviour = lambda body: BROKEN[how](body) if body["messages"][0]["content"] == "q1" else completion("yes")
     good, bad, also = backend.client().chat(ask(3))
     assert (good.text, also.text) == ("yes", "yes")
@@ -146,20 +146,20 @@ def test_a_broken_reply_is_an_answer_with_an_error(backend: Backend, how: str) -
 
 
 @pytest.mark.parametrize("finish", [5, None, {"reason": "x"}, ["stop"]])
-def test_an_odd_finish_reason_does_not_spoil_an_answer(backend: Backend, finish: Any) -> None:
+def test_answer_with_invalid_finish_reason_is_valid(backend: Backend, finish: Any) -> None:
     backend.behaviour = lambda _: completion("yes", finish_reason=finish)
     (answer,) = backend.client().chat(ask())
     assert answer.text == "yes"
 
 
-def test_an_empty_answer_is_an_answer(backend: Backend) -> None:
+def test_empty_answer_is_valid(backend: Backend) -> None:
     backend.behaviour = lambda _: completion("")
     (answer,) = backend.client().chat(ask())
     assert (answer.text, answer.error) == ("", None)
 
 
 @pytest.mark.usefixtures("hurried")
-def test_a_busy_server_is_asked_again(backend: Backend) -> None:
+def test_request_to_a_busy_server_is_retried(backend: Backend) -> None:
     replies = [(503, b"", {}), (429, b"", {}), completion("yes")]
     backend.behaviour = lambda _: replies.pop(0)
     (answer,) = backend.client().chat(ask())
@@ -168,7 +168,7 @@ def test_a_busy_server_is_asked_again(backend: Backend) -> None:
 
 
 @pytest.mark.usefixtures("hurried")
-def test_a_server_that_hangs_or_is_not_there_is_an_error(backend: Backend) -> None:
+def test_timeout_and_refused_connection_are_errors(backend: Backend) -> None:
     stop = threading.Event()
     backend.behaviour = lambda _: (stop.wait(5), completion("late"))[1]
     (answer,) = backend.client(timeout=0.1).chat(ask())
@@ -210,7 +210,7 @@ def result(report: EvalReport) -> Result:
     return verdict_of(tuple(check.check(report) for check in checks(SETTINGS)), digest("r")).result
 
 
-def test_a_better_candidate_passes_and_a_worse_one_fails(backend: Backend, other: Backend) -> None:
+def test_better_candidate_passes_and_worse_candidate_fails(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")
     report = evaluated(backend, other, edition(artifacts, golden=10), artifacts)
@@ -227,7 +227,7 @@ def test_a_better_candidate_passes_and_a_worse_one_fails(backend: Backend, other
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("how", ["500", "empty", "garbage", "null content", "closed", "bad gzip"])
 @pytest.mark.parametrize("sick", ["champion", "candidate"])
-def test_a_sick_server_on_either_side_is_inconclusive(backend: Backend, other: Backend, how: str, sick: str) -> None:
+def test_faulty_server_on_either_side_is_inconclusive(backend: Backend, other: Backend, how: str, sick: str) -> None:
     artifacts = MemoryArtifacts()
     ill = backend if sick == "champion" else other
     ill.behaviour = lambda body: BROKEN[how](body) if int(body["messages"][0]["content"][1:]) % 2 else completion("nay")
@@ -237,7 +237,7 @@ def test_a_sick_server_on_either_side_is_inconclusive(backend: Backend, other: B
     assert result(report) is not Result.PASS
 
 
-def test_the_same_prompt_many_times_is_one_piece_of_evidence(backend: Backend, other: Backend) -> None:
+def test_repeated_prompt_is_one_observation(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")
     report = evaluated(backend, other, edition(artifacts, prompts=["q0", "q1"] * 30), artifacts)
@@ -245,14 +245,18 @@ def test_the_same_prompt_many_times_is_one_piece_of_evidence(backend: Backend, o
     assert result(report) is Result.INCONCLUSIVE
 
 
-def test_an_empty_edition_is_inconclusive(backend: Backend, other: Backend) -> None:
+def test_empty_edition_is_inconclusive(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     with pytest.raises(Inconclusive):
         evaluated(backend, other, edition(artifacts, n=0), artifacts)
 
 
 class HalfAway(FakeRewards):
-    """Two judges; `away` tells the questions for whose new answer ("yes") the stricter one fails, at first and `for_ever`."""
+    """Two scorers: `kind` gives 0.8 to each answer, and `strict` gives 0.0.
+
+    `strict` fails on the candidate's answer ("yes") to the questions selected by `away`: always, or only at the first request
+    if `for_ever` is false.
+    """
 
     def __init__(self, away: Callable[[int], bool], for_ever: bool = True) -> None:
         self.away, self.for_ever = away, for_ever
@@ -268,7 +272,7 @@ class HalfAway(FakeRewards):
         return Label(0.8 if alone else 0.4, Tier.JUDGE, parts, 0, frozenset(name for name, part in parts.items() if part is not None))
 
 
-def test_a_judge_that_is_away_for_one_side_makes_no_candidate_better(backend: Backend, other: Backend) -> None:
+def test_scorer_failure_on_one_side_does_not_favour_the_candidate(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")
     sides = [(fake_model(name), one.client(timeout=2)) for name, one in (("old", backend), ("new", other))]
@@ -279,11 +283,13 @@ def test_a_judge_that_is_away_for_one_side_makes_no_candidate_better(backend: Ba
     few = judged(lambda question: question in (3, 7))
     assert few.answered_by_both == 38
     assert few.failures == {UNLIKE: 2}
-    assert few.comparisons[0].difference.high == pytest.approx(-few.comparisons[0].difference.low), "alike where both judges spoke"
+    assert few.comparisons[0].difference.high == pytest.approx(-few.comparisons[0].difference.low), (
+        "no difference where both scorers gave a score"
+    )
     row = json.loads(artifacts.get(few.answers).splitlines()[3])
-    assert row["candidate"]["parts"] == {"kind": 0.8, "strict": None}, "why it does not count can be read"
+    assert row["candidate"]["parts"] == {"kind": 0.8, "strict": None}, "the stored row shows why the prompt does not count"
     half = judged(lambda question: question % 2 == 0)
     coverage = checks(SETTINGS)[0].check(half)
     assert (coverage.result, half.answered_by_both) == (Result.INCONCLUSIVE, 20)
-    assert "a scorer was unavailable" in coverage.reason, "and no server is blamed"
-    assert judged(lambda question: question % 2 == 0, for_ever=False).answered_by_both == 40, "asked once more"
+    assert "a scorer was unavailable" in coverage.reason, "the reason names the scorer, not a server"
+    assert judged(lambda question: question % 2 == 0, for_ever=False).answered_by_both == 40, "failed scores are requested a second time"

@@ -1,4 +1,4 @@
-"""Rollouts judged at every tick: alike versions seldom go back, worse ones are seldom promoted."""
+"""Tests of the rollout judge, which decides at every tick: false rollbacks and false promotions are rare."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def evidence(champion: Arm, candidate: Arm) -> Evidence:
 
 
 class World:
-    """One rollout under the judge: requests arrive in ticks, one rating a person for two of three requests."""
+    """A simulated rollout. Requests arrive in ticks, and about two of three requests get a rating, each by a different user."""
 
     def __init__(self, seed: int, loss: float, more_errors: float = 0.0) -> None:
         self.draw = np.random.default_rng(seed)
@@ -71,19 +71,19 @@ def _slack(share: float, trials: int) -> float:
 
 
 @pytest.mark.slow
-def test_alike_versions_go_back_no_more_often_than_alpha() -> None:
+def test_equal_versions_are_rolled_back_no_more_often_than_alpha() -> None:
     ends = _ends(0.0, 200)
     assert ends["rolled back"] <= SETTINGS.alpha + _slack(SETTINGS.alpha, 200)
     assert ends["promoted"] > 0.7
 
 
 @pytest.mark.slow
-def test_a_version_beyond_the_margin_is_promoted_no_more_often_than_beta() -> None:
+def test_version_worse_than_the_margin_is_promoted_no_more_often_than_beta() -> None:
     assert _ends(SETTINGS.margin + 0.001, 200)["promoted"] <= SETTINGS.beta + _slack(SETTINGS.beta, 200)
 
 
 @pytest.mark.slow
-def test_a_clearly_bad_version_goes_back() -> None:
+def test_much_worse_version_is_rolled_back() -> None:
     assert _ends(0.4, 30)["rolled back"] == 1
     assert _ends(0.0, 30, more_errors=0.3)["rolled back"] == 1
 
@@ -91,7 +91,7 @@ def test_a_clearly_bad_version_goes_back() -> None:
 RATED = tuple((1, 1.0) for _ in range(400))
 
 
-def test_no_ratings_do_not_show_quality() -> None:
+def test_quality_is_not_shown_without_ratings() -> None:
     judge = EvidenceJudge(SETTINGS)
     bare = evidence(arm("old", 1000), arm("new", 1000))
     assert judge.judge(True, 1e6, bare, bare).result is StepResult.WAIT
@@ -101,12 +101,12 @@ def test_no_ratings_do_not_show_quality() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [(0, 1000), (1000, 0), (0, 0), (1000, 49)])
-def test_an_arm_without_requests_does_not_advance(old: int, new: int) -> None:
+def test_rollout_waits_if_a_version_has_too_few_requests(old: int, new: int) -> None:
     seen = evidence(arm("old", old, rated=RATED), arm("new", new, rated=RATED))
     assert EvidenceJudge(SETTINGS).judge(False, 1e6, seen, seen).result is StepResult.WAIT
 
 
-def test_a_step_lasts_its_time() -> None:
+def test_step_lasts_at_least_its_minimum_time() -> None:
     seen = evidence(arm("old", 1000, rated=RATED), arm("new", 1000, rated=RATED))
     patient = EvidenceJudge(SETTINGS.model_copy(update={"min_seconds": 60.0}))
     assert patient.judge(True, 59, seen, seen).result is StepResult.WAIT
@@ -122,17 +122,17 @@ def test_a_step_lasts_its_time() -> None:
         (None, None, StepResult.ADVANCE),
     ],
 )
-def test_slowness_is_harm_where_the_median_and_the_tail_show_it(p50: float | None, p95: float | None, result: StepResult) -> None:
+def test_latency_is_harm_only_if_both_median_and_p95_are_worse(p50: float | None, p95: float | None, result: StepResult) -> None:
     seen = evidence(arm("old", 1000), arm("new", 1000, p50=p50, p95=p95))
     assert EvidenceJudge(SETTINGS).judge(False, 1e6, seen, seen).result is result
 
 
-def test_harm_outweighs_what_is_missing() -> None:
+def test_harm_causes_rollback_although_evidence_is_missing() -> None:
     seen = evidence(arm("old", 40), arm("new", 40, errors=40))
     assert EvidenceJudge(SETTINGS).judge(False, 0, seen, seen).result is StepResult.ROLL_BACK
 
 
-def test_the_judgement_shows_its_figures() -> None:
+def test_judgement_contains_its_figures() -> None:
     seen = evidence(arm("old", 1000, errors=10, rated=RATED), arm("new", 500, errors=5, rated=RATED))
     judgement = EvidenceJudge(SETTINGS).judge(True, 1e6, seen, seen)
     assert (judgement.requests, judgement.candidate_requests) == (1500, 500)
@@ -141,6 +141,6 @@ def test_the_judgement_shows_its_figures() -> None:
     assert judgement.reasons
 
 
-def test_the_ratings_that_a_decision_needs_grow_with_the_demand() -> None:
+def test_ratings_to_decide_grow_as_the_margin_shrinks() -> None:
     assert ratings_to_decide(SETTINGS) > ratings_to_decide(SETTINGS.model_copy(update={"margin": 0.2})) > 0
     assert ratings_to_decide(SETTINGS, difference=-0.2) == -1

@@ -1,4 +1,4 @@
-"""The intervals hold what they say: coverage is counted over thousands of seeded worlds."""
+"""Tests of the statistics: the coverage of the intervals is measured in thousands of seeded simulations."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from gates.statistics import (
 
 
 def _slack(share: float, trials: int) -> float:
-    """Three standard errors of a counted share: a seed's luck, not a method's."""
+    """Three standard errors of an observed share, to allow for sampling error in the simulation."""
     return 3 * math.sqrt(share * (1 - share) / trials)
 
 
 @pytest.mark.parametrize("n", [20, 100, 400])
 @pytest.mark.parametrize("losses", [0.1, 0.3])
-def test_a_paired_interval_misses_no_more_often_than_its_level_allows(n: int, losses: float) -> None:
+def test_paired_interval_has_at_least_its_nominal_coverage(n: int, losses: float) -> None:
     draw, worlds, level = np.random.default_rng(n), 4000, 0.95
     truth = 0.3 - losses
     values = draw.choice([-1.0, 0.0, 1.0], p=[losses, 0.7 - losses, 0.3], size=(worlds, n))
     intervals = [paired_interval(list(row), level) for row in values]
     missed = np.mean([not (i.low <= truth <= i.high) for i in intervals if i])
-    assert missed <= 0.05 + _slack(0.05, worlds) + 0.5 / n  # Student on three-valued data: exact only in the limit
+    assert missed <= 0.05 + _slack(0.05, worlds) + 0.5 / n  # Student's t is exact only in the limit for three-valued data
 
 
-def test_where_all_differences_are_equal_the_interval_is_as_wide_as_its_n_allows() -> None:
+def test_width_of_the_interval_for_equal_differences_depends_on_n() -> None:
     ten, thousand = paired_interval([0.0] * 10, 0.95), paired_interval([0.0] * 1000, 0.95)
     assert ten is not None
     assert thousand is not None
@@ -46,7 +46,7 @@ def test_where_all_differences_are_equal_the_interval_is_as_wide_as_its_n_allows
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=50), st.floats(0.6, 0.99))
-def test_an_interval_holds_its_estimate_and_grows_with_its_level(values: list[float], level: float) -> None:
+def test_interval_contains_its_estimate_and_widens_with_its_level(values: list[float], level: float) -> None:
     narrow, wide = paired_interval(values, level), paired_interval(values, (1 + level) / 2)
     assert narrow is not None
     assert wide is not None
@@ -58,8 +58,11 @@ def test_an_interval_holds_its_estimate_and_grows_with_its_level(values: list[fl
 
 @pytest.mark.parametrize(("alpha", "tightest"), [(0.05, 20.0), (0.05, 100.0), (0.0125, 100.0)])
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.02])
-def test_a_confidence_sequence_is_missed_at_any_look_no_more_often_than_alpha(alpha: float, tightest: float, share: float) -> None:
-    """Both arms alike, a look after every 10 requests up to 2000: the share of worlds in which any look excludes zero."""
+def test_confidence_sequence_error_over_all_looks_is_at_most_alpha(alpha: float, tightest: float, share: float) -> None:
+    """Both versions are equal, with a look after every 10 requests up to 2000.
+
+    The share of simulations in which any look excludes zero is at most alpha.
+    """
     draw, worlds, horizon = np.random.default_rng(7), 600, 2000
     looks = np.arange(10, horizon + 1, 10)
     missed = 0
@@ -75,14 +78,14 @@ def test_a_confidence_sequence_is_missed_at_any_look_no_more_often_than_alpha(al
 
 
 def _misses_zero_at_some_look(people: list[list[tuple[int, float]]], alpha: float) -> bool:
-    """Whether two sides without a true difference look different at any of 75 looks."""
+    """Whether the interval excludes zero at any of 75 looks, for two sides without a true difference."""
     looks = (difference_sequence(people[0][:n], people[1][:n], alpha, 40.0) for n in range(4, 301, 4))
     return any(interval is not None and not interval.low <= 0 <= interval.high for interval in looks)
 
 
 @pytest.mark.parametrize("repeat", [1, 5])
-def test_ratings_of_the_same_people_do_not_make_a_sequence_sure(repeat: int) -> None:
-    """People who rate often and are of one mind are one source of noise each: the error stays below alpha."""
+def test_repeated_ratings_of_the_same_users_keep_the_error_below_alpha(repeat: int) -> None:
+    """All ratings of one user agree, so each user is one source of noise."""
     draw, worlds, alpha, missed = np.random.default_rng(3), 400, 0.05, 0
     for _ in range(worlds):
         people = [[(repeat, float(repeat * (draw.random() < 0.6))) for _ in range(300)] for _ in range(2)]
@@ -90,8 +93,8 @@ def test_ratings_of_the_same_people_do_not_make_a_sequence_sure(repeat: int) -> 
     assert missed / worlds <= alpha + _slack(alpha, worlds)
 
 
-def test_one_heavy_rater_decides_nothing() -> None:
-    """Each person counts once: five thousand ratings of one move the interval hardly further than one rating does."""
+def test_user_with_many_ratings_does_not_dominate() -> None:
+    """Each user counts once: 5000 ratings of one user move the interval hardly more than one rating does."""
     like = [(1, 1.0)] * 80 + [(1, 0.0)] * 20
     worse = [(1, 0.0)] * 95 + [(1, 1.0)] * 5
     for heavy in (0.0, 1.0):
@@ -107,8 +110,8 @@ def test_one_heavy_rater_decides_nothing() -> None:
     assert promoted.high < 0
 
 
-def test_the_same_people_say_more_by_rating_more() -> None:
-    """Eighty people and no more: their interval still closes as each of them rates again."""
+def test_interval_narrows_with_more_ratings_per_user() -> None:
+    """The number of users stays 80; only the number of ratings per user grows."""
     widths = []
     for ratings in (1, 4, 16):
         draw = np.random.default_rng(5)
@@ -120,8 +123,8 @@ def test_the_same_people_say_more_by_rating_more() -> None:
     assert widths[2] < 0.6 * widths[1]
 
 
-def test_people_who_rate_unequally_often_are_covered() -> None:
-    """Few rate very often, and of one mind: the error over all looks stays below alpha."""
+def test_users_with_unequal_numbers_of_ratings_keep_the_error_below_alpha() -> None:
+    """About 5 % of the users give 200 equal ratings each. The error over all looks stays below alpha."""
     draw, worlds, alpha, missed = np.random.default_rng(4), 400, 0.05, 0
     for _ in range(worlds):
         often = np.where(draw.random((2, 300)) < 0.05, 200, 1)
@@ -131,13 +134,13 @@ def test_people_who_rate_unequally_often_are_covered() -> None:
     assert missed / worlds <= alpha + _slack(alpha, worlds)
 
 
-def test_a_sequence_narrows_and_is_wider_than_a_single_look() -> None:
+def test_confidence_sequence_narrows_and_is_wider_than_a_fixed_interval() -> None:
     factors = [sequence_factor(t, 0.05, 100.0) / math.sqrt(t) for t in (10, 100, 1000, 10_000)]
     assert factors == sorted(factors, reverse=True)
     assert all(sequence_factor(t, 0.05, 100.0) > 1.96 for t in (1, 10, 100, 1e4, 1e6))
 
 
-def test_without_two_clusters_a_side_nothing_is_said() -> None:
+def test_no_estimate_with_fewer_than_two_clusters_per_side() -> None:
     assert clustered_mean([]) is None
     assert clustered_mean([(5, 5.0)]) is None
     assert clustered_mean([(5, 5.0), (0, 0.0)]) is None
@@ -145,14 +148,14 @@ def test_without_two_clusters_a_side_nothing_is_said() -> None:
     assert share_difference_sequence((0, 0), (1, 5), 0.05, 20.0) is None
 
 
-def test_unanimous_raters_are_not_certain() -> None:
+def test_unanimous_ratings_keep_a_positive_variance() -> None:
     known = clustered_mean([(1, 1.0)] * 5)
     assert known is not None
     assert known[0] == 1.0
     assert known[1] > 0.005
 
 
-def test_the_detectable_effect_is_found_with_the_power_that_it_names() -> None:
+def test_detectable_effect_is_detected_with_its_nominal_power() -> None:
     draw, n, worlds = np.random.default_rng(5), 200, 1500
     effect = detectable_effect(n, 0.95, power=0.8, deviation=0.5)
     found = [paired_interval(list(draw.normal(effect, 0.5, n)), 0.95) for _ in range(worlds)]

@@ -1,4 +1,4 @@
-"""Small loops, clocks and OTLP requests for the tests of this room."""
+"""Helpers for the materializer tests: small loop files, a clock, and datasets in a temporary folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class SteppingClock:
-    """Each look at it is a second later."""
+    """Advances by one second each time it is read."""
 
     def __init__(self) -> None:
         self.time = NOW
@@ -32,7 +32,7 @@ class SteppingClock:
 
 
 def make_loop(**more: Any) -> Loop:
-    """A loop file of one JSONL source."""
+    """A loop with a JSONL source and an OTLP source. `more` replaces fields."""
     fields: dict[str, Any] = {
         "line": {"name": "math", "served_model": "m"},
         "sources": [{"name": "app", "kind": "jsonl", "path": "app"}, {"name": "gateway", "kind": "otlp", "path": "otlp"}],
@@ -42,7 +42,7 @@ def make_loop(**more: Any) -> Loop:
 
 
 def make_datasets(folder: Path, loop: Loop | None = None) -> LakeDatasets:
-    """Datasets of `loop` below `folder`."""
+    """The datasets of `loop`, stored below `folder`."""
     loop = loop or make_loop()
     return LakeDatasets(
         folder / "lake", loop, folder, build_scorer_set(loop.rewards), FolderArtifacts(folder / "artifacts"), SteppingClock()

@@ -1,4 +1,4 @@
-"""Small OTLP and JSONL records that the tests of this room are made of."""
+"""Builders of small OTLP and JSONL records for the materializer tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from contracts.data import RawBatch
 from contracts.ids import digest
 
-T0 = 1_790_000_000_000_000_000  # nanoseconds, autumn 2026
+T0 = 1_790_000_000_000_000_000  # nanoseconds since 1970: September 2026
 
 
 def attribute(key: str, value: Any) -> dict[str, Any]:
@@ -58,12 +58,12 @@ def logs(*items: Any) -> dict[str, Any]:
 
 
 def log(n: int, event: dict[str, Any]) -> dict[str, Any]:
-    """An evaluation as a log record on span `n`."""
+    """An evaluation as a log record that refers to span `n`."""
     return event | {"eventName": event["name"], "traceId": f"{n:032x}", "spanId": f"{n:016x}"}
 
 
 def batch(*requests: Any, source: str = "gateway", kind: str = "otlp-json") -> RawBatch:
-    """Requests as lines; bytes are taken as they are."""
+    """A batch with one line per request. Requests given as bytes are used unchanged."""
     lines = [item if isinstance(item, bytes) else json.dumps(item).encode() for item in requests]
     return raw(b"\n".join(lines) + b"\n", source, kind)
 

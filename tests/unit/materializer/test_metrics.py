@@ -1,4 +1,4 @@
-"""Live evidence, counted per version and clustered per person."""
+"""Tests of live evidence: counts per version, and ratings grouped by user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.materializer.records import T0, batch, evaluation, log, logs, sp
 SINCE = datetime.fromtimestamp(T0 / 1e9, UTC)
 
 
-def test_evidence_counts_both_arms_in_the_window(tmp_path: Path) -> None:
+def test_evidence_counts_both_versions_in_the_window(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     ms = 1_000_000
 
@@ -36,12 +36,12 @@ def test_evidence_counts_both_arms_in_the_window(tmp_path: Path) -> None:
     evidence = LakeMetrics(tmp_path / "lake").evidence("old", "new", SINCE, SINCE + timedelta(seconds=1))
     assert (evidence.champion.requests, evidence.champion.errors, evidence.champion.rated) == (1, 0, ((1, 1.0),))
     assert (evidence.candidate.requests, evidence.candidate.errors) == (4, 1)
-    assert evidence.candidate.rated == ((1, 1.0), (3, 2.0))  # nobody's session, and ann over two traces
+    assert evidence.candidate.rated == ((1, 1.0), (3, 2.0))  # the anonymous session, and ann with two traces
     assert evidence.candidate.latency_p50_ms == 5.0
 
 
-def test_a_request_that_no_version_could_serve_is_no_evidence(tmp_path: Path) -> None:
-    """Whoever sends nonsense must not be able to roll a candidate back."""
+def test_refused_requests_are_not_counted(tmp_path: Path) -> None:
+    """A client that sends invalid requests must not be able to cause a rollback."""
     said = {"ratchet__model_version": "new", "gen_ai__output__messages": None, "ratchet__refused": True}
     datasets = make_datasets(tmp_path)
     report = datasets.ingest(batch(spans(*(span(n, **said) for n in range(1, 9)), span(9, ratchet__model_version="new"))))
@@ -50,6 +50,6 @@ def test_a_request_that_no_version_could_serve_is_no_evidence(tmp_path: Path) ->
     assert (candidate.requests, candidate.errors) == (1, 0)
 
 
-def test_dark_arms_are_zero_not_an_error(tmp_path: Path) -> None:
+def test_versions_without_traffic_have_zero_counts(tmp_path: Path) -> None:
     evidence = LakeMetrics(tmp_path / "lake").evidence("a", "b", SINCE, SINCE + timedelta(hours=1))
     assert (evidence.candidate.requests, evidence.candidate.latency_p95_ms, evidence.candidate.rated) == (0, None, ())

@@ -1,4 +1,4 @@
-"""Artifacts and models under attack: full disks, torn files, rivals, pickles."""
+"""Tests of artifacts, manifests, models and hash chains under faults: full disks, partial copies, concurrent writers, pickles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("call", ["fsync", "mkdir", "fdopen"])
-def test_a_full_disk_is_retryable_and_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_full_disk_is_retryable_and_leaves_no_partial_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     store = FolderArtifacts(tmp_path / "store")
     with monkeypatch.context() as patched:
         patched.setattr(Path if call == "mkdir" else os, call, full)
@@ -45,7 +45,7 @@ def test_a_full_disk_is_retryable_and_leaves_nothing_half_written(tmp_path: Path
     assert store.get(store.put(b"x")) == b"x"
 
 
-def test_a_disk_that_fills_while_a_file_is_copied_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_that_fills_during_a_copy_leaves_no_partial_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FolderArtifacts(tmp_path / "store")
     (tmp_path / "big").write_bytes(bytes(1000))
     key = store.put_file(tmp_path / "big")
@@ -66,13 +66,13 @@ def test_a_disk_that_fills_while_a_file_is_copied_leaves_nothing(tmp_path: Path,
     assert store.fetch(key, tmp_path / "out").read_bytes() == bytes(1000)
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises((Permanent, Retryable), match="does not exist"):
         FolderArtifacts(tmp_path).put_file(tmp_path / "absent")
 
 
 @pytest.mark.parametrize("what", ["put", "put_file", "bind", "fetch"])
-def test_threads_that_store_the_same_at_once_all_succeed(tmp_path: Path, what: str) -> None:
+def test_concurrent_threads_can_store_the_same_content(tmp_path: Path, what: str) -> None:
     store = FolderArtifacts(tmp_path / "store")
     source = tmp_path / "source"
     source.write_bytes(os.urandom(3_000_000))
@@ -106,7 +106,7 @@ def test_threads_that_store_the_same_at_once_all_succeed(tmp_path: Path, what: s
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "a/../../out", ".."])
-def test_a_manifest_that_names_another_place_is_refused(tmp_path: Path, name: str) -> None:
+def test_manifest_with_a_path_outside_its_folder_is_rejected(tmp_path: Path, name: str) -> None:
     store = FolderArtifacts(tmp_path / "store")
     key = store.put(canonical({"files": {name: store.put(b"evil")}}))
     with pytest.raises(Permanent, match="outside"):
@@ -115,7 +115,7 @@ def test_a_manifest_that_names_another_place_is_refused(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("pickle", ["pytorch_model.bin", "model.pt", "model.pkl", "model.ckpt"])
-def test_a_model_of_pickles_is_refused(tmp_path: Path, pickle: str) -> None:
+def test_model_in_pickle_files_is_rejected(tmp_path: Path, pickle: str) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / pickle).write_bytes(b"\x80\x04.")
     with pytest.raises(Permanent, match="safetensors"):
@@ -124,7 +124,7 @@ def test_a_model_of_pickles_is_refused(tmp_path: Path, pickle: str) -> None:
         model_ref(tmp_path / pickle, digest("files"))
 
 
-def test_a_model_is_its_bytes(tmp_path: Path) -> None:
+def test_model_id_depends_only_on_the_content_of_model_files(tmp_path: Path) -> None:
     def written(name: str, **files: str) -> str:
         folder = tmp_path / name
         folder.mkdir()
@@ -146,7 +146,7 @@ def test_a_model_is_its_bytes(tmp_path: Path) -> None:
     assert len(ids | {same}) == len(others) + 1
 
 
-def test_a_manifest_finds_every_change(tmp_path: Path) -> None:
+def test_manifest_detects_every_change(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     expected = write_manifest(tmp_path)
     assert verify_manifest(tmp_path, expected) == expected
@@ -165,20 +165,20 @@ def test_a_manifest_finds_every_change(tmp_path: Path) -> None:
         verify_manifest(tmp_path)
 
 
-def test_canonical_form_has_one_spelling_and_no_nan() -> None:
+def test_canonical_form_is_unique_and_rejects_nan_and_infinity() -> None:
     assert canonical({"b": 1, "a": [True, None, "é"]}) == '{"a":[true,null,"é"],"b":1}'.encode()
     for bad in (float("nan"), float("inf")):
         with pytest.raises(ValueError):
             canonical({"x": bad})
 
 
-def test_names_of_jobs_and_versions_are_labels() -> None:
+def test_job_and_version_names_are_valid_labels() -> None:
     names = [job_name("p" * 64, 1, "s"), job_name("p" * 64, 2, "s"), job_name("q" * 64, 1, "s"), version_tag("c" * 64)]
     assert len(set(names)) == 4
     assert all(len(name) < 64 and name == name.lower() and name.replace("-", "").isalnum() for name in names)
 
 
-def test_rows_of_another_stream_or_order_are_no_chain() -> None:
+def test_rows_of_another_stream_or_order_are_an_invalid_chain() -> None:
     from datetime import UTC, datetime
 
     at = datetime(2026, 1, 1, tzinfo=UTC)

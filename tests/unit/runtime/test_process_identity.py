@@ -1,4 +1,4 @@
-"""A process is the same one as long as it lives, and no other one ever is."""
+"""Tests that the identity of a process is constant and unique, and ends with the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from runtime.process_identity import process_identity
 
 
-def test_a_process_keeps_its_identity_and_loses_it_with_its_life() -> None:
+def test_identity_of_a_process_is_constant_until_it_ends() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         first = process_identity(child.pid)
         assert first is not None
@@ -19,7 +19,7 @@ def test_a_process_keeps_its_identity_and_loses_it_with_its_life() -> None:
     assert process_identity(child.pid) is None
 
 
-def test_it_names_the_boot() -> None:
+def test_identity_starts_with_the_boot_id() -> None:
     mine = process_identity(os.getpid())
     assert mine is not None
     with open("/proc/sys/kernel/random/boot_id") as boot:  # noqa: PTH123

@@ -41,7 +41,7 @@ def complaint(data: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_the_least_loop_is_one() -> None:
+def test_minimal_loop_file_is_valid() -> None:
     assert parse_loop(GOOD, "my.toml").line.name == "a-line"
 
 
@@ -81,12 +81,12 @@ def test_the_least_loop_is_one() -> None:
         ("training.sft.gradient_checkpointing", "perhaps", ["training.sft", "gradient_checkpointing"]),
     ],
 )
-def test_what_is_wrong_is_named(path: str, value: Any, said: list[str]) -> None:
+def test_error_names_key_and_value(path: str, value: Any, said: list[str]) -> None:
     text = complaint(changed(path, value))
     assert all(word in text for word in said), text
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     data = changed("gate.levle", 0.9) | {"rewards": []}
     del data["line"]["served_model"]
     text = complaint({**data, "trainer": {}})
@@ -95,30 +95,30 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     assert "trainer" in text
 
 
-def test_every_recipe_is_read_whether_its_method_may_be_taken_or_not() -> None:
+def test_recipes_of_all_methods_are_checked() -> None:
     training = {"methods": ["sft"], "grpo": {"stesp": 1}, "dpo": {"beta": -1}}
     text = complaint({**GOOD, "training": training})
     assert "training.grpo: GRPO recipe: unknown key 'stesp'; did you mean 'steps'?" in text
     assert "training.dpo: DPO recipe: beta" in text
 
 
-def test_what_saves_after_fixed_steps_is_not_asked_to_choose() -> None:
+def test_automatic_save_interval_is_rejected_for_nemo_rl() -> None:
     training = {"grpo_on": "nemo-rl", "grpo": {"save_every": "auto"}}
     assert "training.grpo: recipe: save_every = auto" in complaint({**GOOD, "training": training})
     assert parse_loop({**GOOD, "training": {**training, "grpo_on": "trl"}}, "my.toml").training.grpo_on == "trl"
 
 
-def test_names_are_not_listed_twice() -> None:
+def test_duplicate_names_are_rejected() -> None:
     assert "in is listed twice" in complaint({**GOOD, "sources": GOOD["sources"] * 2})
     assert "exact_match is listed twice" in complaint({**GOOD, "rewards": GOOD["rewards"] * 2})
 
 
 @pytest.mark.parametrize("missing", ["line", "sources", "rewards"])
-def test_what_is_missing_is_named(missing: str) -> None:
+def test_error_names_a_missing_key(missing: str) -> None:
     assert f"'{missing}' is missing" in complaint({key: value for key, value in GOOD.items() if key != missing})
 
 
-def test_a_misspelt_key_that_leaves_one_missing_is_recognised() -> None:
+def test_error_for_a_missing_key_suggests_a_misspelt_key() -> None:
     data = copy.deepcopy(GOOD)
     data["line"]["serve_model"] = data["line"].pop("served_model")
     assert "'serve_model' looks like it" in complaint(data)
@@ -128,7 +128,7 @@ def test_a_misspelt_key_that_leaves_one_missing_is_recognised() -> None:
     ("content", "said"),
     [(None, "no loop file"), (b"[line\n", "not TOML"), (b"\xff\xfe", "not UTF-8"), (b"", "missing"), (b"line = 3", "line")],
 )
-def test_a_file_that_is_no_loop_is_said_so(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_invalid_or_missing_loop_file_is_an_error(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "my.toml"
     if content is not None:
         path.write_bytes(content)
@@ -150,12 +150,12 @@ junk = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # a slow machine does not make the input invalid
 @given(st.dictionaries(st.sampled_from([*Loop.model_fields, "x"]), junk, max_size=6))
-def test_any_rubbish_is_a_complaint_and_never_a_crash(data: dict[str, Any]) -> None:
+def test_any_invalid_data_is_a_config_error(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         parse_loop({**data, "line": data.get("line", 0)}, "my.toml")
 
 
-def test_a_token_is_made_once_and_is_its_owners(tmp_path: Path) -> None:
+def test_token_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     path = Home(tmp_path).token("a")
     first = path.read_text()
     assert len(first) >= 32
@@ -164,7 +164,7 @@ def test_a_token_is_made_once_and_is_its_owners(tmp_path: Path) -> None:
     assert Home(tmp_path).token("b").read_text() != first
 
 
-def test_the_home_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "x"))
     monkeypatch.delenv("RATCHET_LEDGER_URL", raising=False)
     assert Home.from_environment().ledger_url == f"sqlite:///{tmp_path / 'x' / 'ledger.db'}"

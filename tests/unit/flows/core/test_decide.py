@@ -48,19 +48,19 @@ def answer(approve: bool, note: str = "") -> Answer:
         (State.ROLLOUT_APPROVED, Step.ROLL),
     ],
 )
-def test_the_straight_way(state: State, step: Step) -> None:
+def test_next_step_of_each_state(state: State, step: Step) -> None:
     assert decide(cycle(state), Observation(), NOON) == Do.of(step)
 
 
 @pytest.mark.parametrize("state", sorted(set(State) - ENDS - {State.ROLLING}))
-def test_a_rollback_that_was_asked_for_ends_any_state(state: State) -> None:
+def test_requested_rollback_cancels_the_cycle_in_any_state(state: State) -> None:
     decision = decide(cycle(state), Observation(rollback_asked="ada"), NOON)
     assert isinstance(decision, End)
     assert (decision.state, "ada" in decision.reason) == (State.CANCELLED, True)
 
 
 @pytest.mark.parametrize("state", sorted(ENDS))
-def test_an_end_is_an_end(state: State) -> None:
+def test_ended_cycle_has_no_next_step(state: State) -> None:
     with pytest.raises(ValueError, match="ended"):
         decide(cycle(state), Observation(), NOON)
 
@@ -70,7 +70,7 @@ def planned(people: str = "yes", method: Method = Method.DPO, **fields: Any) -> 
     return cycle(State.PLANNED, people, done={Step.PLAN: {"choice": choice.model_dump(mode="json")}}, **fields)
 
 
-def test_nothing_to_gain_is_not_trained() -> None:
+def test_cycle_without_a_method_ends_untrained() -> None:
     assert decide(planned(method=Method.NONE), Observation(), NOON) == End(State.NOT_TRAINED, "the figures")
     decision = decide(cycle(State.PLANNED), Observation(), NOON)
     assert isinstance(decision, End)
@@ -79,7 +79,7 @@ def test_nothing_to_gain_is_not_trained() -> None:
 ASKED = {"asked": {ApprovalKind.TRAINING: LATER}}
 
 
-def test_people_are_asked_once_and_their_answer_is_settled() -> None:
+def test_approval_is_requested_once_and_its_answer_is_recorded() -> None:
     assert decide(planned(), Observation(), NOON) == Ask(ApprovalKind.TRAINING, NOON + timedelta(seconds=500))
     assert isinstance(decide(planned(**ASKED), Observation(), NOON), Wait)
     yes = {ApprovalKind.TRAINING: answer(True)}
@@ -87,7 +87,7 @@ def test_people_are_asked_once_and_their_answer_is_settled() -> None:
     assert decide(planned("auto"), Observation(), NOON) == RecordAnswer(ApprovalKind.TRAINING, AUTO)
 
 
-def test_silence_expires_and_no_is_no() -> None:
+def test_request_expires_without_an_answer_and_rejection_ends_the_cycle() -> None:
     expired = decide(planned(**ASKED), Observation(), LATER)
     assert isinstance(expired, End)
     assert expired.state is State.EXPIRED
@@ -129,8 +129,8 @@ def test_attempts_and_restarts_have_budgets(incarnations: tuple[Incarnation, ...
     assert (decision.state if isinstance(decision, End) else decision) == expected
 
 
-def test_a_gang_that_the_cluster_restarted_is_followed() -> None:
-    """Checkpoints of the old incarnation no longer count, however new: their writer may be cut off from the rest of the gang."""
+def test_gang_restarted_by_the_cluster_is_a_new_incarnation() -> None:
+    """Checkpoints of the old incarnation no longer count, because their writer may be disconnected from the gang."""
     seen = Observation(job=JobStatus(state=JobState.RUNNING, incarnation=4, step=2, total=9), saved=resume(1, 8))
     decision = decide(training(run(1, 1)), seen, NOON)
     assert decision == JobEnded(1, 1, Outcome.PREEMPTED, "the cluster restarted the gang", successor=4)
@@ -140,7 +140,7 @@ def test_a_gang_that_the_cluster_restarted_is_followed() -> None:
     assert decision.reason == "the cluster restarted the gang: worker-1: exit code 137 (OOMKilled)"
 
 
-def test_what_a_job_waits_for_is_said() -> None:
+def test_wait_reports_why_the_job_is_pending() -> None:
     seen = Observation(job=JobStatus(state=JobState.PENDING, incarnation=1, reason="0 of 2 pods run; ErrImagePull: x:1"))
     assert decide(training(run(1, 1)), seen, NOON) == Wait("training, attempt 1, does not run yet: 0 of 2 pods run; ErrImagePull: x:1")
 
@@ -152,12 +152,12 @@ def failed(attempt: int, proposal: Proposal | None = ASKS) -> Incarnation:
     return Incarnation(attempt, 1, "job", Outcome.FAILED, "KL too large", proposal)
 
 
-def test_a_failure_that_knows_a_remedy_mints_an_adjusted_attempt() -> None:
+def test_failure_with_a_proposal_starts_an_adjusted_attempt() -> None:
     decision = decide(training(failed(1)), Observation(), NOON)
     assert decision == Do(Step.TRAIN, train_key(2, 1), Adjustment(kl=2.0, rules=("kl",), reason="KL too large"))
 
 
-def test_a_rule_adjusts_once_in_a_plan_and_adjustments_add_up() -> None:
+def test_each_rule_adjusts_a_plan_once_and_adjustments_accumulate() -> None:
     roomy = {"opened": {"line": "sim", "number": 1, "loop": loop_for("yes", attempts=4).model_dump(mode="json")}}
     ran = {2: Adjustment(kl=2.0, rules=("kl",), reason="KL too large")}
     again = replace(training(failed(1), failed(2), adjustments=ran), **roomy)
@@ -173,7 +173,7 @@ def test_a_rule_adjusts_once_in_a_plan_and_adjustments_add_up() -> None:
     )
 
 
-def test_an_adjusted_attempt_takes_over_good_steps_only_and_others_begin_afresh() -> None:
+def test_adjusted_attempt_resumes_from_good_steps_and_others_start_anew() -> None:
     steps = tuple(resume(1, step) for step in (2, 4, 6))
     adjusted = {2: Adjustment(kl=2.0, rules=("kl",))}
     taken = training(failed(1), run(2, 1), accepted=steps, adjustments=adjusted)
@@ -186,7 +186,7 @@ def test_an_adjusted_attempt_takes_over_good_steps_only_and_others_begin_afresh(
     assert [point.step for point in third.resumable(3)] == [2]
 
 
-def test_after_a_trouble_a_step_from_before_it_is_still_accepted() -> None:
+def test_checkpoint_from_before_a_failure_is_accepted() -> None:
     now = training(run(1, 1), accepted=(resume(1, 6),))
     status = JobStatus(state=JobState.ENDED, incarnation=1, outcome=Outcome.FAILED, reason="because", proposal=ASKS)
     assert decide(now, Observation(job=status, saved=resume(1, 4)), NOON) == AcceptStep(resume(1, 4))
@@ -202,7 +202,7 @@ def job(state: JobState, incarnation: int = 2, outcome: Outcome | None = None) -
     return JobStatus(state=state, incarnation=incarnation, outcome=outcome, reason="because")
 
 
-def test_a_running_job_is_watched_by_its_incarnation() -> None:
+def test_status_of_a_running_job_is_matched_by_incarnation() -> None:
     now = training(run(1, 1, Outcome.LOST), run(1, 2), accepted=(resume(1, 4),))
     assert isinstance(decide(now, Observation(job=job(JobState.RUNNING)), NOON), Wait)
     assert isinstance(decide(now, Observation(job=job(JobState.PENDING)), NOON), Wait)
@@ -235,7 +235,7 @@ def test_only_newer_checkpoints_are_accepted() -> None:
         (None, State.HELD),
     ],
 )
-def test_only_a_pass_goes_on_from_the_gate(results: list[Result] | None, expected: Any) -> None:
+def test_cycle_continues_after_the_gate_only_with_a_pass(results: list[Result] | None, expected: Any) -> None:
     done = {}
     if results is not None:
         checks = tuple(CheckResult(check=f"c{i}", result=result, reason="figures") for i, result in enumerate(results))
@@ -244,7 +244,7 @@ def test_only_a_pass_goes_on_from_the_gate(results: list[Result] | None, expecte
     assert (decision.state if isinstance(decision, End) else decision) == expected
 
 
-def test_a_rollout_ends_as_it_ends() -> None:
+def test_end_of_the_rollout_determines_the_end_of_the_cycle() -> None:
     assert isinstance(decide(cycle(State.ROLLING), Observation(rollback_asked="ada"), NOON), Wait), "the rollout itself rolls back first"
     back = decide(cycle(State.ROLLING), Observation(rollout=("rolled_back", "worse")), NOON)
     assert isinstance(back, End)
@@ -286,7 +286,7 @@ def test_when_a_cycle_is_due(fields: dict[str, Any], traces: int, scheduled: boo
     assert reason
 
 
-def test_editions_rotate_after_their_promotions() -> None:
+def test_edition_changes_after_every_three_promotions() -> None:
     assert [edition_number(n, 3) for n in range(7)] == [1, 1, 1, 2, 2, 2, 3]
 
 
@@ -301,7 +301,7 @@ def judged(result: StepResult) -> StepJudgement:
     return StepJudgement(result=result, reasons=("figures",))
 
 
-def test_a_rollout_goes_step_by_step_and_back_at_once() -> None:
+def test_rollout_advances_step_by_step_and_rolls_back_at_once() -> None:
     def decided(view: RolloutView, judgement: StepJudgement | None = None, asked: str | None = None, seconds: float = 0) -> Any:
         return decide_rollout(view, SETTINGS, judgement, asked, NOON + timedelta(seconds=seconds))
 
@@ -318,19 +318,19 @@ def test_a_rollout_goes_step_by_step_and_back_at_once() -> None:
     assert decided(rollout(), asked="ada").end == "rolled_back"
 
 
-def test_quality_is_decided_at_the_largest_weight_with_both_arms() -> None:
+def test_largest_concurrent_weight() -> None:
     assert [is_largest_concurrent(SETTINGS, i) for i in range(3)] == [False, True, False]
     assert is_largest_concurrent(RolloutSettings(steps=(100,)), 0)
 
 
 @pytest.mark.parametrize(("weight", "candidate"), [(5, 5), (25, 25), (100, 90)])
-def test_weights_add_up_and_hold_some_back(weight: float, candidate: float) -> None:
+def test_weights_add_up_to_100_and_respect_the_holdback(weight: float, candidate: float) -> None:
     arms = weights(weight, SETTINGS, Endpoint(tag="a", url="u", model="m"), Endpoint(tag="b", url="u", model="m"))
     assert [arm.tag for arm in arms] == ["a", "b"]
     assert (arms[0].weight + arms[1].weight, arms[1].weight) == (100, candidate)
 
 
-def test_of_two_answers_the_first_stands() -> None:
+def test_first_of_two_answers_is_kept() -> None:
     from contracts.cycle import Append, Row
     from flows.engine.line import answer as give
     from flows.engine.line import approvals
@@ -341,6 +341,6 @@ def test_of_two_answers_the_first_stands() -> None:
     (request,) = approvals(ledger, "sim")
     assert give(ledger, request, answer(False), LATER) == (None, False), "too late"
     assert give(ledger, request, answer(True), NOON) == (answer(True), True)
-    assert give(ledger, request, answer(False), NOON) == (answer(True), False), "given on a form opened earlier"
+    assert give(ledger, request, answer(False), NOON) == (answer(True), False), "given on a form that was opened before the first answer"
     (after,) = approvals(ledger, "sim")
     assert give(ledger, replace(after), answer(False), NOON) == (answer(True), False)

@@ -1,4 +1,4 @@
-"""The demo deletes its own folders, and nobody else's."""
+"""Tests that the demo deletes only its own folders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _ending(monkeypatch: pytest.MonkeyPatch, code: int) -> list[Any]:
     return asked
 
 
-def test_a_folder_that_has_a_loop_file_of_that_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_with_a_foreign_loop_file_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / LOOP).write_text("mine")
     asked = _ending(monkeypatch, 0)
     with pytest.raises(ConfigError, match="--home"):
@@ -34,7 +34,7 @@ def test_a_folder_that_has_a_loop_file_of_that_name_is_left_alone(tmp_path: Path
     assert asked == []
 
 
-def test_what_the_demo_made_is_ended_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_processes_are_stopped_and_its_folder_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "demo")
     Demo(home, print, lambda *_: None).prepare()
     assert (home.root / MARKER).exists()
@@ -45,7 +45,7 @@ def test_what_the_demo_made_is_ended_and_deleted(tmp_path: Path, monkeypatch: py
     assert not home.root.exists()
 
 
-def test_what_is_only_stopped_can_still_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_keeps_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "demo")
     Demo(home, print, lambda *_: None).prepare()
     asked = _ending(monkeypatch, 0)
@@ -54,7 +54,7 @@ def test_what_is_only_stopped_can_still_be_looked_at(tmp_path: Path, monkeypatch
     assert (home.root / LOOP).exists()
 
 
-def test_a_folder_in_which_something_still_runs_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_not_deleted_while_a_process_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "demo")
     Demo(home, print, lambda *_: None).prepare()
     _ending(monkeypatch, 1)
@@ -64,7 +64,7 @@ def test_a_folder_in_which_something_still_runs_is_not_deleted(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_nothing_and_an_empty_folder_are_fine(tmp_path: Path, made: bool) -> None:
+def test_missing_or_empty_folder_is_accepted(tmp_path: Path, made: bool) -> None:
     if made:
         (tmp_path / "demo").mkdir()
     empty(Home(tmp_path / "demo"))

@@ -1,4 +1,4 @@
-"""The demo is honest: its sets do not overlap, its seeds give the same world, its bad recipe is a change of the loop file."""
+"""Tests of the demo's data: its sets do not overlap, a seed determines the traffic, and the bad recipe is a valid loop file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flows.demo.task import INTENTS, NEW_INTENTS, capacity, requests
 from flows.demo.world import build_world, traffic
 
 
-def test_no_golden_question_is_asked_by_users_or_learnt_by_the_base() -> None:
+def test_golden_questions_are_in_neither_traffic_nor_base_training() -> None:
     world = build_world()
     golden = {r.prompt for r in world.golden}
     assert len(golden) == 400
@@ -18,13 +18,13 @@ def test_no_golden_question_is_asked_by_users_or_learnt_by_the_base() -> None:
     assert not golden & {r.prompt for r in world.learnt}
 
 
-def test_the_base_gets_only_a_hint_of_what_users_begin_to_ask_for() -> None:
+def test_base_model_sees_few_requests_with_new_intents() -> None:
     new = [r for r in build_world().learnt if r.intent in NEW_INTENTS]
     assert len(new) < 10
     assert {r.intent for r in build_world().asked} == set(INTENTS)
 
 
-def test_the_same_seed_gives_the_same_traffic_with_repeats() -> None:
+def test_same_seed_gives_the_same_traffic_with_repeated_prompts() -> None:
     world = build_world()
     asked = traffic(world, 300, 5)
     assert asked == traffic(world, 300, 5)
@@ -36,7 +36,7 @@ def test_every_prompt_has_one_reference() -> None:
     assert len({r.prompt for r in every}) == len(every)
 
 
-def test_the_bad_recipe_is_a_valid_loop_file_that_differs_in_three_lines() -> None:
+def test_bad_recipe_is_a_valid_loop_file_that_differs_in_three_lines() -> None:
     good, bad = demo_loop(), spoil(demo_loop())
     assert sum(a != b for a, b in zip(good.splitlines(), bad.splitlines(), strict=True)) == 3
     before, after = (parse_loop(tomllib.loads(text), "demo").training for text in (good, bad))

@@ -54,14 +54,14 @@ def chosen(facts: Facts = FACTS, trainer: Any = None, cost: Any = None, **settin
     return choose_plan(context, facts, TrainingSettings(**settings), draft)
 
 
-def test_what_fits_is_planned_and_said_so() -> None:
+def test_method_that_fits_the_machines_is_planned() -> None:
     choice, plan = chosen(gpus=1)
     assert plan is not None
     assert choice.method == plan.method == Method.SFT
     assert [row.holds for row in choice.rules if row.rule == "sft fits the machines"] == [True]
 
 
-def test_a_method_that_cannot_use_the_machines_gives_way_to_the_next() -> None:
+def test_method_that_does_not_fit_the_machines_is_rejected_for_the_next() -> None:
     choice, plan = chosen(gpus=8)
     assert plan is not None
     assert choice.method == plan.method == Method.DPO
@@ -73,7 +73,7 @@ def test_a_method_that_cannot_use_the_machines_gives_way_to_the_next() -> None:
     assert choice.reason.endswith(f"; rejected: SFT ({said.format('sft')}), GRPO ({said.format('grpo')})"), choice.reason
 
 
-def test_what_does_not_fit_says_what_would() -> None:
+def test_rejected_method_names_the_settings_to_change() -> None:
     """The last column of the table tells the user which settings to change."""
     rows = {row.rule: row for row in chosen(gpus=8)[0].rules}
     assert rows["sft fits the machines"].change == "set training.nodes to 1 and training.gpus to 0 or 1"
@@ -83,13 +83,13 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert "0 < nemo.generation_gpus < 8" in choice.rules[-1].evidence
 
 
-def test_nothing_is_planned_where_nothing_fits() -> None:
+def test_no_plan_if_no_method_fits_the_machines() -> None:
     choice, plan = chosen(gpus=8, methods=("sft", "grpo"))
     assert (choice.method, plan) == (Method.NONE, None)
     assert choice.reason.startswith("do not train: SFT: training.gpus = 8")
 
 
-def test_prompts_that_do_not_fill_a_step_on_the_cluster_are_known_before() -> None:
+def test_too_few_prompts_for_a_step_on_the_cluster_are_detected_before_training() -> None:
     few = FACTS.model_copy(update={"prompts_with_reference": 40})
     wide = {"prompts_per_step": 38, "generations": 8, "micro_batch": 4}
     choice, plan = chosen(few, NemoGRPO(), methods=("grpo",), gpus=8, grpo=wide)
@@ -97,7 +97,7 @@ def test_prompts_that_do_not_fill_a_step_on_the_cluster_are_known_before() -> No
     assert "fewer than the 38 of one step" in choice.reason
 
 
-def test_a_slip_in_a_recipe_is_a_persons_to_mend() -> None:
+def test_misspelt_recipe_key_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="learning_rate"):
         chosen(sft={"learnign_rate": 1e-4})
 
@@ -112,7 +112,7 @@ def costing(parameters: int, price: float | None = None, cap: float | None = Non
     return cost
 
 
-def test_a_run_that_could_never_end_in_its_time_gives_way_to_the_next() -> None:
+def test_method_that_cannot_finish_within_its_timeout_is_rejected_for_the_next() -> None:
     settings: dict[str, Any] = {"methods": ("sft", "dpo"), "timeout": 600, "dpo": {"steps": 5}}
     choice, plan = chosen(cost=costing(700_000), sft={"steps": 10**9}, **settings)
     assert plan is not None
@@ -126,14 +126,14 @@ def test_a_run_that_could_never_end_in_its_time_gives_way_to_the_next() -> None:
         assert chosen(cost=costing(700_000), sft={"steps": 10**9}, **{**settings, "timeout": timeout})[0].method == method
 
 
-def test_nothing_is_planned_that_could_never_end() -> None:
+def test_no_plan_if_no_method_can_finish_within_its_timeout() -> None:
     choice, plan = chosen(cost=costing(700_000), methods=("sft",), timeout=1, sft={"steps": 10**9})
     assert (choice.method, plan) == (Method.NONE, None)
     assert choice.reason.startswith("do not train: SFT: estimated at ")
     assert choice.rules[-1].change.endswith("or less work in [training.sft]: steps, rows, tokens")
 
 
-def test_what_would_cost_many_times_its_cap_is_not_planned() -> None:
+def test_method_that_costs_far_more_than_its_cap_is_not_planned() -> None:
     assert chosen(cost=costing(700_000, price=1.0, cap=1e6), methods=("sft",))[0].method == Method.SFT
     choice, _ = chosen(cost=costing(700_000, price=1.0, cap=1.0), methods=("sft",))
     assert choice.method == Method.NONE
@@ -142,13 +142,13 @@ def test_what_would_cost_many_times_its_cap_is_not_planned() -> None:
 
 @pytest.mark.parametrize(("name", "weights"), [("demo", 700_000), ("gsm8k", 1_200_000)])
 @pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
-def test_an_estimate_at_full_length_stops_no_line_of_ours(name: str, weights: int, method: str) -> None:
+def test_estimate_allows_every_method_of_the_included_loop_files(name: str, weights: int, method: str) -> None:
     settings = load_loop(Path(__file__).parents[4] / "loops" / f"{name}.toml").training.model_dump() | {"methods": (method,)}
     assert chosen(cost=costing(weights), **settings)[0].method == method
 
 
 @given(st.floats(1, 1e5), st.floats(1, 1e5), st.floats(0.1, 1e4), st.floats(0.1, 1e4), st.integers(1, 10**6), st.integers(1, 10**6))
-def test_more_time_or_money_never_stops_training(time: float, more: float, cap: float, larger: float, sft: int, dpo: int) -> None:
+def test_more_time_or_budget_never_prevents_training(time: float, more: float, cap: float, larger: float, sft: int, dpo: int) -> None:
     recipes: dict[str, Any] = {"methods": ("sft", "dpo"), "sft": {"steps": sft}, "dpo": {"steps": dpo}}
     less = chosen(cost=costing(700_000, price=1e-3, cap=cap), timeout=time, **recipes)[0].method
     enough = chosen(cost=costing(700_000, price=1e-3, cap=cap + larger), timeout=time + more, **recipes)[0].method

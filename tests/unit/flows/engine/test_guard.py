@@ -1,4 +1,4 @@
-"""Tests that the guardian of a line's gangs continues after errors, reports a repeated error once, and stops on request."""
+"""Tests of the guardian of a line's gangs: it continues after errors, reports a repeated error once, and stops on request."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Watched:
         return look
 
 
-def test_a_guard_outlives_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_guardian_continues_after_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stop = Event()
-    away, defect = Retryable("the API server does not answer"), ValueError("nobody foresaw this")
+    away, defect = Retryable("the API server does not answer"), ValueError("unexpected value")
     watched = Watched(stop, away, away, ["restarted a"], away, defect, defect, [], ["restarted b"])
     monkeypatch.setattr(wiring, "open_cluster", lambda *_: watched)
     said = list(wiring.guard_cluster(LOOP, tmp_path, Home(tmp_path), 0.0, once=False, stop=stop))
-    assert said == [str(away), "restarted a", str(away), "the guardian failed: ValueError: nobody foresaw this", "restarted b"]
+    assert said == [str(away), "restarted a", str(away), "the guardian failed: ValueError: unexpected value", "restarted b"]
 
 
-def test_one_look_raises_what_goes_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(wiring, "open_cluster", lambda *_: Watched(Event(), Retryable("away")))
-    with pytest.raises(Retryable, match="away"):
+def test_single_check_raises_its_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(wiring, "open_cluster", lambda *_: Watched(Event(), Retryable("unavailable")))
+    with pytest.raises(Retryable, match="unavailable"):
         list(wiring.guard_cluster(LOOP, tmp_path, Home(tmp_path), 0.0, once=True))

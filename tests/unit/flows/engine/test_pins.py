@@ -28,8 +28,8 @@ def until_accepted(sim: SimulatedLine) -> None:
     raise AssertionError("no step was accepted")
 
 
-@pytest.mark.parametrize("how", [Retryable("the volume is away"), Crash("killed")], ids=["fails", "dies"])
-def test_a_pin_that_failed_after_its_row_is_laid_down_by_the_reconciler(how: BaseException) -> None:
+@pytest.mark.parametrize("how", [Retryable("the volume is unavailable"), Crash("killed")], ids=["fails", "dies"])
+def test_reconciler_repeats_a_pin_that_failed_after_its_row(how: BaseException) -> None:
     sim = SimulatedLine(Scenario(seed=1, restarts=True))
     struck: list[str] = []
 
@@ -48,13 +48,13 @@ def test_a_pin_that_failed_after_its_row_is_laid_down_by_the_reconciler(how: Bas
     assert not [words for words in reconcile(sim.context) if "step 1" in words], "a repair is reported only once"
 
 
-def test_where_the_newest_step_s_files_are_damaged_the_one_before_is_laid_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_previous_checkpoint_is_pinned_if_the_newest_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1, restarts=True))
     lay_down = sim.executor.pin
 
     def refuse(spec: JobSpec, resume: ResumePoint) -> None:
         if resume.step == 2:
-            raise Permanent("its files are not what was accepted")
+            raise Permanent("its files differ from the accepted ones")
         lay_down(spec, resume)
 
     monkeypatch.setattr(sim.executor, "pin", refuse)
@@ -66,17 +66,17 @@ def test_where_the_newest_step_s_files_are_damaged_the_one_before_is_laid_down(m
     assert [point.step for point in sim.view().accepted] == [1, 2]
     said = reconcile(sim.context)
     assert [point.step for point in sim.executor.pins.values()] == [1], said
-    assert any("not what was accepted" in words for words in said)
+    assert any("differ from the accepted ones" in words for words in said)
 
 
-def test_a_machine_that_restarts_nothing_pins_when_it_submits() -> None:
+def test_reconciler_pins_nothing_if_the_executor_restarts_no_jobs() -> None:
     sim = SimulatedLine(Scenario(seed=1, restarts=False))
     until_accepted(sim)
     reconcile(sim.context)
     assert sim.executor.pins == {}
 
 
-def test_a_running_job_is_wanted_though_a_later_version_of_ours_would_name_it_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_job_is_kept_if_a_new_version_would_name_it_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1, restarts=True))
     until_accepted(sim)
     named = duties.job_of

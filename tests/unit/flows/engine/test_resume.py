@@ -70,7 +70,7 @@ def resumed(place: Any, accepted: tuple[ResumePoint, ...]) -> dict[str, Any]:
     return lay_resume_point(SimpleNamespace(executor=place.executor), cycle, place.spec)  # type: ignore[arg-type]
 
 
-def test_a_damaged_step_is_never_used_and_the_one_before_it_is(place: Any) -> None:
+def test_damaged_checkpoint_is_rejected_and_the_previous_one_is_used(place: Any) -> None:
     first, second = place.accepted
     folder = place.plan / second.path
     assert resumed(place, place.accepted)["resume"]["step"] == 2
@@ -86,7 +86,7 @@ def test_a_damaged_step_is_never_used_and_the_one_before_it_is(place: Any) -> No
         assert resume_folder(place.plan, first)
 
 
-def test_where_nothing_is_whole_nothing_is_pinned(place: Any) -> None:
+def test_nothing_is_pinned_if_every_checkpoint_is_damaged(place: Any) -> None:
     broken = tuple(replace_manifest(point) for point in place.accepted)
     found = resumed(place, broken)
     assert "resume" not in found

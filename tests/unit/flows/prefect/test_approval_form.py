@@ -29,7 +29,7 @@ def _waiting(kind: ApprovalKind) -> dict[str, object]:
         sim._people()
 
 
-def test_training_shows_method_facts_and_recipe() -> None:
+def test_training_form_shows_method_facts_and_recipe() -> None:
     page = evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING), EXPIRES)
     assert "Train **sim** further with DPO?" in page
     assert "open until 2026-03-01 12:30 UTC" in page
@@ -38,7 +38,7 @@ def test_training_shows_method_facts_and_recipe() -> None:
     assert "500 new traces" in page
 
 
-def test_rollout_shows_the_gate_the_intervals_and_the_plan() -> None:
+def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
     page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT), EXPIRES)
     assert "replacing v-" in page
     assert "| overall | 100 | 0.500 → 0.700 | +0.200 (+0.150 to +0.250) |" in page
@@ -48,7 +48,7 @@ def test_rollout_shows_the_gate_the_intervals_and_the_plan() -> None:
 
 
 @given(st.text(max_size=40))
-def test_a_cell_stays_one_cell(text: str) -> None:
+def test_any_text_stays_in_one_table_cell(text: str) -> None:
     line = table(["a", "b"], [[text, "x"]]).split("\n")
     assert len(line) == 3
     bare = line[2].replace("\\\\", "").replace("\\|", "")

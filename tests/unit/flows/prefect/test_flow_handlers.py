@@ -44,14 +44,14 @@ def test_nothing_is_due_without_traces() -> None:
     assert standing.next is None
 
 
-def test_a_cron_tick_needs_one_new_trace_only() -> None:
+def test_scheduled_run_needs_only_one_new_trace() -> None:
     sim = SimulatedLine(Scenario(seed=1))
     sim.context.datasets.traces = 1
     assert flow_handlers.work_on(_shop(sim), LOOP, scheduled=False, patience=0).cycle is None
     assert flow_handlers.work_on(_shop(sim), LOOP, scheduled=True, patience=0).cycle == "cycle/sim/0001"
 
 
-def test_work_stops_where_a_person_is_asked_and_goes_on_after() -> None:
+def test_work_stops_at_an_approval_and_continues_after_the_answer() -> None:
     sim, shop = _opened()
     standing = flow_handlers.work_on(shop, LOOP, scheduled=False, patience=100)
     assert "waiting: approval of training" in standing.said
@@ -63,7 +63,7 @@ def test_work_stops_where_a_person_is_asked_and_goes_on_after() -> None:
     assert "waiting: approval of rollout" in standing.said
 
 
-def test_a_rolling_cycle_is_given_to_the_rollout_and_ends() -> None:
+def test_rolling_cycle_is_continued_by_the_rollout_flow() -> None:
     sim, shop = _opened(people="auto")
     standing = flow_handlers.work_on(shop, LOOP, scheduled=False, patience=1000)
     assert standing.next == "rollout"
@@ -74,7 +74,7 @@ def test_a_rolling_cycle_is_given_to_the_rollout_and_ends() -> None:
     assert flow_handlers.roll_on(shop, LOOP, seconds=1).said == "no open rollout"
 
 
-def test_the_first_answer_wins_and_the_second_is_told() -> None:
+def test_second_answer_is_not_accepted() -> None:
     sim, shop = _opened()
     flow_handlers.work_on(shop, LOOP, scheduled=False, patience=0)
     _yes(sim, "training", "bob")
@@ -82,7 +82,7 @@ def test_the_first_answer_wins_and_the_second_is_told() -> None:
     assert flow_handlers.record_answer(sim.ledger, "approval/sim/0001/training", late) == "answer not accepted: bob approved it via prefect"
 
 
-def test_a_request_is_settled_by_answer_or_time() -> None:
+def test_request_is_closed_when_it_expires() -> None:
     sim, shop = _opened()
     flow_handlers.work_on(shop, LOOP, scheduled=False, patience=0)
     view = flow_handlers.request_view(sim.ledger, "approval/sim/0001/training")
@@ -92,7 +92,7 @@ def test_a_request_is_settled_by_answer_or_time() -> None:
         flow_handlers.request_view(sim.ledger, "approval/sim/0009/training")
 
 
-def test_time_is_real_where_none_is_given() -> None:
+def test_expiry_uses_the_current_time_by_default() -> None:
     sim, shop = _opened()
     flow_handlers.work_on(shop, LOOP, scheduled=False, patience=0)
     view = flow_handlers.request_view(sim.ledger, "approval/sim/0001/training")

@@ -1,4 +1,4 @@
-"""Tests that Prefect's forms follow the ledger, and that the cost does not grow with the line's history."""
+"""Tests that Prefect's forms agree with the ledger, and that the number of queries does not grow with the line's history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the Prefect server's address and port, and the detection of runs without a process. Starts no server."""
+"""Tests the Prefect server's address and port, and the detection of runs without a process. No server is started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_no_server_is_known_at_first(home: Home) -> None:
     assert server.stop(home) is False
 
 
-def test_a_server_of_somebody_else_is_joined_and_never_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_server_is_used_and_never_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api/")
     assert server.known_url(home) == "http://127.0.0.1:9/api"
     with pytest.raises(ConfigError, match="no Prefect server responds"):
@@ -37,13 +37,13 @@ def test_a_server_of_somebody_else_is_joined_and_never_started(home: Home, monke
     assert server.OURS not in server.settings(home, "http://127.0.0.1:9/api")
 
 
-def test_our_own_address_in_the_environment_is_not_somebody_elses(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_address_in_the_environment_is_not_external(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in server.settings(home, "http://127.0.0.1:9/api").items():
         monkeypatch.setenv(name, value)
     assert server.known_url(home) is None
 
 
-def test_a_taken_port_is_a_clear_error(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_occupied_port_is_a_config_error(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "ensure_it_can_schedule", lambda *_: None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -53,35 +53,35 @@ def test_a_taken_port_is_a_clear_error(home: Home, monkeypatch: pytest.MonkeyPat
             server.join_or_start(home, port)
 
 
-def test_versions_that_never_schedule_are_refused() -> None:
+def test_incompatible_versions_are_rejected() -> None:
     server.ensure_it_can_schedule("3.8.8", "2.0.58")
     server.ensure_it_can_schedule("3.9.1", "2.1.9")
     with pytest.raises(ConfigError, match="pip install"):
         server.ensure_it_can_schedule("3.8.8", "2.1.9")
 
 
-def test_nothing_leaves_the_machine(home: Home) -> None:
+def test_telemetry_is_disabled(home: Home) -> None:
     settings = server.settings(home, "http://127.0.0.1:9/api")
     assert settings["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
     assert settings["DO_NOT_TRACK"] == "1"
     assert settings["PREFECT_HOME"].startswith(str(home.root))
 
 
-def test_a_run_has_a_process_as_long_as_its_flow_lasts(home: Home) -> None:
+def test_run_has_a_process_while_its_flow_runs(home: Home) -> None:
     assert run_pidfiles.process_of(home, "one") is None
     with run_pidfiles.present(home, "one"):
         assert run_pidfiles.process_of(home, "one") is True
     assert run_pidfiles.process_of(home, "one") is None
 
 
-def test_a_run_whose_process_died_is_seen(home: Home) -> None:
+def test_run_without_a_live_process_is_detected(home: Home) -> None:
     write_atomic(home.prefect / "runs" / "two.json", canonical({"pid": os.getpid(), "started": 1.0}))
     assert run_pidfiles.process_of(home, "two") is False
     run_pidfiles.forget(home, "two")
     assert run_pidfiles.process_of(home, "two") is None
 
 
-def test_one_process_serves_an_installation(home: Home) -> None:
+def test_only_one_process_serves_an_installation(home: Home) -> None:
     assert run_pidfiles.serving_process(home) is None
     with run_pidfiles.only_one(home):
         process = run_pidfiles.serving_process(home)
@@ -92,6 +92,6 @@ def test_one_process_serves_an_installation(home: Home) -> None:
     assert run_pidfiles.serving_process(home) is None
 
 
-def test_asking_for_help_or_the_address_loads_no_prefect() -> None:
+def test_command_line_does_not_import_prefect() -> None:
     code = "import sys, flows.cli.main, flows.cli.serve, flows.prefect.server; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

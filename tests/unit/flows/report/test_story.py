@@ -1,4 +1,4 @@
-"""A cycle's story follows from its rows: every life of the simulation can be told, at any moment, in words and as a page."""
+"""Tests of the report of a cycle, as text and as a page, for every end of a simulated cycle and after every row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def words(sim: SimulatedLine) -> str:
     return "\n".join([*(s.title for s in sections), *(t for s in sections for t in s.text), *cells])
 
 
-def test_a_promotion_is_told_with_its_figures_and_its_people() -> None:
+def test_report_of_a_promotion_contains_figures_and_approvers() -> None:
     story = words(lived())
     assert "Ended: promoted" in story
     assert "Approved by ada (identity claimed, via cli)" in story
@@ -44,7 +44,7 @@ def test_a_promotion_is_told_with_its_figures_and_its_people() -> None:
     assert "5 % at" in story
 
 
-def test_an_adjusted_attempt_is_told_with_its_cause_and_where_it_went_on() -> None:
+def test_report_of_an_adjusted_attempt_names_cause_and_start_step() -> None:
     asks = (Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=1),)
     story = words(lived(outcomes=(Outcome.FAILED,), asks=asks))
     assert "The rule 'kl' stopped attempt 1: scripted failed." in story
@@ -63,20 +63,20 @@ def test_an_adjusted_attempt_is_told_with_its_cause_and_where_it_went_on() -> No
         ({"people": "auto"}, State.PROMOTED, "automatic, as configured"),
     ],
 )
-def test_every_end_is_told(how: dict, state: State, word: str) -> None:
+def test_report_states_every_kind_of_end(how: dict, state: State, word: str) -> None:
     sim = lived(**how)
     assert sim.view().state is state
     assert word in words(sim)
 
 
-def test_a_story_can_be_told_after_every_single_row() -> None:
+def test_report_can_be_built_after_every_row() -> None:
     sim = lived()
     entries = sim.ledger.read(sim.cycle_stream())
     for n in range(1, len(entries) + 1):
         assert tell(entries[:n], None)
 
 
-def test_the_page_holds_everything_and_nothing_from_outside() -> None:
+def test_page_contains_all_rows_and_no_external_references() -> None:
     sim = lived()
     page = render(sim.ledger, sim.world.artifacts, "sim", NOW)
     assert "cycle/sim/0001" in page
@@ -90,7 +90,7 @@ def test_the_page_holds_everything_and_nothing_from_outside() -> None:
 
 
 def diaried() -> SimulatedLine:
-    """A life whose jobs tell of their steps: interrupted, then in trouble, then adjusted."""
+    """A simulated cycle whose jobs report training figures: preempted, then failed, then adjusted."""
     asks = (Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=1),)
     sim = SimulatedLine(Scenario(seed=1, outcomes=(Outcome.PREEMPTED, Outcome.FAILED), asks=asks))
     saves = sim.executor._save
@@ -106,7 +106,7 @@ def diaried() -> SimulatedLine:
     return sim
 
 
-def test_the_page_draws_what_jobs_told_of_their_steps() -> None:
+def test_page_draws_the_training_curves() -> None:
     sim = diaried()
     page = render(sim.ledger, sim.world.artifacts, "sim", NOW)
     for words_ in (
@@ -119,22 +119,24 @@ def test_the_page_draws_what_jobs_told_of_their_steps() -> None:
     assert "attempt 2 starts" in page
     assert 'class="curve newest"' in page
     assert 'class="checkpoint"' in page
-    assert "KL divergence from the start model" not in page, "there is no figure that can be drawn"
+    assert "KL divergence from the start model" not in page, "all values are NaN, so there is no curve"
 
 
-def test_the_accepted_line_is_the_steps_that_led_to_the_model() -> None:
+def test_accepted_line_contains_the_steps_that_led_to_the_model() -> None:
     sim = diaried()
     cycle = sim.view()
     diaries = read_diaries(cycle, sim.world.artifacts)
     line = accepted_line(cycle, diaries, cycle.checkpoint.attempt)
     assert cycle.checkpoint.attempt == 2
     assert [step.step for step in line] == [1, 2, 3]
-    assert [step.figures["loss"] for step in line] == [1 + 1, 1 / 2 + 2, 1 / 3 + 2], "step 1 is attempt 1's, from which attempt 2 went on"
+    assert [step.figures["loss"] for step in line] == [1 + 1, 1 / 2 + 2, 1 / 3 + 2], (
+        "step 1 belongs to attempt 1, from which attempt 2 resumed"
+    )
     assert all("kl" not in step.figures for step in line)
-    assert read_diaries(cycle, MemoryArtifacts()) == {}, "a diary that is gone makes no cycle fail"
+    assert read_diaries(cycle, MemoryArtifacts()) == {}, "a missing event log is not an error"
 
 
-def test_a_ledger_that_was_changed_has_no_report() -> None:
+def test_changed_ledger_gives_an_error_instead_of_a_report() -> None:
     sim = lived()
     rows = sim.ledger.rows[sim.cycle_stream()]
     rows[0] = rows[0].model_copy(update={"data": {**rows[0].data, "reason": "another one"}})
@@ -142,7 +144,7 @@ def test_a_ledger_that_was_changed_has_no_report() -> None:
         render(sim.ledger, sim.world.artifacts, "sim", NOW)
 
 
-def test_words_of_people_cannot_become_markup() -> None:
+def test_text_from_operators_is_escaped() -> None:
     sim = SimulatedLine(Scenario(seed=1, people="no"))
     sim.note = "<script>alert(1)</script>"
     sim.live()

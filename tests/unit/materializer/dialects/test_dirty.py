@@ -1,4 +1,7 @@
-"""Broken, odd and hostile OTLP records, each with its tolerable outcomes. Masking of personal data is not done, so not tested."""
+"""Tests with broken, unusual and hostile OTLP records, each with its accepted outcomes.
+
+Ratchet does not mask personal data, so masking is not tested.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def filled(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> LakeDatase
     return datasets
 
 
-def test_every_record_has_a_tolerable_outcome(filled: LakeDatasets, expected: list[dict[str, Any]]) -> None:
+def test_every_record_has_an_accepted_outcome(filled: LakeDatasets, expected: list[dict[str, Any]]) -> None:
     stored = {row["id"]: row for row in filled.lake.scan("traces").iter_rows(named=True)}
     reasons = defaultdict(list)
     for row in filled.lake.scan("quarantine").iter_rows(named=True):
@@ -58,7 +61,7 @@ def test_every_record_has_a_tolerable_outcome(filled: LakeDatasets, expected: li
     assert wrong == []
 
 
-def test_kept_records_read_as_they_should(filled: LakeDatasets, expected: list[dict[str, Any]]) -> None:
+def test_kept_records_have_the_expected_fields(filled: LakeDatasets, expected: list[dict[str, Any]]) -> None:
     stored = {row["id"]: row for row in filled.lake.scan("traces").iter_rows(named=True)}
     names = {"user_id": "user", "session_id": "session", "response": "answer"}
     compared = 0
@@ -68,7 +71,7 @@ def test_kept_records_read_as_they_should(filled: LakeDatasets, expected: list[d
             continue
         for key, value in record["expect"].items():
             if key in ("messages", "response") and not record["expect"]["consent"]:
-                value = None  # without consent there is no content
+                value = None  # without consent, no content is stored
             found = row[names.get(key, key)] if key != "timestamp" else row["time"]
             if key == "timestamp":
                 value = datetime.fromisoformat(value)
@@ -79,7 +82,7 @@ def test_kept_records_read_as_they_should(filled: LakeDatasets, expected: list[d
     assert compared > 200
 
 
-def test_failed_calls_are_kept_as_evidence_but_never_trained_on(filled: LakeDatasets) -> None:
+def test_failed_calls_are_stored_but_excluded_from_training(filled: LakeDatasets) -> None:
     traces = filled.lake.scan("traces")
     governed = govern(traces, filled.loop.governance)
     assert governed.out["failed_request"] == int((traces["status"] == "error").sum()) == 1

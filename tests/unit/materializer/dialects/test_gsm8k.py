@@ -1,4 +1,4 @@
-"""Real traces with known answers: counts, contents, and what a training set makes of them."""
+"""Tests with real GSM8K traces and known answers: counts, contents, snapshots and training sets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def filled(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake
     return datasets, _ingest(datasets, traces / "otlp")
 
 
-def test_counts_are_those_that_are_published(filled: tuple[LakeDatasets, IngestReport], traces: Path) -> None:
+def test_counts_equal_the_published_counts(filled: tuple[LakeDatasets, IngestReport], traces: Path) -> None:
     datasets, report = filled
     expected = json.loads((traces / "expected.json").read_text())["formats"]["otlp"]
     raw = expected["raw"]
@@ -51,7 +51,7 @@ def test_counts_are_those_that_are_published(filled: tuple[LakeDatasets, IngestR
     assert (datasets.cursor().traces, datasets.cursor().feedback) == (expected["traces"], expected["with_feedback"])
 
 
-def test_every_record_is_the_published_one(filled: tuple[LakeDatasets, IngestReport], traces: Path) -> None:
+def test_every_record_equals_the_published_record(filled: tuple[LakeDatasets, IngestReport], traces: Path) -> None:
     stored = {row["id"]: row for row in filled[0].lake.scan("traces").iter_rows(named=True)}
     with gzip.open(traces / "golden.jsonl.gz", "rt", encoding="utf-8") as lines:
         golden = [row["record"] for row in map(json.loads, lines) if row["format"] == "otlp"]
@@ -76,29 +76,29 @@ def test_every_record_is_the_published_one(filled: tuple[LakeDatasets, IngestRep
             assert (row["messages"], row["answer"], row["reference"]) == (None, None, None)
 
 
-def test_the_same_files_again_change_nothing(filled: tuple[LakeDatasets, IngestReport], traces: Path, tmp_path: Path) -> None:
+def test_ingesting_the_same_records_again_changes_nothing(filled: tuple[LakeDatasets, IngestReport], traces: Path, tmp_path: Path) -> None:
     datasets, first = filled
     before = datasets.cursor()
     again = _ingest(datasets, traces / "otlp")
-    assert again.traces == first.traces  # a repeat of the same batches gives the same account
+    assert again.traces == first.traces  # the same batches give the same report
     for path in (traces / "otlp").rglob("*.gz"):
         plain = tmp_path / path.parent.name / path.stem
         plain.parent.mkdir(exist_ok=True)
         plain.write_bytes(gzip.decompress(path.read_bytes()))
-    other = _ingest(datasets, tmp_path)  # other bytes, the same records
+    other = _ingest(datasets, tmp_path)  # different bytes, the same records
     assert (other.traces.kept, other.traces.duplicate, other.traces.skipped) == (0, 1810, 450)
     assert (other.feedback.kept, other.feedback.parked) == (0, 0)
     assert datasets.cursor() == before
 
 
 class Guesser:
-    """Answers the right number to every second request, by position."""
+    """Answers 0 and 1 in turn, by position of the request."""
 
     def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:
         return [ChatAnswer(text=f"A: {index % 2}") for index, _ in enumerate(requests)]
 
 
-def test_a_snapshot_accounts_for_every_trace(filled: tuple[LakeDatasets, IngestReport]) -> None:
+def test_snapshot_counts_cover_every_trace(filled: tuple[LakeDatasets, IngestReport]) -> None:
     datasets, _ = filled
     edition = datasets.edition(1)
     snapshot = datasets.freeze("cycle/math/0001/freeze", datetime(2026, 12, 1, tzinfo=UTC), edition)
@@ -113,7 +113,7 @@ def test_a_snapshot_accounts_for_every_trace(filled: tuple[LakeDatasets, IngestR
     assert not samples["user"].str.contains("user-").any()
 
 
-def test_pairs_by_verifiable_reward_are_truly_ordered_and_noise_is_measured(filled: tuple[LakeDatasets, IngestReport]) -> None:
+def test_verifiable_pairs_are_ordered_correctly_and_noise_is_measured(filled: tuple[LakeDatasets, IngestReport]) -> None:
     datasets, _ = filled
     snapshot = datasets.freeze("cycle/math/0002/freeze", datetime(2026, 12, 1, tzinfo=UTC), datasets.edition(1))
     probe = datasets.probe("cycle/math/0002/probe", snapshot, Guesser(), lambda *_: None)
@@ -131,7 +131,7 @@ def test_pairs_by_verifiable_reward_are_truly_ordered_and_noise_is_measured(fill
 
 
 @pytest.mark.slow
-def test_pairs_by_votes_weigh_what_they_are_worth(traces: Path, tmp_path: Path) -> None:
+def test_weight_of_vote_pairs_matches_their_correctness(traces: Path, tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     _ingest(datasets, traces / "otlp")
     snapshot = datasets.freeze("s", datetime(2026, 12, 1, tzinfo=UTC), datasets.edition(1))

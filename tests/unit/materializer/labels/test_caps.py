@@ -1,4 +1,4 @@
-"""Nobody teaches a model alone: caps per person count whoever said that an answer is right or wrong."""
+"""Tests of the caps per person: feedback counts for the person who gave it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def asked(number: int, answer: str, said: Any, user: str | None) -> dict[str, An
 
 
 @pytest.mark.parametrize("raters", [["mallory"] * 8, [None] * 8])
-def test_corrections_are_charged_to_whoever_wrote_them(raters: list[str | None], tmp_path: Path) -> None:
-    """To other people's traces, or without a name: the cap holds, for pairs and for demonstrations."""
+def test_corrections_count_for_their_author(raters: list[str | None], tmp_path: Path) -> None:
+    """The cap limits pairs and demonstrations, both for corrections of other users' traces and for anonymous corrections."""
     askers = [f"user-{n}" for n in range(8)] if raters[0] else [None] * 8
-    named = [] if raters[0] else [asked(9, "fine", by("ada", "user_feedback", 1.0), "ada")]  # others have names: one who hides his is one
+    # If some users have an id, all users without an id count as one person.
+    named = [] if raters[0] else [asked(9, "fine", by("ada", "user_feedback", 1.0), "ada")]
     items = named + [asked(n, "no", by(raters[n], "user_correction", text="yes"), askers[n]) for n in range(8)]
     datasets = lines(tmp_path)
     training, pairs = _assembled(datasets, *items)
@@ -38,19 +39,19 @@ def test_corrections_are_charged_to_whoever_wrote_them(raters: list[str | None],
     assert training.facts.pairs_dropped == {"per_person": 6}
 
 
-def test_where_nobody_has_a_name_nobody_is_capped(tmp_path: Path) -> None:
-    """An application that logs no users would teach nothing else."""
+def test_no_cap_per_person_applies_if_no_user_has_an_id(tmp_path: Path) -> None:
+    """With a cap, an application that logs no user ids would yield almost no training data."""
     _, pairs = _assembled(lines(tmp_path), *[asked(n, "no", by(None, "user_correction", text="yes"), None) for n in range(8)])
     assert len(pairs) == 8
 
 
-def test_corrections_without_a_rater_are_the_askers(tmp_path: Path) -> None:
+def test_corrections_without_a_rater_count_for_the_author_of_the_request(tmp_path: Path) -> None:
     items = [asked(n, "no", by(None, "user_correction", text="yes"), f"user-{n}") for n in range(8)]
     _, pairs = _assembled(lines(tmp_path), *items)
     assert len(pairs) == 8
 
 
-def test_ratings_are_charged_to_the_one_who_rated(tmp_path: Path) -> None:
+def test_ratings_count_for_the_rater(tmp_path: Path) -> None:
     datasets = lines(tmp_path)
     training, _ = _assembled(datasets, *[asked(n, f"a{n}", by("mallory", "user_feedback", 1.0), f"user-{n}") for n in range(4)])
     snapshot = datasets.freeze("s", datasets.clock.now(), datasets.edition(1))

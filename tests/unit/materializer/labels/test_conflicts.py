@@ -1,4 +1,4 @@
-"""Answers that people contradict each other about."""
+"""Tests of conflict resolution for contradictory feedback on the same answers."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def corrected(number: int, answer: str, text: str, who: str = "ann", question: s
     return span(number, question, answer, [evaluation("user_correction", text=text, user__id=who)])
 
 
-def test_two_users_who_correct_each_other_prove_nothing(tmp_path: Path) -> None:
+def test_corrections_that_contradict_each_other_are_dropped(tmp_path: Path) -> None:
     datasets = people_only(tmp_path)
     training, pairs = _assembled(datasets, corrected(1, "A", "B", "ann"), corrected(2, "B", "A ", "bob"))
     assert pairs == []
     assert training.facts.corrections == 0
     assert _rows(datasets, training.demonstrations) == []
-    assert _rows(datasets, training.prompts) == [], "a contested word is no reference"
+    assert _rows(datasets, training.prompts) == [], "a contested correction is not used as a reference"
 
 
-def test_a_correction_that_was_itself_corrected_gives_way(tmp_path: Path) -> None:
+def test_correction_that_was_itself_corrected_is_dropped(tmp_path: Path) -> None:
     datasets = people_only(tmp_path)
     training, pairs = _assembled(datasets, corrected(1, "A", "B", "ann"), corrected(2, "B", "C", "bob"))
     assert [(pair["chosen"], pair["rejected"]) for pair in pairs] == [("C", "B")]
     assert training.facts.corrections == 1
 
 
-def test_different_words_for_the_same_wrong_answer_contradict_nobody(tmp_path: Path) -> None:
+def test_different_corrections_of_the_same_answer_are_no_conflict(tmp_path: Path) -> None:
     _, pairs = _assembled(people_only(tmp_path), corrected(1, "A", "B", "ann"), corrected(2, "A", "C", "bob"))
     assert {(pair["chosen"], pair["rejected"]) for pair in pairs} == {("B", "A"), ("C", "A")}
 
 
-def test_a_snapshot_counts_contested_corrections(tmp_path: Path) -> None:
+def test_snapshot_counts_contested_corrections(tmp_path: Path) -> None:
     datasets = people_only(tmp_path)
     _assembled(datasets, corrected(1, "A", "B"), corrected(2, "B", "A"), corrected(3, "X", "Y", question=TRAIN[1]))
     snapshot = json.loads(datasets.artifacts.get(datasets.artifacts.resolve("s") or ""))
@@ -76,14 +76,14 @@ def samples(rows: Sequence[tuple[str, float, str]]) -> pl.DataFrame:
         ([("x", 0.0, "verifiable"), ("x", 1.0, "feedback"), ("y", 0.0, "feedback"), ("z", 1.0, "verifiable")], {("z", "x")}, 1),
     ],
 )
-def test_an_answer_on_both_sides_is_in_no_pair(rows: Any, pairs: set[tuple[str, str]], contested: int) -> None:
+def test_answer_with_contradictory_rewards_is_in_no_pair(rows: Any, pairs: set[tuple[str, str]], contested: int) -> None:
     made = make_pairs(samples(rows), SnapshotSettings(), VERSIONS, 0.1, "salt")
     assert {(row["chosen"], row["rejected"]) for row in made.frame.to_dicts()} == pairs
     assert made.dropped["contested"] == contested
 
 
-def test_votes_on_equal_answers_are_counted_together(tmp_path: Path) -> None:
-    """Three of four liked it: it is chosen, once, and no pair says the opposite."""
+def test_votes_on_equal_answers_are_pooled(tmp_path: Path) -> None:
+    """Three of four users rate the answer positively: it is chosen in one pair, and there is no reversed pair."""
     thumbs = [span(n, TRAIN[0], "x", [evaluation("user_feedback", float(n != 1), user__id=f"u{n}")]) for n in range(1, 5)]
     training, pairs = _assembled(people_only(tmp_path), *thumbs, span(9, TRAIN[0], "y", [evaluation("user_feedback", 0.0)]))
     assert [(pair["chosen"], pair["rejected"], pair["margin"]) for pair in pairs] == [("x", "y", 0.75)]

@@ -1,4 +1,4 @@
-"""What people's votes are worth as evidence, and the answers that count as right because of them."""
+"""Tests of label confidence from user ratings, and of the demonstrations selected by it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCORERS = tuple(
 
 
 def samples(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
-    """Samples from (prompt, answer, reward, tier, votes, slice, origin), with defaults."""
+    """Samples from partial rows, with defaults for the missing fields."""
     base = {
         "tier": "feedback",
         "votes": 1,
@@ -46,12 +46,12 @@ def samples(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
 
 
 def mixed(right: int, wrong: int, slice_: str, noise: float = 0.2) -> list[dict[str, Any]]:
-    """Votes as people with `noise` give them on `right` good and `wrong` bad answers."""
+    """Votes on `right` good and `wrong` bad answers, where a share `noise` of the votes is wrong."""
     ups = round(right * (1 - noise) + wrong * noise)
     return [{"reward": float(i < ups), "slice": slice_} for i in range(right + wrong)]
 
 
-def test_a_thumb_up_says_little_where_the_model_is_hardly_ever_right() -> None:
+def test_positive_vote_is_weak_evidence_in_a_slice_with_few_right_answers() -> None:
     frame = samples([*mixed(180, 20, "easy"), *mixed(4, 196, "hard")])
     right = frame.with_columns(pl.Series("right", believe(frame, SCORERS, 0.2)))
     liked = {name: rows["right"].to_list() for (name,), rows in right.filter(pl.col("reward") == 1.0).group_by("slice")}
@@ -59,20 +59,20 @@ def test_a_thumb_up_says_little_where_the_model_is_hardly_ever_right() -> None:
     assert max(liked["hard"]) < 0.3
 
 
-def test_proof_speaks_for_itself_and_silence_says_nothing() -> None:
+def test_verifiable_reward_is_used_directly_and_missing_reward_gives_one_half() -> None:
     frame = samples(
         [{"reward": 1.0, "tier": "verifiable"}, {"reward": 0.0, "tier": "verifiable"}, {"reward": None, "tier": None, "votes": 0}]
     )
     assert believe(frame, SCORERS, 0.3) == [1.0, 0.0, 0.5]
 
 
-def test_votes_of_people_who_are_wrong_half_the_time_are_worth_nothing() -> None:
+def test_votes_with_noise_of_one_half_carry_no_information() -> None:
     up, down = believe(samples([{"reward": 1.0}, {"reward": 0.0}]), SCORERS, 0.5)
     assert up == pytest.approx(down)
 
 
 @given(st.integers(1, 8), st.floats(0.02, 0.4))
-def test_more_agreeing_votes_never_say_less(votes: int, noise: float) -> None:
+def test_more_agreeing_votes_never_lower_the_confidence(votes: int, noise: float) -> None:
     frame = samples([{"reward": 1.0, "votes": n} for n in (votes, votes + 1)] + mixed(30, 30, "s", noise))
     fewer, more, *_ = believe(frame, SCORERS, noise)
     assert 0 < fewer <= more < 1
@@ -85,7 +85,7 @@ def demonstrations(rows: Sequence[dict[str, Any]], prompts: pl.DataFrame | None 
     return frame.sort("prompt_id", "answer").to_dicts()
 
 
-def test_the_strongest_evidence_on_a_prompt_decides() -> None:
+def test_strongest_evidence_on_a_prompt_selects_the_demonstrations() -> None:
     liked = {"prompt_id": "p", "answer": "liked", "reward": 1.0, "votes": 5}
     proven = {"prompt_id": "p", "answer": "proven", "reward": 1.0, "tier": "verifiable"}
     corrected = {"prompt_id": "p", "answer": "corrected", "reward": 1.0, "tier": "verifiable", "origin": "correction"}
@@ -98,12 +98,12 @@ def test_the_strongest_evidence_on_a_prompt_decides() -> None:
     ]
 
 
-def test_what_is_more_likely_wrong_than_right_is_not_imitated() -> None:
+def test_answers_that_are_probably_wrong_are_not_demonstrations() -> None:
     rows = [*mixed(1, 99, "hard", 0.1)]
     assert demonstrations(rows) == []
 
 
-def test_what_the_model_gets_wrong_is_teachable() -> None:
+def test_prompts_that_the_model_answers_wrongly_are_teachable() -> None:
     rows = [
         {"prompt_id": "can", "answer": "right", "reward": 1.0, "tier": "verifiable"},
         {"prompt_id": "cannot", "answer": "wrong", "reward": 0.0, "tier": "verifiable"},
@@ -114,29 +114,29 @@ def test_what_the_model_gets_wrong_is_teachable() -> None:
     assert (len(shown), teachable(shown, frame, SCORERS, 0.1)) == (2, 1)
 
 
-def test_references_are_imitated_only_where_the_loop_file_says_that_they_are_answers() -> None:
+def test_references_are_demonstrations_only_if_the_loop_file_says_they_are_answers() -> None:
     row = {"prompt_id": "p", "prompt": "[]", "reference": "42", "reference_kind": "logged", "slice": None}
     prompts = frame_of([row], PROMPTS)
     assert demonstrations([], prompts) == []
     assert [found["source"] for found in demonstrations([], prompts, references_are_answers=True)] == ["reference"]
 
 
-def test_caps_hold() -> None:
+def test_caps_per_prompt_and_per_person_limit_demonstrations() -> None:
     rows = [{"prompt_id": "p", "answer": f"a{i}", "reward": 1.0, "tier": "verifiable"} for i in range(9)]
     assert len(demonstrations(rows, pairs_per_prompt=2)) == 2
     per_person = [{"reward": 1.0, "tier": "verifiable", "user": "ann"} for _ in range(9)]
     assert len(demonstrations(per_person, pairs_per_person=3)) == 3
 
 
-def test_a_crowd_is_not_so_many_independent_witnesses() -> None:
-    """People who rate one answer share its looks and what others said: hundreds of votes neither overflow nor drown a slice."""
+def test_many_votes_on_one_answer_are_capped() -> None:
+    """Votes on the same answer are not independent, so their number is capped. Very many votes also cause no overflow."""
     crowd = samples([{"reward": float(up), "votes": votes} for votes in (5, 160, 100_000) for up in (0, 1)])
     down, up, *rest = believe(crowd, SCORERS, 0.0)
     assert 0 < down < 0.001 < 0.999 < up < 1
     assert rest == [down, up, down, up]
 
 
-def test_one_loud_answer_does_not_speak_for_its_slice() -> None:
+def test_one_answer_with_many_votes_does_not_dominate_the_slice_prior() -> None:
     quiet = mixed(4, 196, "hard")
     loud = samples([{"reward": 1.0, "votes": 5_000, "slice": "hard"}, *quiet])
     liked = next(i for i, row in enumerate(quiet) if row["reward"] == 1.0) + 1

@@ -1,4 +1,4 @@
-"""How wrong people's ratings are, measured where an answer has both ratings and proof."""
+"""Tests of label noise, which is measured on answers with both user ratings and a verifiable reward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCORERS = tuple(
 
 
 def rated(rows: list[tuple[list[float], float]]) -> pl.DataFrame:
-    """Samples with (ratings, proof)."""
+    """Samples from (ratings, verifiable reward)."""
     base = {"prompt": "[]", "reward": 1.0, "tier": "verifiable", "user": None, "origin": "traffic", "model_version": None, "slice": None}
     return frame_of(
         [
@@ -34,16 +34,16 @@ def rated(rows: list[tuple[list[float], float]]) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("raters", [1, 2, 3, 5])
-def test_noise_is_that_of_one_rating_however_many_rate_an_answer(raters: int) -> None:
+def test_noise_is_per_rating_for_any_number_of_raters(raters: int) -> None:
     luck = random.Random(raters)
     proofs = [float(luck.random() < 0.6) for _ in range(3000)]
     rows = [([proof if luck.random() >= 0.2 else 1 - proof for _ in range(raters)], proof) for proof in proofs]
     assert label_noise(rated(rows), SCORERS) == pytest.approx(0.2, abs=0.02)
 
 
-def test_a_rating_in_the_middle_takes_no_side() -> None:
+def test_neutral_ratings_are_ignored() -> None:
     assert label_noise(rated([([1.0], 1.0)] * 30 + [([0.5], 1.0)] * 30), SCORERS) == 0
 
 
-def test_a_few_answers_measure_nothing() -> None:
+def test_noise_is_not_measured_on_few_answers() -> None:
     assert label_noise(rated([([1.0] * 9, 1.0)] * 19), SCORERS) is None

@@ -1,4 +1,4 @@
-"""Exactly once, with counts that add up, whatever comes and wherever it crashes."""
+"""Tests of ingestion: each record is stored exactly once and counts add up, for any input and after a crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 
 
-def test_one_bad_span_costs_itself_only(tmp_path: Path) -> None:
+def test_bad_span_does_not_affect_other_spans(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     report = datasets.ingest(batch(spans(span(1), span(2) | {"traceId": ""}, 7, span(3)), b"{broken", spans(span(4))))
     assert report.traces.model_dump() == {
@@ -36,7 +36,7 @@ def test_one_bad_span_costs_itself_only(tmp_path: Path) -> None:
     assert bad["position"].to_list() == ["line 1, span 1", "line 1, span 2", "line 2"]
 
 
-def test_the_same_record_twice_is_a_duplicate_and_another_under_its_id_a_conflict(tmp_path: Path) -> None:
+def test_equal_record_is_a_duplicate_and_different_record_with_the_same_id_is_a_conflict(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     report = datasets.ingest(batch(spans(span(1), span(1), span(1, answer="A: 3"))))
     assert (report.traces.kept, report.traces.duplicate, report.traces.reasons) == (1, 1, {"id_conflict": 1})
@@ -46,7 +46,7 @@ def test_the_same_record_twice_is_a_duplicate_and_another_under_its_id_a_conflic
     assert datasets.lake.scan("quarantine").height == 2
 
 
-def test_another_source_may_use_the_same_ids(tmp_path: Path) -> None:
+def test_different_sources_may_use_the_same_ids(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     assert datasets.ingest(batch(spans(span(1)))).traces.kept == 1
     assert datasets.ingest(batch(spans(span(1)), source="other")).traces.kept == 1
@@ -63,15 +63,15 @@ def test_without_consent_only_metadata_is_kept(tmp_path: Path) -> None:
         assert "secret" not in str(datasets.lake.scan(table).to_dicts())  # type: ignore[arg-type]
 
 
-def test_assumed_consent_never_overrules_a_no(tmp_path: Path) -> None:
+def test_assumed_consent_does_not_override_refused_consent(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(governance={"consent": "assumed"}))
     datasets.ingest(batch(spans(span(1, metadata__consent=None), span(2, metadata__consent=False))))
     rows = datasets.lake.scan("traces").sort("id")
     assert rows["answer"].to_list() == ["A: 2", None]
-    assert rows["consent"].to_list() == [False, False]  # the record did not say so
+    assert rows["consent"].to_list() == [False, False]  # the record does not state consent
 
 
-def test_feedback_that_comes_first_waits_for_its_trace(tmp_path: Path) -> None:
+def test_feedback_may_arrive_before_its_trace(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     by_response = evaluation("user_feedback", 1, gen_ai__response__id="r-2") | {"eventName": "gen_ai.evaluation.result"}
     early = datasets.ingest(batch(logs(log(1, evaluation("user_feedback", 0)), by_response)))
@@ -91,13 +91,13 @@ def test_feedback_that_comes_first_waits_for_its_trace(tmp_path: Path) -> None:
         (evaluation("toxicity", 1), "other_evaluation"),
     ],
 )
-def test_feedback_that_is_none_is_counted(tmp_path: Path, event: dict[str, Any], reason: str) -> None:
+def test_invalid_feedback_is_counted(tmp_path: Path, event: dict[str, Any], reason: str) -> None:
     report = make_datasets(tmp_path).ingest(batch(logs(log(1, event))))
     assert report.feedback.adds_up
     assert (report.feedback.kept, report.feedback.reasons) == (0, {reason: 1})
 
 
-def test_jsonl_under_other_names(tmp_path: Path) -> None:
+def test_jsonl_with_mapped_field_names(tmp_path: Path) -> None:
     sources = [{"name": "app", "kind": "jsonl", "path": "x", "mapping": {"response": "out.text", "id": "meta.key"}}]
     datasets = make_datasets(tmp_path, make_loop(sources=sources))
     record = {"meta": {"key": "k1"}, "timestamp": "2026-10-01T00:00:00Z", "messages": "How?", "out": {"text": "So."}, "consent": True}
@@ -110,11 +110,11 @@ def test_jsonl_under_other_names(tmp_path: Path) -> None:
 
 
 class Crash(Exception):
-    """The process dies here."""
+    """Simulates the end of the process."""
 
 
 class CrashingLake(Lake):
-    """Dies at its `at`-th commit, just before or just after it."""
+    """Raises Crash at commit number `at`, just before or just after it."""
 
     def __init__(self, root: Path, at: int, after: bool) -> None:
         super().__init__(root)
@@ -141,7 +141,7 @@ def _contents(datasets: LakeDatasets) -> list[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_crash_between_commits_leaves_no_trace(tmp_path: Path, at: int, after: bool) -> None:
+def test_ingesting_again_after_a_crash_gives_the_same_lake(tmp_path: Path, at: int, after: bool) -> None:
     undisturbed = make_datasets(tmp_path / "undisturbed")
     report = undisturbed.ingest(_whole())
     crashed = make_datasets(tmp_path / "crashed")
@@ -153,7 +153,7 @@ def test_a_crash_between_commits_leaves_no_trace(tmp_path: Path, at: int, after:
     assert _contents(again) == _contents(undisturbed)
 
 
-def test_a_cut_or_damaged_file_gives_what_it_has_and_says_so(tmp_path: Path) -> None:
+def test_truncated_file_gives_its_readable_records_and_is_reported(tmp_path: Path) -> None:
     whole = b"".join(json.dumps(spans(span(n))).encode() + b"\n" for n in range(1, 400))
     path = tmp_path / "day.jsonl.gz"
     path.write_bytes(gzip.compress(whole)[:-500])
@@ -163,7 +163,7 @@ def test_a_cut_or_damaged_file_gives_what_it_has_and_says_so(tmp_path: Path) -> 
     assert report.traces.reasons.get("damaged_file", 0) + report.traces.reasons.get("malformed_json", 0) >= 1
 
 
-def test_a_file_that_went_away_is_retryable(tmp_path: Path) -> None:
+def test_missing_file_is_retryable(tmp_path: Path) -> None:
     path = tmp_path / "day.jsonl"
     path.write_bytes(b"{}")
     gone = next(FileSource("gateway", "otlp", path).batches())
@@ -172,7 +172,7 @@ def test_a_file_that_went_away_is_retryable(tmp_path: Path) -> None:
         make_datasets(tmp_path).ingest(gone)
 
 
-def test_a_lost_index_is_built_again_from_the_lake(tmp_path: Path) -> None:
+def test_lost_index_is_rebuilt_from_the_lake(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1), span(2))))
     for file in (tmp_path / "lake").glob("seen.sqlite*"):
@@ -180,7 +180,7 @@ def test_a_lost_index_is_built_again_from_the_lake(tmp_path: Path) -> None:
     assert datasets.ingest(batch(spans(span(2), span(3)))).traces.duplicate == 1
 
 
-def test_a_refusing_disk_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_error_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyiceberg.table import Table
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -207,8 +207,8 @@ def _spans(draw: st.DrawFn) -> Any:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(items=st.lists(_spans(), max_size=6), feedback=st.lists(st.integers(0, 5) | _BROKEN, max_size=4))
-def test_counts_add_up_over_anything(tmp_path_factory: pytest.TempPathFactory, items: list[Any], feedback: list[Any]) -> None:
-    datasets = make_datasets(tmp_path_factory.mktemp("law"))
+def test_counts_add_up_for_any_input(tmp_path_factory: pytest.TempPathFactory, items: list[Any], feedback: list[Any]) -> None:
+    datasets = make_datasets(tmp_path_factory.mktemp("counts"))
     records = [log(item, evaluation("user_feedback", 1)) if isinstance(item, int) and 0 <= item <= 5 else item for item in feedback]
     request = batch(spans(*items), logs(*records))
     report = datasets.ingest(request)
@@ -223,8 +223,8 @@ def test_counts_add_up_over_anything(tmp_path_factory: pytest.TempPathFactory, i
     assert (again.traces.kept, again.feedback.kept) == (0, 0)
 
 
-def test_a_slice_that_is_no_short_plain_name_is_none(tmp_path: Path) -> None:
-    """Slices become parts of metric names and reports; nothing else of the trace is lost."""
+def test_invalid_slice_name_is_dropped(tmp_path: Path) -> None:
+    """Slice names are parts of metric names and reports, so invalid names are dropped. The rest of the trace is kept."""
     said = ["billing/eu 2", "a{b}", "it's", "x" * 65, "<b>"]
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(*(span(n, metadata__slice=text) for n, text in enumerate(said, 1)))))

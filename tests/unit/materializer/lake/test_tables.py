@@ -1,4 +1,4 @@
-"""A lake that many small batches wear down stays quick and loses nothing."""
+"""Tests of the lake: compaction after many small batches keeps all rows, and partitions separate days and consent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.materializer.records import T0, batch, evaluation, log, logs, sp
 DAY = 86_400 * 10**9
 
 
-def test_small_commits_are_joined_and_old_snapshots_forgotten_but_pinned_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_merges_files_and_expires_snapshots_except_pinned_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_SNAPSHOTS", 8)
     monkeypatch.setattr(compaction, "_FILES_PER_DAY", 2)
     datasets = make_datasets(tmp_path)
@@ -32,14 +32,14 @@ def test_small_commits_are_joined_and_old_snapshots_forgotten_but_pinned_ones_st
     assert datasets.ingest(batch(*(spans(span(n, at=T0 + (n % 2) * DAY)) for n in range(1, 26)))).traces.kept == 1
 
 
-def test_an_empty_lake_can_be_read(tmp_path: Path) -> None:
+def test_empty_lake_can_be_read(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     assert datasets.cursor().traces == 0
     assert datasets.lake.scan("traces").is_empty()
     assert datasets.lake.pin("traces", "x") is None
 
 
-def test_partitions_keep_days_and_consent_apart(tmp_path: Path) -> None:
+def test_partitions_separate_days_and_consent(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1), span(2, metadata__consent=False), span(3, at=T0 + DAY))))
     folders = {

@@ -1,4 +1,4 @@
-"""What the receiver acknowledges is on disk; what it refuses, it refuses with a reason in the client's own encoding."""
+"""Tests of the receiver: acknowledged requests are on disk, and rejections have a reason in the client's encoding."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _send(client: TestClient, body: bytes, kind: str = receiver.PROTO, path: str
     return client.post(path, content=body, headers={"content-type": kind, **AUTH, **{k.replace("_", "-"): v for k, v in headers.items()}})
 
 
-def test_protobuf_and_json_meet_in_the_lake(client: TestClient, tmp_path: Path) -> None:
+def test_protobuf_and_json_requests_reach_the_lake(client: TestClient, tmp_path: Path) -> None:
     answer = _send(client, gzip.compress(request_of(3).SerializeToString()), content_encoding="gzip")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == receiver.PROTO
@@ -109,7 +109,7 @@ def test_without_the_token_nothing_is_stored(client: TestClient, tmp_path: Path,
         (b"{}", receiver.JSON, {"content_encoding": "br"}, 415),
     ],
 )
-def test_what_can_never_be_read_is_refused(
+def test_unreadable_request_is_rejected(
     client: TestClient, tmp_path: Path, body: bytes, kind: str, headers: dict[str, str], status: int
 ) -> None:
     answer = _send(client, body, kind, **headers)
@@ -121,7 +121,7 @@ def test_what_can_never_be_read_is_refused(
     assert list((tmp_path / "spool").iterdir()) == []
 
 
-def test_a_full_disk_is_said_and_the_client_may_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_the_client_may_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = TestClient(create_app(Spool(tmp_path / "spool"), TOKEN, room=1 << 62))
     assert _send(full, request_of().SerializeToString()).status_code == 503
 
@@ -134,12 +134,12 @@ def test_a_full_disk_is_said_and_the_client_may_retry(tmp_path: Path, monkeypatc
     assert answer.headers["retry-after"] == "30"
 
 
-def test_a_short_token_is_no_token(tmp_path: Path) -> None:
+def test_short_token_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="16 characters"):
         create_app(Spool(tmp_path), "short")
 
 
-def test_a_request_that_lands_while_a_batch_is_ingested_survives_it(tmp_path: Path) -> None:
+def test_request_stored_during_ingestion_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     writer, source = Spool(folder), SpoolSource("gateway", folder)
     writer.put_json(b'{"resourceSpans": []}')
@@ -151,7 +151,7 @@ def test_a_request_that_lands_while_a_batch_is_ingested_survives_it(tmp_path: Pa
     assert sorted(file.name for file in folder.iterdir()) == sorted([early.name, late.name])
 
 
-def test_it_runs_as_a_process_and_says_where(tmp_path: Path) -> None:
+def test_receiver_process_publishes_its_address(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     command = [sys.executable, "-m", "materializer.receive.receiver", "--spool", str(tmp_path / "spool"), "--token-file", str(token)]
@@ -174,4 +174,4 @@ def test_it_runs_as_a_process_and_says_where(tmp_path: Path) -> None:
             process.kill()
             process.wait()
     (spooled,) = (tmp_path / "spool").glob("*.pb")
-    assert spooled.stat().st_mode & 0o077 == 0, "users' conversations are nobody else's to read"
+    assert spooled.stat().st_mode & 0o077 == 0, "other accounts on the machine must not read users' conversations"

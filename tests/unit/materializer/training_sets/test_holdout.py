@@ -1,4 +1,4 @@
-"""A prompt is for ever on one side."""
+"""Tests of the holdout: a prompt is either held out or used for training, and never changes sides."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def _user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def test_normaliser_version_1_is_pinned() -> None:
+def test_normaliser_version_1_is_unchanged() -> None:
     assert normalise("  What\tIS\n ﬁve? ") == "what is five?"
     assert root_id(_user("Straße")) == root_id(_user("STRASSE"))
     assert held_out("a" * 64, "ratchet", 0.2) is held_out("a" * 64, "ratchet", 0.2)
 
 
 @given(st.text(), st.lists(st.text(), max_size=3))
-def test_every_turn_of_a_conversation_has_one_root(first: str, rest: list[str]) -> None:
+def test_all_turns_of_a_conversation_have_the_same_root(first: str, rest: list[str]) -> None:
     system = [{"role": "system", "content": "Be brief."}]
     later = [{"role": "assistant" if index % 2 == 0 else "user", "content": text} for index, text in enumerate(rest)]
     assert root_id(_user(first)) == root_id(system + _user(first) + later)
 
 
-def test_the_share_held_out_is_the_fraction() -> None:
+def test_share_of_held_out_prompts_equals_the_fraction() -> None:
     texts = pl.Series([json.dumps(_user(f"question {n}")) for n in range(4000)])
     assert identify(texts, "salt", 0.2)["held"].mean() == pytest.approx(0.2, abs=0.02)
     one, other = (set(identify(texts, salt, 0.2).filter(pl.col("held"))["prompt_id"]) for salt in ("salt", "other"))
@@ -49,13 +49,13 @@ _QUESTIONS = st.lists(st.tuples(st.integers(0, 30), st.booleans(), st.sampled_fr
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=_QUESTIONS, second=_QUESTIONS, fraction=st.sampled_from([0.2, 0.5]))
-def test_a_prompt_never_crosses(
+def test_held_out_prompts_are_never_used_for_training(
     tmp_path_factory: pytest.TempPathFactory,
     first: list[tuple[int, bool, str]],
     second: list[tuple[int, bool, str]],
     fraction: float,
 ) -> None:
-    """Whatever comes later, under whatever spelling: no prompt of any edition is ever in any snapshot, probe prompt or pair."""
+    """No prompt of an edition is in a snapshot, probe prompt or pair, even if it arrives later or in a different spelling."""
     datasets = make_datasets(tmp_path_factory.mktemp("sides"), make_loop(holdout={"fraction": fraction}))
     trained: set[str] = set()
     held: set[str] = set()
@@ -91,7 +91,7 @@ def _held_and_trained(count: int) -> tuple[list[str], list[str]]:
     return held, [text for text in texts if text not in held]
 
 
-def test_an_edition_has_reviewers_references_and_never_corrections(tmp_path: Path) -> None:
+def test_edition_contains_reviewer_references_but_no_corrections(tmp_path: Path) -> None:
     held, _ = _held_and_trained(40)
     kinds = [evaluation("reviewer_reference", text="7"), evaluation("user_correction", text="8")]
     datasets = make_datasets(tmp_path)
@@ -104,14 +104,14 @@ def test_an_edition_has_reviewers_references_and_never_corrections(tmp_path: Pat
     assert datasets.edition(2).size == 2
 
 
-def test_without_references_there_is_no_edition(tmp_path: Path) -> None:
+def test_edition_without_references_is_inconclusive(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1))))
     with pytest.raises(Inconclusive, match=r"metadata\.reference"):
         datasets.edition(1)
 
 
-def test_golden_prompts_are_never_trained_on(tmp_path: Path) -> None:
+def test_golden_prompts_are_never_used_for_training(tmp_path: Path) -> None:
     held, trained = _held_and_trained(40)
     (tmp_path / "golden.jsonl").write_text(json.dumps({"question": f" {trained[0].upper()}", "reference": 5, "slice": "a"}) + "\n")
     datasets = make_datasets(tmp_path, make_loop(holdout={"golden": "golden.jsonl"}))
@@ -123,7 +123,7 @@ def test_golden_prompts_are_never_trained_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", ["edited", "removed", "edited, then the next edition"])
-def test_golden_prompts_stay_untrained_when_the_file_changes(tmp_path: Path, later: str) -> None:
+def test_golden_prompts_stay_excluded_after_the_golden_file_changes(tmp_path: Path, later: str) -> None:
     held, trained = _held_and_trained(40)
     golden = tmp_path / "golden.jsonl"
     golden.write_text(json.dumps({"question": trained[0], "reference": 5}) + "\n")
@@ -142,14 +142,14 @@ def test_golden_prompts_stay_untrained_when_the_file_changes(tmp_path: Path, lat
 
 
 @pytest.mark.parametrize("line", ["{", '{"question": "x"}', '{"reference": "x"}', "[]", '{"messages": 5, "reference": "x"}'])
-def test_a_golden_set_that_is_wrong_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
+def test_invalid_golden_set_is_rejected_with_its_line_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "golden.jsonl"
     path.write_text('{"prompt": "ok", "reference": "1"}\n' + line)
     with pytest.raises(ConfigError, match="line 2"):
         read_golden(path)
 
 
-def test_the_split_cannot_be_changed_under_a_running_line(tmp_path: Path) -> None:
+def test_holdout_split_of_an_existing_line_cannot_be_changed(tmp_path: Path) -> None:
     held, _ = _held_and_trained(40)
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1, held[0], metadata__reference="1"))))

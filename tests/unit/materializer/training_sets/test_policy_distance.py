@@ -1,4 +1,4 @@
-"""How far logged answers lie from the probed model's own: nothing where the model wrote them, all where it never would."""
+"""Tests of the policy distance: 0 for answers of the same policy, 1 for answers that the probed model never gives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def other_words(chance: random.Random) -> str:
 
 
 def samples(prompts: int, times: int, policy: Policy, origin: str, seed: int) -> pl.DataFrame:
-    """records.SAMPLES: `times` answers to each prompt; equal ones of traffic are one row, as governance leaves them."""
+    """records.SAMPLES with `times` answers to each prompt. Equal answers of traffic are one row, as after governance."""
     chance = random.Random(seed)
     base = {"prompt": "[]", "reward": None, "tier": None, "parts": "{}", "votes": 0, "user": None, "model_version": None, "slice": None}
     rows = []
@@ -52,18 +52,18 @@ def distance(logging: Policy, model: Policy, prompts: int = 400, seed: int = 0) 
 
 @pytest.mark.parametrize("policy", [mostly_the_same, free_text])
 @pytest.mark.parametrize("seed", range(4))
-def test_answers_of_the_same_policy_lie_at_no_distance(policy: Policy, seed: int) -> None:
+def test_answers_of_the_same_policy_have_distance_zero(policy: Policy, seed: int) -> None:
     far, error = distance(policy, policy, seed=seed)
     assert abs(far) < 3.5 * error < 0.15
 
 
-def test_answers_that_the_model_never_gives_lie_at_one() -> None:
+def test_answers_that_the_model_never_gives_have_a_large_distance() -> None:
     assert distance(free_text, mostly_the_same) == (1.0, 0.0)
     far, error = distance(other_words, free_text)
     assert far - 2 * error > 0.5
 
 
-def test_the_distance_grows_with_the_share_of_others_answers() -> None:
+def test_distance_equals_the_share_of_answers_of_another_policy() -> None:
     def mixed(share: float) -> Policy:
         return lambda chance: other_words(chance) if chance.random() < share else mostly_the_same(chance)
 
@@ -72,24 +72,26 @@ def test_the_distance_grows_with_the_share_of_others_answers() -> None:
         assert abs(far - share) < 3.5 * error + 1e-9 < 0.15
 
 
-def test_the_models_likeliest_answers_lie_below_none() -> None:
+def test_most_likely_answers_of_the_model_have_a_negative_distance() -> None:
     far, error = distance(lambda _: "get pods -n web", mostly_the_same)
     assert far + 2 * error < 0
 
 
-def test_corrections_and_prompts_that_nobody_probed_say_nothing() -> None:
+def test_corrections_and_prompts_without_a_probe_are_ignored() -> None:
     logged, drawn = samples(40, 2, free_text, "traffic", 1), samples(40, 4, mostly_the_same, "probe", 2)
     asked = empty(PROMPTS)
     only = policy_distance(pl.concat([logged, samples(40, 3, free_text, "correction", 3)]), drawn, asked)
     assert only == policy_distance(logged, drawn, asked)
     assert policy_distance(logged, empty(SAMPLES), asked) == (None, None)
     assert policy_distance(samples(19, 2, free_text, "traffic", 1), drawn, asked) == (None, None)
-    assert policy_distance(logged, samples(40, 1, free_text, "probe", 2), asked) == (None, None), "one draw has nothing to be like"
+    assert policy_distance(logged, samples(40, 1, free_text, "probe", 2), asked) == (None, None), (
+        "a single draw cannot be compared with other draws"
+    )
 
 
 @pytest.mark.parametrize(("fair", "expected"), [(20, 0.0), (19, 0.5)])
-def test_prompts_that_were_named_because_the_model_erred_count_only_where_others_are_few(fair: int, expected: float) -> None:
-    """The logged answer of a corrected prompt is one of the model's worse ones."""
+def test_corrected_prompts_count_only_if_there_are_too_few_other_prompts(fair: int, expected: float) -> None:
+    """The logged answer to a corrected prompt is a poor one, so corrected prompts bias the distance."""
     logged = pl.concat([samples(fair, 1, lambda _: "a", "traffic", 1), samples(40, 1, lambda _: "b", "traffic", 1)[fair:]])
     base = {"prompt": "[]", "reference": "a", "slice": None}
     asked = [base | {"prompt_id": f"p{i}", "reference_kind": "logged" if i < fair else "correction"} for i in range(40)]

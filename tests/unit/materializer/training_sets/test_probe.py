@@ -1,4 +1,4 @@
-"""What a probe says of a model beyond the mean of its draws."""
+"""Tests of `usual`: the reward of a model's most frequent answer to each probed prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Draws = dict[str, Sequence[tuple[str, float | None]]]
 
 
 def answers(draws: Draws) -> pl.DataFrame:
-    """records.SAMPLES of a probe: prompt -> (answer, reward) of each draw."""
+    """records.SAMPLES of a probe, from prompt -> (answer, reward) of each draw."""
     base = {"prompt": "[]", "tier": "verifiable", "parts": "{}", "votes": 0, "repeats": 1, "trace": None, "user": None, "origin": "probe"}
     none = {"model_version": None, "slice": None}
     found = [(prompt, text, reward) for prompt, drawn in draws.items() for text, reward in drawn]
@@ -28,26 +28,26 @@ def prompts(kinds: dict[str, str]) -> pl.DataFrame:
     )
 
 
-def test_the_most_frequent_answer_speaks_for_a_prompt() -> None:
+def test_most_frequent_answer_determines_the_reward_of_a_prompt() -> None:
     found = answers({"p": [("x", 1.0), ("x", 1.0), ("y", 0.0), ("z", 0.0)], "q": [("x", 0.0), ("x", 0.0), ("y", 1.0)]})
     assert usual(found, prompts({"p": "logged", "q": "logged"}))[0] == pytest.approx(0.5)
 
 
-def test_answers_as_frequent_as_each_other_speak_together_and_abstentions_not_at_all() -> None:
+def test_equally_frequent_answers_are_averaged_and_unscored_answers_ignored() -> None:
     found = answers({"p": [("x", 1.0), ("y", 0.0)], "q": [("x", None), ("x", None), ("y", 1.0)]})
     assert usual(found, prompts({"p": "logged", "q": "logged"}))[0] == pytest.approx(0.75)
     assert usual(answers({"p": [("x", None)]}), prompts({"p": "logged"})) == (None, None)
 
 
 @pytest.mark.parametrize(("unbiased", "expected"), [(20, 1.0), (19, 19 / 39)])
-def test_prompts_that_were_named_because_the_model_erred_count_only_where_others_are_few(unbiased: int, expected: float) -> None:
+def test_corrected_prompts_count_only_if_there_are_too_few_other_prompts(unbiased: int, expected: float) -> None:
     right: Draws = {f"r{i}": [("x", 1.0), ("x", 1.0)] for i in range(unbiased)}
     wrong: Draws = {f"c{i}": [("y", 0.0), ("y", 0.0)] for i in range(20)}
     kinds = {name: "reference" if name in right else "correction" for name in right | wrong}
     assert usual(answers(right | wrong), prompts(kinds))[0] == pytest.approx(expected)
 
 
-def test_few_prompts_say_less() -> None:
+def test_standard_error_depends_on_the_number_of_prompts() -> None:
     found = answers({f"p{i}": [("x", float(i > 0)), ("x", float(i > 0))] for i in range(25)})
     reward, error = usual(found, prompts({f"p{i}": "logged" for i in range(25)}))
     assert (reward, error) == (pytest.approx(0.96), pytest.approx((0.96 * 0.04 / 25) ** 0.5))

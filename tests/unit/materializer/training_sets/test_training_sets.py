@@ -1,4 +1,4 @@
-"""Labels, pairs, probes and their facts on small worlds."""
+"""Tests of labels, pairs, probes and dataset facts on small datasets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _assembled(datasets: LakeDatasets, *items: Any) -> tuple[TrainingSet, list[d
     return training, _rows(datasets, training.pairs)
 
 
-def test_a_correction_is_a_reference_and_the_better_half_of_a_pair(tmp_path: Path) -> None:
+def test_correction_is_a_reference_and_the_chosen_answer_of_a_pair(tmp_path: Path) -> None:
     wrong = span(1, TRAIN[0], "A: 3", [evaluation("user_correction", text="1 + 1 = 2\nA: 2")])
     datasets = make_datasets(tmp_path)
     training, pairs = _assembled(datasets, wrong, span(2, TRAIN[0], "A: 2"))
@@ -66,20 +66,20 @@ def test_a_correction_is_a_reference_and_the_better_half_of_a_pair(tmp_path: Pat
     assert [(row["reference"], row["reference_kind"]) for row in prompts] == [("1 + 1 = 2\nA: 2", "correction")]
 
 
-def test_a_correction_against_a_better_reference_is_dropped(tmp_path: Path) -> None:
+def test_correction_that_contradicts_a_better_reference_is_dropped(tmp_path: Path) -> None:
     confused = span(1, TRAIN[0], "A: 2", [evaluation("user_correction", text="A: 5")], metadata__reference="2")
     datasets = make_datasets(tmp_path)
     training, pairs = _assembled(datasets, confused)
     assert (pairs, training.facts.corrections) == ([], 0)
 
 
-def test_a_correction_makes_a_pair_where_only_people_score(tmp_path: Path) -> None:
+def test_correction_gives_a_pair_if_user_feedback_is_the_only_scorer(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     _, pairs = _assembled(datasets, span(1, TRAIN[0], "no", [evaluation("user_correction", text="yes")]))
     assert [(pair["chosen"], pair["rejected"], pair["tier"]) for pair in pairs] == [("yes", "no", "verifiable")]
 
 
-def test_the_latest_word_of_a_rater_counts_and_late_feedback_finds_its_trace(tmp_path: Path) -> None:
+def test_latest_rating_of_a_rater_counts_and_early_feedback_is_matched(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     second = T0 + 10**9
     datasets.ingest(
@@ -97,7 +97,7 @@ def test_the_latest_word_of_a_rater_counts_and_late_feedback_finds_its_trace(tmp
     assert samples == {"x": (0.5, 2, "feedback"), "y": (1.0, 1, "feedback")}
 
 
-def test_feedback_after_the_freeze_touches_the_next_snapshot_only(tmp_path: Path) -> None:
+def test_feedback_after_the_freeze_changes_only_the_next_snapshot(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     first = _frozen(datasets, span(1, TRAIN[0], "x"))
     as_of = datasets.clock.now()
@@ -109,7 +109,7 @@ def test_feedback_after_the_freeze_touches_the_next_snapshot_only(tmp_path: Path
     assert _rows(datasets, now.samples)[0]["reward"] == 1.0
 
 
-def test_equal_lakes_give_equal_bytes(tmp_path: Path) -> None:
+def test_equal_records_give_equal_content(tmp_path: Path) -> None:
     items = [span(n, TRAIN[n % 3], f"A: {n % 4}", metadata__reference="1", at=T0 + n) for n in range(1, 20)]
     one, other = make_datasets(tmp_path / "one"), make_datasets(tmp_path / "other")
     first = _frozen(one, *items)
@@ -121,7 +121,7 @@ def test_equal_lakes_give_equal_bytes(tmp_path: Path) -> None:
 
 
 class Client:
-    """Answers what it is told, in turns."""
+    """Answers with the given texts in turn. None stands for an error."""
 
     def __init__(self, texts: Sequence[str | None]) -> None:
         self.texts = texts
@@ -133,7 +133,7 @@ class Client:
         return [ChatAnswer(text=text, error=None if text else "down") for text in texts]
 
 
-def test_a_probe_measures_what_grpo_could_learn(tmp_path: Path) -> None:
+def test_probe_measures_group_coverage(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(probe={"samples": 2}))
     snapshot = _frozen(
         datasets, *(span(n, text, "A: 0", metadata__reference="1") for n, text in enumerate(TRAIN[:4], 1)), span(8, TRAIN[5])
@@ -141,7 +141,7 @@ def test_a_probe_measures_what_grpo_could_learn(tmp_path: Path) -> None:
     client = Client(["A: 1", "A: 0", None, "A: 0", "A: 0", "A: 0"])
     report = datasets.probe("p", snapshot, client, lambda *_: None)
     assert (report.prompts, report.answered, report.scored, report.failures) == (4, 7, 7, 1)
-    assert report.group_coverage == pytest.approx(2 / 3)  # three groups are complete: two are mixed, one is all wrong
+    assert report.group_coverage == pytest.approx(2 / 3)  # three groups have two answers: two are mixed, and one has only wrong answers
     assert datasets.probe("p", snapshot, Client([None]), lambda *_: None) == report
     assert len({request.seed for request in client.asked}) == len(client.asked) == 8
     training = datasets.assemble("t", snapshot, report)
@@ -152,14 +152,14 @@ def test_a_probe_measures_what_grpo_could_learn(tmp_path: Path) -> None:
     assert all(row["origin"] == "probe" and row["votes"] == 0 for row in _rows(datasets, report.answers))
 
 
-def test_a_champion_that_answers_nothing_is_no_evidence(tmp_path: Path) -> None:
+def test_probe_without_any_answer_is_retryable(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     snapshot = _frozen(datasets, span(1, TRAIN[0], metadata__reference="1"))
     with pytest.raises(Retryable, match="down"):
         datasets.probe("p", snapshot, Client([None]), lambda *_: None)
 
 
-def test_a_probe_needs_a_scorer_for_unseen_answers(tmp_path: Path) -> None:
+def test_probe_needs_a_scorer_for_unseen_answers(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     with pytest.raises(ConfigError, match="unseen"):
         datasets.probe("p", _frozen(datasets, span(1, TRAIN[0])), Client(["x"]), lambda *_: None)
@@ -184,7 +184,9 @@ _SAMPLE = st.fixed_dictionaries(
 
 
 @given(rows=st.lists(_SAMPLE, max_size=20), noise=st.none() | st.floats(0, 1), per_prompt=st.integers(1, 3), per_person=st.integers(1, 3))
-def test_pairs_keep_their_rules(rows: list[dict[str, Any]], noise: float | None, per_prompt: int, per_person: int) -> None:
+def test_pairs_respect_margin_thresholds_and_caps(
+    rows: list[dict[str, Any]], noise: float | None, per_prompt: int, per_person: int
+) -> None:
     settings = SnapshotSettings(pairs_per_prompt=per_prompt, pairs_per_person=per_person)
     full = [
         row
@@ -214,7 +216,7 @@ def test_pairs_keep_their_rules(rows: list[dict[str, Any]], noise: float | None,
         assert shuffled.frame.sort(pl.all()).equals(made.frame.sort(pl.all()))
 
 
-def test_a_margin_that_comes_from_a_scorer_of_one_side_only_does_not_count() -> None:
+def test_margin_must_hold_on_the_scorers_of_both_answers() -> None:
     versions = tuple(ScorerVersion(name=n, distribution="d", version="1", code="c", tier=Tier.VERIFIABLE, weight=1.0) for n in ("a", "b"))
     row = {
         "prompt_id": "p",
@@ -236,7 +238,7 @@ def test_a_margin_that_comes_from_a_scorer_of_one_side_only_does_not_count() -> 
     assert made.dropped == {"margin_on_common_parts": 1}
 
 
-def test_a_logged_answer_is_the_lines_own_only_where_the_router_says_so() -> None:
+def test_logged_answer_is_on_policy_only_if_the_router_attributes_it() -> None:
     row = {"prompt_id": "p", "prompt": "[]", "tier": "verifiable", "votes": 0, "repeats": 1, "user": None, "slice": None, "trace": None}
     traffic = row | {"origin": "traffic", "parts": '{"v": 1.0}'}
     rows = [
