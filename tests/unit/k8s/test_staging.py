@@ -189,7 +189,7 @@ def test_a_dropped_step_is_deleted_after_a_delay_unless_it_is_needed(shared: Sha
     pod.bulk()
     now[0] += KEPT_SECONDS - 1
     pod.bulk()
-    assert steps_there(shared) == {"step_10", "step_20", "step_30"}, "the service may be accepting a step"
+    assert steps_there(shared) == {"step_10", "step_20", "step_30"}, "a dropped step must remain while the service may be accepting it"
     now[0] += 2
     pod.bulk()
     assert steps_there(shared) == {"step_10", "step_30"}, "the pinned step and the newest step must remain"
