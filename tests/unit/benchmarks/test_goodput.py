@@ -1,4 +1,4 @@
-"""The benchmark of goodput runs, small: both arms live through their kills, and what they keep adds up."""
+"""Tests of the goodput benchmark at a small scale: both arms survive the kills, and their kept steps add up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
-def test_both_arms_are_killed_and_keep_what_was_saved(tmp_path: Path) -> None:
+def test_both_arms_keep_their_saved_steps_after_kills(tmp_path: Path) -> None:
     out = tmp_path / "goodput.json"
     command = [sys.executable, "benchmarks/goodput.py", "--kills", "2", "--means", "3", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)

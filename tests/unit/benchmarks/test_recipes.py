@@ -1,4 +1,4 @@
-"""The recipe benchmark: its questions never overlap, its claims follow from its rows, and two of its cells run."""
+"""Tests of the recipe benchmark: its question sets are disjoint, its summary follows from its rows, and two of its cells run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize("task", sorted(TASKS))
 @pytest.mark.parametrize("quality", [0.3, 0.9])
-def test_what_is_tested_is_never_learnt_asked_or_tuned_on(task: str, quality: float) -> None:
+def test_question_sets_are_disjoint_and_large_enough(task: str, quality: float) -> None:
     world = build_world(TASKS[task], quality, seed=1)
     parts = [{q.prompt for q in part} for part in (world.learnt, world.asked, world.golden, world.tuning, world.test)]
     assert sum(len(part) for part in parts) == len(set().union(*parts))
@@ -28,12 +28,13 @@ def test_what_is_tested_is_never_learnt_asked_or_tuned_on(task: str, quality: fl
 
 
 def row(**changes: Any) -> dict[str, Any]:
+    """Return a result row of the benchmark with `changes`."""
     plain = {"cell": "c", "task": "t", "quality": 0.6, "flips": 0.0, "seed": 0, "chosen": "sft", "trained": True, "gate": "pass"}
     figures = {"base": 0.6, "gain": 0.09, "lower": 0.05, "oracle_gain": 0.1, "worst_slice": 0.0}
     return {**plain, **figures, "slices": {"a": 0.0}, "named": [], "undecided": [], **changes}
 
 
-def test_claims_follow_from_rows() -> None:
+def test_the_summary_follows_from_the_rows() -> None:
     rows = [
         row(seed=0),
         row(seed=1, gain=0.0, lower=-0.01, worst_slice=-0.05, slices={"a": -0.05}),
@@ -45,7 +46,7 @@ def test_claims_follow_from_rows() -> None:
     found = summary(rows)
     assert found["improved"] == pytest.approx(3 / 5)
     assert found["worth"] == 3
-    assert found["of_the_oracle"] == pytest.approx(0.09 / 0.3), "what was not trained has gained nothing"
+    assert found["of_the_oracle"] == pytest.approx(0.09 / 0.3), "a cell without training counts as no gain"
     assert found["kept_with_a_loss"] == ["c", "said", "open"]
     assert found["kept_with_a_loss_named_as_lower"] == ["said"]
     assert found["kept_with_a_silent_loss"] == ["c"]
@@ -57,7 +58,7 @@ def test_claims_follow_from_rows() -> None:
     assert "| t | 0.6 | 0% | 6 |" in markdown(rows, "today")
 
 
-def test_the_arms_of_a_forced_method_meet_the_same_traffics() -> None:
+def test_the_arms_of_a_forced_method_get_the_same_traffic() -> None:
     cells = forced("dpo", seeds=2, draws=3)
     assert len({cell.name for cell in cells}) == len(cells) == 2 * 2 * 2 * 3 * 2
     met = {arm: [(cell.base, cell.flips, cell.chance) for cell in cells if cell.rehearsal == arm] for arm in (0.0, 1.0)}

@@ -1,4 +1,4 @@
-"""The training benchmarks run, in miniature, and their reports say what they promise."""
+"""Tests that the training benchmarks run at a small scale and that their reports are complete."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def report(script: str, out: Path) -> dict[str, Any]:
+    """Run a benchmark script at a small scale and return its report."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "benchmarks" / script), "--toy", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -24,7 +25,7 @@ def report(script: str, out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_speed_of_dpo_is_measured_lever_by_lever(tmp_path: Path) -> None:
+def test_the_speed_of_dpo_is_measured_for_each_optimisation(tmp_path: Path) -> None:
     found = report("dpo_speed.py", tmp_path / "speed.json")
     results = found["profiles"]["traces"]["results"]
     assert {"plain script", "ours, nothing switched on", "all"} < set(results)
@@ -46,7 +47,7 @@ def test_the_gpu_report_has_every_section(tmp_path: Path) -> None:
     assert math.isfinite(short["loss_afterwards"])
 
 
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+def test_without_a_gpu_the_benchmark_fails_with_a_reason(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--out", str(tmp_path / "x.json")]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

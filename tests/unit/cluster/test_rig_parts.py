@@ -1,4 +1,4 @@
-"""What of the test cluster needs no cluster: names and ports, images, certificates, where its programs are found."""
+"""Tests of the parts of the test cluster that need no running cluster: names, ports, images, certificates and the search for programs."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def test_two_folders_share_no_name_port_or_network(tmp_path_factory: pytest.Temp
     folders = [tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("b")]
     one, other = (Site.choose(folder) for folder in folders)
     assert one.name != other.name
-    assert len(one.name) <= 15, "an interface has no longer name"
+    assert len(one.name) <= 15, "the name of a network interface has at most 15 characters"
     assert not ipaddress.ip_network(one.subnet).overlaps(ipaddress.ip_network(other.subnet))
     assert len(set(one.ports.values())) == len(PORTS)
     assert Site.of(folders[0]) == one
     assert Site.of(folders[0].parent) is None
 
 
-def test_a_folder_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
+def test_a_folder_whose_path_is_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RigError, match="shorter --folder"):
         Site.choose(tmp_path / ("x" * 80))
 
 
-def test_name_follows_the_folder_alone(tmp_path: Path) -> None:
+def test_the_name_depends_only_on_the_folder(tmp_path: Path) -> None:
     assert name_of(tmp_path) == name_of(Path(str(tmp_path)))
 
 
-def test_a_process_is_gone_only_when_its_last_thread_is(tmp_path: Path) -> None:
+def test_a_process_is_alive_until_its_last_thread_has_ended(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     processes = Processes(tmp_path)
@@ -60,7 +60,7 @@ def test_a_process_is_gone_only_when_its_last_thread_is(tmp_path: Path) -> None:
     socket.create_server(("127.0.0.1", port)).close()
 
 
-def test_certificates_make_a_connection(tmp_path: Path) -> None:
+def test_a_connection_with_the_certificates_succeeds(tmp_path: Path) -> None:
     authority = Authority.make(tmp_path)
     authority.issue("server", "server", addresses=("127.0.0.1",))
     authority.issue("admin", "admin", group="system:masters")
@@ -77,7 +77,7 @@ def test_certificates_make_a_connection(tmp_path: Path) -> None:
 
 
 def _shake(asking: ssl.SSLContext, serving: ssl.SSLContext) -> tuple:
-    """A handshake in memory; the client's name as the server sees it."""
+    """Perform a handshake in memory and return the client's name as the server sees it."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = asking.wrap_bio(back, there, server_hostname="127.0.0.1")
     server = serving.wrap_bio(there, back, server_side=True)
@@ -93,7 +93,7 @@ def _shake(asking: ssl.SSLContext, serving: ssl.SSLContext) -> tuple:
     return (server.getpeercert() or {})["subject"]
 
 
-def test_an_image_is_an_archive_with_what_was_put_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_an_archive_with_the_given_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "pause").write_bytes(b"program")
     monkeypatch.setenv("RATCHET_RIG_BIN", str(tmp_path / "bin"))
@@ -110,7 +110,7 @@ def test_an_image_is_an_archive_with_what_was_put_in(tmp_path: Path, monkeypatch
     assert host.exists()
 
 
-def test_given_programs_come_before_built_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_programs_take_precedence_over_built_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("RATCHET_RIG_BIN", raising=False)
     assert build.find("etcd") is None
@@ -143,12 +143,12 @@ def test_every_part_is_pinned_with_its_checksums() -> None:
             assert (folder / "go.sum").read_text()
 
 
-def test_the_autoscaler_may_buy_machines_with_and_without_gpus() -> None:
+def test_the_autoscaler_can_launch_machines_with_and_without_gpus() -> None:
     assert [machine["resources"].get("nvidia.com/gpu") for machine in INSTANCES] == ["8", None]
-    assert "node-lifecycle-controller" in CONTROLLERS, "only it takes the not-ready taint from a new node"
+    assert "node-lifecycle-controller" in CONTROLLERS, "only this controller removes the not-ready taint of a new node"
 
 
-def test_outside_a_checkout_the_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_checkout_the_command_fails_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev, "CHECKOUT", tmp_path)
     answer = CliRunner().invoke(dev.dev, ["cluster", "status"])
     assert "source checkout" in str(answer.exception)

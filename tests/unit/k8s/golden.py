@@ -1,5 +1,7 @@
-"""What is rendered, kept as files: a change of a manifest is read by a person before it is believed. RATCHET_GOLDEN=write keeps what is
-rendered now."""
+"""Golden files: rendered manifests that are kept under version control, so that every change of a manifest is reviewed.
+
+RATCHET_GOLDEN=write replaces the files with the current output.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ FOLDER = Path(__file__).with_name("golden")
 
 
 def agrees(name: str, text: str) -> None:
-    """Fails with the difference."""
+    """Fail with the difference if `text` differs from the golden file `name`."""
     path = FOLDER / name
     if os.environ.get("RATCHET_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
@@ -19,4 +21,4 @@ def agrees(name: str, text: str) -> None:
     kept = path.read_text() if path.exists() else ""
     lines = difflib.unified_diff(kept.splitlines(), text.splitlines(), f"golden/{name}", "rendered now", lineterm="", n=2)
     difference = "\n".join(lines)
-    assert not difference, f"{difference}\n\nif that is meant: RATCHET_GOLDEN=write pytest {Path(__file__).parent}"
+    assert not difference, f"{difference}\n\nif the change is intended: RATCHET_GOLDEN=write pytest {Path(__file__).parent}"

@@ -1,4 +1,4 @@
-"""A line on a cluster for tests: settings, a job that trains with torchrun, one that trains on NeMo RL, and their gangs."""
+"""A line on a cluster for tests: settings, a job on torchrun, a job on NeMo RL, and their gangs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from k8s.profiles.profile import Profile, load_profile
 
 PLAN = "ab" * 32
 BUCKET = {"mount": "/ratchet", "bucket": {"url": "s3://models/ratchet", "region": "eu-west-1", "disk": "800Gi"}}
-"""A volume that is none."""
+"""A bucket in place of a shared volume."""
 
 
 def settings(**changes: Any) -> ClusterSettings:
+    """Return the cluster settings with `changes`."""
     given: dict[str, Any] = {
         "image": "registry.example/train:1",
         "nemo_image": "registry.example/nemo:1",
@@ -27,6 +28,7 @@ def settings(**changes: Any) -> ClusterSettings:
 
 
 def job(nodes: int = 2, gpus: int = 8, nemo: bool = False) -> JobSpec:
+    """Return the specification of a job on `nodes` nodes; `nemo` selects NeMo RL instead of torchrun."""
     environment = {"RATCHET_NODES": str(nodes), "RATCHET_GPUS": str(gpus)} | ({"RATCHET_BACKEND": "nemo-rl"} if nemo else {})
     return JobSpec(
         name="rt-0123456789abcdef-a1",
@@ -43,7 +45,7 @@ def job(nodes: int = 2, gpus: int = 8, nemo: bool = False) -> JobSpec:
 
 
 def gang(profile: str | Profile = "generic-gpu", spec: JobSpec | None = None, **changes: Any) -> VolcanoJob:
-    """Of `spec` on a profile; `changes` to the settings."""
+    """Return the rendered gang of `spec` on a profile, with `changes` to the settings."""
     found = load_profile(profile) if isinstance(profile, str) else profile
     chosen = settings(**({"profile": profile} if isinstance(profile, str) else {}) | changes)
     mount = Path(chosen.volume.mount)

@@ -1,4 +1,4 @@
-"""A service and pods that share nothing but a bucket: each has a disk of its own below `folder`."""
+"""A service and pods that share only a bucket. Each has a separate disk below `folder`."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ if "SLOW" in os.environ:
 fetch = Bucket.fetch
 def broken(self, key, path, expected=None):
     if path.name == os.environ["BROKEN"]:
-        raise Retryable("it is in an archive")
+        raise Retryable("the object is archived")
     return fetch(self, key, path, expected)
 if "BROKEN" in os.environ:
     Bucket.fetch = broken
 pod = staging.Staging(os.environ, Bucket(BucketSettings.model_validate_json(os.environ["RATCHET_BUCKET"])), Path.cwd())
 staging.leave(pod.live([sys.executable, "-c", sys.argv[1]]))
 """
-"""As k8s.pod.staging itself, but with a job that a test gives, in less time, with SLOW over a bucket that takes its time, with BROKEN
-one in which files of that name cannot be read."""
+"""Process 1 of a pod: `k8s.pod.staging` with shorter intervals, and with the test's program as the job.
+
+PATIENCE sets the timeout in seconds, SLOW delays every upload by 30 seconds, and BROKEN names files whose download fails.
+"""
 
 
 class Shared:
-    """The service's side, and pods as processes or, for a closer look, as objects."""
+    """The service's side, and pods as processes or, for closer inspection, as objects."""
 
     def __init__(self, s3: S3, folder: Path) -> None:
         self.s3, self.folder = s3, folder
@@ -80,10 +82,11 @@ class Shared:
         self.run = self.remote.folders.claim(self.spec)
 
     def place(self, incarnation: int = 1, node: int = 0) -> Path:
-        """The run folder on a pod's disk."""
+        """Return the run folder on a pod's disk."""
         return self.folder / f"pod-{incarnation}-{node}" / "jobs" / PLAN[:16] / "a1"
 
     def environment(self, incarnation: int = 1, node: int = 0, nodes: int = 1) -> dict[str, str]:
+        """Return the environment variables of a pod."""
         mount = self.place(incarnation, node).parents[2]
         return {
             "RATCHET_FIRST_INCARNATION": str(incarnation),
@@ -99,13 +102,13 @@ class Shared:
         }
 
     def leaving(self, incarnation: int = 1, node: int = 0, nodes: int = 1) -> Outbound:
-        """What a pod has to send, on a disk that is empty yet."""
+        """Return the uploader of a pod whose disk is still empty."""
         run = self.place(incarnation, node)
         (run / f"i{incarnation}").mkdir(parents=True)
         return Outbound(PodContext(self.environment(incarnation, node, nodes), self.bucket, run), print)
 
     def pod(self, job: str, incarnation: int = 1, node: int = 0, nodes: int = 1, **environment: str) -> subprocess.Popen[str]:
-        """Process 1 of a pod, whose job is a program in Python."""
+        """Start process 1 of a pod, with a Python program as its job."""
         run = self.place(incarnation, node)
         run.mkdir(parents=True)
         given = {**os.environ, "PYTHONPATH": str(REPO), **self.environment(incarnation, node, nodes), **environment}
@@ -115,28 +118,30 @@ class Shared:
         )
 
     def key(self, name: str) -> str:
-        """Of a file in the run folder."""
+        """Return the key of a file in the run folder."""
         return self.remote.key(self.run / name)
 
     def below(self, name: str) -> set[str]:
-        """What is in the bucket of a folder in the run folder."""
+        """Return the names in the bucket below a folder of the run folder."""
         return set(self.bucket.list(f"{self.key(name)}/"))
 
     def there(self, name: str) -> bool:
+        """Return whether a file of the run folder is in the bucket."""
         return self.bucket.get(self.key(name)) is not None
 
     def point(self, step: int, manifest: str, incarnation: int = 1) -> ResumePoint:
+        """Return a resume point at this step with this manifest."""
         return ResumePoint(attempt=1, incarnation=incarnation, step=step, path=f"a1/i{incarnation}/step_{step}", manifest=manifest)
 
 
 def kill(pod: subprocess.Popen[str]) -> None:
-    """All its processes at once, as a container's end does."""
+    """Kill all processes of the pod at once, as at the end of a container."""
     os.killpg(pod.pid, signal.SIGKILL)
     pod.communicate(timeout=60)
 
 
 def save(run: Path, step: int, incarnation: int = 1, **files: bytes) -> str:
-    """A sealed step and its line in the diary, as a trainer makes them; its manifest's digest."""
+    """Write a sealed step and its checkpoint event, as a trainer does. Return the digest of its manifest."""
     folder = run / f"i{incarnation}" / f"step_{step}"
     folder.mkdir(parents=True)
     for name, content in (files or {"weights": f"weights {step}".encode()}).items():
@@ -147,13 +152,15 @@ def save(run: Path, step: int, incarnation: int = 1, **files: bytes) -> str:
 
 
 def tell(run: Path, kind: str, step: int, incarnation: int = 1, **data: Any) -> None:
+    """Append an event to the event log of the incarnation."""
     event = JobEvent(at=time.time(), incarnation=incarnation, kind=kind, step=step, total=100, data=data)
     with (run / f"i{incarnation}" / "events.jsonl").open("ab") as file:
         file.write(canonical(event) + b"\n")
 
 
 def until(holds: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Wait until the condition holds; fail after `seconds`."""
     limit = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < limit, "it never holds"
+        assert time.monotonic() < limit, "the condition did not hold in time"
         time.sleep(0.05)

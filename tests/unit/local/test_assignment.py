@@ -1,4 +1,4 @@
-"""Who meets which version: sticky, monotone in the candidate's weight, and in the shares that the weights say."""
+"""Tests of the assignment of sessions to versions: it is stable, monotone in the candidate's weight, and follows the weights."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from local.assignment import assign, position
 
 
 def backends(*weights: float) -> tuple[Backend, ...]:
+    """Return backends v0, v1, … with these weights."""
     return tuple(Backend(tag=f"v{i}", url="http://x", model="m", weight=weight) for i, weight in enumerate(weights))
 
 
 @given(st.text(), st.text())
-def test_a_session_stands_where_it_stands(line: str, session: str) -> None:
+def test_the_position_of_a_session_is_stable(line: str, session: str) -> None:
     at = position(line, session)
     assert 0 <= at < 100
     assert at == position(line, session)
 
 
 @given(st.text(max_size=20), st.floats(0, 100), st.floats(0, 100))
-def test_whoever_met_the_candidate_meets_it_at_any_higher_weight(session: str, one: float, two: float) -> None:
+def test_a_session_of_the_candidate_stays_with_it_at_any_higher_weight(session: str, one: float, two: float) -> None:
     low, high = sorted((one, two))
     at = position("line", session)
     if assign(backends(100 - low, low), at).tag == "v1":
@@ -29,17 +30,17 @@ def test_whoever_met_the_candidate_meets_it_at_any_higher_weight(session: str, o
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=4).filter(lambda weights: sum(weights) > 1e-6), st.floats(0, 100))
-def test_a_weight_of_zero_meets_nobody(weights: list[float], at: float) -> None:
+def test_a_backend_of_weight_zero_gets_no_sessions(weights: list[float], at: float) -> None:
     assert assign(backends(*weights), at).weight > 0
 
 
-def test_the_shares_are_those_of_the_weights() -> None:
+def test_the_shares_follow_the_weights() -> None:
     for weight in (1, 5, 25, 50, 95):
         route = backends(100 - weight, weight)
         met = sum(assign(route, position("line", f"session {i}")).tag == "v1" for i in range(20_000)) / 20_000
         assert abs(met - weight / 100) < 0.012
 
 
-def test_lines_do_not_share_their_positions() -> None:
+def test_positions_differ_between_lines() -> None:
     same = sum(abs(position("a", f"s{i}") - position("b", f"s{i}")) < 1 for i in range(2000))
     assert same < 80

@@ -1,4 +1,4 @@
-"""What is special about jobs on one machine: pids, locks, environments and disks."""
+"""Tests of jobs on one machine: process ids, locks, environments and disks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DUMP = "import os, json, pathlib; pathlib.Path('seen.json').write_text(json.dump
 
 
 class Site:
-    """An executor and the jobs that a test started."""
+    """An executor and the jobs that a test has started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,9 +38,11 @@ class Site:
         self.specs: list[JobSpec] = []
 
     def restarted(self) -> LocalExecutor:
+        """Return a new executor for the same folders, as after a restart."""
         return LocalExecutor(self.folder / "jobs", self.folder / "artifacts")
 
     def spec(self, *command: str, attempt: int = 1, **changes: Any) -> JobSpec:
+        """Return the specification of a job; its default command sleeps forever."""
         fields: dict[str, Any] = {
             "name": job_name("b" * 64, attempt, str(command)),
             "plan": "b" * 64,
@@ -56,27 +58,33 @@ class Site:
         return spec
 
     def run(self, spec: JobSpec) -> Path:
+        """Return the run folder of the job."""
         return self.folder / "jobs" / spec.plan[:16] / f"a{spec.attempt}"
 
     def pid(self, spec: JobSpec, incarnation: int = 1) -> int:
+        """Return the process id that the incarnation has recorded."""
         return int(json.loads((self.run(spec) / f"i{incarnation}" / "process.json").read_text())["pid"])
 
     def until(self, spec: JobSpec, holds: Callable[[JobStatus], bool]) -> JobStatus:
+        """Observe the job until the condition holds. Return that status."""
         limit = time.monotonic() + 30
         while time.monotonic() < limit:
             status = self.executor.observe(spec.name)
             if holds(status):
                 return status
             time.sleep(0.02)
-        raise AssertionError(f"stays {status}")
+        raise AssertionError(f"timed out; last status: {status}")
 
     def ended(self, spec: JobSpec) -> JobStatus:
+        """Return the job's status after it has ended."""
         return self.until(spec, lambda status: status.state == JobState.ENDED)
 
     def running(self, spec: JobSpec) -> JobStatus:
+        """Return the job's status once it is running."""
         return self.until(spec, lambda status: status.state == JobState.RUNNING)
 
     def close(self) -> None:
+        """Kill the processes of all jobs."""
         for path in self.folder.glob("jobs/*/a*/i*/process.json"):
             record = json.loads(path.read_text())
             process = alive(ProcessIdentity(record["pid"], record["started"]))
@@ -86,12 +94,13 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
+    """Yield an executor, and kill its jobs after the test."""
     site = Site(tmp_path)
     yield site
     site.close()
 
 
-def test_a_reused_pid_is_not_our_job(site: Site) -> None:
+def test_a_reused_pid_is_not_the_job(site: Site) -> None:
     spec = site.spec()
     site.executor.submit(spec, 1)
     site.running(spec)
@@ -99,10 +108,10 @@ def test_a_reused_pid_is_not_our_job(site: Site) -> None:
     process = site.run(spec) / "i1" / "process.json"
     process.write_text(json.dumps({"pid": os.getpid(), "started": psutil.Process().create_time() - 3600}))
     assert site.ended(spec).outcome == Outcome.LOST
-    site.executor.cancel(spec.name)  # and we are not killed for it
+    site.executor.cancel(spec.name)  # must not kill this process, which has the pid
 
 
-def test_a_clock_that_is_set_loses_no_job(site: Site) -> None:
+def test_a_change_of_the_clock_loses_no_job(site: Site) -> None:
     spec = site.spec()
     site.executor.submit(spec, 1)
     site.running(spec)
@@ -111,13 +120,13 @@ def test_a_clock_that_is_set_loses_no_job(site: Site) -> None:
     record.write_text(json.dumps(said | {"started": said["started"] - 3600}))
     assert site.executor.observe(spec.name).state == JobState.RUNNING
     boot, _, ticks = said["identity"].rpartition("-")
-    for other in (f"{'0' * 8}{boot[8:]}-{ticks}", f"{boot}-{int(ticks) + 1}"):  # another boot; a pid that was given again
+    for other in (f"{'0' * 8}{boot[8:]}-{ticks}", f"{boot}-{int(ticks) + 1}"):  # another boot; a reused pid
         assert alive(ProcessIdentity(said["pid"], said["started"], other)) is None
-    assert alive(ProcessIdentity(said["pid"], said["started"])) is not None  # a record of old
-    record.write_text(json.dumps(said))  # so that its process is found, and ended
+    assert alive(ProcessIdentity(said["pid"], said["started"])) is not None  # a record of an earlier version, without identity
+    record.write_text(json.dumps(said))  # so that the fixture finds the process and kills it
 
 
-def test_two_launchers_of_one_incarnation_make_one_process(site: Site) -> None:
+def test_two_launchers_of_one_incarnation_start_one_process(site: Site) -> None:
     spec = site.spec()
     site.executor.submit(spec, 1)
     site.running(spec)
@@ -126,12 +135,12 @@ def test_two_launchers_of_one_incarnation_make_one_process(site: Site) -> None:
     with (site.run(spec) / "lock").open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     twin = subprocess.Popen([sys.executable, "-m", "local.processes", str(folder), "--", sys.executable, "-c", SLEEP])
-    os.kill(pid, signal.SIGKILL)  # the lock comes free; the twin must still not take the place of a process that was
+    os.kill(pid, signal.SIGKILL)  # releases the lock; the second launcher must not replace the ended process
     assert twin.wait(30) == NOT_MINE
     assert site.pid(spec) == pid
 
 
-def test_a_crash_between_intent_and_spawn_is_made_good(site: Site) -> None:
+def test_a_job_starts_after_a_crash_between_intent_and_spawn(site: Site) -> None:
     spec = site.spec()
     folder = site.run(spec) / "i1"
     spawn, site.executor._spawn = site.executor._spawn, lambda *_: None  # type: ignore[method-assign]
@@ -144,7 +153,7 @@ def test_a_crash_between_intent_and_spawn_is_made_good(site: Site) -> None:
     site.running(spec)
 
 
-def test_a_later_incarnation_that_never_began_is_lost_and_hides_behind_no_earlier_one(site: Site) -> None:
+def test_a_later_incarnation_that_never_started_is_reported_as_lost(site: Site) -> None:
     spec = site.spec("{python}", "-c", "import sys; sys.exit(75)")
     site.executor.submit(spec, 1)
     assert site.ended(spec).incarnation == 1
@@ -157,7 +166,7 @@ def test_a_later_incarnation_that_never_began_is_lost_and_hides_behind_no_earlie
     assert "never started" in status.reason
 
 
-def test_an_earlier_incarnation_that_still_runs_is_seen(site: Site) -> None:
+def test_an_earlier_incarnation_that_still_runs_is_reported(site: Site) -> None:
     spec = site.spec()
     site.executor.submit(spec, 1)
     site.running(spec)
@@ -167,7 +176,7 @@ def test_an_earlier_incarnation_that_still_runs_is_seen(site: Site) -> None:
     assert (site.executor.observe(spec.name).state, site.executor.observe(spec.name).incarnation) == (JobState.RUNNING, 1)
 
 
-def test_what_is_cancelled_before_it_starts_never_runs(site: Site) -> None:
+def test_a_job_that_is_cancelled_before_its_start_never_runs(site: Site) -> None:
     spec = site.spec()
     spawn, site.executor._spawn = site.executor._spawn, lambda *_: None  # type: ignore[method-assign]
     site.executor.submit(spec, 1)
@@ -178,7 +187,7 @@ def test_what_is_cancelled_before_it_starts_never_runs(site: Site) -> None:
     assert not (site.run(spec) / "i1" / "process.json").exists()
 
 
-def test_a_job_gets_no_credentials_of_ours(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_gets_no_credentials_of_the_service(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret")
     spec = site.spec("{python}", "-c", DUMP, environment={"OMP_NUM_THREADS": "2"})
@@ -190,7 +199,7 @@ def test_a_job_gets_no_credentials_of_ours(site: Site, monkeypatch: pytest.Monke
     assert seen["RATCHET_ARTIFACTS"] == str(site.folder / "artifacts")
 
 
-def test_what_a_job_writes_is_its_owners_alone(site: Site) -> None:
+def test_only_the_owner_can_read_the_files_of_a_job(site: Site) -> None:
     spec = site.spec("{python}", "-c", DUMP)
     site.executor.submit(spec, 1)
     site.ended(spec)
@@ -201,7 +210,7 @@ def test_what_a_job_writes_is_its_owners_alone(site: Site) -> None:
 @pytest.mark.parametrize(
     ("code", "outcome"), [(1, Outcome.FAILED), (75, Outcome.PREEMPTED), (78, Outcome.PERMANENT), (137, Outcome.LOST), (0, Outcome.LOST)]
 )
-def test_a_silent_exit_is_read_from_its_code_and_stays_read(site: Site, code: int, outcome: Outcome) -> None:
+def test_an_exit_without_a_result_gets_a_lasting_outcome_from_its_code(site: Site, code: int, outcome: Outcome) -> None:
     spec = site.spec("{python}", "-c", f"import sys; print('last words', file=sys.stderr); sys.exit({code})")
     site.executor.submit(spec, 1)
     status = site.ended(spec)
@@ -210,17 +219,17 @@ def test_a_silent_exit_is_read_from_its_code_and_stays_read(site: Site, code: in
     assert site.restarted().observe(spec.name) == status
 
 
-def test_a_job_that_dies_while_it_is_looked_at_keeps_its_exit_code(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ends_during_an_observation_keeps_its_exit_code(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = site.spec("{python}", "-c", "import sys; sys.stdin.read(); sys.exit(75)")
     site.executor.submit(spec, 1)
     child = site.executor._children[site.run(spec) / "i1"]
 
     def after_its_death(folder: Path) -> Any:
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet buried
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, but still a zombie
         return identity_in(folder)
 
     monkeypatch.setattr(executor_module, "identity_in", after_its_death)
-    monkeypatch.setattr(child, "poll", lambda: None)  # as if looked at a moment before it died
+    monkeypatch.setattr(child, "poll", lambda: None)  # as if observed just before its end
     assert site.executor.observe(spec.name).outcome == Outcome.PREEMPTED
 
 
@@ -240,7 +249,7 @@ def test_a_changed_spec_needs_a_new_attempt(site: Site) -> None:
     site.ended(spec)
 
 
-def test_an_input_cannot_be_laid_outside_the_run_folder(site: Site) -> None:
+def test_an_input_outside_the_run_folder_is_refused(site: Site) -> None:
     key = site.executor.artifacts.put(b"x")
     with pytest.raises(Permanent, match="outside"):
         site.executor.submit(site.spec(inputs={"../../evil": key}), 1)
@@ -255,7 +264,7 @@ def test_a_full_disk_is_retryable(site: Site, monkeypatch: pytest.MonkeyPatch) -
         site.executor.submit(site.spec(), 1)
 
 
-def test_torn_event_lines_are_passed_over(site: Site) -> None:
+def test_incomplete_event_lines_are_skipped(site: Site) -> None:
     line = '{"at":1.0,"incarnation":1,"kind":"progress","step":3,"total":9,"data":{}}'
     spec = site.spec()
     site.executor.submit(spec, 1)
@@ -265,7 +274,7 @@ def test_torn_event_lines_are_passed_over(site: Site) -> None:
     assert (site.executor.observe(spec.name).step, site.executor.observe(spec.name).total) == (3, 9)
 
 
-def test_children_of_a_killed_job_do_not_live_on(site: Site) -> None:
+def test_children_of_a_killed_job_are_killed(site: Site) -> None:
     parent = (
         f"import subprocess, sys, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         f"c = subprocess.Popen([sys.executable, '-c', {SLEEP!r}]); open('child', 'w').write(str(c.pid)); time.sleep(99)"

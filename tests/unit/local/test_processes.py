@@ -1,4 +1,4 @@
-"""Whether a process that we did not start ourselves still runs."""
+"""Tests of the check whether a process still runs, for processes that another process may have started."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def test_a_process_runs_until_its_last_thread_has_ended() -> None:
     while Path(f"/proc/{child.pid}/task").exists() and len(list(Path(f"/proc/{child.pid}/task").iterdir())) > 1:
         assert time.monotonic() < limit
         time.sleep(0.01)
-    assert not alive(identity), "a zombie that nobody has waited for"
+    assert not alive(identity), "a zombie is not alive, even if no process has waited for it"
     child.wait(10)
     assert not alive(identity)

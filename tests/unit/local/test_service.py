@@ -1,4 +1,4 @@
-"""Long-lived processes: found again after our crash, started again after theirs, never two."""
+"""Tests of long-lived processes: found again after a crash of their starter, restarted after their own, and never started twice."""
 
 from __future__ import annotations
 
@@ -30,26 +30,29 @@ REPO = str(Path(__file__).resolve().parents[3])
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
+    """Yield the folder of a service, and stop the service after the test."""
     yield tmp_path / "service"
     ManagedProcess(tmp_path / "service", []).stop(grace=1)
 
 
 def service(folder: Path, code: str = SERVE.format(repo=REPO), patience: float = 30) -> ManagedProcess:
+    """Return a service that runs `code`, with a timeout of `patience` seconds for its start."""
     return ManagedProcess(folder, ["-c", code], patience=patience)
 
 
 def starts(folder: Path) -> list[str]:
+    """Return the process ids of all starts so far."""
     return (folder / "starts").read_text().split()
 
 
-def test_it_is_started_once_and_found_again(folder: Path) -> None:
+def test_a_service_is_started_once_and_found_again(folder: Path) -> None:
     first = service(folder).ensure()
     assert first["port"] == 4711
     assert service(folder).ensure() == service(folder).ready() == first
     assert starts(folder) == [str(first["pid"])]
 
 
-def test_it_gets_no_credentials_of_ours(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_gets_no_credentials_of_its_starter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-word")
     monkeypatch.setenv("RATCHET_LEDGER_URL", "postgresql://u:secret-word@h/d")
     pid = ManagedProcess(folder, ["-c", SERVE.format(repo=REPO)], {"OMP_NUM_THREADS": "2"}, patience=30).ensure()["pid"]
@@ -58,7 +61,7 @@ def test_it_gets_no_credentials_of_ours(folder: Path, monkeypatch: pytest.Monkey
     assert (seen["OMP_NUM_THREADS"], seen["PATH"]) == ("2", os.environ["PATH"])
 
 
-def test_it_outlives_the_process_that_started_it(folder: Path) -> None:
+def test_a_service_outlives_its_starter(folder: Path) -> None:
     code = f"import sys; sys.path.insert(0, {REPO!r})\nfrom pathlib import Path\nfrom local.service import Service\nimport os, signal\n"
     code += f"Service(Path({str(folder)!r}), ['-c', {SERVE.format(repo=REPO)!r}]).ensure()\nos.kill(os.getpid(), signal.SIGKILL)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
@@ -67,7 +70,7 @@ def test_it_outlives_the_process_that_started_it(folder: Path) -> None:
     assert service(folder).ensure() == found
 
 
-def test_after_a_kill_the_next_one_starts(folder: Path) -> None:
+def test_a_killed_service_is_started_again(folder: Path) -> None:
     first = service(folder).ensure()
     os.kill(first["pid"], signal.SIGKILL)
     psutil.Process(first["pid"]).wait(10)
@@ -77,7 +80,7 @@ def test_after_a_kill_the_next_one_starts(folder: Path) -> None:
     assert starts(folder) == [str(first["pid"]), str(second["pid"])]
 
 
-def test_many_at_once_start_one(folder: Path) -> None:
+def test_concurrent_starters_start_one_process(folder: Path) -> None:
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(service(folder).ensure()["pid"])) for _ in range(4)]
     for thread in threads:
@@ -88,21 +91,21 @@ def test_many_at_once_start_one(folder: Path) -> None:
     assert len(set(found)) == len(starts(folder)) == 1
 
 
-def test_a_pid_that_belongs_to_another_process_now_is_not_ours(folder: Path) -> None:
+def test_a_reused_pid_is_not_the_service(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "started.json").write_text(f'{{"pid": {os.getpid()}, "started": {psutil.Process().create_time() - 3600}}}')
     (folder / "ready.json").write_text(f'{{"pid": {os.getpid()}, "port": 1}}')
     assert service(folder).ready() is None
-    service(folder).stop()  # and we live on
+    service(folder).stop()  # must not kill this process
     assert service(folder).ensure()["port"] == 4711
 
 
-def test_one_that_dies_at_once_is_permanent_with_its_last_words(folder: Path) -> None:
+def test_a_service_that_exits_at_once_is_permanent_with_its_output(folder: Path) -> None:
     with pytest.raises(Permanent, match="no such model"):
         service(folder, "import sys; sys.exit('there is no such model')").ensure()
 
 
-def test_one_that_is_slow_is_retryable_and_not_started_again(folder: Path) -> None:
+def test_a_slow_service_is_retryable_and_not_started_again(folder: Path) -> None:
     slow = "import time; open('starts', 'a').write('x\\n'); time.sleep(60)"
     for _ in range(2):
         with pytest.raises(Retryable, match="not ready"):
@@ -110,7 +113,7 @@ def test_one_that_is_slow_is_retryable_and_not_started_again(folder: Path) -> No
     assert starts(folder) == ["x"]
 
 
-def test_stop_ends_it_and_can_be_repeated(folder: Path) -> None:
+def test_stop_ends_the_service_and_can_be_repeated(folder: Path) -> None:
     deaf = SERVE.format(repo=REPO).replace("announce(4711)", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); announce(4711)")
     pid = service(folder, deaf).ensure()["pid"]
     service(folder).stop(grace=0.2)
@@ -120,7 +123,7 @@ def test_stop_ends_it_and_can_be_repeated(folder: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_process_that_its_starter_could_not_record_ends_itself(folder: Path) -> None:
+def test_a_process_without_a_record_of_its_start_ends_itself(folder: Path) -> None:
     folder.mkdir(parents=True)
     environment = {**os.environ, "RATCHET_SERVICE": str(folder)}
     orphan = subprocess.Popen([sys.executable, "-c", SERVE.format(repo=REPO)], cwd=folder, env=environment)
@@ -128,7 +131,7 @@ def test_a_process_that_its_starter_could_not_record_ends_itself(folder: Path) -
     assert not (folder / "ready.json").exists()
 
 
-def test_a_port_that_is_taken_is_said_with_a_remedy() -> None:
+def test_a_port_in_use_is_refused_with_a_remedy() -> None:
     from local.asgi import bind
 
     with socket.socket() as taken:
@@ -139,7 +142,7 @@ def test_a_port_that_is_taken_is_said_with_a_remedy() -> None:
             bind(port, "the thing", "choose another")
 
 
-def test_a_folder_that_cannot_be_made_is_retryable(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_retryable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Retryable):
         service(tmp_path / "file" / "service").ensure()

@@ -1,4 +1,7 @@
-"""Traces reach the receiver as OTLP, once each; while it is away they wait; what cannot be kept is counted."""
+"""Tests of the span exporter.
+
+Each span reaches the receiver once as OTLP. Spans wait while the receiver is unreachable, and dropped spans are counted.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from local.spans import Exporter, attributes, chat_span, content_values, message
 
 
 def span(error: str | None = None):  # type: ignore[no-untyped-def]
+    """Return a chat span, with an error status if `error` is given."""
     return chat_span(new_ids(), 1, {"gen_ai.request.model": "m", "none": None}, error)
 
 
-def test_values_keep_their_types() -> None:
+def test_attributes_keep_their_types() -> None:
     found = {kv.key: kv.value for kv in attributes({"s": "x", "b": True, "i": 3, "f": 0.5, "l": ["a", "b"], "none": None})}
     assert set(found) == {"s", "b", "i", "f", "l"}
     assert (found["s"].string_value, found["b"].bool_value, found["i"].int_value, found["f"].double_value) == ("x", True, 3, 0.5)
@@ -27,7 +31,7 @@ def test_values_keep_their_types() -> None:
     assert found["b"].WhichOneof("value") == "bool_value"
 
 
-def test_an_error_is_said() -> None:
+def test_an_error_sets_the_status() -> None:
     assert (span("HTTP 500").status.code, span("HTTP 500").status.message) == (Status.STATUS_CODE_ERROR, "HTTP 500")
     assert span().status.code == Status.STATUS_CODE_UNSET
     assert span().end_time_unix_nano > span().start_time_unix_nano
@@ -41,6 +45,10 @@ def test_messages_have_roles_and_parts() -> None:
 
 
 def _drained(exporter: Exporter, statuses: list[int], poison: bytes = b"nowhere", refusal: int = 413) -> list[httpx.Request]:
+    """Drain the queue into a receiver with these statuses. Return the requests.
+
+    Requests that contain `poison` get the status `refusal`.
+    """
     asked: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -57,15 +65,16 @@ def _drained(exporter: Exporter, statuses: list[int], poison: bytes = b"nowhere"
 
 @pytest.fixture
 def exporter(tmp_path: Path) -> Exporter:
+    """Return an exporter with the address of a receiver and a token."""
     (tmp_path / "receiver.json").write_text('{"port": 9}')
     (tmp_path / "token").write_text("secret\n")
     return Exporter(tmp_path / "receiver.json", tmp_path / "token")
 
 
-def test_what_the_receiver_refuses_waits_and_goes_later(exporter: Exporter) -> None:
+def test_refused_spans_wait_and_are_sent_later(exporter: Exporter) -> None:
     for _ in range(300):
         exporter.add(span())
-    assert len(_drained(exporter, [200, 503])) == 2  # a batch of 256 went, the other waits
+    assert len(_drained(exporter, [200, 503])) == 2  # one batch of 256 spans is sent, the other waits
     (later,) = _drained(exporter, [])
     assert later.headers["authorization"] == "Bearer secret"
     assert _drained(exporter, []) == []
@@ -81,7 +90,7 @@ def test_without_an_address_or_token_nothing_is_lost(exporter: Exporter, tmp_pat
     assert len(_drained(exporter, [])) == 1
 
 
-def test_what_the_queue_cannot_hold_is_counted(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_beyond_the_limit_of_the_queue_are_counted(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local.spans, "_QUEUE", 10)
     for _ in range(25):
         exporter.add(span())
@@ -89,7 +98,7 @@ def test_what_the_queue_cannot_hold_is_counted(exporter: Exporter, monkeypatch: 
 
 
 @pytest.mark.parametrize("refusal", [400, 413])
-def test_a_span_that_is_refused_for_ever_does_not_hold_up_the_others(exporter: Exporter, refusal: int) -> None:
+def test_a_permanently_refused_span_does_not_block_the_others(exporter: Exporter, refusal: int) -> None:
     for n in range(300):
         exporter.add(span("poison" if n == 100 else None))
     asked = _drained(exporter, [], b"poison", refusal)
@@ -100,14 +109,14 @@ def test_a_span_that_is_refused_for_ever_does_not_hold_up_the_others(exporter: E
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-def test_a_receiver_at_fault_costs_no_span(exporter: Exporter, status: int) -> None:
+def test_a_failing_receiver_loses_no_span(exporter: Exporter, status: int) -> None:
     exporter.add(span())
     assert len(_drained(exporter, [status])) == 1
     assert exporter.dropped == 0
     assert len(_drained(exporter, [])) == 1
 
 
-def test_batches_and_the_queue_are_bounded_in_bytes(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_and_the_queue_are_limited_in_bytes(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(6):
         exporter.add(span("x" * 400_000))
     asked = _drained(exporter, [])
@@ -117,11 +126,11 @@ def test_batches_and_the_queue_are_bounded_in_bytes(exporter: Exporter, monkeypa
         exporter.add(span("x" * 400_000))
     assert exporter.dropped == 3
     _drained(exporter, [])
-    exporter.add(span("x" * 400_000))  # the room is given back
+    exporter.add(span("x" * 400_000))  # draining the queue frees its space
     assert exporter.dropped == 3
 
 
-def test_content_too_large_for_a_trace_is_left_out_and_said() -> None:
+def test_content_too_large_for_a_trace_is_omitted_and_marked() -> None:
     asked = [{"role": "user", "content": "x" * 300_000}]
     assert content_values(asked, None) == {"ratchet.content_omitted": "too_large"}
     kept = content_values(asked[:0], [{"role": "assistant", "content": "yes"}])

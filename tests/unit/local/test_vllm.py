@@ -1,4 +1,4 @@
-"""vLLM's launcher, with a stand-in for the `vllm` program that has its command line, its /health and its chat route."""
+"""Tests of the vLLM launcher with a stand-in for the `vllm` program, which has its command line, its /health and its chat route."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ HTTPServer((args.host, args.port), Handler).serve_forever()
 
 @pytest.fixture
 def version(tmp_path: Path) -> ModelVersion:
+    """Return a model version whose files are in the artifact store."""
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"weights")
@@ -65,6 +66,7 @@ def version(tmp_path: Path) -> ModelVersion:
 
 
 def server(folder: Path, **options: object) -> VllmServer:
+    """Return a server with these options, for the test's folders."""
     return VllmServer(folder / "serving", folder / "artifacts", dict(options))
 
 
@@ -86,16 +88,16 @@ def test_a_version_is_served_found_again_and_stopped(tmp_path: Path, version: Mo
         httpx.get(f"{endpoint.url}/health", trust_env=False)
 
 
-def test_without_vllm_the_error_says_what_to_do(tmp_path: Path, version: ModelVersion) -> None:
+def test_without_vllm_the_error_names_a_remedy(tmp_path: Path, version: ModelVersion) -> None:
     with pytest.raises(Permanent, match=r"install vLLM, or set serving\.options\.executable"):
         server(tmp_path, executable="no-such-program").ensure(version)
 
 
-def test_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="arguments"):
         server(tmp_path, argumnts=[])
 
 
-def test_it_listens_on_loopback_only() -> None:
+def test_the_server_listens_on_loopback_only() -> None:
     argv = command("m", "n", 8000, "vllm", ["--x"])
     assert argv[argv.index("--host") + 1] == "127.0.0.1"

@@ -1,4 +1,4 @@
-"""A tiny model, its data and its plans: enough to run real training in seconds on a CPU."""
+"""A tiny model with data and plans, for real training within seconds on a CPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEMPLATE = (
 
 
 def write_model(folder: Path, width: int = 32) -> Path:
-    """A Llama of two layers and its own word-level tokenizer: some tens of kilobytes."""
+    """Write a Llama model of two layers and a word-level tokenizer, together some tens of kilobytes."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -66,6 +66,7 @@ def write_model(folder: Path, width: int = 32) -> Path:
 
 
 def store(artifacts: FolderArtifacts, path: Path, columns: dict[str, list[Any]]) -> Digest:
+    """Write the columns to a Parquet file and store it as an artifact."""
     pq.write_table(pa.table(columns), path)
     return artifacts.put_file(path)
 
@@ -94,6 +95,7 @@ class Workshop:
     def plan(
         self, method: Method, rewards: Sequence[RewardSettings] = (RewardSettings(name="exact_match"),), **changes: Any
     ) -> TrainingPlan:
+        """Return a plan for a small run, with `changes` to its recipe."""
         trainer = TRAINERS[method]
         small = {"micro_batch": 4, "warmup_steps": 0, "learning_rate": 1e-3, "gradient_checkpointing": False, "save_every": 1}
         pairs = {"batch": 8, "max_length": 48}
@@ -116,37 +118,42 @@ class Workshop:
         )
 
     def spec(self, plan: TrainingPlan, attempt: int = 1, timeout: float = 300) -> JobSpec:
+        """Return the job of an attempt at the plan."""
         return TRAINERS[plan.method].job(plan, Attempt(number=attempt, timeout=timeout))
 
     def wait(self, spec: JobSpec, until: Callable[[JobStatus], bool] = lambda status: status.state == JobState.ENDED) -> JobStatus:
+        """Observe the job until the condition holds, by default until it has ended. Return that status."""
         limit = time.monotonic() + 240
         while time.monotonic() < limit:
             status = self.executor.observe(spec.name)
             if until(status):
                 return status
             time.sleep(0.02)
-        raise AssertionError(f"waited in vain: {status}; {self.log(spec)}")
+        raise AssertionError(f"timed out; last status: {status}; {self.log(spec)}")
 
     def run_folder(self, spec: JobSpec) -> Path:
+        """Return the run folder of the job."""
         return self.executor.root / spec.plan[:16] / f"a{spec.attempt}"
 
     def log(self, spec: JobSpec) -> str:
+        """Return the ends of all logs of the job."""
         logs = sorted(self.run_folder(spec).glob("i*/*.log"))
         return "\n".join(f"{path}: {path.read_text()[-3000:]}" for path in logs)
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the tiny model."""
     return write_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
 STEPS = 40
-"""Of the undisturbed runs: long enough for an interruption to fall inside, and to learn."""
+"""Steps of the undisturbed runs: enough for an interruption during the run and for an effect of the training."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that nothing disturbed, to look at and to compare with; it saves at every step. Whoever changes its files copies them."""
+    """An undisturbed run that saves at every step, for comparison. Tests that change its files must copy them first."""
 
     workshop: Workshop
     plan: TrainingPlan
@@ -154,17 +161,18 @@ class Trained:
 
     @property
     def events(self) -> list[JobEvent]:
+        """Return all events of the run."""
         return self.workshop.executor.events(self.spec.name)
 
     @property
     def points(self) -> list[ResumePoint]:
-        """The checkpoints that are still there, oldest first."""
+        """Return the checkpoints that still exist, oldest first."""
         told = [event for event in self.events if event.kind == "checkpoint"]
         found = [ResumePoint(attempt=self.spec.attempt, incarnation=event.incarnation, step=event.step, **event.data) for event in told]
         return [point for point in found if (self.workshop.run_folder(self.spec).parent / point.path).exists()]
 
     def copied(self, workshop: Workshop, attempt: int) -> tuple[JobSpec, ResumePoint, Path]:
-        """Another attempt at the plan in another workshop, a checkpoint for it to go on from, and that one's folder, a copy."""
+        """Return another attempt at the plan for `workshop`, a checkpoint from which it can resume, and the folder of its copy."""
         spec, point = workshop.spec(self.plan, attempt), self.points[0]
         folder = workshop.run_folder(spec).parent / point.path
         return spec, point, Path(shutil.copytree(self.workshop.run_folder(self.spec).parent / point.path, folder))
@@ -172,7 +180,7 @@ class Trained:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Callable[[Method], Trained]:
-    """One for each method, trained where the first test asks for it."""
+    """Return a function that finds the undisturbed run of a method; the first call trains it."""
     known: dict[Method, Trained] = {}
 
     def find(method: Method) -> Trained:
@@ -191,18 +199,23 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> C
 
 @pytest.fixture
 def workshop(tmp_path: Path, tiny_model: Path) -> Workshop:
+    """Return artifacts, an executor and plans in the test's folder."""
     return Workshop(tmp_path, tiny_model)
 
 
 @pytest.fixture
 def judge() -> Iterator[Judge]:
+    """Yield a running judge for the test."""
     with judging() as found:
         yield found
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed distributions, for this process and those that it starts; in it the scorer that asks the judge."""
+    """Yield a folder of installed distributions that contains the scorer that asks the judge.
+
+    This process and the processes that it starts can import from the folder.
+    """
     folder = tmp_path / "site"
     install(folder, "1.0")
     monkeypatch.syspath_prepend(folder)
@@ -214,5 +227,5 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def judged(judge: Judge, site: Path) -> tuple[RewardSettings, ...]:
-    """A loop file's rewards: the scorer that asks the judge, and no other."""
+    """Return the rewards of a loop file with only the scorer that asks the judge."""
     return (RewardSettings(name=SOURCE.stem, options={"port": judge.server_port}),)

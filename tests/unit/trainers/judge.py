@@ -1,7 +1,7 @@
-"""A judge that really listens on the loopback and fails by what it is asked, and the distribution of the scorer that asks it.
+"""A judge that listens on the loopback and fails for some requests, and the distribution of the scorer that asks it.
 
-What it says follows from the answer alone, so that a test knows beforehand which answers nobody will score; how it fails, from the
-prompt as well.
+Its score depends only on the answer, so a test knows in advance which answers stay unscored. The kind of failure also depends on the
+prompt.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 SCORES = {"yes": 1.0, "one": 1.0, "a": 0.75, "up": 0.5, "three": 0.25, "no": 0.0, "two": 0.0, "the": 0.0}
-"""What an answer with this last word is worth; with any other, the judge fails on it."""
+"""Scores of answers by their last word. For any other last word, the judge fails."""
 SOURCE = Path(__file__).with_name("judged_over_http.py")
 DISTRIBUTION = "example-judge"
 
 
 def verdict(answer: str) -> float | None:
-    """The score, or None where the judge fails."""
+    """Return the score of an answer, or None if the judge fails for it."""
     return SCORES.get((answer.split() or [""])[-1])
 
 
 class Judge(ThreadingHTTPServer):
-    """Answers on a port of its own."""
+    """HTTP server of the judge, on a free port of the loopback."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -38,16 +38,16 @@ class Judge(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.away = 0
-        """So many of the next requests are refused, whatever they ask."""
+        """Number of the next requests that are refused, whatever their content."""
         self.asked: list[tuple[str, float | None]] = []
-        """(answer, score) of every request that was not refused, in the order in which they came."""
+        """(answer, score) of every request that was not refused, in order of arrival."""
         self.failed: set[str] = set()
-        """Ways in which it has failed so far."""
+        """Kinds of failures that have occurred so far."""
         self.closing = threading.Event()
         self._turn = threading.Lock()
 
     def says(self, question: Mapping[str, Any]) -> float | str:
-        """A score, or the name of a way to fail."""
+        """Return a score, or a kind of failure from `WAYS`."""
         score = verdict(question["answer"])
         kind = sorted(WAYS)[zlib.crc32(json.dumps(question).encode()) % len(WAYS)]
         with self._turn:
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def refused(self) -> None:
-        self.reply(503, "no judge is awake")
+        self.reply(503, "no judge is available")
 
     def broken(self) -> None:
         self.reply(200, '{"score": 0.')
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.closing.wait(60)
 
     def log_message(self, *_: Any) -> None:
-        """Tests have no use for a line per request."""
+        """Do nothing, because tests do not need a log of requests."""
 
 
 WAYS: dict[str, Callable[[_Handler], None]] = {
@@ -102,7 +102,7 @@ WAYS: dict[str, Callable[[_Handler], None]] = {
 
 @contextmanager
 def judging() -> Iterator[Judge]:
-    """A judge at work; gone afterwards."""
+    """Yield a running judge and stop it afterwards."""
     with Judge() as judge:
         thread = threading.Thread(target=judge.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
@@ -113,8 +113,10 @@ def judging() -> Iterator[Judge]:
 
 
 def install(site: Path, version: str, more: str = "") -> Path:
-    """The scorer's distribution in the folder `site`, as an installer leaves it, in place of the one before; its module. `more`: what
-    this version has below the first one's source."""
+    """Install the scorer's distribution in the folder `site`, as an installer does, and remove the previous version.
+
+    `more` is appended to the source of the scorer's module. Returns the path of the module.
+    """
     shutil.rmtree(site, ignore_errors=True)
     info = site / f"{DISTRIBUTION.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
@@ -128,7 +130,7 @@ def install(site: Path, version: str, more: str = "") -> Path:
 
 
 def install_package(site: Path, version: str, rubric: str) -> None:
-    """The same scorer as a package that holds a rubric beside it."""
+    """Install the same scorer as a package that also contains a rubric."""
     install(site, version)
     package = site / "example_judge"
     package.mkdir()

@@ -1,6 +1,6 @@
-"""A scorer that asks a judge over HTTP, as anyone's own distribution might bring it: one module, laid down where a test installs it.
+"""A scorer that asks a judge over HTTP, as another distribution could provide it: one module, which the tests install.
 
-What the judge does not say, for whatever reason, the scorer does not know: it abstains.
+If the judge returns no valid score for any reason, the scorer abstains.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from contracts.records import Tier
 
 
 class JudgedOverHttp:
-    """The judge's score of each answer; None where it is down, slow, or not to be understood."""
+    """Scores answers by a judge. The score is None if the judge is down, too slow, or returns an invalid reply."""
 
     name = "judged_over_http"
     tier = Tier.JUDGE
     needs = frozenset({"prompt", "answer"})
 
     def __init__(self, port: int, timeout: float = 1.5, at_once: int = 32) -> None:
-        """`port`: where the judge listens on this machine. `timeout`: seconds that an answer may take."""
+        """Take the judge's `port` on this machine, the `timeout` per answer in seconds, and the number of requests `at_once`."""
         self.port, self.timeout, self.at_once = port, timeout, at_once
 
     def score(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Return one score per sample, None for an abstention."""
         with ThreadPoolExecutor(self.at_once) as askers:
             return list(askers.map(self._ask, samples))
 

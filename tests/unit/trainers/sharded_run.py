@@ -1,8 +1,8 @@
-"""Run by torchrun on two CPU processes: `sharded_run.py MODEL WORK` trains three steps, all weights and an adapter, each whole and
-sharded, and prints what came out.
+"""Program for torchrun on two CPU processes: `sharded_run.py MODEL WORK` trains three steps and prints the results.
 
-The library shards on GPUs only. Here it is told that the processes are GPU ones, which is all it takes: FSDP2 itself runs
-on CPUs over gloo. So its own way to shard, to gather state, to keep checkpoints and to resume is what is run.
+It trains all weights and an adapter, each of them unsharded and sharded. The library shards only on GPUs, so the program makes it treat the
+processes as GPU processes. No other change is needed, because FSDP2 itself runs on CPUs over gloo. The library's own code for sharding,
+gathering of state, checkpoints and resuming is therefore tested.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.unit.trainers import test_stepwise as stepwise
 
 
 def shard_on_cpus() -> None:
+    """Make the library treat CPU processes as GPU processes."""
     from accelerate.state import DistributedType, PartialState
 
     real = PartialState.__init__
@@ -30,6 +31,7 @@ def shard_on_cpus() -> None:
 
 
 def trainer_in(work: Path, model: Path, sharded: bool, lora: bool) -> Any:
+    """Return a DPO trainer that writes to `work`, optionally sharded and with an adapter."""
     from peft import LoraConfig
     from transformers import AutoTokenizer
 
@@ -54,7 +56,7 @@ def trainer_in(work: Path, model: Path, sharded: bool, lora: bool) -> Any:
 
 
 def figures(trainer: Any, work: Path, model: Path) -> dict[str, Any]:
-    """Losses, gradient norms, and the published weights' sums. All ranks must ask."""
+    """Return losses, gradient norms and the sums of the published weights. All ranks must call this function."""
     from safetensors.torch import load_file
 
     from trainers.job.trl.runner import save
@@ -71,7 +73,7 @@ def figures(trainer: Any, work: Path, model: Path) -> dict[str, Any]:
 
 
 def runs(mode: str, model: Path, work: Path, lora: bool) -> list[dict[str, Any]]:
-    """A run, and the same one resumed after its first step."""
+    """Return the results of a run and of the same run resumed after its first step."""
     found = []
     for resume in (None, str(work / "checkpoint-1")):
         trainer = trainer_in(work, model, mode == "sharded", lora)
@@ -81,6 +83,7 @@ def runs(mode: str, model: Path, work: Path, lora: bool) -> list[dict[str, Any]]
 
 
 def main(model: Path, work: Path) -> None:
+    """Train in all modes and print the results on rank 0."""
     import torch
     from accelerate.state import AcceleratorState
 

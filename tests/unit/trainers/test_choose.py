@@ -1,4 +1,4 @@
-"""The choice of a method: its rules, and the laws that hold whatever the figures are."""
+"""Tests of the choice of a method: its rules, and properties that hold for all facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainers.choose import MIN_GAIN, choose, effective_pairs, usable_prompts
 
 
 def facts(**changes: Any) -> Facts:
-    """A line with everything in plenty."""
+    """Return the facts of a line with plenty of everything, with `changes`."""
     plenty: dict[str, Any] = {
         "pairs": 300,
         "pairs_by_tier": {"verifiable": 200, "feedback": 100},
@@ -36,10 +36,11 @@ def facts(**changes: Any) -> Facts:
 
 
 def pick(found: Facts, unseen: bool = True, **settings: Any) -> Choice:
+    """Return the choice for these facts and settings."""
     return choose(found, TrainingSettings(**settings), unseen)
 
 
-def test_the_order_of_methods_decides_where_both_would_do() -> None:
+def test_the_order_of_methods_decides_if_several_are_possible() -> None:
     assert pick(facts()).method == Method.SFT
     assert pick(facts(), methods=("dpo", "grpo")).method == Method.DPO
     assert pick(facts(), methods=("grpo", "dpo")).method == Method.GRPO
@@ -50,23 +51,21 @@ def test_the_order_of_methods_decides_where_both_would_do() -> None:
     ("share", "distance", "error", "holds"),
     [(0.6, None, None, True), (0.2, 0.9, 0.1, True), (0.2, 0.9, 0.3, False), (0.2, -0.2, 0.0, False), (None, None, None, False)],
 )
-def test_pairs_unlike_the_models_own_answers_are_said_to_be_so(
-    share: float | None, distance: float | None, error: float | None, holds: bool
-) -> None:
+def test_off_policy_pairs_are_reported(share: float | None, distance: float | None, error: float | None, holds: bool) -> None:
     found = facts(off_policy=share, policy_distance=distance, policy_distance_error=error)
     (row,) = (row for row in pick(found).rules if row.rule == "off-policy pairs")
     assert row.holds == holds
     assert (distance == 0.9) == ("90% of the logged answers" in row.evidence)
 
 
-def test_answers_that_the_model_gives_already_are_not_worth_imitating() -> None:
+def test_answers_that_the_model_already_gives_are_not_imitated() -> None:
     known = facts(teachable=3)
     assert pick(known, methods=("sft",)).method == Method.NONE
     assert "repeat answers that the model already gives" in pick(known, methods=("sft",)).reason
     assert pick(known).method == Method.GRPO
 
 
-def test_a_row_says_what_would_turn_it_round() -> None:
+def test_a_row_names_the_change_that_would_reverse_it() -> None:
     rows = {row.rule: row for row in pick(facts(demonstrations={"correction": 20}, teachable=8)).rules}
     assert rows["answers to imitate"].change == "30 more correct answers"
     assert rows["answers that teach something new"].change == "12 more correct answers where the model fails"
@@ -74,8 +73,8 @@ def test_a_row_says_what_would_turn_it_round() -> None:
 
 
 @pytest.mark.parametrize("lacking", ["demonstrations", "teachable", "group_coverage", "pairs"])
-def test_what_a_row_asks_for_turns_the_answer_round(lacking: str) -> None:
-    """Each limit on its own: just below it the method is not taken, at it it is."""
+def test_the_choice_changes_exactly_at_each_limit(lacking: str) -> None:
+    """Exactly at each limit the method is chosen. Just below it, no method is chosen."""
     method = {"demonstrations": "sft", "teachable": "sft", "group_coverage": "grpo", "pairs": "dpo"}[lacking]
     at: dict[str, Any] = {"demonstrations": {"correction": 50}, "teachable": 20, "group_coverage": 0.15, "pairs": 50}
     below: dict[str, Any] = {"demonstrations": {"correction": 49}, "teachable": 19, "group_coverage": 0.149, "pairs": 49}
@@ -84,7 +83,7 @@ def test_what_a_row_asks_for_turns_the_answer_round(lacking: str) -> None:
     assert pick(facts(**{lacking: below[lacking]}, **tiers), methods=(method,)).method == Method.NONE
 
 
-def test_without_pairs_groups_with_mixed_rewards_make_grpo() -> None:
+def test_without_pairs_groups_with_mixed_rewards_lead_to_grpo() -> None:
     assert pick(facts(pairs=0, pairs_by_tier={}), methods=("dpo", "grpo")).method == Method.GRPO
 
 
@@ -98,38 +97,38 @@ def test_without_pairs_groups_with_mixed_rewards_make_grpo() -> None:
         (facts(pairs=300, pairs_by_tier={"feedback": 300}, label_noise=0.5, group_coverage=0.0, demonstrations={}), True),
     ],
 )
-def test_does_not_train_on_what_cannot_teach(found: Facts, unseen: bool) -> None:
+def test_data_that_cannot_teach_is_not_trained_on(found: Facts, unseen: bool) -> None:
     choice = pick(found, unseen)
     assert choice.method == Method.NONE
     assert choice.reason.startswith("do not train: ")
 
 
-def test_does_not_train_where_nothing_is_to_gain() -> None:
+def test_a_model_without_a_possible_gain_is_not_trained() -> None:
     at_its_best = facts(best_of_k=0.61, corrections=0, demonstrations={"verifiable": 100}, teachable=0)
     assert pick(at_its_best).method == Method.NONE
     assert "nothing to gain" in pick(at_its_best).reason
 
 
-def test_corrections_teach_what_the_model_never_samples_right() -> None:
+def test_corrections_are_used_if_the_model_never_samples_a_correct_answer() -> None:
     never_right = facts(best_of_k=0.6, champion_reward=0.6, group_coverage=0.0)
     assert pick(never_right).method == Method.SFT
     assert pick(never_right, methods=("dpo", "grpo")).method == Method.DPO
     assert pick(never_right, methods=("grpo",)).method == Method.NONE
 
 
-def test_every_row_shows_its_figures() -> None:
+def test_every_row_has_its_evidence_and_effect() -> None:
     for rule in pick(facts()).rules:
         assert rule.evidence
         assert rule.effect
 
 
-def test_noise_is_paid_in_pairs() -> None:
+def test_label_noise_reduces_the_effective_pairs() -> None:
     assert effective_pairs(facts(pairs=100, pairs_by_tier={"feedback": 100}, label_noise=0.25)) == pytest.approx(25)
     assert effective_pairs(facts(pairs=100, pairs_by_tier={"verifiable": 100}, label_noise=0.25)) == 100
 
 
 def test_measuring_the_assumed_noise_changes_nothing() -> None:
-    """What is not measured is not clean: else a measurement of noise could only ever turn training off."""
+    """Unmeasured labels do not count as clean. Otherwise, a measurement of the noise could only ever prevent training."""
     liked = facts(pairs=100, pairs_by_tier={"feedback": 100})
     unknown, known = (liked.model_copy(update={"label_noise": noise}) for noise in (None, UNMEASURED_NOISE))
     assert effective_pairs(unknown) == effective_pairs(known) == pytest.approx(36)
@@ -163,7 +162,10 @@ any_facts = st.builds(
     **usual,
 )
 some_facts = any_facts | st.builds(facts, prompts_with_reference=st.integers(0, 50), **usual)
-"""Of all kinds, and in plenty but for what the champion usually says and the prompts: else hardly a draw would get as far as these."""
+"""Arbitrary facts, or facts with plenty of everything except prompts and the usual answers of the champion.
+
+The second kind is necessary because arbitrary facts rarely reach the rules about prompts and usual answers.
+"""
 some_settings = st.builds(
     TrainingSettings,
     methods=st.sampled_from([(), ("dpo",), ("grpo",), ("sft",), ("dpo", "grpo"), ("grpo", "dpo"), ("sft", "grpo", "dpo")]),
@@ -175,11 +177,12 @@ some_settings = st.builds(
 
 
 def trains(found: Facts, settings: TrainingSettings, unseen: bool) -> bool:
+    """Return whether a method is chosen for these facts."""
     return choose(found, settings, unseen).method != Method.NONE
 
 
 @given(some_facts, some_settings, st.booleans())
-def test_never_trains_on_an_empty_or_one_sided_set(found: Facts, settings: TrainingSettings, unseen: bool) -> None:
+def test_each_method_needs_enough_data_of_its_kind(found: Facts, settings: TrainingSettings, unseen: bool) -> None:
     choice = choose(found, settings, unseen)
     assert choice.method == Method.NONE or choice.method in settings.methods
     if choice.method == Method.DPO:
@@ -195,8 +198,8 @@ def test_never_trains_on_an_empty_or_one_sided_set(found: Facts, settings: Train
 
 
 @given(some_facts, some_settings, st.booleans())
-def test_without_room_nothing_is_trained(found: Facts, settings: TrainingSettings, unseen: bool) -> None:
-    """Whatever else speaks for a method: what is missing of the full reward must be more than chance, and than the least gain."""
+def test_without_room_for_a_gain_nothing_is_trained(found: Facts, settings: TrainingSettings, unseen: bool) -> None:
+    """The distance to the full reward must exceed the minimum gain plus its standard error, whatever the other facts are."""
     missing = 1.0 if found.usual_reward is None else 1.0 - found.usual_reward
     if missing < MIN_GAIN + (found.usual_error or 0.0) - 1e-9:
         assert not trains(found, settings, unseen)
@@ -214,7 +217,7 @@ def test_more_prompts_never_stop_training(found: Facts, settings: TrainingSettin
 
 @given(some_facts, some_settings, st.booleans(), st.floats(0, 1))
 def test_a_better_champion_never_starts_training(found: Facts, settings: TrainingSettings, unseen: bool, better: float) -> None:
-    """Its usual answers alone: what its draws may gain is another figure."""
+    """Only the reward of its usual answers rises here. The possible gain of sampled answers is a separate value."""
     risen = found.model_copy(update={"usual_reward": max(better, found.usual_reward or 0.0)})
     assert trains(found, settings, unseen) or not trains(risen, settings, unseen)
 
@@ -245,7 +248,7 @@ def test_more_to_learn_never_stops_training(found: Facts, settings: TrainingSett
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
 def test_a_champion_that_is_usually_right_is_not_trained(method: str) -> None:
-    """Mixed groups, headroom, pairs and corrections in plenty: draws at random go wrong where the usual answer is right."""
+    """This holds despite plenty of pairs and corrections: a sampled answer can be wrong where the usual answer is right."""
     assert pick(facts(usual_reward=0.97), methods=(method,)).method == method
     done = pick(facts(usual_reward=0.985), methods=(method,))
     assert done.method == Method.NONE
@@ -253,13 +256,13 @@ def test_a_champion_that_is_usually_right_is_not_trained(method: str) -> None:
     assert {row.rule: row.change for row in done.rules}["room"] == "a usual reward below 0.980"
 
 
-def test_one_bad_draw_among_few_prompts_is_no_room() -> None:
-    """One of 47 prompts: its most frequent answer of four draws may not be what the model usually says."""
+def test_one_wrong_answer_among_few_prompts_is_no_room_for_a_gain() -> None:
+    """For one of 47 prompts, the most frequent of four sampled answers may differ from the model's usual answer."""
     assert pick(facts(usual_reward=46 / 47, usual_error=0.021)).method == Method.NONE
     assert pick(facts(usual_reward=43 / 47, usual_error=0.041)).method == Method.SFT
 
 
-def test_a_champion_that_nobody_probed_may_be_trained() -> None:
+def test_a_champion_that_was_not_probed_may_be_trained() -> None:
     assert pick(facts(usual_reward=None)).method == Method.SFT
 
 

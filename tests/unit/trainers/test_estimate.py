@@ -1,4 +1,4 @@
-"""What a run will cost at most: more work never costs less, and more GPUs never take longer."""
+"""Tests of the estimated cost of a run, an upper bound: more work never costs less, and more GPUs never take longer."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def test_more_steps_and_more_weights_cost_more(weights: int, steps: int, kind: t
 
 
 @given(sizes, st.integers(1, 8))
-def test_gpus_shorten_a_run_and_are_all_paid_for(weights: int, gpus: int) -> None:
+def test_more_gpus_shorten_a_run_and_cost_no_less(weights: int, gpus: int) -> None:
     one, many = estimate(SFTRecipe(), weights, 1, gpus), estimate(SFTRecipe(), weights, 2, gpus)
     assert many.seconds <= one.seconds
     assert many.gpu_hours >= one.gpu_hours
 
 
-def test_a_pair_counts_twice_and_a_cpu_costs_no_gpu_hours() -> None:
+def test_a_pair_counts_as_two_rows_and_a_cpu_costs_no_gpu_hours() -> None:
     dpo, sft = estimate(DPORecipe(batch=8, rehearsal=0), 1000, 1, 0), estimate(SFTRecipe(batch=8), 1000, 1, 0)
     assert dpo.tokens == 2 * sft.tokens
     rehearsing = estimate(DPORecipe(batch=8, rehearsal=0.5), 1000, 1, 0)
     assert rehearsing.tokens == 2.5 * sft.tokens
     assert dpo.operations / dpo.tokens == 1000 * 10
-    assert rehearsing.operations == dpo.operations + 0.5 * sft.operations, "no reference for what is rehearsed"
+    assert rehearsing.operations == dpo.operations + 0.5 * sft.operations, "rehearsed rows need no reference"
     assert dpo.gpu_hours == 0
     assert "rows of 1024 tokens" in dpo.basis

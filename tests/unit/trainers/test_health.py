@@ -1,4 +1,4 @@
-"""The rules of the health watch over made-up figures: trouble is found, what is well is left alone, the repair fits."""
+"""Tests of the health rules with synthetic metrics: problems are found, healthy runs continue, and each remedy fits its problem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANCE = random.Random(4)
 
 
 def well(step: int) -> dict[str, float]:
-    """A step of a run that goes well: noisy, slowly better."""
+    """Return the metrics of one step of a healthy run, which are noisy and improve slowly."""
     return {
         "loss": 0.7 - 0.001 * step + CHANCE.gauss(0, 0.02),
         "grad_norm": 2 + CHANCE.random(),
@@ -33,7 +33,10 @@ def well(step: int) -> dict[str, float]:
 
 
 def lived(trouble, steps: int = 200, begins: int = 100, **changes) -> list[tuple[int, HealthVerdict]]:
-    """What is said of a run that goes well until step `begins`, then as `trouble(step)` says; it ends where it would be ended."""
+    """Return the verdicts about a run that is healthy before step `begins` and has the metrics of `trouble(step)` from then on.
+
+    The run ends at the first verdict that would end it.
+    """
     watch = Watch(Health(**changes), beta=0.04)
     said = []
     for step in range(1, steps + 1):
@@ -45,7 +48,7 @@ def lived(trouble, steps: int = 200, begins: int = 100, **changes) -> list[tuple
     return said
 
 
-def test_a_run_that_goes_well_is_left_alone() -> None:
+def test_a_healthy_run_gets_no_verdict() -> None:
     assert lived(lambda _step: {}, steps=400) == []
 
 
@@ -62,11 +65,11 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("rule", TROUBLES)
-def test_each_trouble_is_found_and_dated(rule: str) -> None:
+def test_each_problem_is_found_with_its_first_step(rule: str) -> None:
     limit = LIMITS[rule]
     (step, verdict), *more = lived(TROUBLES[rule])
     assert (verdict.rule, verdict.action) == (rule, limit.action)
-    assert more == [], "a note is told once, and what ends the run ends it"
+    assert more == [], "a note is reported once, and any other verdict ends the run"
     assert step - verdict.since == limit.patience - 1
     assert 100 <= verdict.since <= 125
     assert f"last at step {step}" in verdict.reason
@@ -82,26 +85,26 @@ def test_a_reward_that_does_not_rise_is_noted() -> None:
     assert [(verdict.rule, verdict.action) for verdict in said] == [("reward_flat", "note")]
 
 
-def test_every_rule_is_tried_here_and_has_a_limit() -> None:
+def test_every_rule_is_tested_and_has_a_limit() -> None:
     assert {rule.name for rule in RULES} == {*TROUBLES, "reward_flat"} == set(LIMITS)
 
 
 @pytest.mark.parametrize("name", ["loss", "grad_norm"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_ends_the_run_at_once(name: str, value: float) -> None:
+def test_a_metric_that_is_not_finite_ends_the_run_at_once(name: str, value: float) -> None:
     (verdict,) = Watch(Health()).judge(7, {name: value})
     assert (verdict.action, verdict.since, verdict.remedy) == ("adjust", 7, Adjustment(learning_rate=0.5))
     assert "learning rate" in verdict.reason
 
 
-def test_a_limit_must_be_exceeded_in_a_row() -> None:
+def test_a_limit_must_be_exceeded_in_consecutive_steps() -> None:
     watch = Watch(Health(kl={"limit": 1.0, "patience": 2}), beta=0.04)
     said = [watch.judge(step, {"kl": kl}) for step, kl in enumerate([2.0, 0.5, 2.0, 3.0])]
     assert said[:3] == [[], [], []]
     assert said[3][0].reason == "KL to the start model 3 exceeded 1 for 2 steps in a row, last at step 3"
 
 
-def test_the_last_calm_step_is_from_before_the_trouble() -> None:
+def test_the_last_calm_step_is_before_the_problem() -> None:
     watch = Watch(Health(kl={"patience": 3}), beta=0.04)
     calm = []
     for step, kl in enumerate([0.1, 0.1, 0.9, 0.9, 0.1, 0.9], start=1):
@@ -110,20 +113,20 @@ def test_the_last_calm_step_is_from_before_the_trouble() -> None:
     assert calm == [1, 2, 2, 2, 5, 5]
 
 
-def test_nobody_adjusts_twice_for_one_rule() -> None:
+def test_a_rule_proposes_an_adjustment_only_once() -> None:
     trouble = {"kl": 2.0, "grad_norm": 50.0}
     watch = Watch(Health(kl={"patience": 1}, grad_norm={"patience": 1}), beta=0.04, used=("kl", "grad_norm"))
     said = {verdict.rule: verdict.action for verdict in watch.judge(1, trouble)}
-    assert said == {"kl": "stop", "grad_norm": "note"}, "clipped gradients are no reason to end a run that was slowed already"
+    assert said == {"kl": "stop", "grad_norm": "note"}, "clipped gradients must not end a run whose learning rate was reduced"
     assert proposed("memory", "adjust", ("memory",), 9) is None
 
 
-def test_without_a_pull_to_the_start_model_the_rate_is_what_can_be_changed() -> None:
+def test_without_a_kl_penalty_the_remedy_is_a_lower_learning_rate() -> None:
     (verdict,) = Watch(Health(kl={"patience": 1}), beta=0.0).judge(1, {"kl": 2.0})
     assert verdict.remedy == Adjustment(learning_rate=0.5)
 
 
-def test_what_is_off_is_not_watched() -> None:
+def test_a_rule_that_is_off_gives_no_verdict() -> None:
     assert lived(TROUBLES["kl"], kl={"action": "off"}) == []
     assert Watch(Health(not_finite="off")).judge(1, {"loss": math.nan}) == []
 
@@ -134,7 +137,7 @@ rows = st.lists(st.dictionaries(st.sampled_from(sorted(well(1))), figure, max_si
 
 @settings(max_examples=60)
 @given(rows)
-def test_whatever_the_figures_judging_never_fails_and_blames_no_later_step(figures: list[dict[str, float]]) -> None:
+def test_any_metrics_can_be_judged_and_no_verdict_names_a_later_step(figures: list[dict[str, float]]) -> None:
     watch, again = Watch(Health()), Watch(Health())
     for step, row in enumerate(figures):
         said = watch.judge(step, row)
@@ -142,8 +145,8 @@ def test_whatever_the_figures_judging_never_fails_and_blames_no_later_step(figur
         assert all(0 <= verdict.since <= step for verdict in said)
 
 
-def test_watching_costs_the_same_however_long_the_run_is() -> None:
-    """All ranks judge every step; what grows with the run would take more and more of it."""
+def test_the_state_of_the_watch_does_not_grow_with_the_run() -> None:
+    """All ranks judge every step. If the state grew with the run, judging would take more and more time."""
     watch, sizes = Watch(Health(), beta=0.04), []
     for step in range(1, 3001):
         watch.judge(step, well(step))
@@ -155,7 +158,7 @@ def test_watching_costs_the_same_however_long_the_run_is() -> None:
     assert sizes[1] < 1.1 * sizes[0]
 
 
-def test_part_of_a_limit_may_be_given_and_a_slip_is_named() -> None:
+def test_part_of_a_limit_may_be_set_and_a_misspelling_is_named() -> None:
     recipe = complete(DPORecipe, {"health": {"kl": {"limit": 2.0}}})
     assert recipe.health.kl == LIMITS["kl"].model_copy(update={"limit": 2.0})
     with pytest.raises(ConfigError, match="did you mean 'patience'"):
@@ -166,7 +169,7 @@ def test_part_of_a_limit_may_be_given_and_a_slip_is_named() -> None:
 
 
 @pytest.mark.parametrize("kind", [DPORecipe, GRPORecipe, SFTRecipe])
-def test_remedies_change_what_they_say(kind: type) -> None:
+def test_remedies_change_their_settings(kind: type) -> None:
     recipe = complete(kind, {})
     assert adjusted(recipe, REMEDIES["not_finite"]).learning_rate == recipe.learning_rate / 2
     assert adjusted(recipe, REMEDIES["memory"]).micro_batch == recipe.micro_batch // 2
@@ -184,14 +187,14 @@ def test_remedies_change_what_they_say(kind: type) -> None:
         ("ValueError: the prompt is too long", False),
     ],
 )
-def test_memory_that_was_short_is_known_by_its_words(reason: str, short: bool) -> None:
+def test_out_of_memory_is_recognised_by_its_message(reason: str, short: bool) -> None:
     assert out_of_memory(reason) is short
 
 
-def test_a_stall_is_measured_in_the_runs_own_steps() -> None:
+def test_the_limit_for_a_stall_follows_from_the_runs_own_steps() -> None:
     health = Health(stall_seconds=1000, stall_times=10, stall_least_seconds=5)
     assert patience_for_a_step([], health) == 1000
-    assert patience_for_a_step([0, 2, 4], health) == 1000, "too few steps to know"
+    assert patience_for_a_step([0, 2, 4], health) == 1000, "too few steps for a measurement"
     assert patience_for_a_step([0, 2, 4, 6, 8], health) == 20
     assert patience_for_a_step([0, 0.1, 0.2, 0.3, 0.4], health) == 5
     assert patience_for_a_step([0, 500, 1000, 1500], health) == 1000
@@ -205,11 +208,14 @@ DIFFICULTIES = {
     "all alike": (lambda _: 0.5, 8, 8),
     "mostly nothing": (lambda luck: float(luck.random() < 0.15), 1, 4),
 }
-"""Share of right answers to a prompt, drawn; prompts in a step; answers to each."""
+"""For each mix: a random generator of a prompt's share of correct answers, the prompts per step, and the answers per prompt."""
 
 
 def rewards(mix: str, steps: int, seed: int, worse: float = 1.0, since: int = 10**9) -> list[float]:
-    """Mean rewards of the steps of a run; from `since` on a right answer is only right with probability `worse`."""
+    """Return the mean rewards of the steps of a run.
+
+    From step `since` on, a correct answer stays correct only with probability `worse`.
+    """
     share, prompts, answers = DIFFICULTIES[mix]
     luck = random.Random(f"{mix}-{seed}")
     means = []
@@ -220,7 +226,7 @@ def rewards(mix: str, steps: int, seed: int, worse: float = 1.0, since: int = 10
 
 
 def accused(found: list[float]) -> int | None:
-    """The step at which a fall of the reward would end the run."""
+    """Return the step at which the rule for a falling reward would end the run, or None."""
     watch = Watch(Health(), beta=0.04)
     for step, reward in enumerate(found, 1):
         if any(verdict.rule == "reward_falls" for verdict in watch.judge(step, {"reward": reward})):
@@ -229,18 +235,18 @@ def accused(found: list[float]) -> int | None:
 
 
 @pytest.mark.parametrize("mix", DIFFICULTIES)
-def test_a_run_whose_reward_only_leaps_about_is_left_alone(mix: str) -> None:
+def test_a_reward_that_only_fluctuates_ends_no_run(mix: str) -> None:
     ends = [accused(rewards(mix, 200, seed)) for seed in range(15)]
     assert sum(end is not None for end in ends) == 0, ends
 
 
 @pytest.mark.parametrize(("mix", "worse"), [("often all or nothing", 0.2), ("easy", 0.5), ("all alike", 0.3)])
-def test_a_reward_that_really_falls_is_seen(mix: str, worse: float) -> None:
+def test_a_reward_that_really_falls_is_found(mix: str, worse: float) -> None:
     ends = [accused(rewards(mix, 200, seed, worse, since=100)) for seed in range(20)]
     assert sum(end is not None and 100 < end <= 160 for end in ends) >= 19, ends
 
 
-def test_a_large_save_is_no_stall_but_one_without_end_is() -> None:
+def test_a_large_save_is_no_stall_but_an_endless_save_is() -> None:
     health = Health(stall_seconds=1000, stall_times=10, stall_least_seconds=5, save_seconds=4000)
     steps = [0, 2, 4, 6, 8]
     assert [patience_for_a_step(steps, health, last) for last in ("saving", "exporting", "checkpoint")] == [4000, 4000, 20]
@@ -249,8 +255,8 @@ def test_a_large_save_is_no_stall_but_one_without_end_is() -> None:
     ]
     saves = seconds_of_saves(events)
     assert saves == [2, 7]
-    assert patience_for_a_step(steps, health, "saving", saves) == 70, "it is known what a save takes"
-    assert patience_for_a_step(steps, health, "exporting", saves) == 4000, "the finished model is of another size"
+    assert patience_for_a_step(steps, health, "saving", saves) == 70, "the duration of a save is known"
+    assert patience_for_a_step(steps, health, "exporting", saves) == 4000, "the exported model has another size than a checkpoint"
     assert patience_for_a_step(steps, health, "saving", [1e6]) == 4000
 
 
@@ -265,32 +271,32 @@ def test_a_large_save_is_no_stall_but_one_without_end_is() -> None:
         {"nemo": {"batch_multiplier": math.inf}},
     ],
 )
-def test_what_is_no_number_is_no_setting(changes: dict) -> None:
+def test_settings_must_be_finite_numbers(changes: dict) -> None:
     with pytest.raises(ConfigError):
         complete(GRPORecipe, changes)
 
 
-def test_a_step_that_is_no_number_is_never_calm() -> None:
+def test_a_step_with_a_metric_that_is_not_finite_is_never_calm() -> None:
     watch = Watch(Health(not_finite="note"), beta=0.04)
     for step, loss in enumerate([0.5, 0.5, math.nan, math.inf], start=1):
         watch.judge(step, {"loss": loss})
     assert watch.calm == 2
 
 
-def test_short_memory_also_samples_fewer_answers_at_once() -> None:
-    """The library samples a whole step's answers together, however small the micro-batches are."""
+def test_the_memory_remedy_also_samples_fewer_answers_at_once() -> None:
+    """The library samples all answers of a step together, whatever the size of the micro-batches."""
     recipe = complete(GRPORecipe, {"prompts_per_step": 8, "generations": 6, "micro_batch": 4})
     less = adjusted(recipe, REMEDIES["memory"])
     assert (recipe.sampled_at_once, less.sampled_at_once, less.micro_batch) == (48, 24, 2)
     assert less.vllm_memory == recipe.vllm_memory / 2
     least = adjusted(recipe, Adjustment(memory=1 / 1024))
-    assert (least.sampled_at_once, least.micro_batch) == (6, 1), "a group is sampled together"
+    assert (least.sampled_at_once, least.micro_batch) == (6, 1), "the answers of a group are sampled together"
     assert adjusted(recipe, Adjustment(learning_rate=0.5)).generation_batch == 0
 
 
-def test_memory_is_asked_to_shrink_only_where_it_can() -> None:
+def test_the_memory_remedy_halves_the_token_budget() -> None:
     remedy = REMEDIES["memory"]
     one = complete(DPORecipe, {"micro_batch": 1, "max_length": 512})
     assert (one.budget, adjusted(one, remedy).budget) == (1024, 512)
     assert adjusted(complete(DPORecipe, {"micro_batch": 8}), remedy).budget == complete(DPORecipe, {"micro_batch": 8}).budget // 2
-    assert adjusted(one, Adjustment(learning_rate=0.5)).micro_tokens == 0, "only memory touches it"
+    assert adjusted(one, Adjustment(learning_rate=0.5)).micro_tokens == 0, "only the memory remedy changes it"

@@ -1,4 +1,4 @@
-"""Recipes and plans as data: complete, checked, and the same job for the same plan."""
+"""Tests of recipes and plans as data: they are complete and checked, and the same plan gives the same job."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ FIRST = Attempt(number=1, timeout=60)
 
 
 def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPlan:
+    """Return a plan for a method, with `changes` to its recipe."""
     trainer = DPO() if method == Method.DPO else GRPO()
     return TrainingPlan(
         line="l",
@@ -61,18 +62,18 @@ def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPla
         ({"steps": "many"}, "steps"),
     ],
 )
-def test_a_wrong_recipe_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+def test_the_error_for_an_invalid_recipe_names_the_fault(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DPO().recipe(changes)
 
 
-def test_a_group_must_fill_whole_micro_batches() -> None:
+def test_groups_must_fill_whole_micro_batches() -> None:
     with pytest.raises(ConfigError, match="prompts_per_step"):
         GRPO().recipe({"prompts_per_step": 3, "generations": 3, "micro_batch": 4})
 
 
 @pytest.mark.parametrize("trainer", [DPO(), GRPO()])
-def test_a_recipe_is_complete_and_stays_so(trainer: Any) -> None:
+def test_a_recipe_is_complete_and_completing_it_again_changes_nothing(trainer: Any) -> None:
     recipe = trainer.recipe({"steps": 7, "lora": {"rank": 4}})
     assert set(recipe) == set(trainer.kind.model_fields)
     assert recipe["lora"]["alpha"] == 32.0
@@ -101,7 +102,7 @@ def test_another_attempt_or_limit_is_another_job() -> None:
     assert len(names) == 4
 
 
-def test_a_job_gets_only_what_its_method_reads() -> None:
+def test_a_job_gets_only_the_inputs_of_its_method() -> None:
     whole = DPO().job(plan(Method.DPO), FIRST).inputs
     assert set(whole) == {"model", "pairs.parquet", "demonstrations.parquet"}
     assert whole["demonstrations.parquet"] == plan(Method.DPO).demonstrations
@@ -110,23 +111,23 @@ def test_a_job_gets_only_what_its_method_reads() -> None:
     assert set(GRPO().job(plan(Method.GRPO), FIRST).inputs) == {"model", "prompts.parquet"}
 
 
-def test_threads_and_offline_reach_the_environment() -> None:
+def test_threads_and_offline_mode_are_set_in_the_environment() -> None:
     environment = DPO().job(plan(Method.DPO, cpus=3), FIRST).environment
     assert environment["OMP_NUM_THREADS"] == "3"
-    assert environment["OMP_WAIT_POLICY"] == "PASSIVE", "a job shares the machine"
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE", "waiting threads must not occupy a shared machine"
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert "CUDA_VISIBLE_DEVICES" not in DPO().job(plan(Method.DPO), Attempt(number=1, timeout=60, gpus=1)).environment
 
 
-def test_many_gpus_are_a_process_each() -> None:
+def test_each_gpu_gets_a_process() -> None:
     spec = DPO().job(plan(Method.DPO), Attempt(number=1, timeout=60, gpus=4, nodes=2))
     assert (spec.gpus, spec.nodes) == (4, 2)
     assert (spec.environment["RATCHET_PROCESSES"], spec.environment["RATCHET_NODES"]) == ("4", "2")
     assert DPO().job(plan(Method.DPO), FIRST).environment["RATCHET_PROCESSES"] == "1"
 
 
-def test_what_it_cannot_run_is_refused() -> None:
+def test_a_trainer_refuses_jobs_that_it_cannot_run() -> None:
     with pytest.raises(Permanent, match="asks for"):
         GRPO().job(plan(Method.DPO), FIRST)
     with pytest.raises(ConfigError, match="at most one GPU"):
@@ -138,7 +139,7 @@ def test_what_it_cannot_run_is_refused() -> None:
         DPO().job(plan(Method.DPO, start=START.model_copy(update={"parent": "f" * 64})), FIRST)
 
 
-def test_planning_and_wrapping_load_no_torch() -> None:
+def test_planning_and_supervision_load_no_torch() -> None:
     modules = "trainers.choose, trainers.backends.trl, trainers.job.supervisor"
     code = f"import sys, {modules}; print({{'torch', 'trl', 'transformers'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
@@ -157,7 +158,7 @@ ROBUST: dict[str, Any] = {"losses": {"robust": 1.0}, "weigh_pairs": False}
         (0.6, {"feedback": 100}, 0.45),
     ],
 )
-def test_the_robust_loss_reckons_with_the_measured_noise(noise: float | None, tiers: dict[str, int], smoothing: float) -> None:
+def test_the_robust_loss_uses_the_measured_noise(noise: float | None, tiers: dict[str, int], smoothing: float) -> None:
     none = dict.fromkeys(("group_coverage", "champion_reward", "best_of_k", "off_policy"))
     counts = {"prompts": 9, "prompts_with_reference": 0, "corrections": 0, "samples": 200}
     facts = Facts.model_validate({**none, **counts, "pairs": 100, "pairs_by_tier": tiers, "pairs_dropped": {}, "label_noise": noise})
@@ -168,7 +169,7 @@ def test_the_robust_loss_reckons_with_the_measured_noise(noise: float | None, ti
     assert DPO().recipe({}, facts) == DPO().recipe({})
 
 
-def test_a_robust_loss_without_a_measurement_is_no_job() -> None:
+def test_a_robust_loss_without_a_measurement_is_refused() -> None:
     unmeasured = plan(Method.DPO, **ROBUST)
     with pytest.raises(ConfigError, match="label_smoothing"):
         DPO().job(unmeasured, FIRST)
@@ -180,7 +181,7 @@ def test_answers_are_sampled_in_batches_that_fit_the_step() -> None:
         complete(GRPORecipe, {"generation_batch": 24})
 
 
-def test_vllm_samples_on_a_gpu_where_it_is_installed_and_is_refused_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_samples_on_a_gpu_if_it_is_installed_and_is_refused_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     from trl import GRPOConfig
 
     recipe, wanted = complete(GRPORecipe, {}), complete(GRPORecipe, {"generation": "vllm", "vllm_memory": 0.4})
@@ -194,4 +195,4 @@ def test_vllm_samples_on_a_gpu_where_it_is_installed_and_is_refused_elsewhere(mo
     assert told["vllm_gpu_memory_utilization"] == 0.4
     assert "use_vllm" in sampling(recipe, 1)
     assert "use_vllm" not in sampling(complete(GRPORecipe, {"generation": "plain"}), 1)
-    assert set(told) <= {field.name for field in dataclasses.fields(GRPOConfig)}, "the library knows these names"
+    assert set(told) <= {field.name for field in dataclasses.fields(GRPOConfig)}, "the library must know these names"

@@ -1,4 +1,7 @@
-"""The checkpoint interval that loses least: against the closed form, against a simulation of interruptions, and in its bounds."""
+"""Tests of the checkpoint interval with the least expected loss.
+
+It is compared with the closed form and with a simulation of interruptions, and its limits are checked.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,24 @@ from hypothesis import strategies as st
 from trainers.save_interval import FIRST, MOST_SECONDS, Cadence, best_seconds, time_between
 
 
-def test_it_is_youngs_where_saving_is_cheap() -> None:
+def test_the_interval_follows_youngs_formula_if_saves_are_cheap() -> None:
     assert best_seconds(1.0, 1e6) == pytest.approx(math.sqrt(2e6), rel=0.01)
 
 
 @given(st.floats(0.01, 1e4), st.floats(0.01, 1e6))
-def test_it_is_shorter_than_the_time_between_interruptions_and_never_nothing(cost: float, between: float) -> None:
+def test_the_interval_is_positive_and_at_most_the_time_between_interruptions(cost: float, between: float) -> None:
     assert 0 < best_seconds(cost, between) <= between * 1.001
 
 
 @pytest.mark.parametrize("cost", [0.6, 1.0, 1.5])
-def test_a_save_that_costs_most_of_a_life_is_still_weighed(cost: float) -> None:
-    """Daly's estimate holds up to a cost of twice the time between interruptions: just there it comes to about that time."""
+def test_the_interval_for_very_expensive_saves(cost: float) -> None:
+    """Daly's estimate holds up to a cost of twice the time between interruptions, where it is close to that time."""
     root = math.sqrt(cost / 2)
     assert best_seconds(cost, 1.0) == pytest.approx(2 * root * (1 + root / 3 + root**2 / 9) - cost)
     assert best_seconds(2.5, 1.0) == 1.0
 
 
-def test_a_cold_first_save_is_not_what_saves_cost() -> None:
+def test_a_slow_first_save_does_not_count_as_the_cost_of_a_save() -> None:
     cadence = Cadence(between=3600)
     cadence.due(1.0)
     cadence.saved(90.0)
@@ -41,7 +44,7 @@ def test_a_cold_first_save_is_not_what_saves_cost() -> None:
 
 
 def useful(interval: float, cost: float, between: float, seed: int = 3) -> float:
-    """Share of time that became kept work, in a simulated life of many interruptions."""
+    """Return the fraction of time that became saved work, in a simulation with 4000 interruptions."""
     draw = random.Random(seed)
     kept = spent = 0.0
     for _ in range(4000):
@@ -52,21 +55,21 @@ def useful(interval: float, cost: float, between: float, seed: int = 3) -> float
 
 
 @pytest.mark.parametrize(("cost", "between"), [(1.0, 200.0), (5.0, 600.0), (30.0, 7200.0)])
-def test_no_other_interval_keeps_notably_more(cost: float, between: float) -> None:
+def test_no_other_interval_saves_much_more_work(cost: float, between: float) -> None:
     best = useful(best_seconds(cost, between), cost, between)
     others = [useful(best_seconds(cost, between) * factor, cost, between) for factor in (0.2, 0.5, 0.8, 1.25, 2, 5)]
     assert best >= max(others) - 0.005
-    assert best > others[0] + 0.02, "or the interval hardly mattered"
+    assert best > others[0] + 0.02, "the interval must make a difference"
     assert best > others[-1] + 0.02
 
 
-def test_what_was_observed_outweighs_what_was_declared() -> None:
+def test_observed_interruptions_outweigh_the_declared_mean() -> None:
     day = 86_400.0
     assert time_between(day, 0, 0) == day
     assert time_between(day, 3600, 9) < day / 9
 
 
-def test_the_first_save_measures_and_the_next_follow_it() -> None:
+def test_the_first_save_measures_the_cost_for_later_saves() -> None:
     cadence = Cadence(between=3600)
     assert [cadence.due(2.0) for _ in range(FIRST)] == [False] * (FIRST - 1) + [True]
     cadence.saved(10.0)

@@ -1,5 +1,8 @@
-"""Lets a test meddle with a trainer in its own process: a folder for PYTHONPATH, whose `sitecustomize` runs the test's code on one module
-right after that module is imported, in the attempts that the test names. The product has no such hook."""
+"""Code injection into trainer processes, for tests of failures.
+
+A folder on PYTHONPATH has a `sitecustomize` that runs the test's code on one module, right after the import of that module, in the attempts
+that the test names. The product has no such hook.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ sys.meta_path.insert(0, Meddler())
 
 
 def meddle(monkeypatch: pytest.MonkeyPatch, folder: Path, module: str, code: str, attempts: tuple[int, ...] = (1,)) -> None:
-    """`code` sees `module`. Processes that are started from here on obey."""
+    """Run `code` after each import of `module`, in processes that start from now on. The code sees the module as `module`."""
     folder.mkdir(exist_ok=True)
     values = {"MODULE": module, "ATTEMPTS": tuple(map(str, attempts)), "CODE": textwrap.dedent(code)}
     (folder / "sitecustomize.py").write_text("".join(f"{name} = {value!r}\n" for name, value in values.items()) + HOOK)

@@ -1,4 +1,4 @@
-"""What an API server's refusals mean: which may pass, and which never will."""
+"""Tests of the errors for refused requests to an API server: which are retryable and which are permanent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from k8s.api.client import JOB, POD, Expired, KubernetesCluster, Moved, Taken
 
 
 class Connection:
-    """Answers every request with one status."""
+    """Stand-in for a connection that answers every request with one status."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         self.status, self.body = status, json.dumps({"kind": "Status", "reason": reason, "message": message}).encode()
 
     def param_serialize(self, *_: Any, **__: Any) -> tuple[()]:
+        """Accept the arguments of any request."""
         return ()
 
     def call_api(self, *_: Any, **__: Any) -> SimpleNamespace:
+        """Return the response with the given status."""
         return SimpleNamespace(status=self.status, read=lambda: self.body)
 
 
@@ -41,7 +43,7 @@ BODY = {"metadata": {"name": "x", "namespace": "n"}}
         (403, "Forbidden", "no", Permanent),
     ],
 )
-def test_refusals(status: int, reason: str, message: str, error: type[RatchetError]) -> None:
+def test_each_refusal_raises_its_error(status: int, reason: str, message: str, error: type[RatchetError]) -> None:
     cluster = KubernetesCluster(Connection(status, reason, message))  # type: ignore[arg-type]
     for ask in (lambda: cluster.apply(POD, BODY), lambda: cluster.create(POD, BODY), lambda: cluster.get(JOB, "x", "n")):
         with pytest.raises(error, match=message[:20]) as caught:
@@ -49,7 +51,7 @@ def test_refusals(status: int, reason: str, message: str, error: type[RatchetErr
         assert type(caught.value) is error
 
 
-def test_who_is_not_meant_is_not_deleted_and_any_other_conflict_is_tried_again() -> None:
+def test_an_object_with_another_uid_is_not_deleted_and_other_conflicts_are_raised() -> None:
     other = "Operation cannot be fulfilled on pods x: Precondition failed: UID in precondition: a, UID in object meta: b"
     KubernetesCluster(Connection(409, "Conflict", other)).delete(POD, "x", "n", uid="a")  # type: ignore[arg-type]
     busy = KubernetesCluster(Connection(409, "Conflict", "the object has been modified"))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them."""
+"""Tests of amounts in the notation of Kubernetes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from k8s.api.quantities import UNITS, multiple, parse
         ("1937332Mi", Fraction(1937332 * 2**20)),
     ],
 )
-def test_amounts_are_read(text: str | int, amount: Fraction) -> None:
+def test_quantities_are_parsed(text: str | int, amount: Fraction) -> None:
     assert parse(text) == amount
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "5 Gi", "5gi", "five", "1.2.3", "1ee3"])
-def test_what_is_no_amount_is_refused(text: str) -> None:
+def test_text_that_is_not_a_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         parse(text)
     with pytest.raises(ValueError, match="is not a quantity"):
@@ -38,7 +38,7 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
 
 
 @given(st.integers(0, 10**6), st.sampled_from(sorted(UNITS)), st.integers(0, 100))
-def test_a_multiple_is_one(number: int, unit: str, times: int) -> None:
+def test_a_multiple_is_exact(number: int, unit: str, times: int) -> None:
     assert parse(multiple(f"{number}{unit}", times)) == parse(f"{number}{unit}") * times
 
 

@@ -1,4 +1,4 @@
-"""What is seen of a gang, and what it means."""
+"""Tests of the state of a gang, which follows from its pods, nodes and heartbeats, and of the action that the state requires."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ NODES = {name: Node(name, ready=name != "quiet") for name in ("one", "two", "qui
 
 
 def pod(number: int, phase: str = "Running", node: str | None = "one", ends: float | None = None, reason: str = "") -> GangPod:
+    """Return pod number `number` of a gang."""
     return GangPod(f"w{number}", f"uid{number}", 0, phase, node, ends, reason)
 
 
 def gang(*pods: GangPod, phase: str = "Running") -> Gang:
+    """Return a gang that needs two pods and has the given ones."""
     return Gang("g", "job", "here", phase, "", 2, 8, 0, pods, 0.0)
 
 
@@ -42,9 +44,11 @@ def test_states(seen: Gang | None, state: GangState) -> None:
     assert state_of(seen, NODES, now=100.0)[0] is state
 
 
-def test_a_silent_process_counts_unless_its_gang_is_at_its_end() -> None:
+def test_a_silent_process_counts_unless_a_pod_has_succeeded() -> None:
     assert state_of(gang(pod(0), pod(1)), NODES, 100.0, silent="beat-1")[0] is GangState.HALF_ALIVE
-    assert state_of(gang(pod(0), pod(1, "Succeeded")), NODES, 100.0, silent="beat-1")[0] is GangState.WHOLE, "who is done does not beat"
+    assert state_of(gang(pod(0), pod(1, "Succeeded")), NODES, 100.0, silent="beat-1")[0] is GangState.WHOLE, (
+        "a pod that has succeeded sends no heartbeat"
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,16 +62,17 @@ def test_a_silent_process_counts_unless_its_gang_is_at_its_end() -> None:
         (gang(pod(0), pod(1, "Succeeded")), {"i2/beat-0"}, ""),
     ],
 )
-def test_who_never_gave_a_sign_counts_only_where_all_run_and_a_peer_did(seen: Gang, beats: set[str], who: str) -> None:
+def test_a_missing_heartbeat_counts_only_if_all_pods_run_and_another_has_one(seen: Gang, beats: set[str], who: str) -> None:
     assert unheard(seen, beats) == who
 
 
 def ended(phase: str = "Failed", **terminated: Any) -> str:
+    """Return the reason that is reported for a pod whose container ended in this way."""
     status: dict[str, Any] = {"phase": phase, "containerStatuses": [{"name": "job", "state": {"terminated": terminated}}]}
     return pod_of({"metadata": {"name": "w0"}, "spec": {}, "status": status}).died
 
 
-def test_how_a_pod_died_is_told_with_the_end_of_its_log_and_no_more() -> None:
+def test_the_reason_of_a_pods_end_contains_only_the_end_of_its_log() -> None:
     assert ended(exitCode=137, reason="OOMKilled") == "exit code 137 (OOMKilled)"
     assert ended(exitCode=1, reason="Error", message="a\n\n  b\n") == "exit code 1: a | b"
     assert ended(exitCode=0, reason="Completed", phase="Succeeded") == ""
@@ -91,11 +96,11 @@ def test_how_a_pod_died_is_told_with_the_end_of_its_log_and_no_more() -> None:
         (pod(0, "Succeeded"), False),
     ],
 )
-def test_a_pod_lingers_as_long_as_it_runs_and_will_end(seen: GangPod, there: bool) -> None:
+def test_a_pod_lingers_while_it_has_a_node_and_can_still_end(seen: GangPod, there: bool) -> None:
     assert lingers(seen, NODES, 100.0) is there
 
 
-def test_what_is_due_is_done_before_the_limit_and_never_at_once() -> None:
+def test_an_action_is_due_before_the_limit_but_not_immediately() -> None:
     assert due(GangState.HALF_ALIVE, since=0, now=49, limit=60) is Act.NOTHING
     assert due(GangState.HALF_ALIVE, since=0, now=51, limit=60) is Act.RESTART
     assert due(GangState.HALF_PRESENT, since=0, now=51, limit=60) is Act.RELEASE

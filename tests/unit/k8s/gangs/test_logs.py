@@ -1,4 +1,4 @@
-"""Where a log that is followed goes on."""
+"""Tests of the position at which the output of a followed log continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from k8s.gangs.logs import MARK, _after
         (b"first\n" + b"x" * MARK + b"1\n", b"x" * 10 + b"1\n2\n", b"x" * 10 + b"1\n2\n"),
         (b"first\n" + b"x" * MARK + b"1\n", b"x" * MARK + b"1\n2\n", b"2\n"),
     ],
-    ids=["it grew", "its lines are alike", "it was empty", "its end moved beyond what was told", "its end moved on"],
+    ids=["it grew", "its lines are equal", "it was empty", "the shown end is no longer available", "the shown end moved"],
 )
-def test_what_was_not_told_begins_here(before: bytes, now: bytes, new: bytes) -> None:
+def test_the_new_part_of_a_log_is_found(before: bytes, now: bytes, new: bytes) -> None:
     assert now[_after(now, len(before), before[-MARK:]) :] == new

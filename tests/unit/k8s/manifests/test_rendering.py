@@ -1,4 +1,4 @@
-"""What is rendered for a cluster: golden files, shapes that read themselves, and what must hold of every manifest."""
+"""Tests of the rendered manifests: golden files, validation by their own models, and rules that hold for every manifest."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ ACCOUNT = Account(cluster="prod", ami="al2023@v20260901")
 
 
 def version() -> ModelVersion:
+    """Return a model version to be served."""
     reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "files"), "a" * 64)
     return ModelVersion.model_validate({"line": "support", "number": 3, "tag": "v-abc", "model": reference, "cycle": None})
 
 
 def pooled(name: str, kind: str) -> Profile:
-    """One that pools can be rendered for."""
+    """Return a profile for which a pool of this kind can be rendered."""
     profile = load_profile(name)
     return profile if kind == "none" or profile.provider == "aws" else profile.model_copy(update={"node_class": "a.b/Kind/name"})
 
 
 def everything(name: str) -> Iterator[Shape]:
-    """All that we ever render for a profile."""
+    """Yield every object that is ever rendered for a profile."""
     for kind in ("none", "static", "dynamic"):
         chosen, profile = settings(profile=name, pool={"kind": kind}), pooled(name, kind)
         judge = (Path("/fsx/judge"), ModelServer("vllm:1", gpus=min(1, profile.gpus), most=3, metric="waiting"))
@@ -62,38 +63,38 @@ def everything(name: str) -> Iterator[Shape]:
     yield from (gang(name, job(gpus=load_profile(name).gpus, nemo=nemo)) for nemo in (False, True))
 
 
-def test_the_profiles_are_these() -> None:
+def test_the_known_profiles_have_notes() -> None:
     assert known() == PROFILES
     assert all(load_profile(name).notes for name in PROFILES)
 
 
 @pytest.mark.parametrize("name", PROFILES)
 @pytest.mark.parametrize("nemo", [False, True], ids=["torchrun", "ray"])
-def test_gangs_are_as_kept(name: str, nemo: bool) -> None:
+def test_gangs_match_their_golden_files(name: str, nemo: bool) -> None:
     agrees(f"{name}.{'ray' if nemo else 'torchrun'}.yaml", as_yaml(gang(name, job(gpus=load_profile(name).gpus, nemo=nemo))))
 
 
-def test_a_gang_over_a_bucket_is_as_kept() -> None:
+def test_a_gang_with_a_bucket_matches_its_golden_file() -> None:
     shared = settings(volume=BUCKET).volume.bucket
     made = gang("generic-gpu", volume=BUCKET), opening("a-gang", "ratchet", shared)
     agrees("bucket.yaml", "---\n".join(as_yaml(one) for one in made))
 
 
-def test_a_volume_leaves_no_trace_of_buckets() -> None:
-    """The gang's name is a digest of all that is rendered: an upgrade must not give running gangs other names."""
+def test_a_gang_with_a_volume_has_no_settings_of_a_bucket() -> None:
+    """The gang's name is a digest of its manifest, so an upgrade must not change the manifests of running gangs."""
     assert "RATCHET_BUCKET" not in as_yaml(gang("generic-gpu"))
     assert "RATCHET_SPEC" not in as_yaml(gang("generic-gpu"))
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_environments_are_as_kept(name: str) -> None:
+def test_environments_match_their_golden_files(name: str) -> None:
     kind = "dynamic" if load_profile(name).provider == "aws" else "none"
     chosen, profile = settings(profile=name, pool={"kind": kind, "zone": "us-east-1a"}), load_profile(name)
     rendered = render_environment(chosen, profile, Extras(ACCOUNT))
     agrees(f"{name}.environment.yaml", "---\n".join(as_yaml(one.shape) for one in rendered))
 
 
-def test_servers_and_a_static_pool_are_as_kept() -> None:
+def test_servers_and_a_static_pool_match_their_golden_file() -> None:
     chosen, profile = settings(profile="aws-p5en-efa", pool={"kind": "static"}), load_profile("aws-p5en-efa")
     server = ModelServer("vllm:1", gpus=2, replicas=2, most=4, metric="vllm_requests_waiting")
     made = [static_pool("a-gang", 4, chosen, profile), *judge_fleet(Path("/fsx/judge"), chosen, profile, server)]
@@ -102,7 +103,7 @@ def test_servers_and_a_static_pool_are_as_kept() -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_every_object_reads_itself_and_nothing_else(name: str) -> None:
+def test_every_object_accepts_its_own_output_and_refuses_unknown_keys(name: str) -> None:
     for shape in everything(name):
         body = yaml.safe_load(as_yaml(shape))
         assert manifest(type(shape).model_validate(body)) == manifest(type(shape).model_validate(manifest(shape)))
@@ -111,8 +112,8 @@ def test_every_object_reads_itself_and_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_no_secret_is_ever_a_value(name: str) -> None:
-    """Names of Secrets and of their keys are all that is said of them, and a variable from a Secret has no value of its own."""
+def test_manifests_never_contain_secret_values(name: str) -> None:
+    """Manifests contain only the names of Secrets and of their keys. A variable from a Secret has no literal value."""
     for shape in everything(name):
         assert shape.model_dump().get("kind") != "Secret"
         for variable in _inside(manifest(shape), "env"):
@@ -127,7 +128,7 @@ def test_a_value_in_place_of_a_reference_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_pods_keep_what_is_not_said_otherwise(name: str) -> None:
+def test_every_pod_has_the_security_defaults(name: str) -> None:
     profile = load_profile(name)
     for shape in everything(name):
         for pod in _pods(manifest(shape)):
@@ -144,7 +145,7 @@ def test_pods_keep_what_is_not_said_otherwise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_capabilities_go_with_root_because_others_cannot_use_them(name: str) -> None:
+def test_only_profiles_that_run_as_root_add_capabilities(name: str) -> None:
     profile = load_profile(name)
     assert bool(profile.capabilities) <= bool(profile.root)
 
@@ -161,18 +162,18 @@ def test_capabilities_go_with_root_because_others_cannot_use_them(name: str) -> 
         ({"host_network": "why"}, {"claim": "shared"}, "privileged"),
     ],
 )
-def test_the_namespace_admits_no_more_than_it_must(changes: dict[str, Any], volume: dict[str, Any], level: str) -> None:
+def test_the_namespace_has_the_strictest_possible_security_level(changes: dict[str, Any], volume: dict[str, Any], level: str) -> None:
     profile = load_profile("cpu").model_copy(update=changes)
     assert security_level(settings(volume={"mount": "/fsx"} | volume), profile) == level
 
 
-def test_a_queue_holds_whole_nodes() -> None:
+def test_the_limit_of_a_queue_is_whole_nodes() -> None:
     spec = queue(settings(pool={"max_nodes": 3}), load_profile("aws-p5en-efa")).spec
     assert spec.capability == {"cpu": "528", "memory": "4800Gi", "vpc.amazonaws.com/efa": "48", "nvidia.com/gpu": "24"}
     assert not spec.reclaimable
 
 
-def test_pools_do_not_end_what_trains_and_are_not_kept_from_warning_it() -> None:
+def test_pools_disrupt_no_nodes_and_set_no_do_not_disrupt() -> None:
     chosen, profile = settings(profile="aws-p5en-efa", pool={"kind": "dynamic", "max_nodes": 2, "zone": "z"}), load_profile("aws-p5en-efa")
     grown, fixed = dynamic_pool(chosen, profile), static_pool("g", 2, chosen, profile)
     assert (grown.spec.limits, grown.spec.replicas) == ({"nvidia.com/gpu": "16"}, None)
@@ -191,7 +192,7 @@ def test_pools_do_not_end_what_trains_and_are_not_kept_from_warning_it() -> None
     assert "do-not-disrupt" not in gang("aws-p5en-efa").model_dump_json()
 
 
-def test_every_card_has_its_adapter_and_the_pods_ask_for_all() -> None:
+def test_every_network_card_has_an_adapter_and_pods_request_all() -> None:
     for name in ("aws-p4d-efa", "aws-p5en-efa"):
         profile = load_profile(name)
         interfaces = node_class(settings(profile=name), profile, ACCOUNT).spec.network_interfaces or ()
@@ -201,7 +202,7 @@ def test_every_card_has_its_adapter_and_the_pods_ask_for_all() -> None:
         assert len({(one.network_card_index, one.device_index) for one in interfaces}) == len(interfaces)
 
 
-def test_what_does_not_fit_is_refused_with_the_remedy() -> None:
+def test_settings_that_do_not_fit_are_refused_with_a_remedy() -> None:
     profile = load_profile("gke-a3")
     with pytest.raises(ConfigError, match=r"cluster\.pool\.kind = static.*node_class"):
         render_environment(settings(profile="gke-a3", pool={"kind": "static"}), profile)
@@ -221,12 +222,12 @@ def test_what_does_not_fit_is_refused_with_the_remedy() -> None:
         extras(judge="/fsx/judge")
 
 
-def test_a_node_class_is_of_three_words() -> None:
+def test_a_node_class_has_three_parts() -> None:
     with pytest.raises(ValidationError, match="group/kind/name"):
         Profile.model_validate({"provider": "any", "cpu": "1", "memory": "1Gi", "node_class": "KWOKNodeClass/default"})
 
 
-def test_what_cannot_be_rendered_is_said() -> None:
+def test_reminders_name_the_parts_that_cannot_be_rendered() -> None:
     chosen, profile = settings(profile="aws-p5en-efa", pool={"kind": "static"}), load_profile("aws-p5en-efa")
     said = "\n".join(reminders(chosen, profile, Extras(), nemo=True))
     for words in ("Secret reward-api with the key key", "Secret ratchet-ray", "--storage-class", "--eks NAME --ami", "StaticCapacity"):
@@ -239,10 +240,11 @@ def test_what_cannot_be_rendered_is_said() -> None:
 
 @pytest.fixture
 def example() -> Loop:
+    """Return the example loop for a cluster."""
     return load_loop(REPO / "loops" / "cluster.toml")
 
 
-def test_the_example_loop_prints_its_sheet(example: Loop, tmp_path: Path) -> None:
+def test_the_example_loop_renders_its_manifests(example: Loop, tmp_path: Path) -> None:
     whole = render_cluster(example, REPO / "loops", Home(tmp_path), "all", eks="prod", ami="al2023@v20260901")
     documents = [document for document in yaml.safe_load_all(whole) if document]
     kinds = [document["kind"] for document in documents]
@@ -258,21 +260,21 @@ def test_the_example_loop_prints_its_sheet(example: Loop, tmp_path: Path) -> Non
         assert re.search(rf"# {document['kind']} {document['metadata']['name']}: .*Applied by {by}\.", whole)
 
 
-def test_where_ratchet_home_lies_decides_where_jobs_look(example: Loop, tmp_path: Path) -> None:
+def test_ratchet_home_decides_the_folder_of_the_jobs(example: Loop, tmp_path: Path) -> None:
     site, _ = cluster_site(example, REPO, Home(Path("/fsx/prod")))
     assert site.root == Path("/fsx/prod/lines/support/jobs")
     site, _ = cluster_site(example, REPO, Home(tmp_path))
     assert site.root.is_relative_to("/fsx")
 
 
-def test_a_method_that_the_settings_rule_out_is_said_and_not_rendered(example: Loop, tmp_path: Path) -> None:
+def test_a_method_that_the_settings_exclude_is_named_and_not_rendered(example: Loop, tmp_path: Path) -> None:
     loop = example.model_copy(update={"training": example.training.model_copy(update={"methods": ("sft",)})})
     text = render_cluster(loop, REPO / "loops", Home(tmp_path), "gang")
     assert "# No gang for sft: training.gpus = 8 on 2 nodes" in text
     assert not any(yaml.safe_load_all(text))
 
 
-def test_without_a_cluster_there_is_nothing_to_render(tmp_path: Path) -> None:
+def test_rendering_without_a_cluster_section_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no section \[cluster\]"):
         render_cluster(load_loop(REPO / "loops" / "demo.toml"), REPO / "loops", Home(tmp_path), "all")
 
@@ -282,7 +284,7 @@ def _pods(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _inside(value: Any, key: str) -> Iterator[dict[str, Any]]:
-    """Every object under `key`, at any depth."""
+    """Yield every object under `key`, at any depth."""
     if isinstance(value, BaseModel):
         value = value.model_dump()
     if isinstance(value, dict):

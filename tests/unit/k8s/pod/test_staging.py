@@ -1,4 +1,7 @@
-"""Pods that share a bucket with the service and nothing else: what travels, in what order, and what an interruption leaves."""
+"""Tests of pods that share only a bucket with the service.
+
+They cover which files are transferred, in which order, and the state of the bucket after an interruption.
+"""
 
 from __future__ import annotations
 
@@ -38,40 +41,42 @@ def publish():
     files = artifacts.put_folder(run / "made")
     artifacts.bind(checkpoint_name(PLAN, 1, number), artifacts.put(canonical({{"files": files}})))
 def end(outcome):
-    write_atomic(folder / "ended.json", canonical({{"outcome": outcome, "reason": "it is over"}}))
+    write_atomic(folder / "ended.json", canonical({{"outcome": outcome, "reason": "finished"}}))
 """
 
 
 @pytest.fixture
 def shared(s3: S3, tmp_path: Path) -> Shared:
+    """Return a service that has uploaded its job's inputs to the bucket."""
     found = Shared(s3, tmp_path)
     found.remote.lay_out(found.spec)
     return found
 
 
 def ended(pod: subprocess.Popen[str], seconds: float = 60) -> int:
-    """Its exit code; what it said stands in the test's output."""
+    """Print the output of the pod's process and return its exit code."""
     said, _ = pod.communicate(timeout=seconds)
     print(said)
     return pod.returncode
 
 
 def steps_there(shared: Shared, incarnation: int = 1) -> set[str]:
-    """Steps that are whole in the bucket."""
+    """Return the steps that are complete in the bucket."""
     return {name.partition("/")[0] for name in shared.below(f"i{incarnation}") if name.endswith("/manifest.json")}
 
 
 def told(shared: Shared, incarnation: int = 1) -> list[tuple[str, int]]:
+    """Download the event log and return kind and step of its events."""
     shared.remote.pull(shared.run, fresh=True)
     return [(event.kind, event.step) for event in read_events(shared.run / f"i{incarnation}")]
 
 
-def test_a_job_finds_its_inputs_and_the_service_finds_what_it_made(shared: Shared) -> None:
+def test_a_job_gets_its_inputs_and_the_service_gets_the_artifacts(shared: Shared) -> None:
     job = """
 assert (run / "plan.json").read_text() == '{"a": "plan"}'
 assert (run / "model" / "model.safetensors").read_bytes() == b"w" * 100_000
 assert (run / "pairs.parquet").read_text() == "pairs"
-assert not list(artifacts.root.glob("sha256/*/*")), "one copy of the model is enough"
+assert not list(artifacts.root.glob("sha256/*/*")), "the disk must hold the model only once"
 assert os.environ["RATCHET_APART"] == "1" and float(os.environ["RATCHET_GRACE"]) == 12
 (folder / "trainer.log").write_text("a log")
 (folder / "beat-0").write_text("1")
@@ -81,11 +86,11 @@ publish()
 end("done")
 sys.exit(7)
 """
-    assert ended(shared.pod(JOB + job)) == 7, "its exit code is the job's"
+    assert ended(shared.pod(JOB + job)) == 7, "the exit code must be the job's"
     assert told(shared) == [("progress", 10), ("checkpoint", 10)]
     assert json.loads((shared.run / "i1" / "ended.json").read_text())["outcome"] == "done"
     assert (shared.run / "i1" / "trainer.log").read_text() == "a log"
-    assert not list(shared.run.glob("i1/step_*")), "the service needs no tensors"
+    assert not list(shared.run.glob("i1/step_*")), "the service must not download tensors"
     shared.remote.publish(shared.spec, 1)
     bound = shared.artifacts.resolve(checkpoint_name(PLAN, 1, 1))
     assert bound
@@ -93,9 +98,9 @@ sys.exit(7)
     assert (model / "model.safetensors").read_bytes() == b"trained"
 
 
-def test_the_next_incarnation_finds_what_was_pinned_and_what_was_before(shared: Shared) -> None:
+def test_the_next_incarnation_gets_the_pinned_step_and_earlier_artifacts(shared: Shared) -> None:
     first = """
-(run / "reference").write_bytes(b"what was computed once")
+(run / "reference").write_bytes(b"reference values")
 artifacts.bind("reference/x", artifacts.put_file(run / "reference"))
 save(run, 10)
 save(run, 20)
@@ -111,7 +116,7 @@ assert json.loads((run / "resume.json").read_text())["step"] == 10
 assert (run / "i1" / "step_10" / "weights").read_text() == "weights 10"
 assert not (run / "i1" / "step_20").exists()
 assert len((run / "i1" / "events.jsonl").read_text().splitlines()) == 2
-assert artifacts.get(artifacts.resolve("reference/x")) == b"what was computed once"
+assert artifacts.get(artifacts.resolve("reference/x")) == b"reference values"
 publish()
 end("done")
 """
@@ -127,7 +132,7 @@ assert artifacts.resolve(checkpoint_name(PLAN, 1, 2)), "an earlier incarnation p
     assert shared.artifacts.resolve(checkpoint_name(PLAN, 1, 2)) is not None
 
 
-def test_nobody_is_told_of_a_step_that_is_not_there(shared: Shared) -> None:
+def test_the_uploaded_event_log_names_only_uploaded_steps(shared: Shared) -> None:
     pod = shared.leaving()
     tell(pod.place.run, "progress", 10)
     save(pod.place.run, 10)
@@ -143,8 +148,11 @@ def test_nobody_is_told_of_a_step_that_is_not_there(shared: Shared) -> None:
     assert len(told(shared)) == 3
 
 
-def test_a_trainer_that_saves_faster_than_we_send(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest goes first; one that was dropped before its turn stops nobody, and one that is dropped on its way arrives."""
+def test_a_trainer_may_save_faster_than_steps_are_uploaded(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest step is uploaded first.
+
+    A step that is dropped before its upload is skipped. A step that is dropped during its upload still arrives.
+    """
     pod = shared.leaving()
     for step in (10, 20, 30):
         save(pod.place.run, step)
@@ -152,7 +160,7 @@ def test_a_trainer_that_saves_faster_than_we_send(shared: Shared, monkeypatch: p
 
     def slow(path: Path, key: str, expected: str) -> None:
         sent.append(key.split("/")[-2])
-        for name in ("step_10", "step_20", "step_30"):  # the trainer goes on
+        for name in ("step_10", "step_20", "step_30"):  # the trainer drops its steps meanwhile
             for file in (pod.place.folder / name).glob("*"):
                 file.unlink()
         send(path, key, expected)
@@ -168,7 +176,7 @@ def test_a_trainer_that_saves_faster_than_we_send(shared: Shared, monkeypatch: p
     assert told(shared)[-1] == ("checkpoint", 30)
 
 
-def test_a_dropped_step_goes_later_and_never_one_that_is_needed(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_step_is_deleted_after_a_delay_unless_it_is_needed(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     pod, now = shared.leaving(), [1000.0]
     monkeypatch.setattr(upload.time, "monotonic", lambda: now[0])
     manifests = {step: save(pod.place.run, step) for step in (10, 20, 30)}
@@ -181,21 +189,21 @@ def test_a_dropped_step_goes_later_and_never_one_that_is_needed(shared: Shared, 
     pod.bulk()
     now[0] += KEPT_SECONDS - 1
     pod.bulk()
-    assert steps_there(shared) == {"step_10", "step_20", "step_30"}, "it may be being accepted"
+    assert steps_there(shared) == {"step_10", "step_20", "step_30"}, "a dropped step must remain while the service may be accepting it"
     now[0] += 2
     pod.bulk()
-    assert steps_there(shared) == {"step_10", "step_30"}, "one is pinned, one is the newest"
+    assert steps_there(shared) == {"step_10", "step_30"}, "the pinned step and the newest step must remain"
     assert not shared.below("i1/step_20")
     save(pod.place.run, 40)
     pod.bulk()
     now[0] += KEPT_SECONDS + 1
     shared.bucket.put(shared.key("i2/beat-0"), b"1")
     pod.bulk()
-    assert "step_30" in steps_there(shared), "a newer incarnation decides"
+    assert "step_30" in steps_there(shared), "only the newest incarnation deletes steps"
 
 
 @pytest.mark.parametrize("files", [1, 2, 5, 12, 29])
-def test_a_pod_that_is_killed_leaves_whole_steps_or_none(shared: Shared, files: int) -> None:
+def test_a_killed_pod_leaves_no_manifest_of_an_incomplete_step(shared: Shared, files: int) -> None:
     job = """
 save(run, 10)
 save(run, 20, **{f"part-{number:02}": os.urandom(400_000) for number in range(30)})
@@ -212,7 +220,7 @@ time.sleep(60)
         shared.remote.pin(shared.spec, shared.point(event.step, str(event.data["manifest"])))
 
 
-def test_a_pod_that_is_told_to_stop_saves_sends_and_says_so(shared: Shared) -> None:
+def test_a_stopped_pod_saves_and_uploads_its_step_and_its_result(shared: Shared) -> None:
     job = """
 def stop(*_):
     save(run, 15)
@@ -233,8 +241,8 @@ while True:
 
 
 @pytest.mark.parametrize("outcome", ["preempted", "done"])
-def test_where_the_grace_ends_first_no_word_comes_of_what_is_not_there(shared: Shared, outcome: str) -> None:
-    """A checkpoint that did not arrive is lost, and the job says how it ended; a model that did not arrive was never made."""
+def test_if_the_grace_period_ends_first_nothing_refers_to_missing_uploads(shared: Shared, outcome: str) -> None:
+    """A preempted job whose checkpoint did not arrive reports its end; a finished job whose model did not arrive does not."""
     job = """
 tell(run, "progress", 14)
 def stop(*_):
@@ -258,7 +266,7 @@ while True:
     assert shared.artifacts.resolve(checkpoint_name(PLAN, 1, 1)) is None
 
 
-def test_a_pod_that_is_stopped_while_it_sends_keeps_to_its_grace(shared: Shared) -> None:
+def test_a_pod_that_is_stopped_during_an_upload_ends_within_its_grace_period(shared: Shared) -> None:
     pod = shared.pod(JOB + 'publish()\nend("failed")\nsys.exit(1)\n', RATCHET_POD_GRACE="6", SLOW="1")
     until(lambda: (shared.place() / "i1" / "ended.json").exists())
     time.sleep(1)
@@ -270,7 +278,7 @@ def test_a_pod_that_is_stopped_while_it_sends_keeps_to_its_grace(shared: Shared)
     assert json.loads((shared.run / "i1" / "ended.json").read_text())["outcome"] == "failed"
 
 
-def test_a_bucket_that_is_away_is_waited_for_at_both_ends(s3: S3, shared: Shared) -> None:
+def test_a_pod_waits_for_an_unreachable_bucket_at_its_start_and_its_end(s3: S3, shared: Shared) -> None:
     s3.stop()
     pod = shared.pod(JOB + '(folder / "begun").touch()\nwhile not (run / "go").exists(): time.sleep(0.1)\nsave(run, 10)\nend("done")\n')
     time.sleep(3)
@@ -287,7 +295,7 @@ def test_a_bucket_that_is_away_is_waited_for_at_both_ends(s3: S3, shared: Shared
     assert (shared.run / "i1" / "ended.json").exists()
 
 
-def test_a_pod_that_is_stopped_before_its_job_began_has_not_failed(s3: S3, shared: Shared) -> None:
+def test_a_pod_that_is_stopped_before_its_job_starts_has_not_failed(s3: S3, shared: Shared) -> None:
     s3.stop()
     pod = shared.pod(JOB)
     time.sleep(2.5)
@@ -296,15 +304,15 @@ def test_a_pod_that_is_stopped_before_its_job_began_has_not_failed(s3: S3, share
     s3.start()
 
 
-def test_a_bucket_that_stays_away_is_no_failure_of_the_training(s3: S3, shared: Shared) -> None:
+def test_a_bucket_that_stays_unreachable_preempts_the_job(s3: S3, shared: Shared) -> None:
     s3.stop()
     assert ended(shared.pod(JOB, PATIENCE="1")) == PREEMPTED
-    assert PREEMPTED not in (0, FAILURE, PERMANENT), "Volcano starts the gang anew"
+    assert PREEMPTED not in (0, FAILURE, PERMANENT), "Volcano must restart the gang"
     s3.start()
 
 
-def test_one_object_that_never_arrives_is_given_up(shared: Shared) -> None:
-    """Though the bucket answers, and what came before arrives again at each try."""
+def test_the_timeout_also_applies_to_a_single_object(shared: Shared) -> None:
+    """The pod gives up although the bucket responds and other files can be downloaded."""
     source = shared.leaving()
     manifest = save(source.place.run, 10)
     source.bulk()
@@ -312,7 +320,7 @@ def test_one_object_that_never_arrives_is_given_up(shared: Shared) -> None:
     assert ended(shared.pod(JOB, 2, PATIENCE="2", BROKEN="weights")) == PREEMPTED
 
 
-def test_what_cannot_be_deleted_keeps_no_word_back(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_deletion_does_not_block_uploads(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     pod, now = shared.leaving(), [1000.0]
     monkeypatch.setattr(upload.time, "monotonic", lambda: now[0])
     for step in (10, 20):
@@ -328,14 +336,14 @@ def test_what_cannot_be_deleted_keeps_no_word_back(shared: Shared, monkeypatch: 
         raise Retryable(f"cannot delete {key}: AccessDenied")
 
     monkeypatch.setattr(shared.bucket, "delete", refused)
-    assert not pod.bulk(), "there is nothing to send"
+    assert not pod.bulk(), "nothing may be left to upload"
     assert steps_there(shared) == {"step_10", "step_20"}
 
 
-def test_a_name_that_leads_nowhere_is_forgotten(shared: Shared) -> None:
-    first = JOB + 'artifacts.bind("reference/x", artifacts.put(b"what was computed once"))\n'
+def test_a_name_without_content_is_ignored(shared: Shared) -> None:
+    first = JOB + 'artifacts.bind("reference/x", artifacts.put(b"reference values"))\n'
     assert ended(shared.pod(first)) == 0
-    shared.bucket.delete(shared.remote.key(shared.artifacts.path(digest(b"what was computed once"))))
+    shared.bucket.delete(shared.remote.key(shared.artifacts.path(digest(b"reference values"))))
     assert ended(shared.pod(JOB + 'sys.exit(5 if artifacts.resolve("reference/x") is None else 6)\n', 2)) == 5
 
 
@@ -345,12 +353,12 @@ def test_another_job_under_the_same_name_is_refused(shared: Shared) -> None:
     assert ended(shared.pod(JOB)) == PERMANENT
 
 
-def test_an_input_that_was_changed_is_refused(shared: Shared) -> None:
+def test_a_changed_input_is_refused(shared: Shared) -> None:
     shared.bucket.put(shared.remote.key(shared.artifacts.path(shared.spec.inputs["pairs.parquet"])), b"other pairs")
     assert ended(shared.pod(JOB)) == PERMANENT
 
 
-def test_pods_of_a_gang_begin_at_one_step_and_hear_each_other(shared: Shared) -> None:
+def test_pods_of_a_gang_start_at_the_same_step_and_exchange_results(shared: Shared) -> None:
     source = shared.leaving()
     manifests = {step: save(source.place.run, step) for step in (10, 20)}
     while source.bulk():
@@ -367,25 +375,25 @@ until = time.monotonic() + 20
 while not (folder / f"beat-{1 - node}").exists() and time.monotonic() < until: time.sleep(0.1)
 assert (folder / f"beat-{1 - node}").exists()
 if node == 1:
-    (folder / "result.json").write_text("my memory is short")
+    (folder / "result.json").write_text("out of memory")
     time.sleep(2)
 else:
     while not (folder / "result-1.json").exists() and time.monotonic() < until: time.sleep(0.1)
-    assert (folder / "result-1.json").read_text() == "my memory is short"
-    (folder / "result.json").write_text("a peer is gone")
+    assert (folder / "result-1.json").read_text() == "out of memory"
+    (folder / "result.json").write_text("a peer failed")
 """
     first = shared.pod(JOB + job, 2, 0, 2)
     until(lambda: shared.there("i2/start.json"))
-    shared.remote.pin(shared.spec, shared.point(20, manifests[20]))  # late: the gang has begun
+    shared.remote.pin(shared.spec, shared.point(20, manifests[20]))  # too late: the gang has started
     second = shared.pod(JOB + job, 2, 1, 2)
     assert (ended(first), ended(second)) == (0, 0)
     assert shared.bucket.get(shared.key("i2/trainer.log")) == b"from 10"
     assert shared.bucket.get(shared.key("i2/trainer1.log")) == b"from 10"
-    assert shared.bucket.get(shared.key("i2/result.json")) == b"a peer is gone"
+    assert shared.bucket.get(shared.key("i2/result.json")) == b"a peer failed"
 
 
-def test_a_pod_beats_while_its_files_are_on_their_way(shared: Shared) -> None:
-    pod = shared.pod(JOB, 1, 1, 2)  # it waits for the first pod to say where they begin
+def test_a_pod_sends_heartbeats_while_it_downloads(shared: Shared) -> None:
+    pod = shared.pod(JOB, 1, 1, 2)  # it waits until the first pod has chosen the step
     until(lambda: shared.there("i1/beat-1"))
     one = shared.bucket.get(shared.key("i1/beat-1"))
     time.sleep(6)

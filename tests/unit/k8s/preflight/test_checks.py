@@ -1,4 +1,4 @@
-"""The lint's whole table, without a cluster: facts into findings."""
+"""Tests of all checks of the lint, from facts to findings, without a cluster."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 
 
 def node(name: str = "n", gpus: int = 8, taints: tuple[dict[str, str], ...] = (TAINT,), ready: str = "True", **spec: Any) -> dict[str, Any]:
+    """Return a node with `gpus` GPUs as the server describes it."""
     room = {"cpu": "192", "memory": "1900Gi", "nvidia.com/gpu": str(gpus), "ephemeral-storage": "2Ti"}
     return {
         "metadata": {"name": name, "labels": {"zone": "a"}},
@@ -42,18 +43,21 @@ SOUND = ClusterFacts(
 
 
 def said(facts: ClusterFacts, gangs: list[VolcanoJob] | None = None, **changes: Any) -> list[str]:
+    """Return the findings as text."""
     return [str(one) for one in findings(facts, settings(**changes), gangs or [gang(**changes)])]
 
 
-def test_nothing_is_said_of_a_sound_cluster() -> None:
+def test_a_correct_cluster_has_no_findings() -> None:
     assert said(SOUND) == []
 
 
 def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    """Return a ResourceQuota as the server describes it."""
     return {"metadata": {"name": "q"}, "spec": {"hard": hard, **spec}, "status": {"used": used or {}}}
 
 
 def limits(**rule: Any) -> dict[str, Any]:
+    """Return a LimitRange for containers as the server describes it."""
     return {"metadata": {"name": "r"}, "spec": {"limits": [{"type": "Container", **rule}]}}
 
 
@@ -102,7 +106,7 @@ ONE_FAULT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "one node": ({"nodes": (node(),)}, r"^stop nodes: .*can hold at most 1: 1 of 1 nodes fit"),
     "nodes not ready": ({"nodes": (node(ready="False"), node(ready="Unknown"))}, r"^stop nodes: .*no node is ready"),
-    "nodes put aside": ({"nodes": (node(unschedulable=True),) * 2}, r"^stop nodes: .*no node is ready"),
+    "nodes cordoned": ({"nodes": (node(unschedulable=True),) * 2}, r"^stop nodes: .*no node is ready"),
     "small nodes": ({"nodes": (node(gpus=4),) * 2}, r"^stop nodes: .*no node offers 8 nvidia.com/gpu \(has 4 nvidia.com/gpu\)"),
     "taints": (
         {"nodes": (node(taints=(TAINT, {"key": "team", "value": "x", "effect": "NoExecute"})),) * 2},
@@ -118,7 +122,7 @@ ONE_FAULT: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", ONE_FAULT)
-def test_one_fault_is_one_line(name: str) -> None:
+def test_each_fault_is_one_finding_of_one_line(name: str) -> None:
     changes, words = ONE_FAULT[name]
     (line,) = said(replace(SOUND, **changes))
     assert re.search(words, line), line
@@ -137,11 +141,11 @@ def test_one_fault_is_one_line(name: str) -> None:
         {"scheduler": 'actions: "allocate, backfill"\ntiers: [{plugins: [{"name": "gang"}]}]'},
     ],
 )
-def test_what_stops_nothing_is_not_said(harmless: dict[str, Any]) -> None:
+def test_harmless_facts_have_no_findings(harmless: dict[str, Any]) -> None:
     assert said(replace(SOUND, **harmless)) == []
 
 
-def test_a_bucket_is_asked_and_not_a_claim() -> None:
+def test_with_a_bucket_the_claim_is_not_checked() -> None:
     assert said(replace(SOUND, claim=None), volume=BUCKET) == []
     (line,) = said(replace(SOUND, claim=None, bucket=Unread("cannot read s3://models/x: AccessDenied")), volume=BUCKET)
     assert re.search(r"^stop volume: cannot read s3://models/x: AccessDenied; .*rights to it", line)
@@ -156,11 +160,13 @@ def test_enqueue_stops_where_the_pool_can_be_empty() -> None:
 
 
 def pool(**changes: Any) -> dict[str, Any]:
+    """Return the rendered NodePool of a dynamic pool, for a profile with `changes`."""
     chosen = settings(profile="aws-p5en-efa", pool={"kind": "dynamic", "max_nodes": 2})
     return manifest(dynamic_pool(chosen, load_profile("aws-p5en-efa").model_copy(update=changes)))
 
 
 def changed(found: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """Return a copy of the object with other values in its spec."""
     other = copy.deepcopy(found)
     other["spec"] |= spec
     return other
@@ -189,11 +195,11 @@ def test_a_dynamic_pool_must_fit_the_gang(pools: Any, words: str) -> None:
     assert re.search(words, line), line
 
 
-def test_one_pool_that_fits_is_enough() -> None:
+def test_one_fitting_pool_is_enough() -> None:
     assert said(replace(SOUND, nodes=(), karpenter=True, pools=(changed(pool(), replicas=2), pool())), **DYNAMIC) == []
 
 
-def test_a_pool_needs_its_autoscaler_and_its_class() -> None:
+def test_a_pool_needs_its_autoscaler_and_its_node_class() -> None:
     (line,) = said(replace(SOUND, nodes=()), **DYNAMIC)
     assert line.startswith("stop pool: cluster.pool.kind = dynamic, but the server knows no karpenter.sh/v1; install Karpenter")
     facts = replace(SOUND, nodes=(), karpenter=True, node_class=False)
@@ -201,12 +207,12 @@ def test_a_pool_needs_its_autoscaler_and_its_class() -> None:
     assert line.startswith("stop pool: the EC2NodeClass that the gang's pool refers to does not exist")
 
 
-def test_labels_that_no_node_has() -> None:
+def test_labels_that_no_node_has_are_named() -> None:
     (line,) = said(replace(SOUND, nodes=(node(), node())), profile="gke-a3")
     assert "no node has the labels cloud.google.com/gke-accelerator=nvidia-h100-mega-80gb" in line
 
 
-def test_a_ray_gang_is_counted_whole_and_needs_its_token() -> None:
+def test_all_pods_of_a_ray_gang_count_and_it_needs_its_token() -> None:
     gangs = [gang(spec=job(nodes=2, nemo=True))]
     facts = replace(SOUND, secrets={"reward-api": frozenset({"key"}), "ratchet-ray": frozenset({"tok"})})
     (line,) = said(facts, gangs)
@@ -215,25 +221,27 @@ def test_a_ray_gang_is_counted_whole_and_needs_its_token() -> None:
     assert "has 2 pods, each on a separate node, but the nodes can hold at most 1" in line
 
 
-def test_what_stops_comes_first() -> None:
+def test_findings_that_stop_come_first() -> None:
     facts = replace(SOUND, scheduler=None, queue=None)
     assert [one.level for one in findings(facts, settings(), [gang()])] == ["stop", "note"]
     assert str(Finding("note", "a", "b")) == "note a: b"
 
 
 class Away:
-    """A server that does not answer."""
+    """Stand-in for a server that does not respond."""
 
     def get(self, *_: object) -> None:
+        """Raise Retryable, as for an unreachable server."""
         raise Retryable("the API server does not answer")
 
 
 def site(**changes: Any) -> Site:
+    """Return the site of a line on a cluster, with these changes to its settings."""
     chosen = settings(**changes)
     return Site("support", chosen, load_profile(chosen.profile), Path("/fsx/jobs"), Path("/fsx/artifacts"), max_restarts=3)
 
 
-def test_what_no_cluster_could_mend_is_said_even_without_one() -> None:
+def test_faults_of_the_settings_are_found_without_a_server() -> None:
     chosen = site(profile="generic-gpu", pool={"kind": "static"}, cap_run=5.0)
     found = [str(one) for one in lint(Away(), chosen, [("dpo", job(gpus=16)), ("grpo", "too few GPUs")])]  # type: ignore[arg-type]
     assert [line.split(":")[0] for line in found] == ["stop pool", "stop caps", "stop dpo", "stop grpo", "stop server"]

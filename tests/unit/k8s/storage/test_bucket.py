@@ -1,4 +1,4 @@
-"""A bucket, over a real S3 server."""
+"""Tests of the bucket client with a local S3 server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from tests.s3 import S3
 
 @pytest.fixture
 def bucket(s3: S3) -> Bucket:
+    """Return a client of the test's bucket."""
     return Bucket(s3.settings)
 
 
-def test_an_object_is_there_or_it_is_not(bucket: Bucket) -> None:
+def test_objects_are_written_read_and_deleted(bucket: Bucket) -> None:
     assert bucket.get("a") is None
     bucket.put("a", b"1")
     assert bucket.get("a") == b"1"
@@ -29,14 +30,14 @@ def test_an_object_is_there_or_it_is_not(bucket: Bucket) -> None:
     assert bucket.get("a") is None
 
 
-def test_the_first_to_take_a_key_keeps_it(bucket: Bucket) -> None:
+def test_an_existing_key_is_not_replaced(bucket: Bucket) -> None:
     bucket.put_new("name", b"first")
     bucket.put_new("name", b"second")
     assert bucket.get("name") == b"first"
 
 
 @pytest.mark.slow
-def test_a_listing_has_all_below_and_nothing_beside(bucket: Bucket) -> None:
+def test_a_listing_has_all_keys_with_the_prefix_and_no_others(bucket: Bucket) -> None:
     for number in range(1100):  # more than one page
         bucket.put(f"run/i1/{number:04}", b"")
     bucket.put("run2/i1/0", b"")
@@ -47,19 +48,19 @@ def test_a_listing_has_all_below_and_nothing_beside(bucket: Bucket) -> None:
     assert again.size == 5
 
 
-def test_a_file_travels_whole_and_is_known_by_its_digest(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_file_is_transferred_completely_and_has_its_digest(bucket: Bucket, tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.write_bytes(b"0123456789" * 2_000_000)  # sent in parts
+    path.write_bytes(b"0123456789" * 2_000_000)  # large enough for a multipart upload
     bucket.send(path, "file", digest_file(path))
     assert bucket.digest("file") == digest_file(path)
     assert bucket.fetch("file", tmp_path / "there" / "file", digest_file(path))
     assert (tmp_path / "there" / "file").read_bytes() == path.read_bytes()
     assert bucket.digest("other") is None
     assert not bucket.fetch("other", tmp_path / "there" / "other")
-    assert [one.name for one in (tmp_path / "there").iterdir()] == ["file"], "nothing half there"
+    assert [one.name for one in (tmp_path / "there").iterdir()] == ["file"], "no incomplete file may remain"
 
 
-def test_what_is_not_as_recorded_is_neither_sent_nor_taken(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_file_with_another_digest_is_neither_uploaded_nor_downloaded(bucket: Bucket, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("content")
     with pytest.raises(Permanent, match="does not match its manifest"):
@@ -71,7 +72,7 @@ def test_what_is_not_as_recorded_is_neither_sent_nor_taken(bucket: Bucket, tmp_p
     assert not (tmp_path / "there").exists()
 
 
-def test_a_server_that_is_away_is_asked_later(s3: S3, bucket: Bucket, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_retryable(s3: S3, bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("a", b"1")
     s3.stop()
     path = tmp_path / "file"
@@ -92,12 +93,12 @@ def test_a_server_that_is_away_is_asked_later(s3: S3, bucket: Bucket, tmp_path: 
     assert bucket.get("a") == b"1"
 
 
-def test_a_bucket_that_does_not_exist_is_named(s3: S3) -> None:
+def test_a_missing_bucket_is_named(s3: S3) -> None:
     absent = Bucket(s3.settings.model_copy(update={"url": "s3://no-such-bucket"}))
     with pytest.raises(Retryable, match=r"cannot list s3://no-such-bucket/.*NoSuchBucket"):
         absent.list("")
 
 
 @pytest.mark.parametrize(("endpoint", "port"), [(None, 443), ("http://minio", 80), ("https://minio", 443), ("http://10.0.0.1:9000", 9000)])
-def test_the_port_that_pods_must_reach(endpoint: str | None, port: int) -> None:
+def test_the_port_follows_from_the_endpoint(endpoint: str | None, port: int) -> None:
     assert BucketSettings(url="s3://abc", endpoint=endpoint).port == port

@@ -1,4 +1,4 @@
-"""The service's side of a bucket: what it believes of what pods leave there, and what it accepts."""
+"""Tests of the service's side of a bucket: which files it uploads, downloads and accepts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tests.unit.k8s.shared import PLAN, Shared, save
 
 @pytest.fixture
 def shared(s3: S3, tmp_path: Path) -> Shared:
+    """Return a service and pods that share only a bucket."""
     return Shared(s3, tmp_path)
 
 
 def sent(shared: Shared, step: int = 10) -> str:
-    """A step that a pod saved and sent; its manifest's digest."""
+    """Save a step and upload it as a pod does. Return the digest of its manifest."""
     pod = shared.leaving()
     manifest = save(pod.place.run, step, weights=b"w", optimizer=b"o")
     pod.bulk()
@@ -30,19 +31,19 @@ def sent(shared: Shared, step: int = 10) -> str:
     return manifest
 
 
-def test_what_is_there_is_not_sent_again(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_in_the_bucket_are_not_uploaded_again(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     shared.remote.lay_out(shared.spec)
-    monkeypatch.setattr(shared.bucket, "send", lambda *_: pytest.fail("it is there"))
+    monkeypatch.setattr(shared.bucket, "send", lambda *_: pytest.fail("the input is in the bucket already"))
     shared.remote.lay_out(shared.spec)
 
 
-def test_an_input_that_is_gone_is_named(shared: Shared) -> None:
+def test_a_missing_input_is_named(shared: Shared) -> None:
     shared.artifacts.path(shared.spec.inputs["pairs.parquet"]).unlink()
     with pytest.raises(Permanent, match=r"is not in .*artifacts; restore"):
         shared.remote.lay_out(shared.spec)
 
 
-def test_small_files_come_with_their_times_and_again_when_they_change(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_are_downloaded_with_their_times_and_again_when_they_change(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     key = shared.key("i1/beat-0")
     shared.bucket.put(key, b"1")
     shared.remote.pull(shared.run)
@@ -51,7 +52,7 @@ def test_small_files_come_with_their_times_and_again_when_they_change(shared: Sh
     assert newest_sign(path.parent) == shared.bucket.list(key)[""].modified.timestamp()
     shared.bucket.put(key, b"2")
     shared.remote.pull(shared.run)
-    assert path.read_bytes() == b"1", "it looks every two seconds at most"
+    assert path.read_bytes() == b"1", "at most one download every two seconds"
     shared.remote.pull(shared.run, fresh=True)
     assert path.read_bytes() == b"2"
     monkeypatch.setattr(sync, "LOOK_SECONDS", 0.0)
@@ -59,8 +60,8 @@ def test_small_files_come_with_their_times_and_again_when_they_change(shared: Sh
     get = shared.bucket.get
     monkeypatch.setattr(shared.bucket, "get", lambda key: (asked.append(key), get(key))[1])
     shared.remote.pull(shared.run)
-    assert asked == [], "what has not changed is not read again"
-    path.write_bytes(b"an older one")  # laid down by another process of ours
+    assert asked == [], "unchanged files must not be read again"
+    path.write_bytes(b"an older one")  # written by another process of the service
     shared.remote.pull(shared.run)
     assert path.read_bytes() == b"2"
 
@@ -77,14 +78,14 @@ def test_small_files_come_with_their_times_and_again_when_they_change(shared: Sh
         "i1/events.jsonl/x",
     ],
 )
-def test_nothing_else_is_laid_down(shared: Shared, name: str) -> None:
+def test_other_keys_are_not_downloaded(shared: Shared, name: str) -> None:
     shared.bucket.client.put_object(Bucket=shared.s3.bucket, Key=f"some/where/{shared.key('i1')[:-2]}{name}", Body=b"evil")
     before = {path for path in shared.folder.rglob("*") if path.is_file()}
     shared.remote.pull(shared.run, fresh=True)
     assert {path for path in shared.folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_step_is_pinned_here_and_there(shared: Shared) -> None:
+def test_a_step_is_pinned_on_disk_and_in_the_bucket(shared: Shared) -> None:
     point = shared.point(10, sent(shared))
     shared.remote.pin(shared.spec, point)
     assert shared.remote.folders.pinned(shared.spec) == point
@@ -92,21 +93,21 @@ def test_a_step_is_pinned_here_and_there(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", ["no manifest", "another manifest", "no manifest at all", "a file is gone", "a file was changed", "a file is new"]
+    "fault", ["no manifest", "another manifest", "an invalid manifest", "a missing file", "a changed file", "an extra file"]
 )
-def test_a_step_that_is_not_as_it_was_accepted_is_not_pinned(shared: Shared, fault: str) -> None:
+def test_a_step_that_differs_from_the_accepted_one_is_not_pinned(shared: Shared, fault: str) -> None:
     point, step = shared.point(10, sent(shared)), shared.key("i1/step_10")
     match fault:
         case "no manifest":
             shared.bucket.delete(f"{step}/manifest.json")
         case "another manifest":
             shared.bucket.put(f"{step}/manifest.json", canonical({"files": {"weights": digest(b"w")}}))
-        case "no manifest at all":
+        case "an invalid manifest":
             shared.bucket.put(f"{step}/manifest.json", b"[]")
             point = point.model_copy(update={"manifest": digest(b"[]")})
-        case "a file is gone":
+        case "a missing file":
             shared.bucket.delete(f"{step}/optimizer")
-        case "a file was changed":
+        case "a changed file":
             shared.bucket.put(f"{step}/weights", b"other")
         case _:
             shared.bucket.put(f"{step}/more", b"more")
@@ -116,7 +117,7 @@ def test_a_step_that_is_not_as_it_was_accepted_is_not_pinned(shared: Shared, fau
     assert not shared.there("resume.json")
 
 
-def test_while_the_bucket_is_away_nothing_is_refused(s3: S3, shared: Shared) -> None:
+def test_an_unreachable_bucket_is_retryable(s3: S3, shared: Shared) -> None:
     point = shared.point(10, sent(shared))
     s3.stop()
     for ask in (
@@ -131,8 +132,8 @@ def test_while_the_bucket_is_away_nothing_is_refused(s3: S3, shared: Shared) -> 
     shared.remote.pin(shared.spec, point)
 
 
-def test_a_bucket_that_is_away_is_not_asked_at_each_look(s3: S3, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look may take many seconds then, in which nobody looks after other gangs."""
+def test_an_unreachable_bucket_is_not_asked_at_each_observation(s3: S3, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed request may take many seconds, in which no other gang is observed."""
     s3.stop()
     asked: list[str] = []
     ask = shared.bucket.list
@@ -148,7 +149,7 @@ def test_a_bucket_that_is_away_is_not_asked_at_each_look(s3: S3, shared: Shared,
 
 
 def published(shared: Shared, incarnation: int = 1) -> str:
-    """A checkpoint as a pod publishes it; the digest of its one file."""
+    """Publish a checkpoint as a pod does. Return the digest of its only file."""
     pod = shared.leaving(incarnation)
     made = pod.place.run / "made"
     made.mkdir()
@@ -159,15 +160,15 @@ def published(shared: Shared, incarnation: int = 1) -> str:
     return digest(b"trained")
 
 
-def test_what_was_published_comes_once(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_published_checkpoint_is_downloaded_once(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     part = published(shared)
     shared.remote.publish(shared.spec, 1)
     assert shared.artifacts.get(part) == b"trained"
-    monkeypatch.setattr(shared.bucket, "get", lambda _: pytest.fail("it is here"))
+    monkeypatch.setattr(shared.bucket, "get", lambda _: pytest.fail("the checkpoint is downloaded already"))
     shared.remote.publish(shared.spec, 1)
 
 
-def test_published_bytes_that_were_changed_are_refused(shared: Shared) -> None:
+def test_changed_bytes_of_a_published_checkpoint_are_refused(shared: Shared) -> None:
     part = published(shared)
     shared.bucket.put(shared.remote.key(shared.artifacts.path(part)), b"changed")
     with pytest.raises(Permanent, match="another digest"):
@@ -178,13 +179,13 @@ def test_published_bytes_that_were_changed_are_refused(shared: Shared) -> None:
 @pytest.mark.parametrize(
     "word", [b"", b"{}", b'{"digest": 1}', b'{"digest": "../../../etc/passwd"}', json.dumps({"digest": "a" * 63}).encode()]
 )
-def test_a_name_that_leads_nowhere_binds_nothing(shared: Shared, word: bytes) -> None:
+def test_an_invalid_name_record_binds_nothing(shared: Shared, word: bytes) -> None:
     shared.bucket.put(shared.remote.key(shared.artifacts.place(checkpoint_name(PLAN, 1, 1))), word)
     shared.remote.publish(shared.spec, 1)
     assert shared.artifacts.resolve(checkpoint_name(PLAN, 1, 1)) is None
 
 
-def test_times_are_those_of_the_bucket(shared: Shared) -> None:
+def test_downloaded_files_have_the_times_of_the_bucket(shared: Shared) -> None:
     shared.bucket.put(shared.key("i1/events.jsonl"), b"")
     shared.remote.pull(shared.run, fresh=True)
     assert abs(os.stat(shared.run / "i1" / "events.jsonl").st_mtime - shared.folder.stat().st_mtime) < 3600  # noqa: PTH116

@@ -1,4 +1,4 @@
-"""The parts of a training job that need no torch: drawing, health, events, checkpoints, and what the wrapper refuses."""
+"""Tests of the parts of a training job that need no torch: sampler, events, checkpoints, and plans that the supervisor refuses."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from trainers.job.trl.grpo import order
 from trainers.job.trl.sampler import draw
 
 
-def test_equal_weights_make_ordinary_epochs() -> None:
+def test_equal_weights_give_ordinary_epochs() -> None:
     drawn = draw([0.7] * 10, 30, seed=1)
     assert [sorted(drawn[at : at + 10]) for at in (0, 10, 20)] == [list(range(10))] * 3
     assert drawn[:10] != drawn[10:20]
 
 
 @given(st.lists(st.floats(0.05, 1), min_size=1, max_size=20), st.integers(0, 99))
-def test_pairs_are_drawn_in_proportion_to_their_weights(weights: list[float], seed: int) -> None:
+def test_pairs_are_sampled_in_proportion_to_their_weights(weights: list[float], seed: int) -> None:
     n = 4000
     drawn = Counter(draw(weights, n, seed))
     for index, weight in enumerate(weights):
@@ -39,7 +39,7 @@ def test_pairs_are_drawn_in_proportion_to_their_weights(weights: list[float], se
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20).filter(any), st.integers(1, 50), st.integers(0, 99))
-def test_drawing_is_repeatable_and_never_takes_noise(weights: list[float], n: int, seed: int) -> None:
+def test_sampling_is_repeatable_and_skips_rows_of_weight_zero(weights: list[float], n: int, seed: int) -> None:
     drawn = draw(weights, n, seed)
     assert drawn == draw(weights, n, seed)
     assert len(drawn) == n
@@ -47,28 +47,28 @@ def test_drawing_is_repeatable_and_never_takes_noise(weights: list[float], n: in
 
 
 @pytest.mark.parametrize("weights", [[], [0.0, 0.0]])
-def test_pairs_without_weight_are_refused(weights: list[float]) -> None:
+def test_pairs_without_a_positive_weight_are_refused(weights: list[float]) -> None:
     with pytest.raises(Permanent, match="positive weight"):
         draw(weights, 4, 0)
 
 
 @pytest.mark.parametrize("weight", [float("nan"), float("inf"), -0.5, None, "1"])
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_weight_that_is_no_number_is_refused_by_its_row(weight: Any, n: int) -> None:
-    """A NaN draws nothing, for ever; an infinity draws nothing but itself."""
+def test_an_invalid_weight_is_refused_with_its_row(weight: Any, n: int) -> None:
+    """With a NaN, sampling would never end. With an infinite weight, only that row would be sampled."""
     with pytest.raises(Permanent, match=f"row {n}: its weight is {weight}"):
         draw([0.5] * n + [weight], 4, 0)
 
 
 @given(st.integers(1, 9), st.integers(1, 40))
-def test_every_prompt_comes_before_any_comes_again(prompts: int, n: int) -> None:
+def test_every_prompt_is_used_before_any_is_used_again(prompts: int, n: int) -> None:
     drawn = order(prompts, n, seed=5)
     assert len(drawn) == n
     for at in range(0, n, prompts):
         assert len(set(drawn[at : at + prompts])) == len(drawn[at : at + prompts])
 
 
-def test_events_keep_figures_that_json_has_no_word_for(tmp_path: Path) -> None:
+def test_events_keep_metrics_that_json_cannot_represent(tmp_path: Path) -> None:
     events = Events(tmp_path / "events.jsonl", incarnation=2, total=9)
     events.write("progress", 1, loss=float("nan"), reward=0.5)
     event = JobEvent.model_validate_json((tmp_path / "events.jsonl").read_bytes())
@@ -76,6 +76,7 @@ def test_events_keep_figures_that_json_has_no_word_for(tmp_path: Path) -> None:
 
 
 def written(folder: Path) -> Path:
+    """Write the files of a small checkpoint into `folder`."""
     (folder / "sub").mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"weights")
     (folder / "sub" / "state.json").write_text("{}")
@@ -83,6 +84,7 @@ def written(folder: Path) -> Path:
 
 
 def point(plan_folder: Path, folder: Path) -> ResumePoint:
+    """Return a resume point at the checkpoint in `folder`."""
     return ResumePoint(attempt=1, incarnation=1, step=5, path=folder.relative_to(plan_folder).as_posix(), manifest=verify_manifest(folder))
 
 
@@ -105,7 +107,7 @@ def test_a_sealed_checkpoint_can_be_resumed_from(tmp_path: Path) -> None:
         lambda folder: checkpoints.seal(written(folder.parent / "again"), folder),
     ],
 )
-def test_only_what_was_pinned_is_resumed_from(tmp_path: Path, damage: Any) -> None:
+def test_only_the_pinned_checkpoint_is_resumed_from(tmp_path: Path, damage: Any) -> None:
     folder = tmp_path / "a1" / "i1" / "step_5"
     folder.parent.mkdir(parents=True)
     source = written(tmp_path / "work")
@@ -136,6 +138,7 @@ def test_pruning_keeps_the_newest_and_the_pinned(tmp_path: Path) -> None:
 
 
 def safetensors(path: Path, **tensors: tuple[str, int]) -> None:
+    """Write a safetensors file of zero bytes with these types and sizes."""
     header, at = {}, 0
     for name, (dtype, size) in tensors.items():
         header[name] = {"dtype": dtype, "shape": [size], "data_offsets": [at, at + size]}
@@ -144,7 +147,7 @@ def safetensors(path: Path, **tensors: tuple[str, int]) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(at))
 
 
-def test_what_leaves_is_the_start_model_with_other_weights(tmp_path: Path) -> None:
+def test_the_published_model_is_the_start_model_with_other_weights(tmp_path: Path) -> None:
     start, trained = tmp_path / "start", tmp_path / "trained"
     start.mkdir()
     trained.mkdir()
@@ -160,7 +163,7 @@ def test_what_leaves_is_the_start_model_with_other_weights(tmp_path: Path) -> No
     assert checkpoints.stored_dtype(start) == "BF16"
 
 
-def test_a_model_without_safe_weights_does_not_leave(tmp_path: Path) -> None:
+def test_a_model_without_safetensors_is_not_published(tmp_path: Path) -> None:
     for name in ("start", "trained"):
         (tmp_path / name).mkdir()
     (tmp_path / "trained" / "pytorch_model.bin").write_bytes(b"pickle")
@@ -172,7 +175,7 @@ def test_a_model_without_safe_weights_does_not_leave(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Any:
-    """A workshop whose start model is only files: enough for what ends before training."""
+    """Return plans for a start model that consists of one small file, for jobs that end before the training."""
     from conftest import Workshop
 
     model = tmp_path / "bare"
@@ -199,7 +202,7 @@ def test_a_plan_for_other_scorers_is_refused(bare: Any) -> None:
     assert "exact_match" in status.reason
 
 
-def test_what_an_earlier_incarnation_published_is_not_trained_again(bare: Any) -> None:
+def test_a_checkpoint_of_an_earlier_incarnation_is_not_trained_again(bare: Any) -> None:
     plan = bare.plan(Method.DPO)
     spec = bare.spec(plan)
     done = Checkpoint(plan=plan.id, attempt=1, incarnation=1, step=9, files=bare.start.files, model=bare.start, metrics={})
@@ -211,7 +214,7 @@ def test_what_an_earlier_incarnation_published_is_not_trained_again(bare: Any) -
     assert bare.artifacts.resolve(f"checkpoint/{plan.id}/a1/i2") == bare.artifacts.resolve(f"checkpoint/{plan.id}/a1/i1")
 
 
-def test_four_bits_without_their_library_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_bit_training_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 
     from transformers.quantizers import AutoQuantizationConfig

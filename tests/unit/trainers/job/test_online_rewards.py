@@ -1,4 +1,4 @@
-"""Scorers that are away: asked again, and never taken for bad answers."""
+"""Tests of scorers that are unavailable: they are asked again, and an unscored answer never counts as a bad one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainers.job import online_rewards
 
 
 @pytest.mark.parametrize(("away", "expected"), [(0, [0.5, None]), (2, [0.5, None])])
-def test_scorers_that_come_back_score(away: int, expected: list[float | None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scorers_that_recover_score_the_answers(away: int, expected: list[float | None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(online_rewards, "PAUSES", (0.0, 0.0))
     calls: list[Any] = []
 
@@ -31,11 +31,14 @@ def test_a_step_without_any_reward_fails(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def label(reward: float | None, **parts: float | None) -> Label:
+    """Return a label with this reward and the scores of its scorers."""
     return Label(reward, None, parts, 0, frozenset(name for name, score in parts.items() if score is not None))
 
 
-def test_an_answer_that_one_of_two_judges_could_not_score_is_not_held_against_those_that_both_scored() -> None:
+def test_partly_scored_answers_are_not_compared_with_fully_scored_answers() -> None:
     both = [label(0.5, a=1.0, b=0.0), label(0.75, a=1.0, b=0.5)]
     assert online_rewards.comparable("pppp", [*both, label(0.0, a=None, b=0.0), label(None, a=None, b=None)]) == [0.5, 0.75, None, None]
-    assert online_rewards.comparable("pq", [both[0], label(0.0, a=None, b=0.0)]) == [0.5, 0.0], "alike within its own group"
-    assert online_rewards.comparable("pp", [label(0.0, a=None, b=0.0), both[0]]) == [None, 0.5], "of as many, those that more have scored"
+    assert online_rewards.comparable("pq", [both[0], label(0.0, a=None, b=0.0)]) == [0.5, 0.0], "each group is comparable within itself"
+    assert online_rewards.comparable("pp", [label(0.0, a=None, b=0.0), both[0]]) == [None, 0.5], (
+        "of equally frequent sets of scorers, the larger one counts"
+    )

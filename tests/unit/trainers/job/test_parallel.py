@@ -1,4 +1,7 @@
-"""Two processes as one run, on CPUs (DDP over gloo): the same training, one voice, one stop."""
+"""Tests of a run on two CPU processes (DDP over gloo).
+
+The training is the same as on one process, only rank 0 reports events, and both processes stop together.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +26,28 @@ from trainers.job import parallel
 ROOT = Path(__file__).resolve().parents[4]
 STEPS = 25
 ENDS = ("exporting", "published", "stopped")
-"""What a run's diary ends with."""
+"""The last events of a finished run."""
 
 
 def on_two(spec: JobSpec) -> JobSpec:
+    """Return the job with two processes."""
     return spec.model_copy(update={"environment": {**spec.environment, "RATCHET_PROCESSES": "2"}})
 
 
 def losses(workshop: Any, spec: JobSpec) -> list[float]:
+    """Return the losses of all steps."""
     return [event.data["loss"] for event in workshop.executor.events(spec.name) if event.kind == "progress"]
 
 
 def tensors(workshop: Any, checkpoint: Any, folder: Path) -> dict[str, Any]:
+    """Download a checkpoint and return its tensors by name."""
     from safetensors.torch import load_file
 
     return dict(load_file(workshop.artifacts.fetch(checkpoint.files, folder) / "model.safetensors"))
 
 
 class Pair(NamedTuple):
-    """One plan, trained undisturbed by one process and by two."""
+    """One plan that was trained without interruption by one process and by two."""
 
     workshop: Workshop
     plan: TrainingPlan
@@ -51,6 +57,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Pair:
+    """Train one plan with one process and with two."""
     workshop = Workshop(tmp_path_factory.mktemp("pair"), tiny_model)
     plan = workshop.plan(Method.DPO, steps=STEPS, batch=7, micro_batch=1)
     run = Pair(workshop, plan, workshop.spec(plan, attempt=1), on_two(workshop.spec(plan, attempt=2)))
@@ -59,12 +66,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Pair:
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(pair: Pair, tmp_path: Path) -> None:
+def test_two_processes_train_the_same_weights_as_one(pair: Pair, tmp_path: Path) -> None:
     import torch
 
     assert losses(pair.workshop, pair.both) == pytest.approx(losses(pair.workshop, pair.alone), rel=1e-4)
     events = pair.workshop.executor.events(pair.both.name)
-    assert kinds(events) == ["started", *["progress", "saving", "checkpoint"] * STEPS, *ENDS], "one rank speaks for all"
+    assert kinds(events) == ["started", *["progress", "saving", "checkpoint"] * STEPS, *ENDS], "only one rank may report events"
     one, two = (checkpoint_of(pair.workshop.artifacts, spec) for spec in (pair.alone, pair.both))
     expected = tensors(pair.workshop, one, tmp_path / "one")
     for name, value in tensors(pair.workshop, two, tmp_path / "two").items():
@@ -81,13 +88,13 @@ def test_two_processes_stop_together_and_resume(workshop: Any, pair: Pair) -> No
     assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
     resume = pin_newest(workshop, spec)
     written = {path.name for path in (workshop.run_folder(spec).parent / resume.path).iterdir()}
-    assert {"rng_state_0.pth", "rng_state_1.pth"} <= written, "the checkpoint was sealed after every rank had written"
+    assert {"rng_state_0.pth", "rng_state_1.pth"} <= written, "the checkpoint must be sealed after every rank has written its file"
     finish(workshop, spec, 2)
     assert losses(workshop, spec) == losses(pair.workshop, pair.both)
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_ends_the_attempt(workshop: Any) -> None:
+def test_the_end_of_one_rank_ends_the_attempt(workshop: Any) -> None:
     spec = on_two(workshop.spec(workshop.plan(Method.DPO, steps=100_000, save_every=100_000)))
     workshop.executor.submit(spec, 1)
     workshop.wait(spec, lambda status: status.step >= 1 or status.state == JobState.ENDED)
@@ -95,12 +102,12 @@ def test_a_rank_that_dies_ends_the_attempt(workshop: Any) -> None:
     ranks = {child.environ().get("RANK"): child for child in wrapper.children(recursive=True)}
     ranks["1"].kill()
     assert workshop.wait(spec).outcome == Outcome.FAILED, workshop.log(spec)
-    assert not ranks["0"].is_running(), "nobody goes on alone"
+    assert not ranks["0"].is_running(), "the other rank must not continue alone"
 
 
 @pytest.mark.slow
 def test_two_nodes_are_one_run(workshop: Any, pair: Pair) -> None:
-    """Both on this machine: each has its own wrapper, as the executor of a cluster starts it."""
+    """Both nodes are on this machine, and each has a separate supervisor, as on a cluster."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meeting = {"RATCHET_NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
@@ -123,7 +130,7 @@ def test_one_process_needs_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parallel.command("some.module", 30) == [sys.executable, "-m", "some.module"]
 
 
-def test_one_node_finds_its_own_meeting_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_node_uses_a_local_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_NODES", "1")
     monkeypatch.setenv("RATCHET_PROCESSES", "4")
     argv = parallel.command("some.module", 118.0)
@@ -133,7 +140,7 @@ def test_one_node_finds_its_own_meeting_point(monkeypatch: pytest.MonkeyPatch) -
     ]  # fmt: skip
 
 
-def test_several_nodes_take_it_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_nodes_take_the_rendezvous_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"RATCHET_NODES": "2", "RATCHET_PROCESSES": "8", "RATCHET_NODE": "1", "MASTER_ADDR": "job-0", "MASTER_PORT": "29500"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -146,9 +153,9 @@ def test_several_nodes_take_it_from_the_environment(monkeypatch: pytest.MonkeyPa
         parallel.command("some.module", 30)
 
 
-def test_the_sharded_layers_are_the_model_s_own(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sharded_layers_are_those_of_the_model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parallel.layers(tiny_model) == ["LlamaDecoderLayer"]
-    assert parallel.sharding(tiny_model, gpus=8) == {}, "one process alone shards nothing"
+    assert parallel.sharding(tiny_model, gpus=8) == {}, "a single process shards nothing"
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert parallel.sharding(tiny_model, gpus=0) == {}, "on CPUs every process holds the whole model"
     assert parallel.sharding(tiny_model, gpus=8)["fsdp_config"]["version"] == 2
@@ -156,7 +163,10 @@ def test_the_sharded_layers_are_the_model_s_own(tiny_model: Path, monkeypatch: p
 
 @pytest.fixture(scope="module")
 def sharded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `sharded_run.py` prints: by adapter and by mode, a run of three steps, and the same run resumed after its first."""
+    """Return the output of `sharded_run.py`.
+
+    For each adapter and mode it contains a run of three steps, and the same run resumed after its first step.
+    """
     with pytest.MonkeyPatch.context() as two:
         two.setenv("RATCHET_PROCESSES", "2")
         two.setenv("OMP_NUM_THREADS", "1")
@@ -168,10 +178,10 @@ def sharded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", ["all weights", "adapter"])
-def test_a_sharded_run_is_the_same_run(sharded: dict[str, Any], adapter: str) -> None:
+def test_a_sharded_run_has_the_same_results(sharded: dict[str, Any], adapter: str) -> None:
     expected, _ = sharded[adapter]["whole"]
     found, resumed = sharded[adapter]["sharded"]
-    assert (expected["parameters"], found["parameters"]) == ("Parameter", "DTensor"), "it must have been sharded"
+    assert (expected["parameters"], found["parameters"]) == ("Parameter", "DTensor"), "only the second run may be sharded"
     for figure in ("losses", "norms"):
         assert found[figure] == pytest.approx(expected[figure], rel=1e-4)
         assert resumed[figure] == found[figure]

@@ -1,4 +1,4 @@
-"""Process 1 of a gang's pod: who it is, and what it makes of a failure that may be another's."""
+"""Tests of the pod entrypoint: the pod's identity, and failures that another pod may have caused."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ def test_a_pod_knows_its_incarnation_and_its_node(changes: dict[str, str], incar
 
 
 @pytest.fixture
-def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pod_entrypoint.PodEntrypoint:
+def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pod_entrypoint.Pod:
+    """Return the first pod of a gang of two nodes, with short timeouts."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pod_entrypoint, "PEER_SECONDS", 1.5)
     monkeypatch.setattr(pod_entrypoint, "SILENT_SECONDS", 0.6)
-    made = pod_entrypoint.PodEntrypoint({**os.environ, **TOLD, "VC_TASK_INDEX": "0"})
+    made = pod_entrypoint.Pod({**os.environ, **TOLD, "VC_TASK_INDEX": "0"})
     made.folder.mkdir()
     return made
 
 
-def test_a_failure_beside_a_peer_whose_heart_has_stopped_is_a_preemption(one: pod_entrypoint.PodEntrypoint) -> None:
+def test_a_failure_next_to_a_silent_peer_is_a_preemption(one: pod_entrypoint.Pod) -> None:
     (one.folder / f"{BEAT}1").write_text("7")
     assert one._believed(FAILURE) == PREEMPTED
 
 
-def test_a_failure_beside_living_peers_is_one(one: pod_entrypoint.PodEntrypoint) -> None:
+def test_a_failure_next_to_live_peers_is_a_failure(one: pod_entrypoint.Pod) -> None:
     beat = "import pathlib, time\nfor n in range(40):\n    pathlib.Path('beat-1').write_text(str(n)); time.sleep(0.1)"
     with subprocess.Popen([sys.executable, "-c", beat], cwd=one.folder) as peer:
         while not (one.folder / f"{BEAT}1").exists():
@@ -54,13 +55,13 @@ def test_a_failure_beside_living_peers_is_one(one: pod_entrypoint.PodEntrypoint)
         peer.kill()
 
 
-def test_a_failure_of_one_who_is_told_to_stop_meanwhile_is_none(one: pod_entrypoint.PodEntrypoint) -> None:
+def test_a_failure_of_a_pod_that_was_stopped_is_no_failure(one: pod_entrypoint.Pod) -> None:
     one.stopped = True
     assert one._believed(FAILURE) == STOPPED
     assert one._believed(0) == 0
 
 
-def test_a_pod_ends_with_its_wrapper_s_code_and_beats_meanwhile(tmp_path: Path) -> None:
+def test_a_pod_ends_with_its_supervisors_exit_code_and_sends_heartbeats(tmp_path: Path) -> None:
     told = {**TOLD, "RATCHET_NODES": "1", "VC_TASK_INDEX": "0", "RATCHET_ATTEMPT": "1"}
     root = Path(pod_entrypoint.__file__).parents[2]
     done = subprocess.run(
@@ -69,5 +70,5 @@ def test_a_pod_ends_with_its_wrapper_s_code_and_beats_meanwhile(tmp_path: Path) 
         env={**os.environ, **told, "PYTHONPATH": str(root)},
         check=False,
     )
-    assert done.returncode == 78, "no plan lies here: no other try can help"
+    assert done.returncode == 78, "without a plan, a retry cannot succeed"
     assert (tmp_path / "i5" / f"{BEAT}0").exists()

@@ -1,4 +1,7 @@
-"""The wrapper's own troubles: a torn diary, an error of its own, a trainer whose parent is gone. No model is trained here."""
+"""Tests of failures in the supervisor: a damaged event log, an internal error, and a trainer whose parent process has ended.
+
+No model is trained here.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ TORN = b'{"at": 12.5, "incar'
 
 @pytest.fixture
 def run(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run folder that is the working directory, with its variables; the trainer is a process that only waits."""
+    """Yield a run folder that is the working directory, with the job's environment variables.
+
+    The trainer is a process that only waits.
+    """
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "plan.json").write_text(workshop.plan(Method.DPO, steps=3).model_dump_json())
@@ -46,6 +52,7 @@ def run(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def diary(folder: Path, *kinds: str, begins: bytes = b"") -> Path:
+    """Write an event log that starts with `begins` and has one event of each kind. Return its path."""
     (folder).mkdir(exist_ok=True)
     (folder / "events.jsonl").write_bytes(begins)
     for kind in kinds:
@@ -53,7 +60,7 @@ def diary(folder: Path, *kinds: str, begins: bytes = b"") -> Path:
     return folder / "events.jsonl"
 
 
-def test_a_torn_diary_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_the_valid_lines_of_a_damaged_event_log_are_read(tmp_path: Path) -> None:
     path = diary(tmp_path, "started", "progress", begins=TORN + b"\n[]\n\xff\n")
     with path.open("ab") as file:
         file.write(TORN)
@@ -61,7 +68,7 @@ def test_a_torn_diary_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert events.read(tmp_path / "none.jsonl") == []
 
 
-def test_an_attempt_began_with_the_first_event_that_can_be_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_starts_with_its_first_readable_event(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diary(run / "i1", begins=TORN)
     diary(run / "i2", "started")
     monkeypatch.setenv("RATCHET_INCARNATION", "3")
@@ -69,12 +76,15 @@ def test_an_attempt_began_with_the_first_event_that_can_be_read(run: Path, monke
 
 
 def children() -> list[psutil.Process]:
-    """Processes that this one started and that still run. A test compares them with those before it: multiprocessing keeps one for good."""
+    """Return the running child processes.
+
+    Tests compare them with those before the test, because multiprocessing keeps one for the whole session.
+    """
     return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.parametrize("breaks", ["_stalls", "began"])
-def test_an_error_of_the_wrapper_leaves_no_trainer_and_says_where(breaks: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_supervisor_ends_the_trainer_and_names_the_line(breaks: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Any) -> Any:
         raise ValueError("a user's own words")
 
@@ -90,8 +100,8 @@ def test_an_error_of_the_wrapper_leaves_no_trainer_and_says_where(breaks: str, r
     assert said["reason"].startswith("ValueError in test_wrapper.py, line")
 
 
-def test_a_trainer_whose_wrapper_is_gone_before_it_looks_ends(tmp_path: Path) -> None:
-    """The wrapper dies between starting the trainer and the trainer's first look: the trainer's parent is another process by then."""
+def test_a_trainer_ends_if_its_supervisor_ended_before_the_first_check(tmp_path: Path) -> None:
+    """The supervisor ends after it has started the trainer, but before the trainer's first check. The trainer then has another parent."""
     root = Path(parallel.__file__).parent.parent.parent
     child = textwrap.dedent(f"""
         import os, sys, time
@@ -114,7 +124,7 @@ def test_a_trainer_whose_wrapper_is_gone_before_it_looks_ends(tmp_path: Path) ->
     assert not (tmp_path / "alive").exists()
 
 
-def test_the_trainers_own_children_know_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_of_the_trainer_know_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel.ctypes, "CDLL", lambda _: type("Nothing", (), {"prctl": staticmethod(lambda *_: 0)}))
     monkeypatch.setenv("RATCHET_PARENT", str(os.getppid()))
     parallel.die_with_parent()
@@ -123,7 +133,7 @@ def test_the_trainers_own_children_know_their_parent(monkeypatch: pytest.MonkeyP
 
 
 def test_only_time_spent_at_steps_counts_as_time_without_interruptions(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what queueing and loading took, and not what happened before anything could be lost."""
+    """Queueing, loading and the time before the first reported step do not count."""
     times = {
         "i1": [("started", 0), ("progress", 100), ("progress", 130)],
         "i2": [("started", 500)],
@@ -139,7 +149,7 @@ def test_only_time_spent_at_steps_counts_as_time_without_interruptions(run: Path
     assert here().worked == 0
 
 
-def test_a_save_suspends_the_watch_for_steps(run: Path) -> None:
+def test_the_stall_limit_for_steps_does_not_apply_during_a_save(run: Path) -> None:
     found = supervisor.Wrapper(here(), FolderArtifacts(run))
     path = run / "i1" / "events.jsonl"
     events_ = [("progress", 10.0 * n) for n in range(6)]
@@ -160,8 +170,8 @@ def test_a_remedy_that_would_change_nothing_is_not_proposed(
     assert result.reason.startswith("out of memory")
 
 
-def test_a_launcher_that_waits_for_nodes_that_are_gone_is_ended(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the trainer's last word; torchrun would wait for minutes, and the machine is paid."""
+def test_a_launcher_that_waits_for_lost_nodes_is_killed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the trainer's result, torchrun would wait for minutes, and the machine costs money meanwhile."""
     monkeypatch.setattr(supervisor, "LINGER_SECONDS", 0.5)
     monkeypatch.setenv("RATCHET_GRACE", "60")
     program = """
@@ -198,10 +208,10 @@ SHORT = Proposal(rule="memory", adjustment=Adjustment(), good=3)
         (None, {1: ("failed", None)}, "peer 1"),
     ],
 )
-def test_what_the_first_node_felt_of_a_peer_s_failure_is_not_the_reason(
+def test_the_reported_reason_is_the_cause_on_a_peer_and_not_its_consequence(
     run: Path, monkeypatch: pytest.MonkeyPatch, own: Any, peers: dict[int, Any], told: str
 ) -> None:
-    """Where nodes share no file system each has a result of its own, and the first one speaks for all."""
+    """Without a shared file system, each node has a separate result, and the first node reports for all."""
     monkeypatch.setattr(supervisor, "ECHO_SECONDS", 0.1)
     monkeypatch.setenv("RATCHET_APART", "1")
     monkeypatch.setenv("RATCHET_NODES", "3")
@@ -216,9 +226,7 @@ def test_what_the_first_node_felt_of_a_peer_s_failure_is_not_the_reason(
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_a_node_that_follows_hears_of_the_end_later_where_nothing_is_shared(
-    run: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
-) -> None:
+def test_a_follower_waits_for_the_result_only_without_a_shared_file_system(run: Path, monkeypatch: pytest.MonkeyPatch, apart: bool) -> None:
     monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", ""])
     monkeypatch.setattr(supervisor, "WORD_SECONDS", 10.0)
     if apart:
@@ -230,10 +238,10 @@ def test_a_node_that_follows_hears_of_the_end_later_where_nothing_is_shared(
     late.join()
 
 
-def test_a_node_that_follows_has_nothing_to_do_where_the_model_was_published(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_is_done_if_the_model_is_already_published(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_INCARNATION", "3")
     artifacts = FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"]))
     one = supervisor.Wrapper(here(), artifacts)
     artifacts.bind(checkpoint_name(one.job.plan.id, 1, 2), artifacts.put(b"a checkpoint"))
     assert one.follow().outcome is Outcome.DONE
-    assert artifacts.resolve(checkpoint_name(one.job.plan.id, 1, 3)) is None, "the first node vouches for it"
+    assert artifacts.resolve(checkpoint_name(one.job.plan.id, 1, 3)) is None, "only the first node may bind the name"

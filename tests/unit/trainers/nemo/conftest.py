@@ -1,4 +1,4 @@
-"""A stand-in for the release, laid out as an image has it, with the base file that its recorded keys make."""
+"""A stand-in for the release, in the layout of an image, with a base file that is made from the recorded keys."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ STUB = Path(__file__).with_name("stub")
 
 
 def blank(tree: Tree) -> dict[str, Any]:
-    """Every recorded key, without a value."""
+    """Return all recorded keys without values."""
     return {key: blank(below) if isinstance(below, Mapping) else None for key, below in tree.items()}
 
 
 @pytest.fixture
 def release_folder(tmp_path: Path) -> Path:
+    """Return a folder that contains the stand-in."""
     return lay_out_release(tmp_path / "nemo-rl")
 
 
 def lay_out_release(folder: Path) -> Path:
-    """The stand-in at `folder`."""
+    """Copy the stand-in to `folder` and write its base file."""
     shutil.copytree(STUB, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "examples" / "configs").mkdir(parents=True, exist_ok=True)
     (folder / "examples" / "configs" / "grpo_math_1B.yaml").write_text(yaml.safe_dump(blank(shipped("0.7"))))
@@ -40,7 +41,7 @@ def lay_out_release(folder: Path) -> Path:
 
 @pytest.fixture
 def stub_path(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The stand-in importable in this very process; gone again afterwards."""
+    """Make the stand-in importable in this process during the test."""
     monkeypatch.syspath_prepend(str(STUB))
     ours = ("nemo_rl", "trainers.job.nemo.reward", "trainers.job.nemo.dataset")
     for name in [name for name in sys.modules if name.startswith(ours)]:
@@ -50,7 +51,10 @@ def stub_path(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def job(workshop: Any, release_folder: Path) -> Callable[..., JobSpec]:
-    """A job on the stand-in. `changes` are the recipe's, and `rewards`."""
+    """Return a function that makes a job on the stand-in.
+
+    `changes` are settings of the recipe, or `rewards` for the plan.
+    """
 
     def make(stub: str = "", seconds: float = 0.0, timeout: float = 3000.0, **changes: Any) -> JobSpec:
         small = {"steps": 4, "save_every": 2, "prompts_per_step": 4, "generations": 2, "micro_batch": 4}

@@ -1,7 +1,8 @@
-"""Runs inside a virtual environment that has a release's light dependencies: `python real.py TASK ROOT ARGUMENT`, prints JSON.
+"""Program for a virtual environment with a release's light dependencies: `python real.py TASK ROOT ARGUMENT` prints JSON.
 
-Tasks: `configs` validates rendered files by the release's own loader and schema; `advantages` runs its own arithmetic;
-`environment` registers ours with it and steps it under a local Ray, on rows that its own data path has processed.
+The task `configs` validates rendered files with the release's own loader and schema. `advantages` runs its arithmetic. `environment`
+registers the product's environment with the release. It steps the environment under a local Ray, on rows that the release's data path has
+processed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if sys.version_info < (3, 12):  # the release's schema needs the newer TypedDict
 
 
 def configs(_root: Path, argument: str) -> Any:
+    """Validate all rendered files and return them with resolved values."""
     from nemo_rl.algorithms.grpo import MasterConfig
     from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
     from omegaconf import OmegaConf
@@ -33,6 +35,7 @@ def configs(_root: Path, argument: str) -> Any:
 
 
 def advantages(_root: Path, argument: str) -> Any:
+    """Compute the advantages of all cases in the file."""
     import torch
     from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 
@@ -50,6 +53,7 @@ def advantages(_root: Path, argument: str) -> Any:
 
 
 def environment(root: Path, argument: str) -> Any:
+    """Run the product's environment, data and hooks in the release and return the results."""
     import ray
     from nemo_rl.algorithms import grpo
     from nemo_rl.data.collate_fn import rl_collate_fn

@@ -1,4 +1,4 @@
-"""The rendered configuration: golden files, unknown keys, and sums that hold for every recipe that passes."""
+"""Tests of the rendered configuration: golden files, unknown keys, and numbers that are consistent for every accepted recipe."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ GOLDEN = Path(__file__).with_name("golden")
 
 
 @pytest.mark.parametrize("name", variants.VARIANTS)
-def test_what_is_rendered_is_what_was_looked_at(name: str) -> None:
+def test_rendered_configurations_match_their_golden_files(name: str) -> None:
     expected = json.loads((GOLDEN / f"{re.sub('[^a-z0-9]+', '_', name)}.json").read_text())
     assert json.loads(json.dumps(variants.config(name))) == expected
 
 
 @pytest.mark.parametrize("name", variants.VARIANTS)
 @pytest.mark.parametrize("dialect", ["0.7", "0.8"])
-def test_every_variant_adds_up_and_names_known_keys_only(name: str, dialect: Any) -> None:
+def test_every_variant_is_consistent_and_has_only_known_keys(name: str, dialect: Any) -> None:
     check(variants.recipe(name), variants.VARIANTS[name][1], 500)
     refuse_unknown(variants.config(name, dialect), shipped(dialect), dialect)
 
 
-def test_the_next_versions_main_knows_the_keys_too() -> None:
+def test_the_main_branch_of_the_release_knows_the_keys() -> None:
     refuse_unknown(variants.config("adapter"), shipped("main"), "main")
 
 
-def test_a_dialect_does_not_pass_for_the_other() -> None:
+def test_each_dialect_has_keys_that_the_other_refuses() -> None:
     with pytest.raises(ConfigError, match=r"policy\.dtensor_cfg.*did you mean"):
         refuse_unknown(variants.config("colocated", "0.7"), shipped("0.8"), "0.8")
     with pytest.raises(ConfigError, match=r"policy\.automodel_cfg"):
@@ -52,7 +52,7 @@ def test_a_dialect_does_not_pass_for_the_other() -> None:
     ("path", "near"),
     [("loss_fn.clip_epsilon", "loss_fn"), ("grpo.num_promts_per_step", "grpo.num_prompts_per_step"), ("polisy", "policy")],
 )
-def test_a_key_that_the_release_would_swallow_is_our_error(path: str, near: str) -> None:
+def test_a_key_that_the_release_would_ignore_is_refused(path: str, near: str) -> None:
     config = variants.config("colocated")
     *above, last = path.split(".")
     place = config
@@ -64,8 +64,8 @@ def test_a_key_that_the_release_would_swallow_is_our_error(path: str, near: str)
     assert near in str(error.value)
 
 
-def test_no_deliberate_key_is_one_that_the_release_documents() -> None:
-    """A key that reached the base file is no exception any more: the list stays as short as it can be."""
+def test_no_deliberate_key_is_a_section_of_the_base_file() -> None:
+    """A section of the base file needs no exception. A leaf may have one, because `data.validation` is null in the base file."""
     for path in DELIBERATE:
         keys: Any = shipped()
         for key in path.split("."):
@@ -75,11 +75,11 @@ def test_no_deliberate_key_is_one_that_the_release_documents() -> None:
         assert keys in ("absent", None), path
 
 
-def test_time_is_written_as_the_release_reads_it() -> None:
+def test_durations_have_the_format_of_the_release() -> None:
     assert [elapsed(value) for value in (0, 59.9, 3_600, 90_061)] == ["00:00:00:01", "00:00:00:59", "00:01:00:00", "01:01:01:01"]
 
 
-def test_less_memory_reaches_the_generation_engine() -> None:
+def test_a_memory_adjustment_reaches_the_generation_engine() -> None:
     config = render(complete(GRPORecipe, {}), ClusterShape(1, 8), variants.PLACES, RunCounts(100, 10), 1, memory=0.5)
     assert config["policy"]["generation"]["vllm_cfg"]["gpu_memory_utilization"] == 0.3
 
@@ -104,13 +104,14 @@ REFUSED: list[tuple[dict[str, Any], ClusterShape, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "cluster", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
-def test_what_does_not_add_up_is_refused_with_its_remedy(changes: dict[str, Any], cluster: ClusterShape, words: str) -> None:
+def test_an_inconsistent_recipe_is_refused_with_a_remedy(changes: dict[str, Any], cluster: ClusterShape, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         check(complete(GRPORecipe, changes), cluster, 50)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[GRPORecipe, ClusterShape, int]:
+    """Draw a recipe, a cluster and a number of prompts."""
     small = st.integers(1, 12)
     prompts, generations = draw(small), draw(st.integers(2, 9))
     divisors = [n for n in range(1, prompts * generations + 1) if prompts * generations % n == 0]
@@ -132,7 +133,7 @@ def cases(draw: st.DrawFn) -> tuple[GRPORecipe, ClusterShape, int]:
 
 
 @given(cases())
-def test_whatever_passes_takes_its_steps_in_whole_batches(case: tuple[GRPORecipe, ClusterShape, int]) -> None:
+def test_every_accepted_recipe_takes_all_its_steps_in_whole_batches(case: tuple[GRPORecipe, ClusterShape, int]) -> None:
     recipe, cluster, prompts = case
     try:
         check(recipe, cluster, prompts)
@@ -152,7 +153,7 @@ def test_whatever_passes_takes_its_steps_in_whole_batches(case: tuple[GRPORecipe
 
 
 def steps_of_the_release(grpo: dict[str, Any], prompts: int) -> int:
-    """Its loop over epochs and whole batches, every group with a signal: steps until it stops."""
+    """Return the steps of the release's loop over epochs and whole batches, if every group has a training signal."""
     steps = 0
     for _ in range(grpo["max_num_epochs"]):
         for _ in range(prompts // int(grpo["num_prompts_per_step"] * grpo["batch_multiplier"])):
@@ -162,15 +163,15 @@ def steps_of_the_release(grpo: dict[str, Any], prompts: int) -> int:
     return steps
 
 
-def test_dynamic_sampling_has_epochs_for_its_worst_case() -> None:
+def test_dynamic_sampling_has_enough_epochs_for_its_worst_case() -> None:
     recipe = complete(GRPORecipe, {"steps": 10, "nemo": {"dynamic_sampling": True, "dynamic_sampling_batches": 3}})
     assert sampled_at_once(recipe) == 8
-    assert epochs(recipe, 16) * 2 >= 10 * 4, "two batches an epoch, four a step at worst"
+    assert epochs(recipe, 16) * 2 >= 10 * 4, "an epoch has two batches, and a step needs up to four"
     assert epochs(recipe, 80) >= 10
 
 
 @pytest.mark.parametrize("name", ["cosine", "linear", "constant", "constant_with_warmup"])
-def test_the_learning_rate_goes_as_the_recipe_says(name: str) -> None:
+def test_the_learning_rate_follows_the_recipe(name: str) -> None:
     import torch
 
     recipe = complete(GRPORecipe, {"schedule": name, "warmup_steps": 4, "steps": 20, "learning_rate": 1e-3})
@@ -195,6 +196,7 @@ START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, g
 
 
 def plan(**changes: Any) -> TrainingPlan:
+    """Return a plan with `changes` to its recipe."""
     fixed: dict[str, Any] = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations", "code"), "1" * 64) | {"scorers": ()}
     return TrainingPlan(line="l", cycle="c", start=START, method=Method.GRPO, recipe=NemoGRPO().recipe(changes), seed=1, **fixed)
 
@@ -209,7 +211,7 @@ def test_a_job_is_a_function_of_plan_and_attempt() -> None:
     assert job.name != trainer.job(one, attempt.model_copy(update={"adjustment": Adjustment(memory=0.5)})).name
 
 
-def test_a_plan_that_cannot_run_is_refused_before_a_machine_is_asked_for() -> None:
+def test_a_plan_that_cannot_run_is_refused_before_a_machine_is_requested() -> None:
     with pytest.raises(ConfigError, match=r"set training\.gpus"):
         NemoGRPO().job(plan(), Attempt(number=1, timeout=60.0))
     with pytest.raises(Permanent, match="use the trainer for that method"):
@@ -218,6 +220,6 @@ def test_a_plan_that_cannot_run_is_refused_before_a_machine_is_asked_for() -> No
         NemoGRPO().recipe({"nemo": {"dynamic_samplin": True}})
 
 
-def test_an_interval_that_the_job_would_choose_is_refused_when_it_is_planned() -> None:
+def test_an_automatic_checkpoint_interval_is_refused_at_planning() -> None:
     with pytest.raises(ConfigError, match="set save_every to a number"):
         NemoGRPO().recipe({"save_every": "auto"})

@@ -1,4 +1,4 @@
-"""Prompts for the release, its figures as we read them, and the release as a folder."""
+"""Tests of the prompts for the release, of reading its metrics, and of finding the release in a folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from trainers.recipes import GRPORecipe
 
 
 def row(number: int) -> dict[str, Any]:
+    """Return a prompt of this number and length."""
     return {"prompt_id": f"p{number}", "prompt": [{"role": "user", "content": "x" * number}], "reference": "yes"}
 
 
 @given(st.integers(1, 60), st.integers(0, 80), st.integers(0, 99))
-def test_the_split_loses_nothing_shares_nothing_and_is_the_same_again(n: int, wanted: int, seed: int) -> None:
+def test_the_split_is_complete_disjoint_and_repeatable(n: int, wanted: int, seed: int) -> None:
     rows = [row(number) for number in range(n)]
     train, validation = data.split(rows, wanted, seed)
     assert data.split(list(reversed(rows)), wanted, seed)[1] == list(reversed(validation))
@@ -35,7 +36,7 @@ def test_the_split_loses_nothing_shares_nothing_and_is_the_same_again(n: int, wa
     assert len(validation) == min(wanted, n // 10)
 
 
-def test_another_prompt_moves_few_of_the_others() -> None:
+def test_an_additional_prompt_moves_few_of_the_others() -> None:
     first = {one["prompt_id"] for one in data.split([row(n) for n in range(100)], 10, 5)[1]}
     second = {one["prompt_id"] for one in data.split([row(n) for n in range(101)], 10, 5)[1]}
     assert len(first & second) >= 9
@@ -52,14 +53,14 @@ def test_rows_come_from_the_frozen_prompts(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "data" / "train.jsonl").read_text().splitlines()[0])["prompt"] == talk
 
 
-def test_long_prompts_are_left_out_unless_all_are() -> None:
+def test_long_prompts_are_excluded_but_not_all_prompts() -> None:
     rows = [row(number) for number in range(1, 6)]
     assert len(data.short(rows, lambda messages: len(messages[0]["content"]), 3)) == 3
     with pytest.raises(Permanent, match=r"nemo\.max_prompt = 0"):
         data.short(rows, lambda messages: len(messages[0]["content"]), 0)
 
 
-def test_a_conversation_becomes_one_message_that_nothing_learns_from(stub_path: Path, tiny_model: Path) -> None:
+def test_a_conversation_becomes_one_user_message(stub_path: Path, tiny_model: Path) -> None:
     from transformers import AutoTokenizer
 
     from trainers.job.nemo.dataset import process
@@ -74,7 +75,7 @@ def test_a_conversation_becomes_one_message_that_nothing_learns_from(stub_path: 
     assert process(datum, None, AutoTokenizer.from_pretrained(tiny_model), 7, 7)["loss_multiplier"] == 0.0
 
 
-def test_figures_are_read_as_they_come_and_a_torn_line_waits(tmp_path: Path) -> None:
+def test_metrics_are_read_as_they_arrive_and_an_incomplete_line_waits(tmp_path: Path) -> None:
     figures, journal = tmp_path / "figures.jsonl", tmp_path / "journal.jsonl"
     reader = Reader(figures, journal)
     assert list(reader.steps()) == []
@@ -101,7 +102,7 @@ def test_figures_are_read_as_they_come_and_a_torn_line_waits(tmp_path: Path) -> 
     assert list(reader.steps()) == []
 
 
-def test_a_line_that_a_kill_tore_costs_its_figures_and_no_more(tmp_path: Path) -> None:
+def test_a_line_that_a_kill_truncated_loses_only_its_own_metrics(tmp_path: Path) -> None:
     figures, journal = tmp_path / "figures.jsonl", tmp_path / "journal.jsonl"
     whole = [json.dumps({"step": n, "prefix": "timing/train", "figures": {"total_step_time": n}}) for n in (1, 2, 3)]
     figures.write_text(f"{whole[0]}\n{whole[0][:20]}{whole[1]}\n[1]\n7\n\n{whole[2]}\n")
@@ -110,10 +111,10 @@ def test_a_line_that_a_kill_tore_costs_its_figures_and_no_more(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("first", [b"", b'{"at": 12.5, "incar', b'{"at": 12.5, "incar\n\xff\n'])
-def test_the_time_left_counts_from_the_first_event_that_can_be_read(
+def test_the_time_left_counts_from_the_first_readable_event(
     first: bytes, workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job of an incarnation that was killed before it had written a line goes on."""
+    """The first incarnation was killed before it had written a complete line."""
     for number in (1, 2):
         (tmp_path / "run" / f"i{number}").mkdir(parents=True)
     (tmp_path / "run" / "i1" / "events.jsonl").write_bytes(first)
@@ -128,7 +129,7 @@ def test_the_time_left_counts_from_the_first_event_that_can_be_read(
     assert prepare.time_left(job, recipe) == 700 - recipe.grace_seconds
 
 
-def test_a_release_is_told_by_its_base_file(release_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_is_identified_by_its_base_file(release_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_NEMO_RL", str(release_folder))
     assert (release.find().dialect, release.find().keeps_reference) == ("0.7", False)
     (release_folder / "child.yaml").write_text(

@@ -1,4 +1,7 @@
-"""Whole jobs on the stand-in for the release: executor, wrapper, watching process, run; the first with a real Ray and our real actor."""
+"""Tests of whole jobs on the stand-in for the release: executor, supervisor, observing process and run.
+
+The first test uses a real Ray and the product's real actor.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,14 @@ pytestmark = pytest.mark.slow
 
 
 def pinned(workshop: Any, spec: JobSpec) -> ResumePoint:
+    """Pin the job's newest checkpoint and return it."""
     event = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"][-1]
     resume = ResumePoint(attempt=1, incarnation=event.incarnation, step=event.step, **event.data)
     workshop.executor.pin(spec, resume)
     return resume
 
 
-def test_a_run_is_watched_kept_and_published(workshop: Any, job: Callable[..., JobSpec], tiny_model: Path) -> None:
+def test_a_run_is_observed_saved_and_published(workshop: Any, job: Callable[..., JobSpec], tiny_model: Path) -> None:
     spec = job()
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
@@ -50,7 +54,7 @@ def test_a_run_is_watched_kept_and_published(workshop: Any, job: Callable[..., J
     assert moved == pytest.approx(4e-3, rel=0.05)
 
 
-def test_a_preempted_run_saves_at_the_next_step_and_resumes_from_what_was_pinned(workshop: Any, job: Callable[..., JobSpec]) -> None:
+def test_a_preempted_run_saves_at_the_next_step_and_resumes_from_the_pinned_step(workshop: Any, job: Callable[..., JobSpec]) -> None:
     spec = job(stub="plain", seconds=0.2, steps=60, save_every=50, keep_checkpoints=2, nemo={"validate_every": 0})
     workshop.executor.submit(spec, 1)
     workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
@@ -58,10 +62,10 @@ def test_a_preempted_run_saves_at_the_next_step_and_resumes_from_what_was_pinned
     status = workshop.wait(spec)
     assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
     resume = pinned(workshop, spec)
-    assert 2 <= resume.step < 50, "saved off its period, because it was asked to"
+    assert 2 <= resume.step < 50, "the stop request must cause a save between the regular ones"
     verify_manifest(workshop.run_folder(spec).parent / resume.path, resume.manifest)
     stray = workshop.run_folder(spec) / "i1" / "work" / "checkpoints" / "step_59"
-    stray.mkdir()  # the release would resume from the highest number that it sees
+    stray.mkdir()  # the release would resume from the highest step that it finds
     workshop.executor.submit(spec, 2)
     workshop.wait(spec, lambda status: status.step >= resume.step + 2 or status.state == JobState.ENDED)
     workshop.executor.cancel(spec.name)
@@ -82,18 +86,18 @@ def test_an_incomplete_last_step_is_neither_kept_nor_published(workshop: Any, jo
 
 
 @pytest.mark.parametrize(("stub", "words"), [("raise", "Dynamic sampling has reached"), ("nan", "grad_norm is nan at step 2")])
-def test_a_run_that_goes_wrong_ends_with_a_reason(workshop: Any, job: Callable[..., JobSpec], stub: str, words: str) -> None:
+def test_a_failing_run_ends_with_a_reason(workshop: Any, job: Callable[..., JobSpec], stub: str, words: str) -> None:
     spec = job(stub=stub, save_every=1)
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.FAILED
     assert words in status.reason, (status, workshop.log(spec))
     kept = [event.step for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
-    assert kept in ([], [1]), "a step that went wrong is not kept"
-    assert status.step < 3, "and nothing comes after it"
+    assert kept in ([], [1]), "a failed step must not be kept"
+    assert status.step < 3, "no step may follow the failed one"
 
 
-def test_a_release_that_cannot_be_asked_is_ended_and_the_loss_is_named(workshop: Any, job: Callable[..., JobSpec]) -> None:
+def test_a_release_that_ignores_stop_requests_is_killed_and_lost_steps_are_named(workshop: Any, job: Callable[..., JobSpec]) -> None:
     spec = job(stub="deaf", seconds=0.3, steps=90, save_every=3, nemo={"validate_every": 0})
     workshop.executor.submit(spec, 1)
     workshop.wait(spec, lambda status: status.step >= 5 or status.state == JobState.ENDED)
@@ -104,7 +108,7 @@ def test_a_release_that_cannot_be_asked_is_ended_and_the_loss_is_named(workshop:
     assert "steps lost" in status.reason or status.step % 3 == 0
 
 
-def test_a_container_without_the_release_is_refused_in_words(workshop: Any, job: Callable[..., JobSpec], release_folder: Path) -> None:
+def test_a_container_without_the_release_is_refused_with_a_remedy(workshop: Any, job: Callable[..., JobSpec], release_folder: Path) -> None:
     spec = job()
     (release_folder / "examples" / "run_grpo.py").unlink()
     workshop.executor.submit(spec, 1)
@@ -120,7 +124,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "words"), REFUSED)
-def test_what_the_job_finds_wrong_is_refused_before_anything_is_loaded(
+def test_an_invalid_job_is_refused_before_anything_is_loaded(
     workshop: Any, job: Callable[..., JobSpec], changes: dict[str, Any], words: str
 ) -> None:
     spec = job(**changes)

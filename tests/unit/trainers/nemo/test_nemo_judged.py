@@ -1,4 +1,7 @@
-"""A judge that fails over HTTP, under a real local Ray: what it failed on gets no advantage, is counted, and is never a nought."""
+"""Tests of a judge that fails over HTTP, with a real local Ray.
+
+Unscored answers get no advantage, are counted, and never count as bad answers.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ BATCH = PROMPTS * ANSWERS
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_what_the_judge_failed_on(
+def test_a_run_continues_without_the_unscored_answers(
     workshop: Any, job: Callable[..., JobSpec], judge: Judge, judged: tuple[RewardSettings, ...]
 ) -> None:
-    """The first batch finds the judge down altogether; the actor asks again after its first pause."""
+    """In the first batch, the judge is down for all answers. The actor asks again after its first pause."""
     judge.away = BATCH
     spec = job(rewards=judged, steps=STEPS, generations=ANSWERS)
     workshop.executor.submit(spec, 1)
@@ -41,13 +44,16 @@ def test_a_run_goes_on_without_what_the_judge_failed_on(
         judge_batch([row["prompt"] for row in batch], [row["reward"] for row in batch], own)
     first, second = (own.count(None) for own in scores)
     told = [event.data.get("abstained") for event in workshop.executor.events(spec.name) if event.kind == "progress"]
-    both = (first + second) / (STEPS * BATCH)  # the journal runs ahead of the figures that it is read beside
+    both = (first + second) / (STEPS * BATCH)  # the journal may be ahead of the metrics that are read with it
     assert told in ([first / BATCH, second / BATCH], [both, None], [None, both])
 
 
 def judge_batch(prompts: Sequence[str], rewards: Sequence[float], scores: Sequence[float | None]) -> None:
-    """One batch's rewards by the release's arithmetic: scored answers keep their scores and, against their group's mean, the very
-    advantage that they have in a group without the others; those others have none."""
+    """Check the rewards of one batch by the release's arithmetic.
+
+    Scored answers keep their scores. Relative to the mean of their group, they have the advantage that they would have without the unscored
+    answers. Unscored answers have no advantage.
+    """
     numbers = [sorted(set(prompts)).index(prompt) for prompt in prompts]
     known = [at for at, score in enumerate(scores) if score is not None]
     assert 0 < len(known) < len(scores)
@@ -60,10 +66,10 @@ def judge_batch(prompts: Sequence[str], rewards: Sequence[float], scores: Sequen
     alone = advantages([numbers[at] for at in known], [rewards[at] for at in known], False, False)
     assert [found[at] for at in known] == pytest.approx(alone, abs=1e-6)
     noughts = advantages(numbers, [score or 0.0 for score in scores], False, False)
-    assert min(noughts[at] for at in unscored) < -0.2, "a nought would have been a verdict"
+    assert min(noughts[at] for at in unscored) < -0.2, "a reward of zero would count as a bad answer"
 
 
-def test_a_bench_whose_judge_stays_away_fails_and_notes_nothing(
+def test_a_bench_whose_judge_stays_down_fails_and_writes_no_journal(
     tmp_path: Path, stub_path: Path, judge: Judge, judged: tuple[RewardSettings, ...]
 ) -> None:
     from trainers.job.nemo.reward import Bench

@@ -1,4 +1,4 @@
-"""Checkpoints as the release writes them: whole, cut short, half-renamed; and the model that leaves, merged or replaced."""
+"""Tests of checkpoints in the layout of the release, which can be complete, truncated or partly renamed, and of the exported model."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ CONSOLIDATED = "policy/weights/model/consolidated/model-00001-of-00001.safetenso
 
 @pytest.fixture
 def step(tmp_path: Path, tiny_model: Path, stub_path: Path) -> Callable[[int], Path]:
+    """Return a function that writes a checkpoint as the release does."""
     from nemo_rl.algorithms.grpo import save
 
     def make(number: int) -> Path:
@@ -36,10 +37,10 @@ def step(tmp_path: Path, tiny_model: Path, stub_path: Path) -> Callable[[int], P
     return make
 
 
-def test_a_whole_step_lacks_nothing(step: Callable[[int], Path]) -> None:
+def test_a_complete_step_has_no_missing_parts(step: Callable[[int], Path]) -> None:
     step(2), step(10)
     found = steps.look(step(1).parent, adapter=False, consolidated=True)
-    assert [(one.step, one.missing) for one in found] == [(1, ()), (2, ()), (10, ())], "in numbers' order, not in letters'"
+    assert [(one.step, one.missing) for one in found] == [(1, ()), (2, ()), (10, ())], "the order must be numerical, not alphabetical"
 
 
 BREAKS: dict[str, tuple[str, str]] = {
@@ -55,7 +56,7 @@ BREAKS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_what_is_missing_is_named(step: Callable[[int], Path], name: str) -> None:
+def test_missing_parts_are_named(step: Callable[[int], Path], name: str) -> None:
     how, words = BREAKS[name]
     path = step(3) / name
     data = path.read_bytes()
@@ -67,7 +68,7 @@ def test_what_is_missing_is_named(step: Callable[[int], Path], name: str) -> Non
     assert words in found.missing[0]
 
 
-def test_parts_of_the_optimisers_state_are_those_that_its_own_writer_names(step: Callable[[int], Path]) -> None:
+def test_the_required_optimiser_files_are_those_that_its_metadata_names(step: Callable[[int], Path]) -> None:
     import torch
     from torch.distributed import checkpoint
 
@@ -84,7 +85,7 @@ def test_parts_of_the_optimisers_state_are_those_that_its_own_writer_names(step:
     assert list(steps.lacks(optim.parents[2], 1, False, True)) == ["optimizer/.metadata"]
 
 
-def test_the_optimisers_metadata_is_read_without_running_it(step: Callable[[int], Path], tmp_path: Path) -> None:
+def test_the_optimisers_metadata_is_read_without_running_code(step: Callable[[int], Path], tmp_path: Path) -> None:
     class Hostile:
         def __reduce__(self) -> Any:
             return Path.touch, (tmp_path / "ran",)
@@ -107,7 +108,7 @@ def test_the_optimisers_metadata_is_read_without_running_it(step: Callable[[int]
         "[" * 100_000,
     ],
 )
-def test_what_names_no_tensors_is_no_weights_file(header: str, step: Callable[[int], Path]) -> None:
+def test_a_header_without_tensors_is_no_weights_file(header: str, step: Callable[[int], Path]) -> None:
     folder = step(1)
     (folder / SHARD).write_bytes(len(header).to_bytes(8, "little") + header.encode())
     (missing,) = steps.lacks(folder, 1, False, True)
@@ -115,13 +116,13 @@ def test_what_names_no_tensors_is_no_weights_file(header: str, step: Callable[[i
 
 
 @pytest.mark.parametrize("named", [{"a": 5, "b": "x"}, {"a": None}])
-def test_an_index_of_anything_ends_no_watch(named: Any, step: Callable[[int], Path]) -> None:
+def test_an_invalid_index_does_not_end_the_observation(named: Any, step: Callable[[int], Path]) -> None:
     folder = step(1)
     (folder / steps.CONSOLIDATED / steps.INDEX).write_text(json.dumps({"weight_map": named}))
     assert list(steps.lacks(folder, 1, False, True))
 
 
-def test_every_cut_of_a_weights_file_is_seen(step: Callable[[int], Path], tmp_path: Path) -> None:
+def test_every_truncation_of_a_weights_file_is_found(step: Callable[[int], Path], tmp_path: Path) -> None:
     data = (step(1) / SHARD).read_bytes()
     part = tmp_path / "part.safetensors"
     for length in {0, 1, 7, 8, 9, 50, len(data) // 2, len(data) - 1}:
@@ -131,7 +132,7 @@ def test_every_cut_of_a_weights_file_is_seen(step: Callable[[int], Path], tmp_pa
     assert steps.whole(part)
 
 
-def test_an_index_that_names_a_lost_shard_is_seen(step: Callable[[int], Path]) -> None:
+def test_a_missing_shard_that_the_index_names_is_found(step: Callable[[int], Path]) -> None:
     folder = step(1)
     index = folder / steps.CONSOLIDATED / steps.INDEX
     index.write_text(json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors", "b": "model-00002-of-00002.safetensors"}}))
@@ -150,7 +151,7 @@ def test_unfinished_saves_are_no_steps(step: Callable[[int], Path]) -> None:
     assert steps.leftovers(folder) == ["old_step_4", "tmp_step_6"]
 
 
-def test_a_kept_step_outlives_the_releases_rotation(step: Callable[[int], Path], tmp_path: Path) -> None:
+def test_a_kept_step_remains_after_the_release_deletes_its_own(step: Callable[[int], Path], tmp_path: Path) -> None:
     folder = step(2)
     (found,) = steps.look(folder.parent, False, False)
     kept = tmp_path / "i1" / "step_2"
@@ -163,19 +164,20 @@ def test_a_kept_step_outlives_the_releases_rotation(step: Callable[[int], Path],
     fresh = tmp_path / "fresh"
     (fresh / "step_9").mkdir(parents=True)
     steps.lay_down(kept, 2, fresh)
-    assert [path.name for path in fresh.iterdir()] == ["step_2"], "the release must see the pinned step only"
+    assert [path.name for path in fresh.iterdir()] == ["step_2"], "the release must see only the pinned step"
     assert not (fresh / "step_2" / MANIFEST).exists()
     shutil.rmtree(fresh)
-    assert verify_manifest(kept) == manifest, "what the release does to its copy is nothing to ours"
+    assert verify_manifest(kept) == manifest, "changes to the release's copy must not affect the kept step"
 
 
 def load(folder: Path) -> dict[str, Any]:
+    """Return all tensors of a folder by name."""
     from safetensors.torch import load_file
 
     return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
-def test_the_model_that_leaves_has_the_start_models_names_types_and_files(
+def test_the_exported_model_has_the_start_models_names_types_and_files(
     step: Callable[[int], Path], tiny_model: Path, tmp_path: Path
 ) -> None:
     out = export.export(tiny_model, step(1), False, tmp_path / "work", tmp_path / "model")
@@ -197,7 +199,7 @@ def test_weights_of_another_model_are_refused(step: Callable[[int], Path], tiny_
         export.export(tiny_model, folder, False, tmp_path / "work", tmp_path / "model")
 
 
-def test_an_adapter_is_merged_as_its_own_library_merges_it(tiny_model: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_merged_as_its_library_does(tiny_model: Path, tmp_path: Path) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -224,7 +226,7 @@ def test_an_adapter_is_merged_as_its_own_library_merges_it(tiny_model: Path, tmp
         export.export(tiny_model, tmp_path / "step_1", True, tmp_path / "work", tmp_path / "model")
 
 
-def test_a_run_whose_last_step_was_kept_has_only_its_model_left_to_publish(
+def test_a_run_that_resumes_after_its_last_step_only_publishes_its_model(
     step: Callable[[int], Path], workshop: Any, tmp_path: Path, tiny_model: Path
 ) -> None:
     run = tmp_path / "plan" / "a1"
@@ -243,4 +245,4 @@ def test_a_run_whose_last_step_was_kept_has_only_its_model_left_to_publish(
         signal.signal(signal.SIGTERM, before)
     assert (result.outcome, result.step) == (Outcome.DONE, 3), result
     assert (run / "i2" / "model" / "model.safetensors").exists()
-    assert verify_manifest(run / "i1" / "step_3") == manifest, "publishing takes nothing from a checkpoint"
+    assert verify_manifest(run / "i1" / "step_3") == manifest, "publishing must not change the checkpoint"

@@ -1,5 +1,8 @@
-"""Against a release's own code, where it can be had: RATCHET_NEMO_RL names source folders (`:` between them), RATCHET_NEMO_PYTHON
-the python of a virtual environment with the light dependencies that docs/nemo_rl.md lists. No GPU is needed; none was used."""
+"""Tests with the code of a release, if it is available.
+
+RATCHET_NEMO_RL names source folders, separated by `:`. RATCHET_NEMO_PYTHON is the python of a virtual environment with the light
+dependencies that docs/nemo_rl.md lists. No GPU is needed.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(params=ROOTS or [Path()], ids=lambda root: root.name or "none")
 def root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the source folder of a release. Skips the test if none is available."""
     if not (ROOTS and PYTHON):
         lacks(Need.NEMO_RL, "RATCHET_NEMO_RL and RATCHET_NEMO_PYTHON are not set")
     monkeypatch.setenv("RATCHET_NEMO_RL", str(request.param))
@@ -44,7 +48,7 @@ def root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def ask(task: str, root: Path, argument: Path) -> Any:
-    """The answer of `real.py`, run by the release's python."""
+    """Run `real.py` with the release's python and return its answer."""
     paths = f"{root}{os.pathsep}{HERE.parents[4]}"
     environment = {
         **os.environ,
@@ -66,7 +70,7 @@ def ask(task: str, root: Path, argument: Path) -> Any:
     return json.loads(answers[-1].removeprefix("ANSWER "))
 
 
-def test_its_own_schema_takes_every_variant_and_we_set_no_unknown_key(root: Path, tmp_path: Path) -> None:
+def test_the_schema_of_the_release_accepts_every_variant_and_no_key_is_unknown(root: Path, tmp_path: Path) -> None:
     found = release.find()
     for name in variants.VARIANTS:
         config = variants.config(name, found.dialect, str(found.base))
@@ -76,13 +80,13 @@ def test_its_own_schema_takes_every_variant_and_we_set_no_unknown_key(root: Path
     assert set(resolved) == set(variants.VARIANTS)
     assert resolved["adapter"]["policy"]["dtensor_cfg"]["lora_cfg"]["dim"] == 8
     assert resolved["colocated"]["policy"]["logprob_batch_size"] == variants.recipe("colocated").micro_batch, (
-        "interpolated by the base file"
+        "the base file must interpolate this value"
     )
     assert resolved["no pull"]["grpo"]["adv_estimator"]["use_leave_one_out_baseline"] is False
-    assert resolved["colocated"]["data"]["train"] == {"data_path": "/run/train.jsonl"}, "nothing is inherited from the example data"
+    assert resolved["colocated"]["data"]["train"] == {"data_path": "/run/train.jsonl"}, "no example data may be inherited"
 
 
-def test_its_own_arithmetic_gives_an_abstention_no_advantage(root: Path, tmp_path: Path) -> None:
+def test_the_arithmetic_of_the_release_gives_unscored_answers_no_advantage(root: Path, tmp_path: Path) -> None:
     ways = [{"leave_one_out": one, "normalise": two} for one, two in itertools.product([True, False], repeat=2)]
     asked = [(way, groups, scores) for way in ways for groups, scores in CASES]
     cases = [{**way, "groups": groups, "rewards": padded(groups, scores)} for way, groups, scores in asked]
@@ -92,10 +96,10 @@ def test_its_own_arithmetic_gives_an_abstention_no_advantage(root: Path, tmp_pat
         for score, advantage in zip(scores, advantages, strict=True):
             assert math.isfinite(advantage)
             assert score is not None or abs(advantage) < 1e-3
-    assert max(abs(value) for advantages in found for value in advantages) > 0.5, "the others have some"
+    assert max(abs(value) for advantages in found for value in advantages) > 0.5, "scored answers must have an advantage"
 
 
-def test_it_runs_our_environment_our_data_and_our_hooks(root: Path, tmp_path: Path, tiny_model: Path) -> None:
+def test_the_release_runs_the_environment_the_data_and_the_hooks_of_the_product(root: Path, tmp_path: Path, tiny_model: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     talk = [
@@ -140,9 +144,9 @@ def test_it_runs_our_environment_our_data_and_our_hooks(root: Path, tmp_path: Pa
     assert answer["rewards"] == [0.0, 1.0, 0.0, 1.0]
     assert answer["done"] == [True] * 4
     assert answer["multipliers"] == [1.0] * 4
-    assert answer["turns"] == [2] * 4, "a conversation is one message of the log, and the answer another"
+    assert answer["turns"] == [2] * 4, "the log must have one message for the conversation and one for the answer"
     assert all(text.startswith("<user> one <assistant> two <end>") for text in answer["prompts"])
-    assert answer["asked"] == [False, True, False], "one save, at the next step after the stop file appears"
+    assert answer["asked"] == [False, True, False], "the stop file must cause exactly one save, at the next step"
     assert json.loads((folder / "figures.jsonl").read_text().splitlines()[0])["figures"] == {"loss": 1.5}
     assert json.loads((folder / "rewards.jsonl").read_text()) == {"answers": 4, "abstained": 0}
     assert yaml.safe_load((folder / "config.yaml").read_text())["data"]["_override_"] is True

@@ -1,4 +1,7 @@
-"""What an abstention is worth, and the bench that scores answers: pure arithmetic, proven on a transcription of the release's."""
+"""Tests of the rewards of unscored answers and of the scoring bench, without the release.
+
+The expected advantages come from a transcription of the release's arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,15 @@ CASES: list[tuple[list[int], list[float | None]]] = [
 
 
 def padded(groups: Sequence[int], scores: Sequence[float | None]) -> list[float]:
+    """Return rewards in which the unscored answers have their neutral value."""
     return abstentions.rewards(groups, scores)
 
 
 def advantages(groups: Sequence[int], rewards: Sequence[float], leave_one_out: bool, normalise: bool) -> list[float]:
-    """The release's arithmetic, written down anew: baseline, unbiased spread, division where the spread is not nought."""
+    """Return the advantages by the release's arithmetic, written independently of it.
+
+    It subtracts the baseline and divides by the unbiased standard deviation if that is not zero.
+    """
     found = np.zeros(len(rewards))
     for group in set(groups):
         at = [i for i, own in enumerate(groups) if own == group]
@@ -54,11 +61,12 @@ groups_of_scores = st.lists(st.lists(st.none() | st.sampled_from([0.0, 0.25, 0.5
 
 
 def flat(parts: list[list[float | None]]) -> tuple[list[int], list[float | None]]:
+    """Return the group numbers and the scores of all answers."""
     return [number for number, part in enumerate(parts) for _ in part], [score for part in parts for score in part]
 
 
 @given(groups_of_scores, st.booleans(), st.booleans())
-def test_an_abstention_has_no_advantage_and_turns_no_one_elses(
+def test_an_unscored_answer_has_no_advantage_and_changes_no_sign_of_the_others(
     parts: list[list[float | None]], leave_one_out: bool, normalise: bool
 ) -> None:
     groups, scores = flat(parts)
@@ -81,7 +89,7 @@ def test_an_abstention_has_no_advantage_and_turns_no_one_elses(
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=7), st.integers(0, 6))
-def test_leave_one_out_shrinks_by_the_factor_that_is_written(scored: list[float], abstained: int) -> None:
+def test_leave_one_out_shrinks_advantages_by_the_documented_factor(scored: list[float], abstained: int) -> None:
     n, total = len(scored), len(scored) + abstained
     alone = advantages([0] * n, scored, True, False)
     together = advantages([0] * total, abstentions.rewards([0] * total, [*scored, *[None] * abstained]), True, False)
@@ -89,8 +97,8 @@ def test_leave_one_out_shrinks_by_the_factor_that_is_written(scored: list[float]
     assert together[:n] == pytest.approx([factor * value for value in alone], abs=1e-9)
 
 
-def test_a_nought_would_have_been_a_verdict() -> None:
-    """What would happen without: the unscored answer is pushed down, and its group's right answers up."""
+def test_a_reward_of_zero_would_count_as_a_bad_answer() -> None:
+    """A reward of zero would push the unscored answer down and the correct answers of its group up."""
     zero = advantages([0, 0, 0], [1.0, 1.0, 0.0], True, True)
     assert zero[2] < -0.9
     assert advantages([0, 0, 0], padded([0, 0, 0], [1.0, 1.0, None]), True, True) == [0.0, 0.0, 0.0]
@@ -98,29 +106,32 @@ def test_a_nought_would_have_been_a_verdict() -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path, stub_path: Path) -> Any:
+    """Return a function that makes a scoring bench of a scorer set, with a journal and without pauses."""
     from trainers.job.nemo.reward import Bench
 
     return lambda scorer_set: Bench(scorer_set, tmp_path / "journal.jsonl", (0.0, 0.0))
 
 
 def logs(*answers: str) -> tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Return the message logs of these answers, and their metadata."""
     known = {"prompt_id": "p", "prompt": [{"role": "user", "content": "one"}], "reference": "yes"}
     return [[{"role": "user", "content": "one"}, {"role": "assistant", "content": text}] for text in answers], [known] * len(answers)
 
 
-def test_the_bench_scores_with_the_lines_own_panel(bench: Any, tmp_path: Path) -> None:
+def test_the_bench_scores_with_the_scorer_set_of_the_line(bench: Any, tmp_path: Path) -> None:
     scorer_set = build_scorer_set([RewardSettings(name="exact_match")])
     assert bench(scorer_set).rewards(*logs("yes", "no", "yes")) == [1.0, 0.0, 1.0]
     assert json.loads((tmp_path / "journal.jsonl").read_text()) == {"answers": 3, "abstained": 0}
 
 
 class Failing:
-    """A scorer_set whose infrastructure fails so many times."""
+    """Stand-in for a scorer set whose first `times` calls score no answer."""
 
     def __init__(self, times: int) -> None:
         self.times = times
 
     def label_unseen(self, samples: Sequence[Any]) -> list[Label]:
+        """Return labels without scores while it fails. Afterwards, score only the first answer."""
         self.times -= 1
         scores = [None] * len(samples) if self.times >= 0 else [1.0, None]
         return [Label(score, None, {"judge": score}, 0, frozenset({"judge"} if score is not None else ())) for score in scores]

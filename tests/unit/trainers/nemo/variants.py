@@ -1,4 +1,4 @@
-"""Recipes that between them touch every branch of the renderer, and what they are rendered with."""
+"""Recipes that together use every branch of the renderer, and the other inputs of the rendering."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ VARIANTS: dict[str, tuple[dict[str, Any], ClusterShape]] = {
 
 
 def recipe(name: str) -> GRPORecipe:
+    """Return the recipe of a variant."""
     return complete(GRPORecipe, VARIANTS[name][0])
 
 
 def config(name: str, dialect: Dialect = "0.7", base: str = PLACES.base, counts: RunCounts | None = None) -> dict[str, Any]:
+    """Return the rendered configuration of a variant."""
     places = Places(**{**vars(PLACES), "base": base})
     return render(recipe(name), VARIANTS[name][1], places, counts or RunCounts(500, 50), seed=7, dialect=dialect, save_by=86_400 + 3_725.9)

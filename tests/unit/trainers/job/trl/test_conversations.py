@@ -1,4 +1,4 @@
-"""Pairs with tools: rendered by the model's own template, or refused where it would leave something out."""
+"""Tests of pairs with tools: the model's own template renders them, and pairs that it would render incompletely are refused."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ ASK: list[dict[str, Any]] = [{"role": "user", "content": "one two"}]
 
 
 def call(what: str) -> dict[str, Any]:
+    """Return an assistant message that calls a tool."""
     arguments = json.dumps({"what": what})
     return {
         "role": "assistant",
@@ -40,12 +41,14 @@ def call(what: str) -> dict[str, Any]:
 
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write the rows to a Parquet file and return its path."""
     columns = {name: [row.get(name) for row in rows] for name in rows[0]}
     pq.write_table(pa.table({"weight": [1.0] * len(rows), **columns}), folder / "pairs.parquet")
     return folder / "pairs.parquet"
 
 
 def tokenizer(tiny_model: Path, template: str) -> Any:
+    """Return the tokenizer of the tiny model with this template."""
     from transformers import AutoTokenizer
 
     loaded = AutoTokenizer.from_pretrained(tiny_model)
@@ -54,10 +57,11 @@ def tokenizer(tiny_model: Path, template: str) -> Any:
 
 
 def words(tokens: Any, ids: list[int]) -> str:
+    """Return the text of the tokens."""
     return str(tokens.decode(ids))
 
 
-def test_a_call_is_an_answer_and_its_arguments_are_objects(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_tool_call_is_an_answer_with_parsed_arguments(tiny_model: Path, tmp_path: Path) -> None:
     row = {"prompt": json.dumps(ASK), "chosen": canonical(call("three")).decode(), "rejected": "no", "tools": TOOLS}
     tokens = tokenizer(tiny_model, WITH_TOOLS)
     ((_, pair),) = encode(tokens, read(write(tmp_path, [row]), True), 64)
@@ -66,7 +70,7 @@ def test_a_call_is_an_answer_and_its_arguments_are_objects(tiny_model: Path, tmp
     assert words(tokens, pair.rejected).split() == ["no", "<end>"]
 
 
-def test_calls_and_their_answers_stand_in_the_prompt(tiny_model: Path, tmp_path: Path) -> None:
+def test_tool_calls_and_their_results_are_in_the_prompt(tiny_model: Path, tmp_path: Path) -> None:
     prompt = [*ASK, call("four"), {"role": "tool", "tool_call_id": "1", "content": "five"}]
     tokens = tokenizer(tiny_model, WITH_TOOLS)
     rows = [{"prompt": json.dumps(prompt), "chosen": "yes", "rejected": "no", "tools": None}]
@@ -83,7 +87,7 @@ def test_calls_and_their_answers_stand_in_the_prompt(tiny_model: Path, tmp_path:
         ({"prompt": json.dumps(ASK), "tools": "{"}, "pair 0"),
     ],
 )
-def test_what_the_template_would_leave_out_is_refused(row: dict[str, Any], message: str, tiny_model: Path, tmp_path: Path) -> None:
+def test_content_that_the_template_would_omit_is_refused(row: dict[str, Any], message: str, tiny_model: Path, tmp_path: Path) -> None:
     rows = [{**row, "chosen": "yes", "rejected": "no"}]
     with pytest.raises(Permanent, match=message):
         encode(tokenizer(tiny_model, TEMPLATE), read(write(tmp_path, rows), True), 64)
@@ -108,34 +112,34 @@ BROKEN_ROWS: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("column", "value", "said"), BROKEN_ROWS)
-def test_a_broken_pair_is_refused_by_its_number(column: str, value: Any, said: str, tmp_path: Path) -> None:
+def test_an_invalid_pair_is_refused_with_its_number(column: str, value: Any, said: str, tmp_path: Path) -> None:
     path = write(tmp_path, [WHOLE, {**WHOLE, column: value}])
     with pytest.raises(Permanent, match="pair 1: ") as caught:
         read(path, True)
     assert said in str(caught.value)
-    assert column != "weight" or len(read(path, False)) == 2, "a weight that nobody draws by is not asked for"
+    assert column != "weight" or len(read(path, False)) == 2, "a weight is checked only if it is used for sampling"
 
 
 @pytest.mark.parametrize(("column", "value", "said"), [row for row in BROKEN_ROWS[:-1] if row[0] in ("weight", "prompt")])
-def test_a_broken_demonstration_is_refused_by_its_number(column: str, value: Any, said: str, tmp_path: Path) -> None:
+def test_an_invalid_demonstration_is_refused_with_its_number(column: str, value: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(Permanent, match="demonstration 1: ") as caught:
         demonstrations(told(tmp_path, column, value), SFTRecipe())
     assert said in str(caught.value)
 
 
-def test_an_answer_of_nothing_is_nothing_to_imitate(tmp_path: Path) -> None:
+def test_a_demonstration_without_an_answer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Permanent, match="demonstration 1: its answer is None"):
         demonstrations(told(tmp_path, "answer", None), SFTRecipe())
 
 
 def told(folder: Path, column: str, value: Any) -> Any:
-    """A job whose second demonstration has one column of its own."""
+    """Return a job whose second demonstration has this value in one column."""
     whole = {"prompt": json.dumps(ASK), "answer": "yes", "weight": 0.5}
     write(folder, [whole, {**whole, column: value}]).rename(folder / "demonstrations.parquet")
     return SimpleNamespace(run=folder)
 
 
-def test_a_template_that_refuses_is_named(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_template_is_reported(tiny_model: Path, tmp_path: Path) -> None:
     rows = [{"prompt": json.dumps(ASK), "chosen": "yes", "rejected": "no"}]
     with pytest.raises(Permanent, match="only users"):
         encode(tokenizer(tiny_model, "{{ raise_exception('only users') }}"), read(write(tmp_path, rows), True), 64)
@@ -146,12 +150,12 @@ def test_text_that_only_looks_like_a_message_stays_text(text: str) -> None:
     assert answer(text) == {"role": "assistant", "content": text}
 
 
-def test_broken_arguments_of_a_call_stay_as_they_were() -> None:
+def test_invalid_arguments_of_a_tool_call_stay_unchanged() -> None:
     broken = {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{oops"}}]}
     assert answer(json.dumps(broken))["tool_calls"][0]["function"]["arguments"] == "{oops"
 
 
-def test_pairs_are_cut_and_dropped_by_length(tiny_model: Path, tmp_path: Path) -> None:
+def test_long_answers_are_truncated_and_long_prompts_are_dropped(tiny_model: Path, tmp_path: Path) -> None:
     long = [{"role": "user", "content": " ".join(["one"] * 20)}]
     rows = [
         {"prompt": json.dumps(ASK), "chosen": "yes " * 20, "rejected": "no"},
@@ -171,22 +175,22 @@ BROKEN = [
     {"role": "assistant", "content": "x", "more": 1},
     {"role": "assistant"},
 ]
-"""JSON that a user may write as a correction, and that is almost a message."""
+"""JSON objects that a user may write as a correction and that are almost messages."""
 DEEP = '{"role": "assistant", "content": ' + "[" * 100_000
 DEEP_ARGUMENTS = json.dumps({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}]})
 
 
 @pytest.mark.parametrize("tools", [None, TOOLS])
 @pytest.mark.parametrize("text", [*map(json.dumps, BROKEN), DEEP])
-def test_nothing_that_a_user_writes_ends_a_run(text: str, tools: str | None, tiny_model: Path, tmp_path: Path) -> None:
+def test_no_text_of_a_user_ends_a_run(text: str, tools: str | None, tiny_model: Path, tmp_path: Path) -> None:
     row = {"prompt": json.dumps(ASK), "chosen": text, "rejected": "no", "tools": tools}
     (example,) = read(write(tmp_path, [row]), True)
     assert example.chosen == {"role": "assistant", "content": text}
     assert len(encode(tokenizer(tiny_model, WITH_TOOLS), [example], 64)) == 1
 
 
-def test_a_call_by_somebody_who_had_no_tools_is_words(tiny_model: Path, tmp_path: Path) -> None:
-    """A template that knows no calls would else refuse all pairs for one."""
+def test_a_tool_call_without_tools_is_text(tiny_model: Path, tmp_path: Path) -> None:
+    """Otherwise, one such pair would make a template without tool calls refuse all pairs."""
     text = canonical(call("three")).decode()
     (example,) = read(write(tmp_path, [{"prompt": json.dumps(ASK), "chosen": text, "rejected": "no", "tools": None}]), True)
     assert example.chosen["content"] == text

@@ -1,4 +1,4 @@
-"""The fast step is the plain one: same loss, same gradients, for every loss and every way to lay a step out."""
+"""Tests that the fast step equals the library's step: the same loss and gradients, for every loss and every layout of a step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANCE = random.Random(5)
 
 
 def some_pairs(n: int) -> list[PairSize]:
-    """Prompts and answers of very different lengths; ids of the tiny model's words."""
+    """Return `n` pairs of very different lengths, as token ids of the tiny model."""
 
     def ids(low: int, high: int) -> list[int]:
         return [CHANCE.randrange(5, 19) for _ in range(CHANCE.randint(low, high))]
@@ -33,11 +33,13 @@ PAIRS = some_pairs(12)
 
 
 def recipe(**changes: Any) -> DPORecipe:
+    """Return a small DPO recipe with `changes`."""
     small = {"batch": 12, "micro_batch": 4, "max_length": 48, "steps": 3, "gradient_checkpointing": False, "warmup_steps": 0}
     return complete(DPORecipe, {**small, **changes})
 
 
 def shared(folder: Path, batch: int = 12) -> dict[str, Any]:
+    """Return the arguments of the library that both trainers use."""
     return {
         "output_dir": str(folder), "seed": 3, "max_steps": 3, "learning_rate": 1e-2, "use_cpu": True, "bf16": False, "report_to": "none",
         "per_device_train_batch_size": batch, "model_init_kwargs": {"dtype": "float32"}, "gradient_checkpointing": False,
@@ -55,6 +57,7 @@ def ours(
     given: dict[str, Any] | None = None,
     **more: Any,
 ) -> Any:
+    """Return the product's trainer for these pairs."""
     from transformers import AutoTokenizer
 
     from trainers.job.trl.dpo_trainer import Levers, Stepwise, configuration, placeholder
@@ -69,14 +72,14 @@ def ours(
 
 
 def plain(model: Path, folder: Path, own: DPORecipe) -> Any:
-    """The library's trainer as it comes: the whole step in one batch, the start model in memory."""
+    """Return the library's unchanged trainer: one batch is one step, and the start model is in memory."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import DPOConfig, DPOTrainer
 
     class Untouched(DPOTrainer):  # type: ignore[misc]
         def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
-            return dataset  # tokens already
+            return dataset  # the rows are tokenized already
 
     names = ("prompt_ids", "chosen_ids", "rejected_ids")
     config = DPOConfig(
@@ -89,7 +92,7 @@ def plain(model: Path, folder: Path, own: DPORecipe) -> Any:
 
 
 def away_from_start(model: Any) -> None:
-    """Moves the trained weights a little, so that no loss sits at its starting point."""
+    """Change the trained weights slightly, so that no loss has its initial value."""
     import torch
 
     generator = torch.Generator().manual_seed(11)
@@ -99,19 +102,22 @@ def away_from_start(model: Any) -> None:
 
 
 def gradients(model: Any) -> dict[str, Any]:
+    """Return copies of all gradients by name."""
     return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
 def close(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Assert that both sets of gradients are nearly equal."""
     import torch
 
     assert set(one) == set(other)
-    assert any(float(value.abs().max()) > 1e-4 for value in other.values()), "there is nothing to compare"
+    assert any(float(value.abs().max()) > 1e-4 for value in other.values()), "the gradients must not be zero"
     for name, value in other.items():
         torch.testing.assert_close(one[name], value, rtol=2e-3, atol=2e-6, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def one_step(trainer: Any, inputs: Any) -> tuple[float, dict[str, Any]]:
+    """Return the loss and the gradients of one training step."""
     away_from_start(trainer.model)
     loss = float(trainer.training_step(trainer.model, inputs))
     return loss, gradients(trainer.model)
@@ -121,7 +127,7 @@ MIXES: list[dict[Loss, float]] = [*({loss: 1.0} for loss in get_args(Loss)), {"s
 
 
 @pytest.mark.parametrize("losses", MIXES, ids="+".join)
-def test_loss_and_gradients_are_those_of_the_plain_trainer(losses: dict[Loss, float], tiny_model: Path, tmp_path: Path) -> None:
+def test_loss_and_gradients_equal_those_of_the_library(losses: dict[Loss, float], tiny_model: Path, tmp_path: Path) -> None:
     own = recipe(losses=losses, label_smoothing=0.2, weigh_pairs="robust" not in losses, micro_tokens=150)
     usual = plain(tiny_model, tmp_path, own)
     batch = usual.data_collator([usual.train_dataset[i] for i in range(len(PAIRS))])
@@ -129,7 +135,7 @@ def test_loss_and_gradients_are_those_of_the_plain_trainer(losses: dict[Loss, fl
     expected, wanted = one_step(usual, batch)
     fast = ours(tiny_model, tmp_path, own)
     assert fast.shares
-    assert len(fast.groups(PAIRS)) > 2, "the step must be split, or nothing is shown"
+    assert len(fast.groups(PAIRS)) > 2, "the step must be split, otherwise the test is meaningless"
     loss, found = one_step(fast, {"rows": list(range(len(PAIRS)))})
     assert loss == pytest.approx(expected, rel=1e-4)
     close(found, wanted)
@@ -139,13 +145,14 @@ SHOWN = [pair._replace(rejected=[]) for pair in some_pairs(5)]
 
 
 def rehearsing(rows: float = 5, shown: list[PairSize] = SHOWN) -> Any:
+    """Return a rehearsal of these demonstrations, with `rows` of them per step."""
     from trainers.job.trl.dpo_trainer import Rehearsal
 
     return Rehearsal(shown, [1.0] * len(shown), rows)
 
 
 def by_hand(model: Any, start: Any) -> Any:
-    """DPO's mean over pairs, and half of the mean over tokens of all right answers."""
+    """Return the expected loss: the mean DPO loss of the pairs plus half of the mean loss per token of all correct answers."""
     import torch
 
     def said(which: Any, prompt: list[int], answer: list[int]) -> Any:
@@ -163,7 +170,7 @@ def by_hand(model: Any, start: Any) -> Any:
 
 
 @pytest.mark.parametrize("shared_prompt", [True, False])
-def test_demonstrations_join_the_tokens_that_are_imitated_and_nothing_else(shared_prompt: bool, tiny_model: Path, tmp_path: Path) -> None:
+def test_demonstrations_contribute_only_to_the_sft_loss(shared_prompt: bool, tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     from trainers.job.trl.dpo_trainer import Levers
@@ -182,7 +189,7 @@ def test_demonstrations_join_the_tokens_that_are_imitated_and_nothing_else(share
     usual = ours(tiny_model, tmp_path, own)
     one_step(usual, {"rows": list(range(12))})
     assert (figures.pop("rehearsal/rows"), figures.pop("rehearsal/logps") < 0) == (5, True)
-    assert figures == pytest.approx(usual._figures, rel=1e-3, abs=1e-5), "they are of pairs alone"
+    assert figures == pytest.approx(usual._figures, rel=1e-3, abs=1e-5), "these metrics must come from pairs only"
 
 
 def test_without_rehearsal_nothing_changes(tiny_model: Path, tmp_path: Path) -> None:
@@ -191,7 +198,7 @@ def test_without_rehearsal_nothing_changes(tiny_model: Path, tmp_path: Path) -> 
     assert none.rows_in_order() == usual.rows_in_order() == usual.order()
     rows = more.rows_in_order()
     steps = [rows[at : at + 14] for at in range(0, len(rows), 14)]
-    assert [row for step in steps for row in step[:12]] == usual.order(), "the same pairs in the same steps"
+    assert [row for step in steps for row in step[:12]] == usual.order(), "every step must have the same pairs"
     assert {row for step in steps for row in step[12:]} == set(range(12, 17))
     assert one_step(none, {"rows": list(range(12))})[0] == one_step(usual, {"rows": list(range(12))})[0]
 
@@ -203,7 +210,7 @@ def test_few_demonstrations_are_spread_over_the_run(tiny_model: Path, tmp_path: 
     assert [number for rows in steps for number in rows if number < len(trainer.pairs)] == trainer.order()
 
 
-def test_a_run_that_rehearses_resumes_to_the_same_weights(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_run_with_rehearsal_resumes_to_the_same_weights(tiny_model: Path, tmp_path: Path) -> None:
     def trained(resume: str | None) -> list[Any]:
         own = recipe()
         trainer = ours(tiny_model, tmp_path, own, rehearsal=rehearsing(2), given={"save_strategy": "steps", "save_steps": 1})
@@ -215,8 +222,11 @@ def test_a_run_that_rehearses_resumes_to_the_same_weights(tiny_model: Path, tmp_
     assert all(one.equal(other) for one, other in zip(whole, resumed, strict=True))
 
 
-def test_what_has_no_pairs_is_not_forgotten(tiny_model: Path, tmp_path: Path) -> None:
-    """Pairs teach `no` to one kind of question. The other kind, always answered `yes`, has none, and shares most of its words."""
+def test_with_rehearsal_prompts_without_pairs_are_not_forgotten(tiny_model: Path, tmp_path: Path) -> None:
+    """Pairs teach the answer `no` to one kind of question.
+
+    The other kind is always answered `yes`. It has no pairs, and most of its words are the same.
+    """
     yes, no, up = [13, 1], [14, 1], [15, 1]
     pairs = [PairSize([2, 5, word, 4], no, up) for word in range(7, 13)] * 2
     shown = [PairSize([2, 6, word, 4], yes, []) for word in range(7, 13)]
@@ -235,11 +245,11 @@ def test_what_has_no_pairs_is_not_forgotten(tiny_model: Path, tmp_path: Path) ->
     losses: dict[Loss, float] = {"sigmoid": 0.2, "sft": 1.0}
     forgotten, kept = (certainty(losses, 20, pairs, rows, tmp_path / "base")[1] for rows in (0, 6))
     assert before > -0.1
-    assert forgotten < -1, "or there is nothing to show"
+    assert forgotten < -1, "without rehearsal, the model must forget the answers"
     assert kept > -0.1
 
 
-def test_what_is_rehearsed_is_right_unpaired_and_counted(tiny_model: Path, tmp_path: Path) -> None:
+def test_rehearsed_prompts_have_no_pairs_and_excluded_rows_are_counted(tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     from trainers.job.trl import dpo
@@ -258,23 +268,23 @@ def test_what_is_rehearsed_is_right_unpaired_and_counted(tiny_model: Path, tmp_p
     found = dpo.rehearsal(job, tokenizer, recipe(), set(paired))
     assert [(len(pair.rejected), weight) for pair, weight in zip(found.shown, found.weights, strict=True)] == [(0, 0.5), (0, 0.25)]
     assert [tokenizer.decode(pair.chosen) for pair in found.shown] == ["yes <end>", "up <end>"]
-    assert found.rows == 4, "one prompt of four, where three have 12 pairs in a step"
+    assert found.rows == 4, "12 pairs of three prompts in a step allow four rows of the only other prompt"
     assert told == [
         "of 4 demonstrations of prompts without a pair, excluded: 1 with answers that contain special tokens of the model, "
         "1 with prompts longer than max_length = 48 tokens"
     ]
     assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0.25), set(paired)).rows == 3
     many = {*paired, *(f"question {number}" for number in range(117))}
-    assert dpo.rehearsal(job, tokenizer, recipe(), many).rows == pytest.approx(12 / 120), "one step in ten"
+    assert dpo.rehearsal(job, tokenizer, recipe(), many).rows == pytest.approx(12 / 120), "one row in ten steps"
     refusing = "{% if 'one' in messages[0].content %}{{ raise_exception('not one') }}{% endif %}"
     tokenizer.chat_template = refusing + tokenizer.chat_template
     assert dpo.rehearsal(job, tokenizer, recipe(), set(paired)).shown == []
-    assert "2 that the chat template cannot render" in told[-1], "counted, and no end of the run"
+    assert "2 that the chat template cannot render" in told[-1], "rows that cannot be rendered must be counted and must not end the run"
     (tmp_path / "demonstrations.parquet").unlink()
     assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0), set(paired)).rows == 0
 
 
-def test_each_lever_alone_changes_nothing_but_the_time(tiny_model: Path, tmp_path: Path) -> None:
+def test_each_optimisation_alone_changes_only_the_speed(tiny_model: Path, tmp_path: Path) -> None:
     from trainers.job.trl.dpo_trainer import Levers
 
     none = Levers(*[False] * 4)
@@ -285,7 +295,7 @@ def test_each_lever_alone_changes_nothing_but_the_time(tiny_model: Path, tmp_pat
         close(found, results[0][1])
 
 
-def test_the_split_does_not_matter(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_split_into_micro_batches_does_not_matter(tiny_model: Path, tmp_path: Path) -> None:
     results = [one_step(ours(tiny_model, tmp_path, recipe(micro_tokens=n)), {"rows": list(range(12))}) for n in (1, 100, 10_000)]
     for loss, found in results[1:]:
         assert loss == pytest.approx(results[0][0], rel=1e-4)
@@ -305,7 +315,10 @@ def test_the_rejected_answer_does_not_see_the_chosen_one(tiny_model: Path, tmp_p
 
 
 def test_a_model_that_cannot_share_a_prompt_keeps_separate_rows(tiny_model: Path, tmp_path: Path) -> None:
-    """A window over the last tokens would see the chosen answer's length; its kind is known by its name."""
+    """With a sliding window, the rejected answer would depend on the length of the chosen one.
+
+    The trainer knows such models by their type.
+    """
     import json
     import shutil
 
@@ -335,7 +348,7 @@ lengths = st.lists(st.integers(1, 900), min_size=1, max_size=40)
 
 
 @given(lengths, st.integers(1, 4000), st.integers(1, 2), st.integers(1, 5))
-def test_a_plan_holds_every_pair_once_and_all_ranks_go_in_step(lengths: list[int], budget: int, rows: int, ranks: int) -> None:
+def test_a_plan_has_every_pair_once_and_the_same_number_of_groups_per_rank(lengths: list[int], budget: int, rows: int, ranks: int) -> None:
     plans = plan(lengths, budget, rows, ranks)
     assert len(plans) == ranks
     assert len({len(groups) for groups in plans}) == 1
@@ -345,7 +358,7 @@ def test_a_plan_holds_every_pair_once_and_all_ranks_go_in_step(lengths: list[int
 
 
 @given(lengths)
-def test_no_plan_is_worse_than_the_plain_one(lengths: list[int]) -> None:
+def test_no_plan_is_worse_than_groups_of_four(lengths: list[int]) -> None:
     def cost(groups: list[list[int]]) -> int:
         return sum(len(group) * max(lengths[i] for i in group) + OVERHEAD for group in groups)
 

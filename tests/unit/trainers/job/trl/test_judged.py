@@ -1,4 +1,7 @@
-"""A scorer from another distribution that asks a judge over HTTP: where the judge fails, no answer is the worse for it. Here on TRL."""
+"""Tests of a scorer from another distribution that asks a judge over HTTP, with the TRL trainer.
+
+A failure of the judge must not lower the reward of an answer.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +29,27 @@ GROUPS, ANSWERS = 4, 8
 
 
 def asking(words: Sequence[str], prompt: str = "one up") -> list[dict[str, Any]]:
+    """Return one sample for each answer."""
     return [{"prompt": [{"role": "user", "content": prompt}], "answer": word, "reference": None} for word in words]
 
 
 def rewards_of(scorer_set: ScorerSet) -> Callable[[Sequence[Mapping[str, Any]]], list[float | None]]:
+    """Return the function that scores samples with this scorer set."""
     return lambda samples: [label.reward for label in scorer_set.label_unseen(samples)]
 
 
 def score(scorer_set: ScorerSet, words: Sequence[str], prompt: str = "one up") -> list[float | None]:
+    """Return the rewards of these answers."""
     return rewards_of(scorer_set)(asking(words, prompt))
 
 
-def test_however_the_judge_fails_the_answer_is_not_scored(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
+def test_every_kind_of_failure_leaves_the_answer_unscored(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
     quick = RewardSettings(name=judged[0].name, options={**judged[0].options, "timeout": 1.0})
     scorer_set = build_scorer_set([quick])
     words = [*SCORES, "down", "left", "right", "four", "five", "six"]
     for prompt in ("one up", "two up", "three up"):
         assert score(scorer_set, words, prompt) == [*SCORES.values(), *[None] * 6]
-    assert judge.failed == set(WAYS), "it has failed in every way there is"
+    assert judge.failed == set(WAYS), "the judge must have failed in every way"
 
 
 def test_a_judge_that_is_down_is_asked_again(judge: Judge, judged: tuple[RewardSettings, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,21 +63,21 @@ def test_a_judge_that_is_down_is_asked_again(judge: Judge, judged: tuple[RewardS
     assert online_rewards.scored(rewards_of(scorer_set), samples) == [1.0, 0.0, None]
 
 
-def test_a_judge_that_nobody_runs_any_more_scores_nothing(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
+def test_a_judge_that_no_longer_runs_scores_nothing(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
     scorer_set = build_scorer_set(judged)
     judge.shutdown()
     judge.server_close()
     assert score(scorer_set, ["yes", "no"]) == [None, None]
 
 
-def test_a_plan_pins_the_scorer_as_it_is_installed(workshop: Any, site: Path, judged: tuple[RewardSettings, ...]) -> None:
+def test_a_plan_pins_the_installed_scorer(workshop: Any, site: Path, judged: tuple[RewardSettings, ...]) -> None:
     plan = workshop.plan(Method.GRPO, judged)
     (pinned,) = plan.scorers
     module = site / SOURCE.name
     assert (pinned.name, pinned.distribution, pinned.version, pinned.code) == (SOURCE.stem, DISTRIBUTION, "1.0", digest_file(module))
     record = dict(line.split(",")[:2] for line in next(site.glob("*.dist-info/RECORD")).read_text().splitlines())
     recorded = base64.urlsafe_b64decode(record[module.name].removeprefix("sha256=") + "=").hex()
-    assert pinned.code == recorded, "what the wheel's own record says"
+    assert pinned.code == recorded, "the digest must equal the one in the wheel's RECORD"
     assert score(planned_scorer_set(plan), ["yes", "no"]) == [1.0, 0.0]
     install(site, "1.1", more="\n# judged otherwise\n")
     with pytest.raises(Permanent, match=rf"{DISTRIBUTION} 1\.1, .* in the plan \({DISTRIBUTION} 1\.0, {pinned.code[:12]}\)"):
@@ -79,10 +85,10 @@ def test_a_plan_pins_the_scorer_as_it_is_installed(workshop: Any, site: Path, ju
 
 
 @pytest.mark.parametrize(("version", "rubric"), [("1.0", "be mild"), ("1.1", "be strict")])
-def test_a_plan_pins_what_lies_beside_the_scorer_too(
+def test_a_plan_pins_the_whole_package_of_the_scorer(
     workshop: Any, site: Path, judged: tuple[RewardSettings, ...], version: str, rubric: str
 ) -> None:
-    """Another rubric under the same version, and another version of the same code: neither is what was planned."""
+    """Another rubric under the same version is refused, and so is another version of the same code."""
     install_package(site, "1.0", "be strict")
     plan = workshop.plan(Method.GRPO, judged)
     assert score(planned_scorer_set(plan), ["yes", "no"]) == [1.0, 0.0]
@@ -93,7 +99,7 @@ def test_a_plan_pins_what_lies_beside_the_scorer_too(
 
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.slow
-def test_a_job_refuses_to_score_with_what_was_not_planned(
+def test_a_job_refuses_a_scorer_that_differs_from_the_plan(
     workshop: Any, judge: Judge, site: Path, judged: tuple[RewardSettings, ...], gone: bool
 ) -> None:
     spec = workshop.spec(workshop.plan(Method.GRPO, judged, steps=2))
@@ -109,16 +115,18 @@ def test_a_job_refuses_to_score_with_what_was_not_planned(
 
 
 def told(workshop: Any, spec: JobSpec, figure: str) -> list[float]:
+    """Return the values of a metric at all steps."""
     return [event.data[figure] for event in workshop.executor.events(spec.name) if event.kind == "progress"]
 
 
 def mean(scores: Sequence[float]) -> float:
+    """Return the mean of the scores."""
     return sum(scores) / len(scores)
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_what_the_judge_failed_on(workshop: Any, judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
-    """The first step finds the judge down altogether, is asked again after the first pause, and goes on."""
+def test_a_run_continues_without_the_unscored_answers(workshop: Any, judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
+    """In the first step, the judge is down for all answers. It is asked again after the first pause, and the run continues."""
     judge.away = GROUPS * ANSWERS
     spec = workshop.spec(workshop.plan(Method.GRPO, judged, steps=2, prompts_per_step=GROUPS, generations=ANSWERS))
     workshop.executor.submit(spec, 1)
@@ -132,11 +140,11 @@ def test_a_run_goes_on_without_what_the_judge_failed_on(workshop: Any, judge: Ju
         known = [score for score in own if score is not None]
         assert 0 < len(known) < len(own)
         assert reward == pytest.approx(mean(known), abs=1e-5)
-        assert reward > mean([score or 0.0 for score in own]) + 0.05, "as if those had been wrong"
+        assert reward > mean([score or 0.0 for score in own]) + 0.05, "unscored answers must not count as wrong"
 
 
 class Step:
-    """One step's answers and what becomes of them, in the very trainer that a job runs, made in this process."""
+    """The answers of one step and their gradients, computed in this process with the trainer of a job."""
 
     def __init__(self, workshop: Any, rewards: Sequence[RewardSettings]) -> None:
         import torch
@@ -156,7 +164,10 @@ class Step:
         self.torch = torch
 
     def sampled(self, instead: float | None = None) -> dict[str, Any]:
-        """The same answers whenever it is called, with their advantages; those that nobody scored have the reward `instead`."""
+        """Return the answers with their advantages. Every call returns the same answers.
+
+        Unscored answers get the reward `instead`.
+        """
 
         def reward(**given: Any) -> list[float | None]:
             self.scores = self.scores or self.scorer_set(**given)
@@ -168,23 +179,27 @@ class Step:
         return made
 
     def gradient(self, made: dict[str, Any]) -> Any:
+        """Return the gradient of the loss for all weights."""
         self.trainer.model.zero_grad()
         self.trainer.compute_loss(self.trainer.model, made).backward()
         return self.torch.cat([weight.grad.flatten() for weight in self.trainer.model.parameters()])
 
     def without(self, made: dict[str, Any], counted: bool) -> dict[str, Any]:
-        """The step as if the unscored answers had never been sampled; `counted`: but for their tokens, which the loss is divided by."""
+        """Return the step without the unscored answers.
+
+        `counted` keeps their tokens in the number of tokens by which the loss is divided.
+        """
         keep = self.torch.tensor([score is not None for score in self.scores])
         rest = {name: value[keep] if getattr(value, "shape", (0,))[:1] == keep.shape else value for name, value in made.items()}
         return rest if counted else rest | {"num_items_in_batch": rest["completion_mask"].sum()}
 
 
 @pytest.mark.slow
-def test_an_unscored_answer_has_no_share_in_the_gradient(workshop: Any, judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
-    """Only its tokens remain in what the loss is divided by, as an answer's with the mean reward would."""
+def test_an_unscored_answer_does_not_contribute_to_the_gradient(workshop: Any, judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
+    """Only its tokens count in the divisor of the loss, as for an answer whose reward is the mean."""
     step = Step(workshop, judged)
     made, wrong = step.sampled(), step.sampled(instead=0.0)
-    assert made["completion_ids"].equal(wrong["completion_ids"]), "the same answers"
+    assert made["completion_ids"].equal(wrong["completion_ids"]), "both calls must return the same answers"
     groups = [step.scores[at : at + ANSWERS] for at in range(0, GROUPS * ANSWERS, ANSWERS)]
     assert sum(None in group for group in groups) == GROUPS
     torch = step.torch
@@ -195,7 +210,7 @@ def test_an_unscored_answer_has_no_share_in_the_gradient(workshop: Any, judge: J
         assert made["advantages"][number * ANSWERS :][:ANSWERS].tolist() == pytest.approx(expected, abs=1e-5)
     unscored = torch.tensor([score is None for score in step.scores])
     assert made["advantages"][unscored].abs().max() == 0.0
-    assert wrong["advantages"][unscored].min() < -0.5, "a nought would have been a verdict"
+    assert wrong["advantages"][unscored].min() < -0.5, "a reward of zero would count as a bad answer"
 
     whole, least = step.gradient(made), 1e-3
     size = whole.norm()

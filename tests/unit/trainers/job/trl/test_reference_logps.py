@@ -1,4 +1,4 @@
-"""The start model's log-probabilities: computed once, found again by content, never trusted when broken."""
+"""Tests of the reference log-probabilities: computed once, found again by content, and computed again if the file is damaged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIRS = some_pairs(8)
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many pairs the start model was run on, call by call."""
+    """Return a list that gets the number of pairs of every computation with the start model."""
     calls: list[int] = []
     real = reference_logps.computed
 
@@ -33,23 +33,26 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def job(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """Return a DPO job in the test's folder."""
     monkeypatch.setenv("RATCHET_ARTIFACTS", str(workshop.artifacts.root))
     plan = workshop.plan(Method.DPO)
     return Job(tmp_path, plan, attempt=1, incarnation=1, gpus=0, events=Events(tmp_path / "events.jsonl", 1, 1))
 
 
 def known(job: Job, model: Path, folder: Path, pairs: Any = PAIRS, rehearsal: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """Return the reference log-probabilities of a new trainer."""
     own = recipe(batch=8, **changes)
     given = shared_with(Reference(job, own)) | (rehearsal or {})
     return ours(model, folder, own, pairs=pairs, **given)._known
 
 
 def shared_with(references: Reference) -> dict[str, Any]:
+    """Return the trainer's argument for these references."""
     return {"references": references}
 
 
 def kept_file(job: Job) -> Path:
-    """The only safetensors file of one table among the artifacts."""
+    """Return the artifact of the only table of reference log-probabilities."""
     import json
 
     root = Path(job_root())
@@ -59,12 +62,13 @@ def kept_file(job: Job) -> Path:
 
 
 def job_root() -> str:
+    """Return the folder of the artifact store."""
     import os
 
     return os.environ["RATCHET_ARTIFACTS"]
 
 
-def test_it_is_computed_once_for_the_same_content(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
+def test_references_are_computed_once_for_the_same_content(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
     import torch
 
     first = known(job, tiny_model, tmp_path)
@@ -74,7 +78,7 @@ def test_it_is_computed_once_for_the_same_content(job: Job, counted: list[int], 
     assert bool(first.isfinite().all())
 
 
-def test_what_is_rehearsed_has_none_and_changes_no_name(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
+def test_rehearsed_rows_need_no_references(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
     import torch
 
     first = known(job, tiny_model, tmp_path)
@@ -83,14 +87,14 @@ def test_what_is_rehearsed_has_none_and_changes_no_name(job: Job, counted: list[
     assert torch.equal(first, again)
 
 
-def test_other_content_is_computed_anew(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
+def test_references_of_other_content_are_computed(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
     known(job, tiny_model, tmp_path)
     known(job, tiny_model, tmp_path, pairs=[pair._replace(chosen=[7]) for pair in PAIRS])
     known(job, tiny_model, tmp_path, max_length=47)
     assert len(counted) == 3
 
 
-def test_an_interrupted_one_goes_on_where_it_was(
+def test_an_interrupted_computation_continues_where_it_stopped(
     job: Job, counted: list[int], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
@@ -105,7 +109,7 @@ def test_an_interrupted_one_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x80\x04no safetensors", None])
-def test_a_broken_file_is_computed_anew_and_healed(
+def test_a_damaged_file_is_computed_again_and_replaced(
     broken: bytes | None, job: Job, counted: list[int], tiny_model: Path, tmp_path: Path
 ) -> None:
     import torch
@@ -123,6 +127,6 @@ def test_a_broken_file_is_computed_anew_and_healed(
     assert len(counted) == 2
 
 
-def test_imitation_alone_needs_no_reference(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
+def test_the_sft_loss_alone_needs_no_references(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
     assert known(job, tiny_model, tmp_path, losses={"sft": 1.0}) is None
     assert counted == []

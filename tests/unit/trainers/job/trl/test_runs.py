@@ -1,4 +1,4 @@
-"""Whole training jobs on a tiny model: real libraries, real processes, seconds on a CPU."""
+"""Tests of whole training jobs on a tiny model, with the real libraries and real processes, within seconds on a CPU."""
 
 from __future__ import annotations
 
@@ -22,25 +22,30 @@ pytestmark = pytest.mark.slow
 
 
 def checkpoint_of(artifacts: FolderArtifacts, spec: JobSpec) -> Checkpoint:
+    """Return the newest published checkpoint of the attempt."""
     names = [checkpoint_name(spec.plan, spec.attempt, incarnation) for incarnation in range(9, 0, -1)]
     bound = next(found for name in names if (found := artifacts.resolve(name)))
     return Checkpoint.model_validate_json(artifacts.get(bound))
 
 
 def weights(artifacts: FolderArtifacts, checkpoint: Checkpoint) -> Digest:
+    """Return the digest of the checkpoint's weights."""
     files: dict[str, Digest] = json.loads(artifacts.get(checkpoint.files))["files"]
     return files["model.safetensors"]
 
 
 def published(run: Trained) -> Digest:
+    """Return the digest of the weights that a run published."""
     return weights(run.workshop.artifacts, checkpoint_of(run.workshop.artifacts, run.spec))
 
 
 def kinds(events: list[JobEvent]) -> list[str]:
+    """Return the kinds of the events."""
     return [event.kind for event in events]
 
 
 def pin_newest(workshop: Any, spec: JobSpec) -> ResumePoint:
+    """Pin the job's newest checkpoint and return it."""
     event = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"][-1]
     resume = ResumePoint(attempt=1, incarnation=event.incarnation, step=event.step, **event.data)
     workshop.executor.pin(spec, resume)
@@ -48,6 +53,7 @@ def pin_newest(workshop: Any, spec: JobSpec) -> ResumePoint:
 
 
 def finish(workshop: Any, spec: JobSpec, incarnation: int = 1) -> Checkpoint:
+    """Run an incarnation to its end and return the published checkpoint."""
     workshop.executor.submit(spec, incarnation)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
@@ -58,7 +64,7 @@ Undisturbed = Callable[[Method], Trained]
 
 
 @pytest.mark.parametrize("method", [Method.DPO, Method.GRPO, Method.SFT])
-def test_trains_and_publishes_a_model_that_loads(undisturbed: Undisturbed, method: Method, tiny_model: Path, tmp_path: Path) -> None:
+def test_a_job_trains_and_publishes_a_model_that_loads(undisturbed: Undisturbed, method: Method, tiny_model: Path, tmp_path: Path) -> None:
     run = undisturbed(method)
     workshop, checkpoint = run.workshop, checkpoint_of(run.workshop.artifacts, run.spec)
     assert checkpoint.step == STEPS
@@ -72,7 +78,9 @@ def test_trains_and_publishes_a_model_that_loads(undisturbed: Undisturbed, metho
     assert kinds(run.events)[0] == "started"
     assert kinds(run.events).count("progress") == STEPS
     rehearsed = [event.data.get("rehearsed") for event in run.events if event.kind == "progress"]
-    assert rehearsed == [2.0 if method == Method.DPO else None] * STEPS, "of each step 8 pairs of 24 prompts, and of 6 others their share"
+    assert rehearsed == [2.0 if method == Method.DPO else None] * STEPS, (
+        "a step has pairs of 8 of 24 prompts, and the same share of the 6 other prompts"
+    )
     assert kinds(run.events)[-2:] == ["published", "stopped"]
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -97,7 +105,7 @@ def test_a_preempted_run_resumes_to_the_same_weights(workshop: Any, undisturbed:
 
 
 def test_answers_may_be_sampled_in_parts(workshop: Any, undisturbed: Undisturbed) -> None:
-    """What short memory asks for: half of a step's answers at once, in as many steps of the same rates."""
+    """The memory remedy samples half of a step's answers at once. The steps and their learning rates stay the same."""
     spec = workshop.spec(workshop.plan(Method.GRPO, steps=STEPS, generation_batch=16))
     finish(workshop, spec)
     whole, parts = (
@@ -108,10 +116,8 @@ def test_answers_may_be_sampled_in_parts(workshop: Any, undisturbed: Undisturbed
     assert len(parts) == STEPS
 
 
-def test_a_killed_run_is_lost_and_resumes_and_loses_no_more_than_the_steps_between_two_checkpoints(
-    workshop: Any, undisturbed: Undisturbed
-) -> None:
-    """Steps that were told of are done again; the one under way was not told of."""
+def test_a_killed_run_resumes_and_loses_at_most_the_steps_between_two_checkpoints(workshop: Any, undisturbed: Undisturbed) -> None:
+    """Reported steps after the pinned checkpoint are repeated. The step that the kill interrupts is not reported."""
     spec = workshop.spec(workshop.plan(Method.DPO, steps=STEPS, save_every=3))
     at = 0
     for incarnation in (1, 2, 3):
@@ -120,20 +126,20 @@ def test_a_killed_run_is_lost_and_resumes_and_loses_no_more_than_the_steps_betwe
         os.kill(json.loads((workshop.run_folder(spec) / f"i{incarnation}" / "process.json").read_text())["pid"], signal.SIGKILL)
         assert workshop.wait(spec).outcome == Outcome.LOST, workshop.log(spec)
         told = [event.step for event in workshop.executor.events(spec.name) if (event.incarnation, event.kind) == (incarnation, "progress")]
-        assert told == list(range(at + 1, told[-1] + 1)), "goes on right after what was pinned"
+        assert told == list(range(at + 1, told[-1] + 1)), "the run must continue right after the pinned step"
         at = pin_newest(workshop, spec).step
         assert at % 3 == 0
         assert told[-1] - 3 <= at <= told[-1]
     assert weights(workshop.artifacts, finish(workshop, spec, 4)) == published(undisturbed(Method.DPO))
 
 
-def test_an_interval_that_the_job_chooses_changes_no_weight(workshop: Any, undisturbed: Undisturbed) -> None:
+def test_an_automatic_checkpoint_interval_changes_no_weight(workshop: Any, undisturbed: Undisturbed) -> None:
     plan = workshop.plan(Method.DPO, steps=STEPS, save_every="auto", interruption_hours=1e-4)
     spec = workshop.spec(plan)
     assert weights(workshop.artifacts, finish(workshop, spec)) == published(undisturbed(Method.DPO))
     saved = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
-    assert saved[0].step == 3, "the first save measures"
-    assert saved[-1].step == STEPS, "a death while the model is written must not cost steps"
+    assert saved[0].step == 3, "the first save measures the cost"
+    assert saved[-1].step == STEPS, "a kill during the export must not lose steps"
     told = [event.kind for event in workshop.executor.events(spec.name)]
     assert told.count("saving") == len(saved)
     assert told.index("exporting") > len(told) - told[::-1].index("checkpoint") - 1
@@ -154,10 +160,10 @@ def test_a_checkpoint_that_changed_after_it_was_pinned_is_not_loaded(workshop: A
 
 
 @pytest.mark.parametrize("held_in", ["none", "nf4"])
-def test_an_adapter_is_resumed_and_merged_into_what_is_published(tmp_path: Path, held_in: str) -> None:
+def test_an_adapter_is_resumed_and_merged_into_the_published_model(tmp_path: Path, held_in: str) -> None:
     from safetensors.torch import load_file
 
-    start = write_model(tmp_path / "start", width=64)  # what is held in four bits goes by blocks of 64
+    start = write_model(tmp_path / "start", width=64)  # four-bit weights are stored in blocks of 64
     workshop = Workshop(tmp_path, start)
     plan = workshop.plan(Method.DPO, steps=30, lora={"rank": 2, "dropout": 0.1, "quantize": held_in})
     undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(plan, attempt=2)))
@@ -175,14 +181,14 @@ def test_an_adapter_is_resumed_and_merged_into_what_is_published(tmp_path: Path,
     before, after = load_file(start / "model.safetensors"), load_file(folder / "model.safetensors")
     changed = {name for name, value in after.items() if not value.equal(before[name])}
     assert set(after) == set(before)
-    assert changed == {name for name in before if "_proj" in name}, "the linear layers, and nothing else"
+    assert changed == {name for name in before if "_proj" in name}, "only the linear layers may change"
 
     from transformers import AutoModelForCausalLM
 
     AutoModelForCausalLM.from_pretrained(folder)
 
 
-def test_a_run_that_goes_wrong_is_stopped_with_a_reason(workshop: Any) -> None:
+def test_an_unhealthy_run_is_stopped_with_a_reason(workshop: Any) -> None:
     spec = workshop.spec(workshop.plan(Method.DPO, steps=30, health={"grad_norm": {"limit": 1e-9, "patience": 2, "action": "stop"}}))
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
@@ -192,7 +198,7 @@ def test_a_run_that_goes_wrong_is_stopped_with_a_reason(workshop: Any) -> None:
     assert status.proposal is None
 
 
-def test_resume_state_runs_no_code_when_loaded(undisturbed: Undisturbed) -> None:
+def test_loading_the_resume_state_runs_no_code(undisturbed: Undisturbed) -> None:
     import torch
     from transformers.trainer_pt_utils import safe_globals
 
@@ -201,32 +207,32 @@ def test_resume_state_runs_no_code_when_loaded(undisturbed: Undisturbed) -> None
     files = [path for path in folder.rglob("*") if path.suffix not in (".json", ".jinja", ".safetensors")]
     states = {path.name for path in files if path.suffix != ".md"}
     assert states == {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
-    with safe_globals():  # NumPy's arrays, as the library allows when it resumes
+    with safe_globals():  # allows NumPy arrays, as the library does when it resumes
         for name in states:
             assert torch.load(folder / name, weights_only=True)
 
 
 def mean_of(workshop: Any, spec: JobSpec, figure: str, part: slice) -> float:
-    """Mean of a figure over some of the steps."""
+    """Return the mean of a metric over some of the steps."""
     values = [event.data[figure] for event in workshop.executor.events(spec.name) if event.kind == "progress"][part]
     return float(sum(values) / len(values))
 
 
 def test_dpo_learns_the_order_of_its_pairs(workshop: Any) -> None:
-    """Of pairs alone: rehearsal slows this down (here the margin grows by 0.13 in as many steps)."""
+    """The run trains on pairs only. With rehearsal, the margin grows by only 0.13 in the same number of steps."""
     spec = workshop.spec(workshop.plan(Method.DPO, steps=40, save_every=40, learning_rate=5e-3, rehearsal=0.0))
     finish(workshop, spec)
     assert mean_of(workshop, spec, "margin", slice(-5, None)) > mean_of(workshop, spec, "margin", slice(5)) + 0.2
     assert mean_of(workshop, spec, "pairs_in_order", slice(-5, None)) > 0.8
 
 
-def test_grpo_learns_the_answer_that_is_rewarded(workshop: Any) -> None:
+def test_grpo_learns_the_rewarded_answer(workshop: Any) -> None:
     spec = workshop.spec(workshop.plan(Method.GRPO, steps=40, save_every=40, learning_rate=5e-3, beta=0.0))
     finish(workshop, spec)
     assert mean_of(workshop, spec, "reward", slice(-5, None)) > mean_of(workshop, spec, "reward", slice(5)) + 0.3
 
 
-def test_an_attempt_has_only_its_time(workshop: Any) -> None:
+def test_an_attempt_ends_at_its_timeout(workshop: Any) -> None:
     spec = workshop.spec(workshop.plan(Method.DPO, steps=100_000, grace_seconds=30), timeout=0.5)
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)

@@ -1,5 +1,8 @@
-"""Jobs that go wrong, for real: what is not a number, memory that is short, a trainer that hangs, a reward that can be cheated, files
-that were tampered with. Each ends with its reason, and the next attempt goes on from the last good step."""
+"""Tests of jobs that fail, in real processes.
+
+They cover metrics that are not finite, too little memory, a trainer that hangs, a reward that can be exploited, and manipulated files. Each
+job ends with its reason, and the next attempt continues from the last good step.
+"""
 
 from __future__ import annotations
 
@@ -86,17 +89,19 @@ module.planned_scorer_set = planned_scorer_set
 
 
 def ended(workshop: Any, spec: JobSpec, incarnation: int = 1) -> JobStatus:
+    """Run an incarnation to its end and return its status."""
     workshop.executor.submit(spec, incarnation)
     return workshop.wait(spec)
 
 
 def points(workshop: Any, spec: JobSpec) -> list[ResumePoint]:
+    """Return resume points for all checkpoints of the job."""
     events = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
     return [ResumePoint(attempt=spec.attempt, incarnation=event.incarnation, step=event.step, **event.data) for event in events]
 
 
 def adjusted_attempt(workshop: Any, spec: JobSpec, plan: Any, status: JobStatus) -> JobSpec:
-    """Attempt 2 as the ledger mints it, pinned to the newest good step."""
+    """Return attempt 2 as the ledger creates it, pinned to the newest good step."""
     again = DPO().job(plan, Attempt(number=2, timeout=300, adjustment=Adjustment().then(status.proposal, status.reason)))
     good = [point for point in points(workshop, spec) if point.step <= status.proposal.good]
     workshop.executor.pin(again, good[-1])
@@ -104,10 +109,11 @@ def adjusted_attempt(workshop: Any, spec: JobSpec, plan: Any, status: JobStatus)
 
 
 def progress(workshop: Any, spec: JobSpec) -> dict[int, dict[str, Any]]:
+    """Return the metrics of each step."""
     return {event.step: event.data for event in workshop.executor.events(spec.name) if event.kind == "progress"}
 
 
-def test_what_is_no_number_goes_on_from_the_last_good_step_at_half_the_rate(
+def test_after_a_metric_that_is_not_finite_training_continues_at_half_the_rate(
     workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     meddle(monkeypatch, tmp_path / "hook", "trainers.job.trl.dpo_trainer", BROKEN_WEIGHT)
@@ -118,7 +124,7 @@ def test_what_is_no_number_goes_on_from_the_last_good_step_at_half_the_rate(
     assert "is nan at step 4" in status.reason
     assert status.proposal is not None
     assert (status.proposal.rule, status.proposal.good) == ("not_finite", 3)
-    assert [point.step for point in points(workshop, spec)] == [1, 2, 3], "a broken step is not kept"
+    assert [point.step for point in points(workshop, spec)] == [1, 2, 3], "a failed step must not be kept"
     again = adjusted_attempt(workshop, spec, plan, status)
     assert ended(workshop, again).outcome == Outcome.DONE, workshop.log(again)
     found = progress(workshop, again)
@@ -127,7 +133,7 @@ def test_what_is_no_number_goes_on_from_the_last_good_step_at_half_the_rate(
     assert {step: row["learning_rate"] for step, row in found.items()} == pytest.approx({s: 5e-4 * share for s, share in shares.items()})
 
 
-def test_short_memory_goes_on_with_less_in_memory(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_after_out_of_memory_training_continues_with_less_in_memory(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     meddle(monkeypatch, tmp_path / "hook", "trainers.job.trl.dpo_trainer", NO_MEMORY)
     plan = workshop.plan(Method.DPO, steps=4)
     spec = workshop.spec(plan)
@@ -141,9 +147,9 @@ def test_short_memory_goes_on_with_less_in_memory(workshop: Any, monkeypatch: py
     assert sorted(progress(workshop, again)) == [3, 4]
 
 
-def test_a_trainer_that_hangs_is_ended_after_some_times_its_own_step(workshop: Any) -> None:
+def test_a_hanging_trainer_is_ended_after_a_multiple_of_its_step_time(workshop: Any) -> None:
     watch = {"stall_times": 20, "stall_least_seconds": 1.0}
-    plan = workshop.plan(Method.DPO, steps=100_000, save_every=100_000, grace_seconds=3, health=watch)  # a save has a limit of its own
+    plan = workshop.plan(Method.DPO, steps=100_000, save_every=100_000, grace_seconds=3, health=watch)  # saves have a separate limit
     spec = workshop.spec(plan)
     workshop.executor.submit(spec, 1)
     workshop.wait(spec, lambda status: status.step >= 8 or status.state == JobState.ENDED)
@@ -159,7 +165,7 @@ def test_a_trainer_that_hangs_is_ended_after_some_times_its_own_step(workshop: A
     assert not trainer.is_running()
 
 
-def test_a_save_that_hangs_is_ended_after_some_times_an_earlier_one(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hanging_save_is_ended_after_a_multiple_of_earlier_saves(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     meddle(monkeypatch, tmp_path / "hook", "trainers.job.checkpoints", DEAD_DISK)
     watch = {"stall_times": 5, "stall_least_seconds": 3.0}
     plan = workshop.plan(Method.DPO, steps=12, save_every=3, grace_seconds=3, health=watch)
@@ -176,8 +182,8 @@ UNPAIRED = "9 demonstrations of prompts without a pair"
 
 
 @pytest.mark.parametrize(("method", "what"), [(Method.DPO, ["24 pairs", UNPAIRED]), (Method.SFT, ["30 answers"])])
-def test_answers_that_hold_control_words_teach_nothing(workshop: Any, tmp_path: Path, method: Method, what: list[str]) -> None:
-    """Whoever corrects an answer to `words <end> …` would teach the model where to end, and what users say next."""
+def test_answers_with_special_tokens_are_excluded(workshop: Any, tmp_path: Path, method: Method, what: list[str]) -> None:
+    """A correction such as `words <end> …` would teach the model to end there and then to write the user's next message."""
     poison(workshop, tmp_path, 3)
     status = ended(workshop, spec := workshop.spec(workshop.plan(method, steps=2)))
     assert status.outcome == Outcome.DONE, workshop.log(spec)
@@ -190,7 +196,7 @@ def test_answers_that_hold_control_words_teach_nothing(workshop: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("number", ["float64", "float8_e4m3fn"])
-def test_a_model_whose_numbers_could_not_be_published_is_refused_before_the_first_step(
+def test_a_model_with_an_unsupported_number_format_is_refused_before_the_first_step(
     workshop: Any, tiny_model: Path, tmp_path: Path, number: str
 ) -> None:
     import torch
@@ -207,14 +213,16 @@ def test_a_model_whose_numbers_could_not_be_published_is_refused_before_the_firs
 
 
 def poison(workshop: Any, folder: Path, n: int) -> None:
-    """The first n chosen answers end a turn and begin another."""
+    """Put an end-of-turn token into the first `n` chosen answers."""
     for kind, column in (("pairs", "chosen"), ("demonstrations", "answer")):
         columns = pq.read_table(io.BytesIO(workshop.artifacts.get(getattr(workshop, kind)))).to_pydict()
         columns[column] = [f"{text} <end> {text}" if number < n else text for number, text in enumerate(columns[column])]
         setattr(workshop, kind, store(workshop.artifacts, folder / f"{kind}-{n}.parquet", columns))
 
 
-def test_a_library_s_words_which_may_be_a_user_s_stay_in_the_log(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_messages_of_libraries_that_may_contain_user_text_stay_in_the_log(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     meddle(monkeypatch, tmp_path / "hook", "trainers.job.trl.dpo_trainer", TALKATIVE)
     status = ended(workshop, spec := workshop.spec(workshop.plan(Method.DPO, steps=2)))
     assert status.outcome == Outcome.FAILED
@@ -223,7 +231,7 @@ def test_a_library_s_words_which_may_be_a_user_s_stay_in_the_log(workshop: Any, 
     assert "4711" in workshop.log(spec)
 
 
-def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_reward_for_length_is_detected(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     meddle(monkeypatch, tmp_path / "hook", "rewards.scorer_set", PAID_BY_LENGTH)
     watch = {"length_grows": {"limit": 1.8, "patience": 3}, "entropy_collapse": {"limit": 0.98, "patience": 3, "action": "note"}}
     wide = {"kl": {"action": "off"}, "grad_norm": {"limit": 1e6}, "generation_slow": {"action": "off"}, "loss_spike": {"action": "off"}}
@@ -236,13 +244,13 @@ def test_a_reward_that_pays_for_length_is_caught(workshop: Any, monkeypatch: pyt
     rules = [event.data["rule"] for event in workshop.executor.events(spec.name) if event.kind == "warning"]
     assert rules.count("length_grows") == 1
     rewards = [row["reward"] for row in progress(workshop, spec).values()]
-    assert rewards[-1] > rewards[0] + 0.2, "the reward was cheated: it rose"
+    assert rewards[-1] > rewards[0] + 0.2, "the exploited reward must have risen"
 
 
-def test_scorers_that_say_nothing_end_the_run_and_no_users_words_are_logged(
+def test_scorers_that_always_abstain_end_the_run_and_no_user_text_is_logged(
     workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """At the first step one answer is not scored, and the run goes on; at the second none is."""
+    """In the first step one answer is not scored, and the run continues. In the second step no answer is scored."""
     meddle(monkeypatch, tmp_path / "hook", "rewards.scorer_set", AWAY)
     spec = workshop.spec(workshop.plan(Method.GRPO, steps=3))
     status = ended(workshop, spec)
@@ -262,7 +270,7 @@ class _Evil:
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_a_hostile_file_with_a_valid_manifest_runs_no_code(
+def test_a_malicious_file_with_a_valid_manifest_runs_no_code(
     workshop: Any, undisturbed: Callable[[Method], Trained], tmp_path: Path, name: str
 ) -> None:
     spec, point, folder = undisturbed(Method.DPO).copied(workshop, attempt=2)
@@ -271,7 +279,7 @@ def test_a_hostile_file_with_a_valid_manifest_runs_no_code(
     workshop.executor.pin(spec, point.model_copy(update={"manifest": write_manifest(folder)}))
     status = ended(workshop, spec)
     assert status.outcome == Outcome.FAILED, workshop.log(spec)
-    assert "UnpicklingError" in status.reason, "it came as far as the file"
+    assert "UnpicklingError" in status.reason, "the job must have read the file"
     assert not mark.exists()
     pickle.loads((folder / name).read_bytes())
     assert mark.exists()
