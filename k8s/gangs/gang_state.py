@@ -4,7 +4,7 @@ Volcano leaves two cases open. If a node stops responding, the gang stays half a
 If some pods of a gang fit and others do not, the gang and an autoscaler can deadlock: the autoscaler skips the pods that would fit. It
 then plans to place the other pods on the nodes that are reserved for the skipped ones.
 
-Source: both cases were reproduced with Volcano v1.14.1 and Karpenter v1.14.1 (docs/kubernetes.md).
+Source: both cases were reproduced with Volcano v1.14.1 and Karpenter v1.14.1 (docs/kubernetes/lifecycle.md).
 """
 
 from __future__ import annotations

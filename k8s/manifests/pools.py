@@ -1,6 +1,6 @@
 """Capacity: Volcano's queue and scheduler configuration, Karpenter's node pools and their node class. No I/O.
 
-This module does not depend on jobs. `docs/kubernetes.md` gives the reason for each field.
+This module does not depend on jobs. `docs/kubernetes/setup.md` gives the reason for each field.
 """
 
 from __future__ import annotations
