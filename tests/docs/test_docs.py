@@ -14,7 +14,7 @@ from flows.cli.main import COMMANDS, cli
 from flows.config.load import load_loop, parse_loop
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -30,7 +30,7 @@ def test_every_command_in_the_documentation_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_in_the_documentation_exists(page: Path) -> None:
     for name in set(
-        re.findall(r"`((?:contracts|rewards|materializer|trainers|gates|local|flows|tests|loops|docs)/[\w/.]*\w)`", page.read_text())
+        re.findall(r"`((?:contracts|runtime|rewards|materializer|trainers|gates|k8s|local|flows|tests|loops|docs|benchmarks)/[\w/.]*\w)`", page.read_text())
     ):
         assert (ROOT / name).exists(), f"{page.name} names {name}, which does not exist"
     for link in set(re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())):

@@ -62,8 +62,10 @@ def test_a_service_gets_no_credentials_of_its_starter(folder: Path, monkeypatch:
 
 
 def test_a_service_outlives_its_starter(folder: Path) -> None:
-    code = f"import sys; sys.path.insert(0, {REPO!r})\nfrom pathlib import Path\nfrom local.service import Service\nimport os, signal\n"
-    code += f"Service(Path({str(folder)!r}), ['-c', {SERVE.format(repo=REPO)!r}]).ensure()\nos.kill(os.getpid(), signal.SIGKILL)"
+    code = (
+        f"import sys; sys.path.insert(0, {REPO!r})\nfrom pathlib import Path\nfrom local.service import ManagedProcess\nimport os, signal\n"
+    )
+    code += f"ManagedProcess(Path({str(folder)!r}), ['-c', {SERVE.format(repo=REPO)!r}]).ensure()\nos.kill(os.getpid(), signal.SIGKILL)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     found = service(folder).ready()
     assert found is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.unit.trainers import test_stepwise as stepwise
+from tests.unit.trainers.job.trl import test_dpo_trainer as stepwise
 
 
 def shard_on_cpus() -> None:

@@ -176,7 +176,7 @@ def test_a_model_without_safetensors_is_not_published(tmp_path: Path) -> None:
 @pytest.fixture
 def bare(tmp_path: Path) -> Any:
     """Return plans for a start model that consists of one small file, for jobs that end before the training."""
-    from conftest import Workshop
+    from tests.unit.trainers.conftest import Workshop
 
     model = tmp_path / "bare"
     model.mkdir()

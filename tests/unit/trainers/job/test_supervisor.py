@@ -97,7 +97,7 @@ def test_an_error_of_the_supervisor_ends_the_trainer_and_names_the_line(breaks: 
     assert children() == before
     said = json.loads((run / "i1" / "ended.json").read_text())
     assert said["outcome"] == "failed"
-    assert said["reason"].startswith("ValueError in test_wrapper.py, line")
+    assert said["reason"].startswith("ValueError in test_supervisor.py, line")
 
 
 def test_a_trainer_ends_if_its_supervisor_ended_before_the_first_check(tmp_path: Path) -> None:
