@@ -160,6 +160,8 @@ class LakeDatasets:
         known = references(held, feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
         prompts = prompts_of(held, known).filter(pl.col("reference").is_not_null())
         if prompts.is_empty():
+            for table in ("traces", "feedback"):  # the next try must see what has been ingested since
+                self.lake.unpin(table, name)
             raise Inconclusive(
                 f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({len(held)} held-out traces); "
                 "log metadata.reference with some traces, or send reviewer_reference evaluations"

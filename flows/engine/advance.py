@@ -26,12 +26,14 @@ def advance(cycle_id: str, context: LineContext) -> Decision:
     For an ended cycle, return its `End` and change nothing. Raises Retryable if another living process holds the line's lease.
     """
     with leased(context) as lease:
-        cycle = context.cycle_view(cycle_id)
-        if cycle.ended:
-            return End(cycle.state, cycle.reason)
-        decision = decide(cycle, observe(cycle, context), context.clock.now())
-        record(decision, cycle, context, lease)
-        return decision
+        while True:
+            cycle = context.cycle_view(cycle_id)
+            if cycle.ended:
+                return End(cycle.state, cycle.reason)
+            decision = decide(cycle, observe(cycle, context), context.clock.now())
+            record(decision, cycle, context, lease)
+            if not isinstance(decision, End):
+                return decision  # an end is read back: a new row of the line or of a request may have prevented it
 
 
 def drive(cycle_id: str, context: LineContext, patience: float = 0.0, poll: float = 0.5) -> Decision:

@@ -46,6 +46,9 @@ _leases = sa.Table(
     sa.Column("expires", sa.String(40), nullable=False),
 )
 
+_READS = "ratchet_reads"
+"""Execution option of connections that only read."""
+
 
 class SqlLedger:
     """A ledger in the database at a SQLAlchemy URL. Creates missing tables when it is opened.
@@ -57,6 +60,7 @@ class SqlLedger:
     def __init__(self, url: str) -> None:
         self.url = url
         self._engine = _engine(url)
+        self._reader = self._engine.execution_options(**{_READS: True})
         try:
             self._create()
         except Retryable:  # another process may have created the tables at the same time
@@ -69,13 +73,13 @@ class SqlLedger:
     def read(self, stream: str, after: int = 0) -> list[Entry]:
         """Return the stream's rows with seq > `after`, in order; empty for an unknown stream."""
         query = sa.select(_rows).where(_rows.c.stream == stream, _rows.c.seq > after).order_by(_rows.c.seq)
-        with self._errors(), self._engine.connect() as connection:
+        with self._errors(), self._reader.connect() as connection:
             return [_entry(row) for row in connection.execute(query).mappings()]
 
     def streams(self, prefix: str) -> list[str]:
         """Return the names of the streams that begin with `prefix`, sorted."""
         query = sa.select(_rows.c.stream).where(_rows.c.seq == 1, _rows.c.stream.startswith(prefix, autoescape=True))
-        with self._errors(), self._engine.connect() as connection:
+        with self._errors(), self._reader.connect() as connection:
             found = connection.execute(query).scalars().all()
         return sorted(stream for stream in found if stream.startswith(prefix))  # SQLite's LIKE ignores case
 
@@ -140,7 +144,7 @@ class SqlLedger:
 
     def holder(self, name: str) -> Lease | None:
         """Return the newest lease of that name, expired or not; None for an unknown name."""
-        with self._errors(), self._engine.connect() as connection:
+        with self._errors(), self._reader.connect() as connection:
             return self._lease(connection, name)
 
     def renew(self, lease: Lease, ttl: float, now: datetime) -> Lease:
@@ -193,8 +197,13 @@ def _engine(url: str) -> Engine:
             ) from error
     engine = sa.create_engine(parsed, connect_args={"timeout": 30})
     event.listen(engine, "connect", _on_connect)
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    event.listen(engine, "begin", _begin)
     return engine
+
+
+def _begin(connection: Connection) -> None:
+    """Begin a SQLite transaction. A writer locks at once, so that it never has to upgrade; a reader locks nothing (WAL)."""
+    connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get(_READS) else "BEGIN IMMEDIATE")
 
 
 def _on_connect(connection: Any, _record: Any) -> None:

@@ -31,9 +31,14 @@ def _day(number: int) -> BooleanExpression:
 
 
 def forget_snapshots(table: Table, keep: int) -> None:
-    """Expire all but the newest `keep` snapshots. Branch heads and tagged snapshots are always kept."""
-    held = {ref.snapshot_id for ref in table.refs().values() if ref.snapshot_ref_type in (SnapshotRefType.TAG, SnapshotRefType.BRANCH)}
-    ordered = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
-    old = [snapshot.snapshot_id for snapshot in ordered[:-keep] if snapshot.snapshot_id not in held]
+    """Expire all but the newest `keep` of the snapshots without a tag. Branch heads and tagged snapshots are always kept."""
+    old = unpinned(table)[:-keep]
     if old:
         table.maintenance.expire_snapshots().by_ids(old).commit()
+
+
+def unpinned(table: Table) -> list[int]:
+    """Return the ids of the snapshots that may expire, oldest first: no branch head, no tag."""
+    held = {ref.snapshot_id for ref in table.refs().values() if ref.snapshot_ref_type in (SnapshotRefType.TAG, SnapshotRefType.BRANCH)}
+    ordered = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    return [snapshot.snapshot_id for snapshot in ordered if snapshot.snapshot_id not in held]

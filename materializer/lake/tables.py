@@ -27,7 +27,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from contracts.errors import Retryable
 from contracts.ids import Digest
 from contracts.records import FEEDBACK, QUARANTINE, TRACES, Column
-from materializer.lake.compaction import crowded_days, forget_snapshots
+from materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
 from materializer.lake.schemas import arrow_schema, iceberg_schema
 
 TableName: TypeAlias = Literal["traces", "feedback", "quarantine"]
@@ -133,14 +133,21 @@ class Lake:
                 table.manage_snapshots().create_tag(current, tag).commit()
         return current
 
+    def unpin(self, name: TableName, tag: str) -> None:
+        """Remove a tag, so that its snapshot may expire. Does nothing if the tag does not exist."""
+        with self.writing():
+            table = self._table(name)
+            if tag in table.refs():
+                table.manage_snapshots().remove_tag(tag).commit()
+
     def tidy(self, name: TableName) -> None:
-        """Compact a table with many snapshots: merge the small files of each day, and expire old snapshots without a tag.
+        """Compact a table with many snapshots without a tag: merge the small files of each day, and expire the old ones of these.
 
         The writer calls this after each commit. Rows do not change. Without compaction each commit would be slower than the
         previous one, because it writes the list of all snapshots.
         """
         table = self._table(name)
-        if len(table.metadata.snapshots) < _SNAPSHOTS:
+        if len(unpinned(table)) < _SNAPSHOTS:
             return
         if name != "quarantine":
             for day in crowded_days(table):

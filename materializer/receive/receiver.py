@@ -77,7 +77,7 @@ def create_app(spool: Spool, token: str, max_body: int = MAX_BODY, room: int = R
     @app.post("/v1/traces")
     @app.post("/v1/logs")
     async def export(request: Request) -> Response:
-        kind = PROTO if PROTO in request.headers.get("content-type", "") else JSON
+        kind = PROTO if _content_type(request) == PROTO else JSON
         mark, field, answer = _PATHS[request.url.path]
         try:
             _authorise(request, token)
@@ -96,9 +96,14 @@ def _authorise(request: Request, token: str) -> None:
         raise Refused(401, "the bearer token is missing or wrong")
 
 
+def _content_type(request: Request) -> str:
+    """Return the media type without parameters. Media types are case-insensitive (RFC 9110, section 8.3.1)."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 async def _read(request: Request, most: int) -> bytes:
     """Return the decompressed body. Raises Refused 413 as soon as it is larger than `most` bytes."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _content_type(request)
     if kind not in (JSON, PROTO):
         raise Refused(415, f"content type {kind[:80]!r} is not supported; send {PROTO} or {JSON}")
     declared = request.headers.get("content-length", "0")

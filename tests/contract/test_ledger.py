@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pwd
 import shutil
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
@@ -121,6 +123,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def rows(stream: str, after: int, *keys: str) -> Append:
     return Append(stream=stream, after=after, rows=tuple(Row(kind="noted", key=key, data={"key": key}) for key in keys))
+
+
+def test_readers_of_sqlite_do_not_wait_for_a_writer(tmp_path: Path) -> None:
+    ledger = SqlLedger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    written = ledger.append([rows("a", 0, "one")], None, NOON)
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        assert ledger.read("a") == written
+        assert ledger.streams("a") == ["a"]
+        assert ledger.holder("a") is None
 
 
 def test_rows_are_read_in_order_as_a_chain(ledger: Ledger) -> None:

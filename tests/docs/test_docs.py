@@ -30,7 +30,10 @@ def test_every_command_in_the_documentation_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_in_the_documentation_exists(page: Path) -> None:
     for name in set(
-        re.findall(r"`((?:contracts|runtime|rewards|materializer|trainers|gates|k8s|local|flows|tests|loops|docs|benchmarks)/[\w/.]*\w)`", page.read_text())
+        re.findall(
+            r"`((?:contracts|runtime|rewards|materializer|trainers|gates|k8s|local|flows|tests|loops|docs|benchmarks)/[\w/.]*\w)`",
+            page.read_text(),
+        )
     ):
         assert (ROOT / name).exists(), f"{page.name} names {name}, which does not exist"
     for link in set(re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())):

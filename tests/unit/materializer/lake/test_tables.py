@@ -32,6 +32,20 @@ def test_compaction_merges_files_and_expires_snapshots_except_pinned_ones(tmp_pa
     assert datasets.ingest(batch(*(spans(span(n, at=T0 + (n % 2) * DAY)) for n in range(1, 26)))).traces.kept == 1
 
 
+def test_tagged_snapshots_do_not_count_towards_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tagged snapshots never expire. If they counted, every commit would plan a compaction once there are enough of them."""
+    monkeypatch.setattr(tables, "_SNAPSHOTS", 4)
+    datasets = make_datasets(tmp_path)
+    for n in range(1, 7):
+        datasets.ingest(batch(spans(span(n))))
+        datasets.lake.pin("traces", f"snapshot {n}")
+    planned: list[int] = []
+    monkeypatch.setattr(tables, "crowded_days", lambda table: planned.append(1) or [])
+    datasets.ingest(batch(spans(span(7))))
+    assert planned == []
+    assert len(datasets.lake._table("traces").metadata.snapshots) == 7
+
+
 def test_empty_lake_can_be_read(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     assert datasets.cursor().traces == 0

@@ -84,6 +84,12 @@ def test_protobuf_and_json_requests_reach_the_lake(client: TestClient, tmp_path:
     assert list(source.batches()) == []
 
 
+@pytest.mark.parametrize("kind", ["Application/X-Protobuf", "application/x-protobuf; charset=utf-8"])
+def test_media_type_is_case_insensitive(client: TestClient, kind: str) -> None:
+    answer = _send(client, request_of().SerializeToString(), kind)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, receiver.PROTO)
+
+
 @pytest.mark.parametrize("given", [{}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}, {"authorization": "Bearer é"}])
 def test_without_the_token_nothing_is_stored(client: TestClient, tmp_path: Path, given: dict[str, str]) -> None:
     headers = {"content-type": receiver.JSON, **{key: value.encode() for key, value in given.items()}}

@@ -111,6 +111,16 @@ def test_edition_without_references_is_inconclusive(tmp_path: Path) -> None:
         datasets.edition(1)
 
 
+def test_edition_that_was_inconclusive_sees_what_was_ingested_since(tmp_path: Path) -> None:
+    held, _ = _held_and_trained(40)
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1, held[0]))))
+    with pytest.raises(Inconclusive):
+        datasets.edition(1)
+    datasets.ingest(batch(spans(span(2, held[1], events=[evaluation("reviewer_reference", text="7")]))))
+    assert datasets.edition(1).size == 1
+
+
 def test_golden_prompts_are_never_used_for_training(tmp_path: Path) -> None:
     held, trained = _held_and_trained(40)
     (tmp_path / "golden.jsonl").write_text(json.dumps({"question": f" {trained[0].upper()}", "reference": 5, "slice": "a"}) + "\n")
