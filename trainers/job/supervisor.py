@@ -261,7 +261,7 @@ class Wrapper:
 
 def _module(method: Method) -> str:
     """The trainer module: that of the method on TRL, or the NeMo RL trainer."""
-    return "trainers.job.nemo" if os.environ.get("RATCHET_BACKEND") == "nemo-rl" else f"trainers.job.{method.value}"
+    return "trainers.job.nemo" if os.environ.get("RATCHET_BACKEND") == "nemo-rl" else f"trainers.job.trl.{method.value}"
 
 
 def _name(job: Job) -> str:

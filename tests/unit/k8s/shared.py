@@ -29,9 +29,9 @@ import os, sys, time
 from pathlib import Path
 from contracts.cluster import BucketSettings
 from contracts.errors import Retryable
-from k8s import inbound, staging
+from k8s.pod import download, staging
 from k8s.storage.bucket import Bucket
-staging.LOOK_SECONDS, staging.PATIENCE, inbound.LOOK_SECONDS = 0.2, float(os.environ.get("PATIENCE", "20")), 0.2
+staging.LOOK_SECONDS, staging.PATIENCE, download.LOOK_SECONDS = 0.2, float(os.environ.get("PATIENCE", "20")), 0.2
 send = Bucket.send
 def slowly(self, path, key, expected):
     time.sleep(30)
