@@ -7,6 +7,7 @@ definition. This module reads and writes files only.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -77,12 +78,23 @@ class Submissions:
 
     def add(self, job: str, note: Submission) -> Submission:
         """Append a record as the job's newest and return it."""
-        self._write(job, (*self.of(job), note))
+        with self._locked(job):
+            self._write(job, (*self.of(job), note))
         return note
 
     def change(self, job: str, name: str, **fields: Any) -> None:
-        """Update fields of the record of the Volcano Job `name`."""
-        self._write(job, tuple(note.model_copy(update=fields) if note.name == name else note for note in self.of(job)))
+        """Update fields of the record of the Volcano Job `name`; keep what other processes have changed in other fields."""
+        with self._locked(job):
+            self._write(job, tuple(note.model_copy(update=fields) if note.name == name else note for note in self.of(job)))
+
+    @contextlib.contextmanager
+    def _locked(self, job: str) -> Iterator[None]:
+        """Hold the job's lock, which ends with the process: reading, changing and writing a record are one step for all processes."""
+        path = self.folder / "locks" / f"{job}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _write(self, job: str, notes: tuple[Submission, ...]) -> None:
         write_atomic(self.folder / f"{job}.json", canonical([note.model_dump(mode="json") for note in notes]))
@@ -111,8 +123,9 @@ class Submissions:
 
         Only the first failure of an incarnation counts, because the others follow from it.
         """
-        if words and version > self.death(gang)[0]:
-            write_atomic(self.folder / "deaths" / f"{gang}.json", canonical([version, words]))
+        with self._locked(gang):
+            if words and version > self.death(gang)[0]:
+                write_atomic(self.folder / "deaths" / f"{gang}.json", canonical([version, words]))
 
     def spent(self, now: float) -> float:
         """Return the cost of all jobs that began in the calendar month (UTC) of `now`, in the price table's currency."""
