@@ -45,6 +45,7 @@ def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
     assert "| better | pass | +0.15 to +0.25 |" in page
     assert "5 % → 25 % → 100 %" in page
     assert page.index("Gate:") < page.index("Candidate against champion")
+    assert "median and p95 latency both exceed 1.5 × the champion's" in page, "the judge needs both"
 
 
 @given(st.text(max_size=40))
