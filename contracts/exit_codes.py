@@ -10,9 +10,13 @@ from enum import StrEnum
 from typing import Final
 
 DONE: Final = 0
+"""The job has published its model."""
 FAILURE: Final = 1
+"""The attempt failed. Another attempt may succeed."""
 PREEMPTED: Final = 75
+"""The job stopped after SIGTERM. The next incarnation resumes from the last accepted checkpoint."""
 PERMANENT: Final = 78
+"""Another attempt cannot succeed."""
 STOPPED: Final = 143
 """Exit code of a pod that received SIGTERM and left no result: 128 + 15."""
 
@@ -21,11 +25,13 @@ class Outcome(StrEnum):
     """Outcome of a job's incarnation."""
 
     DONE = "done"
+    """The job published its model."""
     PREEMPTED = "preempted"
     """The job received SIGTERM and saved a checkpoint. The next incarnation resumes from it."""
     LOST = "lost"
     """The process disappeared without a result (SIGKILL, power loss). The next incarnation resumes from the last accepted checkpoint."""
     FAILED = "failed"
+    """The job failed. Another attempt may succeed."""
     PERMANENT = "permanent"
     """The job reported that another attempt cannot succeed."""
 

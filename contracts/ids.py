@@ -49,7 +49,7 @@ def line_stream(line: str) -> str:
 
 
 def cycle_stream(line: str, number: int) -> str:
-    """Return the ledger stream of a cycle, which is also the cycle's id."""
+    """Return the ledger stream of a cycle. Its name is also the cycle's id."""
     return f"cycle/{line}/{number:04d}"
 
 
@@ -59,12 +59,12 @@ def approval_stream(cycle: str, kind: str) -> str:
 
 
 def rollout_stream(cycle: str) -> str:
-    """Return the ledger stream of a cycle's rollout, which is also the rollout's id."""
+    """Return the ledger stream of a cycle's rollout. Its name is also the rollout's id."""
     return f"rollout/{cycle.removeprefix('cycle/')}"
 
 
 def ingest_stream(line: str, batch: Digest) -> str:
-    """Return the ledger stream of an ingested batch; `batch` is the digest of its content."""
+    """Return the ledger stream of an ingested batch. `batch` is the digest of its content."""
     return f"ingest/{line}/{batch}"
 
 

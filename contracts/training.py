@@ -67,7 +67,7 @@ class TrainingPlan(Frozen):
     scorers: tuple[ScorerVersion, ...]
     scorer_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     code: Digest
-    """Digest of the packages contracts, rewards and trainers."""
+    """Digest of the packages contracts, runtime, rewards and trainers."""
 
     @property
     def id(self) -> Digest:

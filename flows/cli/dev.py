@@ -70,8 +70,8 @@ def down(folder: Path) -> None:
 def lose(nodes: tuple[str, ...], folder: Path) -> None:
     """Simulate the sudden loss of nodes.
 
-    A cloud provider that reclaims machines has the same effect. All processes of a real node are killed. A simulated node stops
-    sending heartbeats.
+    NODE is the name of a node. A cloud provider that reclaims machines has the same effect. All processes of a real node are
+    killed. A simulated node stops sending heartbeats.
     """
     _rig("lose", folder, *nodes)
 

@@ -73,7 +73,7 @@ def guard(loop: Path, seconds: float, once: bool) -> None:
 def logs(loop: Path, job: str | None, lines: int, follow: bool) -> None:
     """Print the latest log lines of JOB, or of LOOP's newest job.
 
-    Shows the logs of the job's existing pods, and the trainer logs from the run folder.
+    JOB is the name of a job of the line. Shows the logs of the job's existing pods, and the trainer logs from the run folder.
     """
     from flows.engine.wiring import job_words
 

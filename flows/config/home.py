@@ -23,7 +23,7 @@ class Home:
 
     @property
     def ledger_url(self) -> str:
-        """RATCHET_LEDGER_URL, or a SQLite file in the home folder. A password in the URL is never logged."""
+        """URL of the ledger: RATCHET_LEDGER_URL, or a SQLite file in the home folder. A password in the URL is never logged."""
         return os.environ.get("RATCHET_LEDGER_URL") or f"sqlite:///{self.root / 'ledger.db'}"
 
     @property
@@ -33,7 +33,7 @@ class Home:
 
     @property
     def mlflow_url(self) -> str:
-        """MLFLOW_TRACKING_URI, or a SQLite file in the home folder."""
+        """URL of the model registry: MLFLOW_TRACKING_URI, or a SQLite file in the home folder."""
         return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow' / 'mlflow.db'}"
 
     @property
