@@ -12,7 +12,7 @@ export DO_NOT_TRACK := 1
 # Waiting OpenMP threads sleep instead of spinning, because the tests share two cores (runtime/threads.py).
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test tools bare check lint unit rig gsm8k soak lock clean help
+.PHONY: demo test tools bare check lint unit reference rig gsm8k soak lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -40,6 +40,9 @@ lint: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests/unit tests/contract tests/architecture -m "not slow"
+
+reference: $(VENV)/.dev  ## write docs/reference from the code
+	@$(BIN)/python docs/reference.py
 
 rig: $(VENV)/.dev     ## build the programs of the test cluster (needs Go; about 20 minutes the first time, then cached)
 	@$(BIN)/python -m tests.cluster.rig build

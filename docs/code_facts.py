@@ -1,0 +1,183 @@
+"""Facts that the reference pages take from the source code by its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from contracts import ids
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "k8s", "local", "flows")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a source file."""
+    return ast.parse(path.read_text())
+
+
+def sources() -> list[Path]:
+    """Return the Python files of the product."""
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def functions(path: Path) -> dict[str, ast.FunctionDef]:
+    """Return the functions of a module by name."""
+    return {node.name: node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)}
+
+
+def documented(body: Sequence[ast.stmt]) -> dict[str, str]:
+    """Return name -> docstring of the assignments in `body` that a string literal follows."""
+    found: dict[str, str] = {}
+    for node, after in itertools.pairwise(body):
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+            found |= {target.id: after.value.value for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def members(kind: type) -> dict[str, str]:
+    """Return name -> docstring of the attributes of a class of this project, with those of its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.split(".")[0] in PACKAGES:
+            body = tree(Path(inspect.getsourcefile(base) or "")).body
+            found |= documented(next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == base.__name__))
+    return found
+
+
+def constants(module: Any) -> dict[str, str]:
+    """Return name -> docstring of the documented names of a module."""
+    return documented(tree(Path(module.__file__)).body)
+
+
+class Call(NamedTuple):
+    """A place that writes a row: its file, whether the row has data, and the keys of the data if the code lists them."""
+
+    path: str
+    given: bool
+    keys: list[str]
+
+
+def literal_keys(value: ast.expr | None, function: ast.FunctionDef) -> list[str]:
+    """Return the constant keys of a dict expression, or of the dict that a name of the function refers to."""
+    if isinstance(value, ast.Dict):
+        return [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
+    if isinstance(value, ast.IfExp):
+        return [f"{key} (optional)" for key in (*literal_keys(value.body, function), *literal_keys(value.orelse, function))]
+    found: list[str] = []
+    if isinstance(value, ast.Name):
+        assignments = (node for node in ast.walk(function) if isinstance(node, ast.Assign | ast.AnnAssign))
+        for node in assignments:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name) and target.id == value.id and not isinstance(node.value, ast.Name):
+                    found += literal_keys(node.value, function)
+                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == value.id:
+                    found.append(f"{ast.literal_eval(target.slice)} (optional)")
+    return found
+
+
+def returned_keys(function: ast.FunctionDef) -> list[str]:
+    """Return the constant keys of the dict that a function returns last."""
+    returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)]
+    return [key for value in returned for key in literal_keys(value, function)]
+
+
+def ledger_rows() -> dict[str, Call]:
+    """Return all places that write ledger rows. The key is the kind, the module's name and the function."""
+    found = {}
+    for path in sources():
+        module = path.relative_to(ROOT)
+        if module.parts[0] == "contracts":
+            continue
+        for scope in (node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)):
+            for call in (node for node in ast.walk(scope) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Row"):
+                given = {keyword.arg: keyword.value for keyword in call.keywords}
+                place = f"{ast.literal_eval(given['kind'])} {path.stem}.{scope.name}"
+                found[place] = Call(module.as_posix(), "data" in given, literal_keys(given.get("data"), scope))
+    return found
+
+
+class Word(str):
+    """A placeholder that ignores format specifications."""
+
+    __slots__ = ()
+
+    def __format__(self, _: str) -> str:
+        """Return the placeholder itself."""
+        return str(self)
+
+
+def streams() -> Iterator[tuple[str, str, str]]:
+    """Yield name, pattern and meaning of each kind of stream."""
+    for name, function in vars(ids).items():
+        if name.endswith("_stream"):
+            words = [Word("cycle/LINE/NUMBER" if word == "cycle" else word.upper()) for word in inspect.signature(function).parameters]
+            yield name.removesuffix("_stream"), function(*words), str(function.__doc__).removeprefix("Return the ledger stream of ")
+
+
+def variable(node: ast.AST, names: dict[str, str]) -> str:
+    """Return the RATCHET_* variable that an expression names, directly or by a constant in `names`; otherwise empty text."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(node, ast.Name | ast.Attribute):
+        value = names.get(node.id if isinstance(node, ast.Name) else node.attr)
+    return value if isinstance(value, str) and re.fullmatch(r"RATCHET_[A-Z_]+", value) else ""
+
+
+def unique(paths: Sequence[str]) -> list[str]:
+    """Return the distinct paths in sorted order, relative to the repository."""
+    return sorted({Path(path).relative_to(ROOT).as_posix() for path in paths})
+
+
+def environment() -> dict[str, tuple[list[str], list[str]]]:
+    """Return each RATCHET_* variable of the product with the files that set it and the files that read it."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    names: dict[str, str] = {}
+    files = sources()
+    for path in (*files, *files):  # the first pass finds the constants that other modules use
+        for parent in ast.walk(tree(path)):
+            for name in filter(None, (variable(child, names) for child in ast.iter_child_nodes(parent))):
+                if isinstance(parent, ast.Assign):
+                    names |= {target.id: name for target in parent.targets if isinstance(target, ast.Name)}
+                if not isinstance(parent, ast.Assign):
+                    stored = isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store)
+                    found.setdefault(name, ([], []))[not (stored or isinstance(parent, ast.Dict | ast.keyword))].append(str(path))
+    for path in sorted((ROOT / "loops").glob("*.sh")):
+        for name in re.findall(r"RATCHET_[A-Z_]+", path.read_text()):
+            found.setdefault(name, ([], []))[1].append(str(path))
+    return {name: (unique(setters), unique(readers)) for name, (setters, readers) in found.items()}
+
+
+def home_path(function: ast.FunctionDef) -> str:
+    """Return the path below the home folder that a method of `Home` computes, or empty text."""
+    for node in ast.walk(function):
+        parts: list[str] = []
+        left: ast.AST = node
+        while isinstance(left, ast.BinOp):
+            parts.insert(0, str(left.right.value) if isinstance(left.right, ast.Constant) else ast.unparse(left.right).upper())
+            left = left.left
+        if parts and ast.unparse(left) == "self.root":
+            return "/".join(parts)
+    return ""
+
+
+def entry_points() -> dict[str, dict[str, str]]:
+    """Return the entry points of the project: group -> name -> object."""
+    groups: dict[str, dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    return groups
+
+
+def purpose(target: str) -> str:
+    """Return the first paragraph of the docstring of a class, named as `module:Class`. The module is not imported."""
+    module, name = target.split(":")
+    body = tree((ROOT / module.replace(".", "/")).with_suffix(".py")).body
+    found = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+    return (ast.get_docstring(found) or "").split("\n\n")[0]

@@ -1,0 +1,391 @@
+"""Writes the reference pages in docs/reference from the code: `python docs/reference.py`, or `make reference`.
+
+Texts are the docstrings of the code. `docs/reference.toml` contains only the texts that the code does not state.
+`tests/docs/test_reference.py` fails if a page is not up to date or if an entry of that file is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import click
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from contracts import cycle, exit_codes  # noqa: E402
+from contracts.loop import Loop, TrainingSettings  # noqa: E402
+from contracts.training import JobEvent  # noqa: E402
+from docs import code_facts  # noqa: E402
+from docs.code_facts import constants, documented, members  # noqa: E402
+from flows.cli.main import cli  # noqa: E402
+from flows.cli.main import exit_code as command_exit_code  # noqa: E402
+from flows.config.home import Home  # noqa: E402
+from flows.core.folds import _STATE_AFTER  # noqa: E402
+from local import processes  # noqa: E402
+from trainers import recipes  # noqa: E402
+
+PAGES = ROOT / "docs" / "reference"
+TEXTS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "docs" / "reference.toml").read_text())
+GENERATED = "<!-- Generated from the code. Change the docstrings, then run `make reference`. -->\n\n"
+
+
+def prose(text: str | None) -> str:
+    """Return a docstring as one line of Markdown that is valid in a table cell."""
+    parts = " ".join((text or "").split()).split("`")
+    plain = (re.sub(r"([*\[\]])", r"\\\1", part.replace("<", "&lt;")) for part in parts[::2])
+    spans = [f"`{part}`" for part in parts[1::2]] + [""]
+    return "".join(one + span for one, span in zip(plain, spans, strict=True)).replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Return `text` as a code span that is valid in a table cell; empty text stays empty."""
+    return f"`{text}`".replace("|", "\\|") if text else ""
+
+
+def listed(values: Sequence[str]) -> str:
+    """Return the values as code spans, separated by commas."""
+    return ", ".join(map(code, values))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table with a blank line after it."""
+    lines = ["|".join(f" {cell} " if cell else " " for cell in cells) for cells in (columns, *rows)]
+    return "".join(f"|{line}|\n" for line in (lines[0], "|".join(["---"] * len(columns)), *lines[1:])) + "\n"
+
+
+def link(title: str) -> str:
+    """Return a link to the section whose heading is the code span `title`."""
+    return f"[`{title}`](#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')})"
+
+
+def noun(doc: str | None) -> str:
+    """Return a docstring without `Return the` and without the exceptions, as a description of the result."""
+    text = re.sub(r"^Return (the|an?) | Raises .*", "", prose(doc))
+    return text[:1].upper() + text[1:]
+
+
+# The loop file
+
+
+class Section(NamedTuple):
+    """A section of the loop file. `own`: only the fields that the class itself defines. `many`: a list of sections."""
+
+    path: str
+    model: type[BaseModel]
+    own: bool = False
+    note: str = ""
+    many: bool = False
+
+    @property
+    def title(self) -> str:
+        """Heading of the section, as it is written in a loop file."""
+        return f"[[{self.path}]]" if self.many else f"[{self.path}]"
+
+
+def nested(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """Return the settings class in a field's annotation, if any, and whether the field is a list of it."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    found = [model for part in get_args(annotation) if (model := nested(part)[0])]
+    return (found[0], Ellipsis in get_args(annotation)) if found else (None, False)
+
+
+def below(section: Section) -> Iterator[tuple[list[str], Section]]:
+    """Yield the sections inside a section, with the names of the fields that contain them."""
+    fields: dict[type[BaseModel], list[str]] = {}
+    for name in own_fields(section):
+        if model := nested(section.model.model_fields[name].annotation)[0]:
+            fields.setdefault(model, []).append(name)
+    for model, names in fields.items():
+        note = f"NAME is one of {listed(names)}." if len(names) > 1 else ""
+        many = nested(section.model.model_fields[names[0]].annotation)[1]
+        yield names, Section(f"{section.path}.{names[0] if not note else 'NAME'}".lstrip("."), model, note=note, many=many)
+    if section.model is TrainingSettings:
+        note = f"METHOD is one of {listed([method.value for method in recipes.KINDS])}. All recipes have these keys."
+        yield [], Section("training.METHOD", recipes.Recipe, note=note)
+        yield from (([kind.value], Section(f"training.{kind.value}", model, own=True)) for kind, model in recipes.KINDS.items())
+
+
+def own_fields(section: Section) -> list[str]:
+    """Return the names of the fields that a section lists."""
+    return [name for name in section.model.model_fields if not section.own or name in section.model.__annotations__]
+
+
+def sections(section: Section) -> Iterator[Section]:
+    """Yield a section and all sections inside it, depth first, in the order of the code."""
+    yield section
+    for _, inner in below(section):
+        yield from sections(inner)
+
+
+def described(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """Return type and bounds of a JSON schema in readable form."""
+    if "$ref" in schema:
+        return described(definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
+    if "anyOf" in schema:
+        return " or ".join(described(one, definitions) for one in schema["anyOf"] if one.get("type") != "null")
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return ("one of " if len(values) > 1 else "") + listed([json.dumps(value) for value in values])
+    match schema.get("type"):
+        case "array":
+            return f"list; each: {described(schema['items'], definitions)}"
+        case "object" if isinstance(schema.get("additionalProperties"), dict):
+            keys = listed(schema.get("propertyNames", {}).get("enum", [])) or "text"
+            return f"table; keys: {keys}; values: {described(schema['additionalProperties'], definitions)}"
+        case "object":
+            return "table"
+        case "string":
+            return str(TEXTS["patterns"][schema["pattern"]]) if "pattern" in schema else "text"
+        case name:
+            signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+            return ", ".join([str(name or "any value"), *(f"{sign} {schema[key]:g}" for key, sign in signs.items() if key in schema)])
+
+
+def toml(value: Any) -> str:
+    """Return a default value in TOML notation."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml(one)}" for key, one in value.items()) + " }" if value else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def key_row(section: Section, name: str, homes: dict[str, Section], schema: dict[str, Any]) -> list[str]:
+    """Return the table row of one key of a section: key, type, default, meaning."""
+    field, (model, many) = section.model.model_fields[name], nested(section.model.model_fields[name].annotation)
+    value = field.get_default(call_default_factory=True)
+    kind = described(schema["properties"][name], schema.get("$defs", {}))
+    if name in homes:
+        kind = ("list of sections " if many else "section ") + link(homes[name].title)
+    text = members(section.model).get(name) or (inspect.getdoc(model) if model else "")
+    return [code(name), kind, default_of(section.model, value, name in homes), prose(text)]
+
+
+def default_of(kind: type[BaseModel], value: Any, section: bool) -> str:
+    """Return the default of a key of the settings class `kind`. `section` states whether the key is a section."""
+    if value is PydanticUndefined:
+        return "that of the rule" if kind is recipes.Limit else "**required**"
+    if isinstance(value, recipes.Limit):
+        return code(toml(value.model_dump()))
+    return "none" if value is None else "defaults of the section" if section else code(toml(value))
+
+
+def loop_file() -> str:
+    """Return the page of the loop file."""
+    conventions = str(sys.modules[Loop.__module__].__doc__).partition("Unknown keys")
+    page = "# Loop file\n\nA loop file is a TOML file that configures one line. " + prose("".join(conventions[1:]))
+    page += " Without a default, a key is **required**; the default `none` (in the descriptions: None) means that the key is absent.\n\n"
+    for section in sections(Section("", Loop)):
+        homes = {name: inner for names, inner in below(section) for name in names}
+        schema = section.model.model_json_schema()
+        action = f"\n\n{prose(constants(recipes)['Action'])}" if section.model is recipes.Health else ""
+        if section.path:
+            page += f"## `{section.title}`\n\n{' '.join(filter(None, [prose(inspect.getdoc(section.model)), section.note]))}{action}\n\n"
+        page += table(["key", "type", "default", "meaning"], [key_row(section, name, homes, schema) for name in own_fields(section)])
+    return page
+
+
+# Commands
+
+
+def commands(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[click.Context, click.Command]]:
+    """Yield a command and all its sub-commands, each with its context."""
+    context = click.Context(command, parent, name, **command.context_settings)
+    yield context, command
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            yield from commands(found, inner, context) if found else ()
+
+
+def command_page(context: click.Context, command: click.Command) -> str:
+    """Return the section of one command: usage, help, arguments, options."""
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    paragraphs = "\n\n".join(prose(part) for part in inspect.cleandoc(command.help or "").split("\n\n"))
+    page = f"## `{context.command_path}`\n\n```\n{usage}\n```\n\n{paragraphs}\n\n"
+    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    if arguments:
+        rows = [[code(one.human_readable_name.rstrip(".")), argument_use(one)] for one in arguments]
+        page += table(["argument", "use"], rows)
+    if options:
+        page += table(["option", "default", "meaning"], [option_row(one, context) for one in options])
+    return page
+
+
+def argument_use(argument: click.Argument) -> str:
+    """Return whether an argument is required and may be repeated, and its default."""
+    default = f", default {code(argument.default)}" if isinstance(argument.default, str) else ""
+    return ("required" if argument.required else "optional") + default + (", one or more" if argument.nargs == -1 else "")
+
+
+def option_row(option: click.Option, context: click.Context) -> list[str]:
+    """Return the table row of an option: its form, default and meaning with bounds."""
+    form = (option.get_help_record(context) or (" ".join(option.opts), ""))[0]
+    extra: dict[str, Any] = dict(option.get_help_extra(context))
+    bounds = f" Range: {code(str(extra['range']))}." if "range" in extra else ""
+    default = str(extra.get("default", "")).strip("()")
+    spoken = isinstance(option.show_default, str)
+    return [code(form), default if spoken else code(default), prose(option.help) + bounds]
+
+
+def command_line() -> str:
+    """Return the page of all commands."""
+    found = list(commands(cli, "ratchet"))
+    codes = prose(command_exit_code.__doc__).replace("Return the exit code:", "The exit code is 0 after success,")
+    page = f"# Commands\n\nEvery command also accepts `-h` and `--help`. {codes}\n\n"
+    page += table(["command", "purpose"], [[link(one.command_path), prose((cmd.help or "").split("\n\n")[0])] for one, cmd in found])
+    return page + "".join(command_page(*one) for one in found)
+
+
+# The ledger
+
+
+def keyed(keys: Sequence[str]) -> str:
+    """Return the data keys of a row; the mark of an optional key stays outside the code span."""
+    return ", ".join(code(key.removesuffix(" (optional)")) + " (optional)" * key.endswith(" (optional)") for key in keys)
+
+
+def fields(kind: type, names: Iterator[tuple[str, str]]) -> str:
+    """Return the docstring of a class and the table of its members, given as (shown text, name of the member)."""
+    docs = members(kind)
+    return f"{prose(kind.__doc__)}\n\n" + table(["name", "meaning"], [[code(shown), prose(docs[name])] for shown, name in names])
+
+
+def enumeration(kind: type[StrEnum]) -> str:
+    """Return the description of an enumeration and its values."""
+    return fields(kind, ((one.value, one.name) for one in kind))
+
+
+def record(kind: type[BaseModel]) -> str:
+    """Return the description of a record and its fields."""
+    return fields(kind, ((name, name) for name in kind.model_fields))
+
+
+def steps() -> str:
+    """Return the table of the steps and their effects."""
+    effects, rows = code_facts.functions(ROOT / "flows/engine/effects.py"), []
+    for step in cycle.Step:
+        output = TEXTS["outputs"].get(step) or keyed(code_facts.returned_keys(effects[step]))
+        key = "train/ATTEMPT/INCARNATION" if step is cycle.Step.TRAIN else step.value
+        rows.append([code(key), prose(members(cycle.Step)[step.name]), output, code(_STATE_AFTER.get(step, ""))])
+    text = f"{prose(cycle.Step.__doc__)} The functions in `flows/engine/effects.py` perform the effects of the steps."
+    return text + "\n\n" + table(["effect", "meaning", "output", "state afterwards"], rows)
+
+
+def rows_of(stream: str) -> str:
+    """Return the table of the rows of one kind of stream."""
+    rows, calls = [], code_facts.ledger_rows()
+    for name, entry in TEXTS["rows"].items():
+        if stream in entry["streams"]:
+            data = keyed(calls[name].keys) or entry.get("data", "")
+            rows.append([code(name.split()[0]), entry.get("key", ""), data, entry["meaning"], code(calls[name].path)])
+    return table(["kind", "key", "data", "meaning", "written by"], rows)
+
+
+def ledger() -> str:
+    """Return the page of the ledger."""
+    streams = list(code_facts.streams())
+    page = "# Ledger\n\nThe ledger consists of streams of rows. Each stream is a hash chain.\n\n## Streams\n\n"
+    page += table(["stream", "rows of"], [[code(pattern), prose(meaning)] for _, pattern, meaning in streams])
+    page += f"## Columns of a row\n\n{record(cycle.Entry)}"
+    page += "".join(f"## Rows of `{pattern}`\n\n{rows_of(name)}" for name, pattern, _ in streams)
+    page += f"## Steps\n\n{steps()}## States\n\n{enumeration(cycle.State)}## Approvals\n\n{enumeration(cycle.ApprovalKind)}"
+    return page + f"### Answer\n\n{record(cycle.Answer)}### Identity\n\n{enumeration(cycle.Identity)}"
+
+
+# Jobs, files and extension points
+
+
+def exit_code_rows() -> Iterator[list[str]]:
+    """Yield the table rows of the exit codes of a job."""
+    for name, text in constants(exit_codes).items():
+        number = getattr(exit_codes, name)
+        yield [str(number), code(exit_codes.outcome_of(number)), prose(text)]
+    yield [str(processes.NOT_MINE), "", prose(constants(processes)["NOT_MINE"])]
+
+
+def job_protocol() -> str:
+    """Return the page of the interface between the service and its jobs."""
+    found = code_facts.environment()
+    page = "# Job protocol\n\nThe service and a job exchange information through environment variables, files and exit codes.\n\n"
+    page += "## Environment variables\n\nA job on several nodes also gets the first node's address in `MASTER_ADDR` and `MASTER_PORT`. "
+    page += "[Operations](../operations.md) names the variables of Prefect and MLflow.\n\n"
+    for group, texts in TEXTS["environment"].items():
+        rows = [[code(name), meaning, listed(found[name][0]) or "the operator", listed(found[name][1])] for name, meaning in texts.items()]
+        page += f"### {group}\n\n" + table(["variable", "meaning", "set by", "read by"], rows)
+    page += "## Files\n\nPaths are relative to the folder `lines/LINE/jobs` of the installation.\n\n"
+    rows = [[code(path), entry["content"], code(entry["module"])] for path, entry in TEXTS["files"].items()]
+    page += table(["path", "content", "module"], rows)
+    page += f"The kinds of events in `events.jsonl` are {listed(members(JobEvent)['kind'].split(' | '))}.\n\n"
+    page += f"## Exit codes\n\n{prose(exit_codes.__doc__)}\n\n" + table(["code", "outcome", "meaning"], list(exit_code_rows()))
+    return page + prose(exit_codes.outcome_of.__doc__) + f"\n\n## Outcomes\n\n{enumeration(exit_codes.Outcome)}"
+
+
+def files() -> str:
+    """Return the page of the folder layout."""
+    source = Path(inspect.getsourcefile(Home) or "")
+    page = f"# Files of an installation\n\n{prose(sys.modules[Home.__module__].__doc__)} LINE is the name of a line.\n\n"
+    paths = {code_facts.home_path(function): ast.get_docstring(function) for function in code_facts.functions(source).values()}
+    page += table(["path", "content"], [[code(path), noun(text)] for path, text in paths.items() if path])
+    return page + "The files of training jobs are listed in [Job protocol](job-protocol.md#files).\n"
+
+
+def port_section(port: ast.ClassDef) -> str:
+    """Return the description of a port: its attributes and methods."""
+    page, docs = f"{prose(ast.get_docstring(port))}\n\n", documented(port.body)
+    for node in port.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            page += f"- `{ast.unparse(node)}`<br>{prose(docs[node.target.id])}\n"
+        if isinstance(node, ast.FunctionDef):
+            given = ast.unparse(node.args).removeprefix("self").removeprefix(", ")
+            result = ast.unparse(node.returns) if node.returns else "None"
+            page += f"- `{node.name}({given}) -> {result}`<br>{prose(ast.get_docstring(node))}\n"
+    return page + "\n"
+
+
+def extension_points() -> str:
+    """Return the page of the entry points and the ports."""
+    module = code_facts.tree(ROOT / "contracts/ports.py")
+    page = "# Extension points\n\nInstalled packages extend Ratchet through entry points. "
+    page += "[Extend Ratchet](../extending.md) gives the steps.\n\n"
+    for group, built_in in code_facts.entry_points().items():
+        entry = TEXTS["extensions"][group]
+        page += f"## `{group}`\n\nAn entry point of this group implements the port {link(entry['port'])}. {entry['use']}\n\n"
+        rows = [[code(name), code(target), prose(code_facts.purpose(target))] for name, target in built_in.items()]
+        page += table(["name", "class", "purpose"], rows)
+    page += f"## Ports\n\n{prose(ast.get_docstring(module))}\n\n"
+    return page + "".join(f"### `{node.name}`\n\n{port_section(node)}" for node in module.body if isinstance(node, ast.ClassDef))
+
+
+MAKERS = {
+    "loop-file.md": loop_file,
+    "commands.md": command_line,
+    "ledger.md": ledger,
+    "job-protocol.md": job_protocol,
+    "files.md": files,
+    "extension-points.md": extension_points,
+}
+
+
+def page_text(name: str) -> str:
+    """Return the content of a reference page."""
+    return GENERATED + MAKERS[name]().rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGES.mkdir(exist_ok=True)
+    for page_name in MAKERS:
+        (PAGES / page_name).write_text(page_text(page_name))
