@@ -2,7 +2,7 @@
 
 `python -m local.processes FOLDER -- COMMAND…` is the launcher of a job. It takes the attempt's lock, records its own identity, and
 replaces itself with the command. At most one process per attempt passes this point, even after a crash between start and record. The
-module imports little, so that it starts fast.
+module imports few modules, so that it starts fast.
 """
 
 from __future__ import annotations

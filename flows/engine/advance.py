@@ -33,7 +33,7 @@ def advance(cycle_id: str, context: LineContext) -> Decision:
             decision = decide(cycle, observe(cycle, context), context.clock.now())
             record(decision, cycle, context, lease)
             if not isinstance(decision, End):
-                return decision  # an end is read back: a new row of the line or of a request may have prevented it
+                return decision  # read an end back: another process may have written a row that prevented it
 
 
 def drive(cycle_id: str, context: LineContext, patience: float = 0.0, poll: float = 0.5) -> Decision:

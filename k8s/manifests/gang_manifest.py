@@ -1,11 +1,7 @@
 """Renders a training job as a gang: one Volcano Job whose pods all start together or not at all. No I/O.
 
 This module knows Volcano's rules and the paths in a pod. It does not depend on what a job runs; process 1 of a pod is
-<<<<<<< HEAD:k8s/manifests/gang_manifest.py
 `trainers/job/pod_entrypoint.py`. `docs/kubernetes/lifecycle.md` gives the reason for each field.
-=======
-`trainers/inside/pod.py`. `docs/kubernetes/lifecycle.md` gives the reason for each field.
->>>>>>> work-d2:k8s/gang.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Process 1 of a pod whose gang has no shared file system.
 
-It downloads what the job reads to the pod's own disk (`download.py`), runs the job's process there (`trainers/job/pod_entrypoint.py`), and
-uploads what others read (`upload.py`). The job sees the same folders as on a shared volume. The exit code is the job's.
+It downloads the job's inputs to the pod's own disk (`download.py`), runs the job's process there (`trainers/job/pod_entrypoint.py`), and
+uploads the job's output (`upload.py`). The job sees the same folders as on a shared volume. The exit code is the job's.
 """
 
 from __future__ import annotations

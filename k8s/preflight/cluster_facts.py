@@ -39,7 +39,7 @@ class ClusterFacts:
     """Facts as the server reported them. None means that the object does not exist."""
 
     unreachable: str = ""
-    """Error message if the server cannot be reached. All other facts are unknown then."""
+    """Error message if the server cannot be reached. In that case all other facts are unknown."""
     denied: tuple[str, ...] = ()
     """Missing rights, as `verb resource`."""
     volcano: bool = True

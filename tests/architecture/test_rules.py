@@ -214,3 +214,8 @@ def test_no_file_holds_a_key() -> None:
     )
     found = [str(path.relative_to(REPO)) for path in _tracked() if keys.search(path.read_bytes().decode("utf-8", errors="replace"))]
     assert not found
+
+
+def test_no_file_holds_a_merge_conflict() -> None:
+    markers = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    assert [path.relative_to(REPO) for path in _tracked() if markers.search(path.read_bytes())] == []
