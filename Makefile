@@ -12,7 +12,7 @@ export DO_NOT_TRACK := 1
 # Waiting OpenMP threads sleep instead of spinning, because the tests share two cores (runtime/threads.py).
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test tools bare check lint unit reference rig gsm8k soak lock clean help
+.PHONY: demo test tools wheel bare check lint unit reference docs screenshots rig gsm8k soak lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -27,8 +27,11 @@ test: $(VENV)/.dev    ## run all tests, as CI does
 tools: $(VENV)/bin/uv  ## install the programs without which some tests skip: Debian packages (as root) and Go
 	@sh tests/tools.sh
 
-bare:            ## run all tests in a bare Debian 12, as a newcomer would (as root; needs debootstrap)
-	@sh tests/bare.sh make test
+wheel: $(VENV)/bin/uv  ## build the wheel, install it with uv and with pipx, and run its first commands (downloads gigabytes)
+	@sh tests/wheel.sh
+
+bare:            ## install the wheel and run all tests in a bare Debian 12, as a newcomer would (as root; needs debootstrap)
+	@sh tests/bare.sh make wheel test
 
 check: $(VENV)/.dev lint unit  ## run the fast checks: lint, types, import rules, unit and contract tests
 
@@ -44,10 +47,17 @@ unit: $(VENV)/.dev
 reference: $(VENV)/.dev  ## write docs/reference from the code
 	@$(BIN)/python docs/reference.py
 
+docs: $(VENV)/.docs   ## build the documentation site in build/site; a broken link or a page outside the navigation fails
+	@$(BIN)/python -m properdocs build
+
+screenshots: $(VENV)/.dev  ## take the pictures in docs/images from the report of the last `make demo` (needs Chromium)
+	@$(BIN)/python docs/screenshots.py
+
 rig: $(VENV)/.dev     ## build the programs of the test cluster (needs Go; about 20 minutes the first time, then cached)
 	@$(BIN)/python -m tests.cluster.rig build
 
-soak: $(VENV)/.dev    ## run the tests that are too long for CI: tens of thousands of simulated runs, fifty gang interruptions (results in benchmarks/results)
+soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants, tens of thousands of simulated runs, fifty gang interruptions (results in benchmarks/results)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak tests
 	@$(BIN)/python -m tests.simulation.soak
 	@$(BIN)/python -m tests.cluster.soak
 
@@ -74,6 +84,10 @@ $(VENV)/.dev: $(VENV)/bin/uv requirements/dev.lock pyproject.toml
 	@echo "installing the packages of requirements/dev.lock (several GB, mostly torch)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/dev.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/bin/uv requirements/docs.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/docs.lock
 	@touch $@
 
 clean:           ## remove the virtual environment and the demo's state; any other RATCHET_HOME stays

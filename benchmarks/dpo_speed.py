@@ -146,7 +146,9 @@ class Kept:
         return table
 
 
-def ours(model: Path, pairs: list[PairSize], given: dict[str, Any], batch: int, levers: Any, kept: Kept, max_length: int = LONGEST) -> Any:
+def ours(
+    model: Path, pairs: list[PairSize], given: dict[str, Any], batch: int, optimizations: Any, kept: Kept, max_length: int = LONGEST
+) -> Any:
     """Return the trainer of a Ratchet job with these optimizations; it takes the pairs in the given order."""
     from transformers import AutoTokenizer
 
@@ -161,7 +163,7 @@ def ours(model: Path, pairs: list[PairSize], given: dict[str, Any], batch: int, 
         {"losses": {"sigmoid": 1.0}, "batch": batch, "micro_batch": 4, "max_length": max_length, "steps": given["max_steps"]},
     )
     return Ordered(
-        recipe, pairs, [1.0] * len(pairs), kept, levers, model=str(model), args=configuration(recipe, given, levers),
+        recipe, pairs, [1.0] * len(pairs), kept, optimizations, model=str(model), args=configuration(recipe, given, optimizations),
         train_dataset=placeholder(), processing_class=AutoTokenizer.from_pretrained(model),
     )  # fmt: skip
 
@@ -197,9 +199,9 @@ def timed(trainer: Any, pairs: list[PairSize], batch: int, kept: Kept | None, cl
 
 def ladder() -> dict[str, Any]:
     """Return the cases to measure: no optimization, each optimization alone, then one more at a time."""
-    from trainers.job.trl.dpo_trainer import Levers
+    from trainers.job.trl.dpo_trainer import Optimizations
 
-    none = Levers(*[False] * 4)
+    none = Optimizations(*[False] * 4)
     known, length = none._replace(known_reference=True), none._replace(by_length=True)
     two = known._replace(by_length=True)
     return {
@@ -210,7 +212,7 @@ def ladder() -> dict[str, Any]:
         "alone: shared prompt (with answers only)": none._replace(answers_only=True, shared_prompt=True),
         "known reference + by length": two,
         "known reference + by length + answers only": two._replace(answers_only=True),
-        "all": Levers(),
+        "all": Optimizations(),
     }
 
 
@@ -219,10 +221,10 @@ def measure(profile: str, size: Size, model: Path, work: Path, cases: dict[str, 
     pairs = some_pairs(profile, size.steps * size.batch, size)
     given = shared(work, size.steps)
     results = {"plain script": timed(plain(model, pairs, given, size.batch), pairs, size.batch, None, clock)}
-    for name, levers in cases.items():
+    for name, optimizations in cases.items():
         gc.collect()
         kept = Kept(clock)
-        results[name] = timed(ours(model, pairs, given, size.batch, levers, kept), pairs, size.batch, kept, clock)
+        results[name] = timed(ours(model, pairs, given, size.batch, optimizations, kept), pairs, size.batch, kept, clock)
         click.echo(f"{profile}: {name}: {results[name]['tokens_per_s_cold']} tokens/s", err=True)
     first = results["plain script"]
     for result in results.values():
@@ -262,7 +264,7 @@ def main(out: Path, toy: bool) -> None:
     """Measure both profiles, print a table and write the JSON report."""
     import torch
 
-    from trainers.job.trl.dpo_trainer import Levers
+    from trainers.job.trl.dpo_trainer import Optimizations
 
     torch.set_num_threads(1)
     size = Size(hidden=32, layers=1, vocabulary=128, steps=2, batch=8, scale=0.1) if toy else Size()
@@ -270,7 +272,7 @@ def main(out: Path, toy: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / "model", size)
         report["parameters"] = _parameters(model)
-        for profile, cases in (("traces", ladder()), ("chat", {"all": Levers()})):
+        for profile, cases in (("traces", ladder()), ("chat", {"all": Optimizations()})):
             report["profiles"][profile] = measure(profile, size, model, Path(folder), cases, time.process_time)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")

@@ -62,7 +62,7 @@ class Ground:
 
     def timed(self, name: str, act: Callable[[], None], restarts: int, window: float) -> dict[str, Any]:
         """Run `act` and measure until the gang is whole after `restarts` restarts, or for `window` seconds at most."""
-        self.bench.executor.observe(name)
+        self.bench.executor.reconcile(name)
         before = self.bench.executor.meter(name)
         self.watcher.forget()
         began = time.monotonic()

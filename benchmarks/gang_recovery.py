@@ -60,13 +60,13 @@ def recovery(rig: Rig, folder: Path, silent: bool, guarded: bool, window: float)
 
 
 def observed(bench: Bench, name: str, holds: Callable[[], bool], end: float) -> bool:
-    """Observe the job until the condition holds or the time `end` is reached; returns whether it holds.
+    """Reconcile the job until the condition holds or the time `end` is reached; returns whether it holds.
 
-    One more observation at the end brings the meter up to date.
+    One more reconciliation at the end brings the meter up to date.
     """
     while not (held := holds()) and time.monotonic() < end:
-        bench.executor.observe(name)
+        bench.executor.reconcile(name)
         time.sleep(0.2)
     time.sleep(1.2)
-    bench.executor.observe(name)
+    bench.executor.reconcile(name)
     return held

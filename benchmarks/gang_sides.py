@@ -127,9 +127,9 @@ class Ratchet:
                     break
                 except Retryable:
                     time.sleep(PERIOD)
-                    self.bench.executor.observe(self.specs[0].name)  # as the service does; an observation runs guardian and meters
+                    self.bench.executor.reconcile(self.specs[0].name)  # as the service does; it runs guardian and meters
         time.sleep(1)
-        self.bench.executor.observe(spec.name)
+        self.bench.executor.reconcile(spec.name)
 
     def idle(self) -> float | None:
         """Return the idle GPU-seconds of all gangs by the executor's meter."""

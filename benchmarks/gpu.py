@@ -74,17 +74,17 @@ def peak() -> float:
 
 def dpo(setting: Setting) -> dict[str, Any]:
     """Measure throughput and peak memory of the plain script and of Ratchet's trainer, and the largest difference of their losses."""
-    from trainers.job.trl.dpo_trainer import Levers
+    from trainers.job.trl.dpo_trainer import Optimizations
 
     batch, steps = setting.size.batch, setting.size.steps
     fresh()
     usual = timed(plain(setting.model, setting.pairs, setting.arguments(steps, "plain"), batch), setting.pairs, batch, None, now)
     usual["peak_gib"] = peak()
     results = {"plain script": usual}
-    for name, levers in (("ours, separate prompts", Levers(shared_prompt=False)), ("ours", Levers())):
+    for name, optimizations in (("ours, separate prompts", Optimizations(shared_prompt=False)), ("ours", Optimizations())):
         fresh()
         kept = Kept(now)
-        trainer = ours(setting.model, setting.pairs, setting.arguments(steps, "ours"), batch, levers, kept)
+        trainer = ours(setting.model, setting.pairs, setting.arguments(steps, "ours"), batch, optimizations, kept)
         results[name] = timed(trainer, setting.pairs, batch, kept, now) | {"peak_gib": peak(), "shares_prompts": trainer.shares}
         del trainer
     for result in results.values():
@@ -95,12 +95,12 @@ def dpo(setting: Setting) -> dict[str, Any]:
 
 def resume(setting: Setting) -> dict[str, Any]:
     """Compare a run of four steps with the same run resumed after its second step; reports the largest difference of a weight."""
-    from trainers.job.trl.dpo_trainer import Levers
+    from trainers.job.trl.dpo_trainer import Optimizations
 
     def run(name: str, **given: Any) -> tuple[Any, list[float]]:
         fresh()
         arguments = setting.arguments(4, name, save_strategy="steps", save_steps=2, save_total_limit=2)
-        trainer = ours(setting.model, setting.pairs[: 4 * 8], arguments, 8, Levers(), Kept(now))
+        trainer = ours(setting.model, setting.pairs[: 4 * 8], arguments, 8, Optimizations(), Kept(now))
         trainer.train(**given)
         return {n: w.detach().cpu() for n, w in trainer.model.named_parameters()}, [
             e["loss"] for e in trainer.state.log_history if "loss" in e
@@ -123,10 +123,10 @@ def out_of_memory(setting: Setting) -> dict[str, Any]:
     """
     import torch
 
-    from trainers.job.trl.dpo_trainer import Levers
+    from trainers.job.trl.dpo_trainer import Optimizations
 
     fresh()
-    trainer = ours(setting.model, setting.pairs[:16], setting.arguments(1, "oom"), 16, Levers(), Kept(now))
+    trainer = ours(setting.model, setting.pairs[:16], setting.arguments(1, "oom"), 16, Optimizations(), Kept(now))
     recipe = trainer.recipe
     try:
         with scarce(setting.gpu, trainer):

@@ -213,7 +213,7 @@ class Bench:
         for kind in ("pairs", "prompts", "demonstrations"):
             self.artifacts.fetch(getattr(plan, kind), run / f"{kind}.parquet")
         with _inside(run):
-            runner.train(BUILD[plan.method], KINDS[plan.method])
+            runner.train_job(BUILD[plan.method], KINDS[plan.method])
         result = json.loads((run / "i1" / "result.json").read_bytes())
         return run / "i1" / "model" if result["outcome"] == "done" else None
 

@@ -4,7 +4,7 @@ The main table covers two tasks, base models of three qualities and a perfect on
 baseline is an oracle: SFT on the true answers to the same requests, with the same number of steps and a separately tuned learning rate.
 Every cell uses the product's own code from traces to the gate (recipe_cell.py) and is tested on thousands of unused questions.
 
-`python benchmarks/recipes.py` resumes where an earlier run stopped; `--quick` runs two cells. `--methods dpo` measures a second table, in
+`python benchmarks/recipes.py` resumes where an earlier run stopped; `--quick 2` runs two cells. `--methods dpo` measures a second table, in
 which DPO is the only method allowed. That table uses new traffic samples and compares DPO without and with rehearsal, which trains on right
 answers to prompts that have no pairs.
 """
@@ -65,7 +65,7 @@ def work_all(task: tuple[list[Cell], str, str]) -> int:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Run two cells and do not keep the results.")
+@click.option("--quick", type=click.IntRange(1, 2), help="Run only one or two cells and do not keep the results.")
 @click.option("--methods", type=click.Choice(["sft", "dpo", "grpo"]), help="Allow only this method; the results form a separate table.")
 @click.option("--seeds", default=5, help="Number of base models per task and quality.")
 @click.option("--draws", default=2, help="With --methods: number of traffic samples per base model.")
@@ -74,7 +74,7 @@ def work_all(task: tuple[list[Cell], str, str]) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Results file, one line per cell; the cells in it are not run again.")
 def main(
-    quick: bool, methods: str | None, seeds: int, draws: int, workers: int, folder: Path | None, as_json: bool, out: Path | None
+    quick: int | None, methods: str | None, seeds: int, draws: int, workers: int, folder: Path | None, as_json: bool, out: Path | None
 ) -> None:
     """Run the missing cells, print the table, and update docs/recipes.md with the main table."""
     folder = folder or Path(tempfile.mkdtemp(prefix="recipes-"))
@@ -82,7 +82,7 @@ def main(
     out = folder / "quick.jsonl" if quick else out or (Path(str(FORCED).format(methods)) if methods else RESULTS)
     cells = forced(methods, seeds, draws) if methods else grid(seeds)
     if quick:
-        cells = cells[:2] if methods else [Cell("kubectl", 0.6, 0.15, 0), Cell("sql", 0.6, 0.0, 0)]
+        cells = (cells if methods else [Cell("kubectl", 0.6, 0.15, 0), Cell("sql", 0.6, 0.0, 0)])[:quick]
     known = {row["cell"] for row in _rows(out, cells)}
     missing = [cell for cell in cells if cell.name not in known]
     done = len(cells) - len(missing)

@@ -57,7 +57,7 @@ class State(StrEnum):
     ROLLED_BACK = "rolled_back"
     """Final: the rollout was rolled back."""
     SUPERSEDED = "superseded"
-    """Final: another version became the champion while the cycle was open."""
+    """Final: another version became the champion while the cycle was open, or an upgrade changed the training code after the plan."""
     RECALLED = "recalled"
     """Final: reserved. No cycle ends in this state."""
 
@@ -127,7 +127,10 @@ class Answer(Frozen):
 
 
 class Entry(Frozen):
-    """A row of the ledger. `hash` covers stream, seq, kind, key, data, at, epoch and the previous hash."""
+    """A row of the ledger.
+
+    `hash` covers schema_version, stream, seq, kind, key, data, at, epoch and the previous hash. In version 1 it does not cover the version.
+    """
 
     stream: str
     """Name of the stream that the row belongs to."""
@@ -143,6 +146,8 @@ class Entry(Frozen):
     """Time at which the row was written, in UTC."""
     epoch: int
     """Lease epoch of the writer. 0 if the stream needs no lease."""
+    schema_version: int
+    """Version of the release's formats (contracts/schema.py). Rows of releases that wrote no version have version 1."""
     previous: Digest
     """`hash` of the previous row of the stream. For the first row, 64 zeros."""
     hash: Digest

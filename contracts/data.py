@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from pydantic import Field
 
+from contracts.extension import ExtensionVersion
 from contracts.ids import Digest, canonical
 from contracts.model import Frozen
 from contracts.records import Tier
@@ -45,7 +46,7 @@ class RawBatch:
     source: str
     """Name of the source in the loop file."""
     format: str
-    """Decoder to use: otlp-json | otlp-proto | jsonl."""
+    """otlp-json | otlp-proto | jsonl, or the name of an installed dialect, whose records are JSON values, one per line."""
     digest: Digest
     """Digest of the bytes as delivered."""
     origin: str
@@ -126,14 +127,9 @@ class Cursor(Frozen):
     """Ingest time (UTC) of the newest commit. None for an empty lake."""
 
 
-class ScorerVersion(Frozen):
-    """Identity of a scorer: its code version, tier and weight."""
+class ScorerVersion(ExtensionVersion):
+    """Identity of a scorer: its code version, tier and weight. A job uses it to reject different code."""
 
-    name: str
-    distribution: str
-    version: str
-    code: Digest
-    """Digest of the scorer's whole package (rewards/installed.py). A job uses it to reject different code."""
     tier: Tier
     weight: float
 

@@ -5,7 +5,8 @@ RatchetError
 │   ├── Conflict   another writer was first: read again, then decide again
 │   └── Fenced     the caller's lease is older than the ledger's: stop writing immediately
 ├── Permanent      the same call can never succeed: an operator must act, or a new spec is needed
-│   └── ConfigError  a loop file or the environment is wrong
+│   ├── ConfigError  a loop file or the environment is wrong
+│   └── NewerRelease a newer release wrote the data: upgrade, and change nothing until then
 ├── Rejected       one piece of input is invalid; it is recorded (for example in quarantine) and causes no crash
 └── Inconclusive   evidence is missing, stale or contradictory; the cycle does not advance
 """
@@ -35,6 +36,10 @@ class Permanent(RatchetError):
 
 class ConfigError(Permanent):
     """A loop file, an option or the environment is wrong. The message names the file, the key and the remedy."""
+
+
+class NewerRelease(Permanent):
+    """A newer release of Ratchet wrote this row or document. Nothing may be changed or ended because of it; upgrade Ratchet."""
 
 
 class Rejected(RatchetError):

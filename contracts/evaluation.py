@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from contracts.extension import ExtensionVersion
 from contracts.ids import Digest
 from contracts.model import Frozen
 
@@ -114,10 +115,12 @@ class Verdict(Frozen):
     checks: tuple[CheckResult, ...]
     report: Digest
     """Digest of the evaluated EvalReport."""
+    versions: tuple[ExtensionVersion, ...] = ()
+    """Code versions of the checks."""
 
 
-def verdict_of(checks: tuple[CheckResult, ...], report: Digest) -> Verdict:
-    """Combine check results into a verdict.
+def verdict_of(checks: tuple[CheckResult, ...], report: Digest, versions: tuple[ExtensionVersion, ...] = ()) -> Verdict:
+    """Combine check results into a verdict. `versions` are the code versions of the checks.
 
     The verdict is `fail` if any check fails. Otherwise it is `inconclusive` if any check is inconclusive or if there are no checks.
     Otherwise it is `pass`.
@@ -129,4 +132,4 @@ def verdict_of(checks: tuple[CheckResult, ...], report: Digest) -> Verdict:
         result = Result.INCONCLUSIVE
     else:
         result = Result.PASS
-    return Verdict(result=result, checks=checks, report=report)
+    return Verdict(result=result, checks=checks, report=report, versions=versions)

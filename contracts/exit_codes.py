@@ -1,7 +1,7 @@
 """Exit codes of a job's main process (PID 1).
 
 The supervisor derives them from files and not from the trainer's exit code, because torchrun exits with 1 on every failure.
-75 and 78 are EX_TEMPFAIL and EX_CONFIG in sysexits.h.
+73, 75 and 78 are EX_CANTCREAT, EX_TEMPFAIL and EX_CONFIG in sysexits.h.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ PERMANENT: Final = 78
 """Another attempt cannot succeed."""
 STOPPED: Final = 143
 """Exit code of a pod that received SIGTERM and left no result: 128 + 15."""
+KILLED: Final = 137
+"""Exit code of a process that received SIGKILL: 128 + 9."""
+ALREADY_STARTED: Final = 73
+"""Exit code of a launcher if another process already holds the attempt."""
 
 
 class Outcome(StrEnum):
@@ -36,8 +40,22 @@ class Outcome(StrEnum):
     """The job reported that another attempt cannot succeed."""
 
 
+_CODES: Final = {
+    Outcome.DONE: DONE,
+    Outcome.PREEMPTED: PREEMPTED,
+    Outcome.LOST: KILLED,
+    Outcome.FAILED: FAILURE,
+    Outcome.PERMANENT: PERMANENT,
+}
+
+
+def exit_code_of(outcome: Outcome) -> int:
+    """Return the exit code with which the supervisor reports an outcome."""
+    return _CODES[outcome]
+
+
 def outcome_of(code: int) -> Outcome:
     """Map an exit code to an outcome. Termination by a signal maps to `LOST`; unknown codes map to `FAILED`."""
-    if code < 0 or code in (137, STOPPED):
+    if code < 0 or code in (KILLED, STOPPED):
         return Outcome.LOST
     return {DONE: Outcome.DONE, PREEMPTED: Outcome.PREEMPTED, PERMANENT: Outcome.PERMANENT}.get(code, Outcome.FAILED)

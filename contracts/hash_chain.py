@@ -12,18 +12,21 @@ from typing import Final
 from contracts.cycle import Entry, Row
 from contracts.errors import Permanent
 from contracts.ids import Digest, digest
+from contracts.schema import SCHEMA_VERSION, UNVERSIONED
 
 GENESIS: Final[Digest] = "0" * 64
 
 
-def _hash(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: Digest) -> Digest:
-    return digest([stream, seq, row.kind, row.key, row.data, at.isoformat(), epoch, previous])
+def _hash(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: Digest, schema_version: int) -> Digest:
+    content = [stream, seq, row.kind, row.key, row.data, at.isoformat(), epoch, previous]
+    return digest(content if schema_version == UNVERSIONED else [schema_version, *content])
 
 
-def seal(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: Digest) -> Entry:
+def seal_row(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: Digest, schema_version: int = SCHEMA_VERSION) -> Entry:
     """Return the ledger entry for `row` at position `seq`, with its hash.
 
-    `previous` is the hash of the preceding entry, or `GENESIS` for the first one. `epoch` is the lease epoch of the writer.
+    `previous` is the hash of the preceding entry, or `GENESIS` for the first one. `epoch` is the lease epoch of the writer. A
+    row of this release has the default `schema_version`.
     """
     return Entry(
         stream=stream,
@@ -33,12 +36,13 @@ def seal(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: Di
         data=row.data,
         at=at,
         epoch=epoch,
+        schema_version=schema_version,
         previous=previous,
-        hash=_hash(stream, seq, row, at, epoch, previous),
+        hash=_hash(stream, seq, row, at, epoch, previous, schema_version),
     )
 
 
-def verify(entries: Sequence[Entry]) -> None:
+def verify_chain(entries: Sequence[Entry]) -> None:
     """Check the hash chain of one stream. `entries` must start at row 1.
 
     Raises `Permanent` at the first entry whose sequence number, previous hash or own hash does not match.
@@ -46,6 +50,7 @@ def verify(entries: Sequence[Entry]) -> None:
     previous = GENESIS
     for seq, entry in enumerate(entries, 1):
         row = Row(kind=entry.kind, key=entry.key, data=entry.data)
-        if entry.seq != seq or entry.previous != previous or entry.hash != _hash(entry.stream, seq, row, entry.at, entry.epoch, previous):
+        expected = _hash(entry.stream, seq, row, entry.at, entry.epoch, previous, entry.schema_version)
+        if entry.seq != seq or entry.previous != previous or entry.hash != expected:
             raise Permanent(f"the ledger was changed: row {seq} of {entry.stream} does not match the hash chain; restore a backup")
         previous = entry.hash

@@ -1,4 +1,4 @@
-"""Identifiers: canonical JSON, content digests, and the names of external effects.
+"""Identifiers: canonical JSON, content digests, the identity of prompts, and the names of external effects.
 
 Names are derived deterministically from the objects they belong to. A repeated call therefore finds the result of the first call.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,6 +34,35 @@ def digest_file(path: Path) -> Digest:
     """Return the SHA-256 of a file, which is read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_share(*parts: object) -> float:
+    """Return a pseudo-random number in [0, 1) that depends only on `parts`."""
+    plain = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(plain.encode()).digest()[:7], "big") / (1 << 56)
+
+
+NORMALISER = 1
+"""Version of `normalise`. The holdout split depends on it, so every change of `normalise` needs a new version."""
+
+
+def normalise(text: str) -> str:
+    """Normalise text, version 1: Unicode NFKC, case folding, one space for each run of white space."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def prompt_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
+    """Return the digest of the normalised conversation: roles and contents of all messages."""
+    return digest([[str(message["role"]), normalise(str(message["content"]))] for message in messages])
+
+
+def root_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
+    """Return the digest of the normalised first user message, or of the first message if there is no user message.
+
+    All turns of a conversation have the same root. The holdout split and the clusters of the gate use it.
+    """
+    first = next((message for message in messages if message["role"] == "user"), messages[0] if messages else {"content": ""})
+    return digest(normalise(str(first["content"])).encode())
 
 
 def checkpoint_name(plan: Digest, attempt: int, incarnation: int) -> str:

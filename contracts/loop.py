@@ -42,16 +42,19 @@ class SourceSettings(Frozen):
 
     name: Name
     """Name of the source. It is part of every record's identity, so renaming a source makes all its records new."""
-    kind: Literal["otlp", "jsonl", "receiver"]
-    """otlp: files with one OTLP JSON request per line. jsonl: files with one record per line. receiver: the built-in OTLP/HTTP endpoint."""
+    kind: str
+    """Entry point name of an installed source (group `ratchet.sources`). otlp: files with one OTLP JSON request per line. jsonl: files with
+    one record per line. receiver: the built-in OTLP/HTTP endpoint."""
     path: str | None = None
     """A file, or a folder that is read recursively (*.jsonl, *.jsonl.gz, *.json). Required for otlp and jsonl, not allowed for receiver."""
     mapping: dict[str, str] = Field(default_factory=dict)
     """For jsonl only: Ratchet's column -> dotted key in the record, for keys with different names."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the source, which validates them."""
 
     @model_validator(mode="after")
     def _path_where_read(self) -> SourceSettings:
-        if (self.kind == "receiver") == (self.path is not None):
+        if self.kind in ("otlp", "jsonl", "receiver") and (self.kind == "receiver") == (self.path is not None):
             raise ValueError(f"source {self.name!r}: kind {self.kind!r} " + ("takes no path" if self.path else "needs a path"))
         return self
 
@@ -138,8 +141,13 @@ class TrainingSettings(Frozen):
     """Overrides of the GRPO recipe (trainers/recipes.py)."""
     sft: dict[str, Any] = Field(default_factory=dict)
     """Overrides of the SFT recipe (trainers/recipes.py)."""
-    grpo_on: Literal["trl", "nemo-rl"] = "trl"
-    """GRPO implementation: trl runs on one machine, nemo-rl on a cluster with its own container image."""
+    dpo_on: str = "trl"
+    """Entry point name of an installed trainer (group `ratchet.trainers`) for DPO. trl: the built-in one."""
+    grpo_on: str = "trl"
+    """Entry point name of an installed trainer (group `ratchet.trainers`) for GRPO. trl: the built-in one, on one machine. nemo-rl: NeMo RL
+    on a cluster with its own container image."""
+    sft_on: str = "trl"
+    """Entry point name of an installed trainer (group `ratchet.trainers`) for SFT. trl: the built-in one."""
     min_pairs: Positive = 50
     """Minimum number of pairs for DPO."""
     min_group_coverage: Share = 0.15
@@ -164,6 +172,15 @@ class TrainingSettings(Frozen):
     def recipe(self, method: str) -> dict[str, Any]:
         """Return the recipe overrides for `method` (`dpo`, `grpo` or `sft`)."""
         return {"dpo": self.dpo, "grpo": self.grpo, "sft": self.sft}[method]
+
+    def trainer(self, method: str) -> str:
+        """Return the entry point name of the trainer for `method` (`dpo`, `grpo` or `sft`)."""
+        on = {"dpo": self.dpo_on, "grpo": self.grpo_on, "sft": self.sft_on}[method]
+        return method if on == "trl" else on
+
+    def built_in(self, method: str) -> bool:
+        """Return whether a trainer of Ratchet trains `method` (`dpo`, `grpo` or `sft`), with a recipe of trainers/recipes.py."""
+        return self.trainer(method) in (method, "nemo-rl")
 
 
 class GateSettings(Frozen):
@@ -193,6 +210,9 @@ class GateSettings(Frozen):
     """Maximum ratio of the mean answer lengths, candidate to champion or the inverse. Above it, the gate fails."""
     max_tokens: Positive = 256
     """Maximum tokens per answer."""
+    checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Entry point name of an installed check (group `ratchet.checks`) -> its options, which the check validates. All installed checks
+    apply, also those without options here."""
 
 
 class RolloutSettings(Frozen):
@@ -222,6 +242,11 @@ class RolloutSettings(Frozen):
     """Percentage of sessions that stay on the champion during the last step, so that both arms remain comparable. 0: none."""
     dark: Seconds = 300
     """Maximum seconds without traces from both arms, or without access to the metrics. After it, the rollout rolls back."""
+    metrics: str = "lake"
+    """Entry point name of the installed metrics (group `ratchet.metrics`) that measure live traffic. lake: the ingested traces and
+    feedback."""
+    metrics_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the metrics, which validate them."""
 
     @model_validator(mode="after")
     def _rising_to_100(self) -> RolloutSettings:
@@ -259,6 +284,10 @@ class ServingSettings(Frozen):
     """TCP port of the OTLP/HTTP receiver on the loopback interface. 0: any free port, which is stored in RATCHET_HOME and reused."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the server, which validates them."""
+    router: str = "local"
+    """Entry point name of an installed router (group `ratchet.routers`). local: a router process on this machine."""
+    router_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the router, which validates them."""
 
 
 def _cron(value: str | None) -> str | None:

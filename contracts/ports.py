@@ -25,6 +25,7 @@ from contracts.data import (
     Snapshot,
     TrainingSet,
 )
+from contracts.decoding import Decoded, Limits
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, EvalReport
 from contracts.ids import Digest
 from contracts.model import ModelRef
@@ -51,13 +52,17 @@ class Ledger(Protocol):
     """Append-only store of record: hash-chained streams with compare-and-set, and leases."""
 
     def read(self, stream: str, after: int = 0) -> list[Entry]:
-        """Return the rows with a sequence number above `after`, in order. Returns an empty list for an unknown stream."""
+        """Return the rows with a sequence number above `after`, in order. Returns an empty list for an unknown stream.
+
+        Raises `NewerRelease` if a newer release wrote one of these rows.
+        """
 
     def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
-        """Write all appends in one transaction and return the new entries.
+        """Write all appends in one transaction. Returns the new entries.
 
         `at` is the timestamp of the entries. `lease` is None for streams that need no lease. Raises `Conflict` if a stream has newer
-        rows than expected, and `Fenced` if `lease` is no longer the newest. In both cases nothing is written.
+        rows than expected, `Fenced` if `lease` is no longer the newest, and `NewerRelease` if a newer release wrote the last row of
+        a stream. In these cases nothing is written.
         """
 
     def streams(self, prefix: str) -> list[str]:
@@ -118,6 +123,32 @@ class TraceSource(Protocol):
 
     def done(self, batch: RawBatch) -> None:
         """Notify the source that the ledger contains the batch. A spool may delete it; a folder source does nothing."""
+
+
+class Dialect(Protocol):
+    """Decoder of one kind of record, without side effects."""
+
+    name: str
+    """Entry point name of the dialect."""
+
+    def recognises(self, record: Any) -> bool:  # noqa: ARG002 -- implementations read it
+        """Return whether the dialect decodes this record, which belongs to a batch in another format.
+
+        `record` is one JSON value: a line of a file, or one OTLP request. A dialect that is not sure returns False. If several dialects
+        recognise a record, it is quarantined. The default is False, for a dialect that only the format of a batch names.
+        """
+        return False
+
+    def decode(self, record: Any, position: str, limits: Limits, into: Decoded) -> None:
+        """Append the rows of one record to `into`, or count it as skipped or rejected there. `position` is its place in the batch.
+
+        Required columns of a trace are `id` and `time`; `origin` is traffic and `status` is ok unless given. Feedback needs `kind`,
+        `time`, and `trace_id` or `response_id`. A time may be ISO 8601 text or a number in s, ms, us or ns. `messages` is a list of
+        {role, content}. Without `consent`, the content of a trace is dropped, unless `limits.assume_consent` is set; the dialect must
+        itself drop content whose use the record refuses. Raises `Rejected` for an invalid record. Any other exception, and any invalid
+        row, quarantines the whole record.
+        """
+        ...
 
 
 class RewardFunction(Protocol):
@@ -189,7 +220,11 @@ class Trainer(Protocol):
 
 
 class Executor(Protocol):
-    """Runs jobs. New attempts are decided elsewhere."""
+    """Runs jobs. New attempts are decided elsewhere.
+
+    `observe`, `events`, `pinned` and `live` only read: they change no file, record, process or object of a cluster, and need no lease.
+    Everything that becomes due while a job runs, or after it has ended, is done by `reconcile`.
+    """
 
     restarts: bool
     """Whether the executor restarts a preempted job without a new `submit`. If true, an accepted checkpoint is pinned immediately.
@@ -201,7 +236,17 @@ class Executor(Protocol):
     def observe(self, name: str) -> JobStatus:
         """Return the status of the newest submitted incarnation.
 
-        An incarnation that does not start is pending until a timeout, and then ends as lost.
+        An incarnation that does not start is pending until a timeout, and then ends as lost. A job that has ended is reported as ended
+        at once. It has no outcome until `reconcile` has stored its result, and the reported usage is the recorded one.
+        """
+
+    def reconcile(self, name: str) -> None:
+        """Do what is due for a job: stop it at its limits, kill it after its grace period, record its usage, collect its output.
+
+        After the end of the job, store its result, and delete the objects that it leaves behind. The caller holds the line's lease, and
+        calls this for a running job before it observes the job, and for every name that `live` returns. The ledger need not know the
+        name. Does nothing for an unknown job. A repeated call, also after a crash in the middle, continues where the last one stopped;
+        a call after the result is stored never changes it. Raises Retryable if the result cannot be collected yet.
         """
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
@@ -213,11 +258,17 @@ class Executor(Protocol):
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
         """Return the resume point that `pin` set last, or None."""
 
-    def cancel(self, name: str) -> None:
-        """Send SIGTERM, and SIGKILL after the grace period. Returns immediately."""
+    def cancel(self, name: str) -> bool:
+        """Send SIGTERM and return immediately; `reconcile` sends SIGKILL after the grace period.
+
+        Return whether this call stops the job. False: an earlier call did so, or the job does not run.
+        """
 
     def live(self) -> list[str]:
-        """Return the names of this line's jobs that are running or pending."""
+        """Return the names of this line's jobs for which `reconcile` has work.
+
+        These jobs are pending or running, or they have ended and their result is not stored yet or their objects still exist.
+        """
 
 
 class Server(Protocol):
@@ -305,6 +356,11 @@ class Router(Protocol):
 
     def url(self) -> str:
         """Return the base URL for clients, without /v1."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the processes of the router on this machine, if there are any."""
+        ...
 
 
 class Metrics(Protocol):

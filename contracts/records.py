@@ -5,8 +5,16 @@ Rows are processed as data frames. One pydantic object per row would be the slow
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import NamedTuple
+
+_SLICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
+
+
+def is_slice_name(text: str) -> bool:
+    """Return whether `text` can name a slice: it is short and plain, because slice names become part of metric names and reports."""
+    return _SLICE_NAME.fullmatch(text) is not None
 
 
 class Column(NamedTuple):

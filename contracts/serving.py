@@ -36,6 +36,22 @@ class Endpoint(Frozen):
     """Model name to use in requests."""
 
 
+class RouterHeader(StrEnum):
+    """HTTP header of a request to the router, or of its response."""
+
+    SESSION = "x-session-id"
+    """Session of the user. All its requests are answered by one version."""
+    USER = "x-user-id"
+    CONSENT = "x-ratchet-consent"
+    """Whether the content of the request and of its answer may be recorded: `true` or `false`."""
+    REGION = "x-ratchet-region"
+    SLICE = "x-ratchet-slice"
+    VERSION = "x-ratchet-version"
+    """In a response: tag of the version that answered."""
+    TRACE = "x-ratchet-trace"
+    """In a response: ids of the trace and the span, separated by a colon. Feedback refers to them."""
+
+
 class Capabilities(Frozen):
     """Features of a server. `ratchet check` rejects settings that need missing features, before a cycle starts."""
 

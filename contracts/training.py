@@ -249,6 +249,7 @@ class JobStatus(Frozen):
     step: int = 0
     total: int = 0
     outcome: Outcome | None = None
+    """Outcome of an ended job. None while it runs, and after its end until the executor has stored its result."""
     reason: str = ""
     """Readable reason why the job ended or does not run yet. After a restart by the cluster, the cause of the restart."""
     proposal: Proposal | None = None

@@ -124,36 +124,10 @@ def streams() -> Iterator[tuple[str, str, str]]:
             yield name.removesuffix("_stream"), function(*words), str(function.__doc__).removeprefix("Return the ledger stream of ")
 
 
-def variable(node: ast.AST, names: dict[str, str]) -> str:
-    """Return the RATCHET_* variable that an expression names, directly or by a constant in `names`; otherwise empty text."""
-    value = node.value if isinstance(node, ast.Constant) else None
-    if isinstance(node, ast.Name | ast.Attribute):
-        value = names.get(node.id if isinstance(node, ast.Name) else node.attr)
-    return value if isinstance(value, str) and re.fullmatch(r"RATCHET_[A-Z_]+", value) else ""
-
-
-def unique(paths: Sequence[str]) -> list[str]:
-    """Return the distinct paths in sorted order, relative to the repository."""
-    return sorted({Path(path).relative_to(ROOT).as_posix() for path in paths})
-
-
-def environment() -> dict[str, tuple[list[str], list[str]]]:
-    """Return each RATCHET_* variable of the product with the files that set it and the files that read it."""
-    found: dict[str, tuple[list[str], list[str]]] = {}
-    names: dict[str, str] = {}
-    files = sources()
-    for path in (*files, *files):  # the first pass finds the constants that other modules use
-        for parent in ast.walk(tree(path)):
-            for name in filter(None, (variable(child, names) for child in ast.iter_child_nodes(parent))):
-                if isinstance(parent, ast.Assign):
-                    names |= {target.id: name for target in parent.targets if isinstance(target, ast.Name)}
-                if not isinstance(parent, ast.Assign):
-                    stored = isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store)
-                    found.setdefault(name, ([], []))[not (stored or isinstance(parent, ast.Dict | ast.keyword))].append(str(path))
-    for path in sorted((ROOT / "loops").glob("*.sh")):
-        for name in re.findall(r"RATCHET_[A-Z_]+", path.read_text()):
-            found.setdefault(name, ([], []))[1].append(str(path))
-    return {name: (unique(setters), unique(readers)) for name, (setters, readers) in found.items()}
+def environment() -> set[str]:
+    """Return the RATCHET_* variables that the product's files name."""
+    scripts = sorted((ROOT / "loops").glob("*.sh"))
+    return {name for path in (*sources(), *scripts) for name in re.findall(r"\bRATCHET_[A-Z_]*[A-Z]\b", path.read_text())}
 
 
 def home_path(function: ast.FunctionDef) -> str:
@@ -176,8 +150,8 @@ def entry_points() -> dict[str, dict[str, str]]:
 
 
 def purpose(target: str) -> str:
-    """Return the first paragraph of the docstring of a class, named as `module:Class`. The module is not imported."""
+    """Return the first paragraph of the docstring of a class or function, named as `module:Name`. The module is not imported."""
     module, name = target.split(":")
     body = tree((ROOT / module.replace(".", "/")).with_suffix(".py")).body
-    found = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+    found = next(node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
     return (ast.get_docstring(found) or "").split("\n\n")[0]

@@ -24,16 +24,20 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from contracts import cycle, exit_codes  # noqa: E402
+from contracts import cycle, exit_codes, schema  # noqa: E402
 from contracts.loop import Loop, TrainingSettings  # noqa: E402
 from contracts.training import JobEvent  # noqa: E402
 from docs import code_facts  # noqa: E402
 from docs.code_facts import constants, documented, members  # noqa: E402
 from flows.cli.main import cli  # noqa: E402
 from flows.cli.main import exit_code as command_exit_code  # noqa: E402
+from flows.config import variables  # noqa: E402
 from flows.config.home import Home  # noqa: E402
 from flows.core.folds import _STATE_AFTER  # noqa: E402
-from local import processes  # noqa: E402
+from local import service  # noqa: E402
+from materializer.receive import receiver  # noqa: E402
+from runtime import job_protocol  # noqa: E402
+from runtime.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
 from trainers import recipes  # noqa: E402
 
 PAGES = ROOT / "docs" / "reference"
@@ -301,6 +305,8 @@ def ledger() -> str:
     page = "# Ledger\n\nThe ledger consists of streams of rows. Each stream is a hash chain.\n\n## Streams\n\n"
     page += table(["stream", "rows of"], [[code(pattern), prose(meaning)] for _, pattern, meaning in streams])
     page += f"## Columns of a row\n\n{record(cycle.Entry)}"
+    page += f"## Schema version\n\n{prose(ast.get_docstring(code_facts.tree(ROOT / 'contracts/schema.py')))}\n\n"
+    page += f"This release writes version {schema.SCHEMA_VERSION}.\n\n"
     page += "".join(f"## Rows of `{pattern}`\n\n{rows_of(name)}" for name, pattern, _ in streams)
     page += f"## Steps\n\n{steps()}## States\n\n{enumeration(cycle.State)}## Approvals\n\n{enumeration(cycle.ApprovalKind)}"
     return page + f"### Answer\n\n{record(cycle.Answer)}### Identity\n\n{enumeration(cycle.Identity)}"
@@ -309,26 +315,54 @@ def ledger() -> str:
 # Jobs, files and extension points
 
 
+def variables_of(scope: Scope) -> list[list[str]]:
+    """Return the table rows of the variables of a job with this scope."""
+    found = {name: getattr(job_protocol, name) for name in constants(job_protocol)}
+    ours = {name: one for name, one in found.items() if isinstance(one, Variable) and one.scope is scope}
+    return [[code(one.name), code(one.default or ""), prose(constants(job_protocol)[name])] for name, one in ours.items()]
+
+
+def variables_of_service() -> dict[str, str]:
+    """Return name -> meaning of the variables of the service and its scripts."""
+    modules = (variables, receiver, service)
+    found = {str(getattr(module, name)): text for module in modules for name, text in constants(module).items()}
+    return {name: text for name, text in found.items() if name.startswith("RATCHET_")} | TEXTS["environment"]
+
+
+def job_files() -> list[list[str]]:
+    """Return the table rows of the files of jobs."""
+    plan = job_protocol.plan_folder("PLAN") + "/"
+    attempt = plan + job_protocol.attempt_folder("N") + "/"
+    incarnation = attempt + job_protocol.incarnation_folder("M") + "/"
+    found = [(job_protocol.job_record("JOB"), job_protocol.job_record.__doc__), (plan, job_protocol.plan_folder.__doc__)]
+    found += [(attempt, job_protocol.attempt_folder.__doc__), *((attempt + file, members(RunFile)[file.name]) for file in RunFile)]
+    found += [(incarnation, job_protocol.incarnation_folder.__doc__)]
+    found += [(incarnation + file, members(IncarnationFile)[file.name]) for file in IncarnationFile]
+    found += [(incarnation + job_protocol.step_folder("K") + "/", job_protocol.step_folder.__doc__)]
+    of_a_node = (job_protocol.beat_file, job_protocol.result_file, job_protocol.trainer_log)
+    found += [(incarnation + name("NODE"), name.__doc__) for name in of_a_node]
+    return [[code(path), noun(re.sub(r"^Return the (name|path) of ", "Return ", text or ""))] for path, text in found]
+
+
 def exit_code_rows() -> Iterator[list[str]]:
     """Yield the table rows of the exit codes of a job."""
     for name, text in constants(exit_codes).items():
         number = getattr(exit_codes, name)
-        yield [str(number), code(exit_codes.outcome_of(number)), prose(text)]
-    yield [str(processes.NOT_MINE), "", prose(constants(processes)["NOT_MINE"])]
+        outcome = "" if number == exit_codes.ALREADY_STARTED else exit_codes.outcome_of(number)
+        yield [str(number), code(outcome), prose(text)]
 
 
-def job_protocol() -> str:
+def job_protocol_page() -> str:
     """Return the page of the interface between the service and its jobs."""
-    found = code_facts.environment()
     page = "# Job protocol\n\nThe service and a job exchange information through environment variables, files and exit codes.\n\n"
-    page += "## Environment variables\n\nA job on several nodes also gets the first node's address in `MASTER_ADDR` and `MASTER_PORT`. "
-    page += "[Operations](../operations.md) names the variables of Prefect and MLflow.\n\n"
-    for group, texts in TEXTS["environment"].items():
-        rows = [[code(name), meaning, listed(found[name][0]) or "the operator", listed(found[name][1])] for name, meaning in texts.items()]
-        page += f"### {group}\n\n" + table(["variable", "meaning", "set by", "read by"], rows)
-    page += "## Files\n\nPaths are relative to the folder `lines/LINE/jobs` of the installation.\n\n"
-    rows = [[code(path), entry["content"], code(entry["module"])] for path, entry in TEXTS["files"].items()]
-    page += table(["path", "content", "module"], rows)
+    page += "## Environment variables\n\n[Operations](../operations.md) names the variables of Prefect and MLflow.\n\n"
+    for scope in Scope:
+        page += f"### Scope: {scope}\n\n{prose(members(Scope)[scope.name])}\n\n"
+        page += table(["variable", "default", "meaning"], variables_of(scope))
+    page += "### Variables of the service\n\nThese variables are not part of the protocol.\n\n"
+    page += table(["variable", "meaning"], [[code(name), prose(text)] for name, text in variables_of_service().items()])
+    page += "## Files\n\nPaths are relative to the folder `lines/LINE/jobs` of the installation. The folder `cluster` in it contains the "
+    page += "submission records and cost meters of gangs; pods cannot write there.\n\n" + table(["path", "content"], job_files())
     page += f"The kinds of events in `events.jsonl` are {listed(members(JobEvent)['kind'].split(' | '))}.\n\n"
     page += f"## Exit codes\n\n{prose(exit_codes.__doc__)}\n\n" + table(["code", "outcome", "meaning"], list(exit_code_rows()))
     return page + prose(exit_codes.outcome_of.__doc__) + f"\n\n## Outcomes\n\n{enumeration(exit_codes.Outcome)}"
@@ -360,12 +394,13 @@ def extension_points() -> str:
     """Return the page of the entry points and the ports."""
     module = code_facts.tree(ROOT / "contracts/ports.py")
     page = "# Extension points\n\nInstalled packages extend Ratchet through entry points. "
-    page += "[Extend Ratchet](../extending.md) gives the steps.\n\n"
+    page += "An entry point is a class, or a function that returns the object. Options of the loop file are passed as keyword arguments. "
+    page += "[Extend Ratchet](../extending/index.md) gives the steps.\n\n"
     for group, built_in in code_facts.entry_points().items():
         entry = TEXTS["extensions"][group]
         page += f"## `{group}`\n\nAn entry point of this group implements the port {link(entry['port'])}. {entry['use']}\n\n"
         rows = [[code(name), code(target), prose(code_facts.purpose(target))] for name, target in built_in.items()]
-        page += table(["name", "class", "purpose"], rows)
+        page += table(["name", "class or function", "purpose"], rows)
     page += f"## Ports\n\n{prose(ast.get_docstring(module))}\n\n"
     return page + "".join(f"### `{node.name}`\n\n{port_section(node)}" for node in module.body if isinstance(node, ast.ClassDef))
 
@@ -374,7 +409,7 @@ MAKERS = {
     "loop-file.md": loop_file,
     "commands.md": command_line,
     "ledger.md": ledger,
-    "job-protocol.md": job_protocol,
+    "job-protocol.md": job_protocol_page,
     "files.md": files,
     "extension-points.md": extension_points,
 }

@@ -34,12 +34,12 @@ class Coverage:
         failures = {side: sum(n for key, n in report.failures.items() if key.startswith(f"{side}:")) for side in ("champion", "candidate")}
         worst = max(failures.values()) / asked if asked else 1.0
         if worst > self._settings.max_failures:
-            said = ", ".join(f"{side} {n}" for side, n in failures.items())
-            return _result(self, Result.INCONCLUSIVE, f"failed requests of {asked}: {said}; more than {self._settings.max_failures:.0%}")
+            text = ", ".join(f"{side} {n}" for side, n in failures.items())
+            return _result(self, Result.INCONCLUSIVE, f"failed requests of {asked}: {text}; more than {self._settings.max_failures:.0%}")
         unlike = report.failures.get(UNLIKE, 0)
         if unlike > self._settings.max_unlike * asked:
-            said = f"{unlike} of {asked} {UNLIKE}: a scorer was unavailable; more than {self._settings.max_unlike:.0%}"
-            return _result(self, Result.INCONCLUSIVE, said)
+            text = f"{unlike} of {asked} {UNLIKE}: a scorer was unavailable; more than {self._settings.max_unlike:.0%}"
+            return _result(self, Result.INCONCLUSIVE, text)
         return _result(self, Result.PASS, f"{pairs} of {asked} prompts answered by both")
 
 
@@ -60,15 +60,15 @@ class Quality:
         overall = _find(report, "overall")
         if overall is None:
             return _result(self, Result.INCONCLUSIVE, "the report has no overall comparison")
-        said, wanted, needed = _show(overall), self._settings.min_effect, self._settings.min_prompts
+        text, wanted, needed = _show(overall), self._settings.min_effect, self._settings.min_prompts
         flaw = _flaw([c for c in report.comparisons if c.name == "overall"])
         if flaw or overall.n < needed:
-            return _result(self, Result.INCONCLUSIVE, flaw or f"{said}: {overall.n} distinct prompts, {needed} needed")
+            return _result(self, Result.INCONCLUSIVE, flaw or f"{text}: {overall.n} distinct prompts, {needed} needed")
         if overall.difference.low > wanted:
-            return _result(self, Result.PASS, said)
+            return _result(self, Result.PASS, text)
         if overall.difference.high < wanted or overall.difference.high <= 0:
-            return _result(self, Result.FAIL, f"{said}: not above {wanted:+g}")
-        return _result(self, Result.INCONCLUSIVE, f"{said}: the interval includes {wanted:+g}")
+            return _result(self, Result.FAIL, f"{text}: not above {wanted:+g}")
+        return _result(self, Result.INCONCLUSIVE, f"{text}: the interval includes {wanted:+g}")
 
 
 class Slices:
@@ -96,8 +96,8 @@ class Slices:
             return _result(self, Result.FAIL, "; ".join(_show(c) for c in lost[:3]) + more)
         doubtful = [c for c in slices if c.difference.estimate < -self._settings.slice_margin]
         if doubtful:
-            said = "; ".join(_show(c) for c in doubtful)
-            return _result(self, Result.INCONCLUSIVE, f"a loss of more than {self._settings.slice_margin:g} is possible: {said}")
+            text = "; ".join(_show(c) for c in doubtful)
+            return _result(self, Result.INCONCLUSIVE, f"a loss of more than {self._settings.slice_margin:g} is possible: {text}")
         return _result(self, Result.PASS, "; ".join([f"{len(slices)} slices judged", *self._losses(slices), *self._unjudged(report)]))
 
     def _losses(self, slices: Sequence[Comparison]) -> Iterator[str]:
@@ -132,18 +132,21 @@ class Agreement:
 
     name = "agreement"
 
+    def __init__(self, _settings: GateSettings) -> None:
+        """Take the settings of the gate, as every check does; this check has none."""
+
     def check(self, report: EvalReport) -> CheckResult:
         """Judge whether golden set and holdout agree."""
         golden, holdout = _find(report, "golden"), _find(report, "holdout")
         if golden is None or holdout is None:
             return _result(self, Result.PASS, "only one prompt set has a comparison, so no contradiction is possible")
-        said = f"{_show(golden)}; {_show(holdout)}"
+        text = f"{_show(golden)}; {_show(holdout)}"
         flaw = _flaw([c for c in report.comparisons if c.name in ("golden", "holdout")])
         if flaw:
             return _result(self, Result.INCONCLUSIVE, flaw)
         if _sign(golden.difference) * _sign(holdout.difference) < 0:
-            return _result(self, Result.INCONCLUSIVE, f"golden set and holdout contradict each other: {said}")
-        return _result(self, Result.PASS, said)
+            return _result(self, Result.INCONCLUSIVE, f"golden set and holdout contradict each other: {text}")
+        return _result(self, Result.PASS, text)
 
 
 class Length:
@@ -163,15 +166,15 @@ class Length:
         if old is None or new is None or not (math.isfinite(old) and math.isfinite(new) and min(old, new) >= 0):
             return _result(self, Result.INCONCLUSIVE, "the mean answer lengths are missing or invalid")
         ratio = (new + 1) / (old + 1)
-        said = f"mean answer length {new:.0f} characters, champion {old:.0f} (×{ratio:.2f})"
+        text = f"mean answer length {new:.0f} characters, champion {old:.0f} (×{ratio:.2f})"
         if max(ratio, 1 / ratio) > self._settings.max_length_ratio:
-            return _result(self, Result.FAIL, f"{said}; the limit is ×{self._settings.max_length_ratio:g} in either direction")
-        return _result(self, Result.PASS, said)
+            return _result(self, Result.FAIL, f"{text}; the limit is ×{self._settings.max_length_ratio:g} in either direction")
+        return _result(self, Result.PASS, text)
 
 
 def checks(settings: GateSettings) -> tuple[Check, ...]:
-    """Return all checks of the gate, in display order."""
-    return (Coverage(settings), Quality(settings), Slices(settings), Agreement(), Length(settings))
+    """Return the built-in checks of the gate, in display order."""
+    return (Coverage(settings), Quality(settings), Slices(settings), Agreement(settings), Length(settings))
 
 
 def _result(check: Check, result: Result, reason: str) -> CheckResult:

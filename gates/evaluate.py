@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ import pyarrow.parquet as pq
 from contracts.data import HoldoutEdition, Label
 from contracts.errors import Inconclusive
 from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, Comparison, EvalReport
-from contracts.ids import Digest, canonical
+from contracts.ids import Digest, canonical, root_id
 from contracts.loop import GateSettings
 from contracts.model import ModelRef
 from contracts.ports import Artifacts, ModelClient, Progress, Rewards
@@ -105,24 +104,18 @@ class PairedEvaluator:
         return [comparison for comparison in comparisons if comparison is not None]
 
     def _compare(self, name: str, rows: Sequence[tuple[_Question, float, float]]) -> Comparison | None:
-        """Compare the rewards, clustered by conversation. Returns None for fewer than two clusters.
+        """Compare the rewards, clustered by conversation as in the holdout split. Returns None for fewer than two clusters.
 
         Turns of one conversation and repeated prompts form one cluster, and their differences are averaged first.
         """
         clusters: dict[str, list[float]] = {}
         for q, a, b in rows:
-            clusters.setdefault(_root(q.prompt), []).append(b - a)
+            clusters.setdefault(root_id(q.prompt), []).append(b - a)
         interval = paired_interval([float(np.mean(values)) for values in clusters.values()], self._settings.level)
         if interval is None:
             return None
         means = [float(np.mean([row[side] for row in rows])) for side in (1, 2)]
         return Comparison(name=name, n=len(clusters), champion=means[0], candidate=means[1], difference=interval)
-
-
-def _root(prompt: Sequence[Mapping[str, Any]]) -> str:
-    """Return the cluster key of a conversation, as in the holdout split: its normalised first user message (or first message)."""
-    first = next((message for message in prompt if message.get("role") == "user"), prompt[0] if prompt else {})
-    return " ".join(unicodedata.normalize("NFKC", str(first.get("content"))).casefold().split())
 
 
 def _read(name: str, parquet: bytes) -> list[_Question]:

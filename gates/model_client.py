@@ -12,11 +12,8 @@ import httpx
 
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.ports import Progress
-from contracts.serving import Endpoint
+from contracts.serving import Endpoint, RouterHeader
 
-VERSION_HEADER = "x-ratchet-version"
-TRACE_HEADER = "x-ratchet-trace"
-SESSION_HEADER = "x-session-id"
 _TRIES = 3
 _BUSY = {429, 502, 503, 504}
 
@@ -55,7 +52,7 @@ class HttpModelClient:
             return list(pool.map(ask, requests))
 
     def _ask(self, client: httpx.Client, request: ChatRequest) -> ChatAnswer:
-        headers = {SESSION_HEADER: request.session} if request.session else {}
+        headers: dict[str, str] = {RouterHeader.SESSION: request.session} if request.session else {}
         error = ""
         for attempt in range(_TRIES):
             if attempt:
@@ -97,6 +94,6 @@ def _answer(response: httpx.Response, latency_ms: float) -> ChatAnswer:
         text=text,
         finish_reason=finish if isinstance(finish, str) else None,
         latency_ms=latency_ms,
-        version=response.headers.get(VERSION_HEADER),
-        trace=response.headers.get(TRACE_HEADER),
+        version=response.headers.get(RouterHeader.VERSION),
+        trace=response.headers.get(RouterHeader.TRACE),
     )

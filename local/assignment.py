@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
+from contracts.ids import hash_share
 from contracts.serving import Backend
 
 
 def position(line: str, session: str) -> float:
     """Return the position of a session in [0, 100). Positions are uniformly distributed and never change."""
-    return int.from_bytes(hashlib.sha256(f"{line}\0{session}".encode()).digest()[:8], "big") / 2**64 * 100
+    return 100 * hash_share(line, session)
 
 
 def assign(backends: Sequence[Backend], at: float) -> Backend:

@@ -8,20 +8,20 @@ incarnation are process.json, submitted.json, cancel.json and output.log.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from contracts.exit_codes import Outcome, outcome_of
+from contracts.exit_codes import ALREADY_STARTED, Outcome, outcome_of
 from contracts.ids import canonical
+from contracts.schema import stamped
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
-from local.processes import CANCEL, ENDED, INHERITED, NOT_MINE, SUBMITTED, alive, identity_in, kill_tree, terminate
+from local.processes import alive, child_environment, identity_in, kill_tree, terminate
 from runtime.artifacts import FolderArtifacts, write_atomic
+from runtime.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, incarnation_folder
 from runtime.json_files import read_json
 from runtime.run_folder import RunFolders, disk, ended_status, incarnations, last_words, status
 
@@ -50,17 +50,18 @@ class LocalExecutor:
             if any(number >= incarnation and self._started(folder) for number, folder in incarnations(run)):
                 return
             self.folders.lay_out(spec, self.artifacts)
-            folder = run / f"i{incarnation}"
-            write_atomic(folder / SUBMITTED, canonical({"at": time.time()}))
+            folder = run / incarnation_folder(incarnation)
+            write_atomic(folder / IncarnationFile.SUBMITTED, canonical({"at": time.time()}))
             self._spawn(spec, run, folder, incarnation)
 
     def _started(self, folder: Path) -> bool:
         starting = self._children.get(folder)
-        return identity_in(folder) is not None or (folder / ENDED).exists() or (starting is not None and starting.poll() is None)
+        recorded = identity_in(folder) is not None or (folder / IncarnationFile.ENDED).exists()
+        return recorded or (starting is not None and starting.poll() is None)
 
     def _spawn(self, spec: JobSpec, run: Path, folder: Path, incarnation: int) -> None:
         filled = [part.replace("{python}", self.python).replace("{run}", str(run)) for part in spec.command]
-        with (folder / "output.log").open("ab") as log:
+        with (folder / IncarnationFile.OUTPUT).open("ab") as log:
             self._children[folder] = subprocess.Popen(
                 [self.python, "-m", "local.processes", str(folder), "--", *filled],
                 cwd=run,
@@ -72,25 +73,17 @@ class LocalExecutor:
             )
 
     def _environment(self, spec: JobSpec, incarnation: int) -> dict[str, str]:
-        ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        here = str(Path(__file__).resolve().parent.parent)  # finds the packages without installation, too
         where = {
-            "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
             "PYTHONSAFEPATH": "1",  # never import modules from the run folder
-            "PYTHONUNBUFFERED": "1",
-            "RATCHET_INCARNATION": str(incarnation),
-            "RATCHET_ARTIFACTS": str(self.artifacts.root),
+            **INCARNATION.to_env(incarnation),
+            **ARTIFACTS.to_env(self.artifacts.root),
         }
-        return ours | where | spec.environment
+        return child_environment() | where | spec.environment
 
     def observe(self, name: str) -> JobStatus:
-        """Return the status of the newest incarnation, or of an older one that still runs if the newest never started.
-
-        Also completes `cancel`: sends SIGKILL once the grace period is over.
-        """
+        """Return the status of the newest incarnation, or of an older one that still runs if the newest never started."""
         with disk(f"observe {name}"):
-            spec = self.folders.spec(name)
-            seen = [self._look(folder, number) for number, folder in reversed(incarnations(self.folders.run(spec)))] if spec else []
+            seen = [self._look(folder, number) for number, folder in reversed(self._incarnations(name))]
             if not seen:
                 return JobStatus(state=JobState.ABSENT)
             if seen[0].state != JobState.ABSENT:
@@ -98,25 +91,39 @@ class LocalExecutor:
             running = next((status for status in seen if status.state == JobState.RUNNING), None)
             return running or _never_started(seen[0].incarnation)
 
-    def _look(self, folder: Path, number: int) -> JobStatus:
-        child = self._children.get(folder)
-        if child is not None:
-            child.poll()  # removes the zombie process of a child that has ended
-        identity = identity_in(folder)
-        process = alive(identity) if identity else None
-        ended = read_json(folder / ENDED)  # read after the process check, because the process writes it last
-        if ended is None and process is not None:
-            self._enforce(folder, process)
-            return status(folder, number, JobState.RUNNING)
-        if ended is None and identity is None:
-            waiting = time.time() - (read_json(folder / SUBMITTED) or {"at": 0.0})["at"] < PENDING_SECONDS
-            return JobStatus(state=JobState.PENDING if waiting else JobState.ABSENT, incarnation=number)
-        if ended is None:
-            ended = self._lost(folder)
-        return ended_status(folder, number, ended)
+    def _incarnations(self, name: str) -> list[tuple[int, Path]]:
+        spec = self.folders.spec(name)
+        return incarnations(self.folders.run(spec)) if spec else []
 
-    def _lost(self, folder: Path) -> dict[str, Any]:
-        """Write and return the outcome of a process that ended without a result file.
+    def _look(self, folder: Path, number: int) -> JobStatus:
+        identity = identity_in(folder)
+        runs = identity is not None and alive(identity) is not None
+        ended = read_json(folder / IncarnationFile.ENDED)  # read after the process check, because the process writes it last
+        if ended is not None:
+            return ended_status(folder, number, ended)
+        if identity is None:
+            waiting = time.time() - (read_json(folder / IncarnationFile.SUBMITTED) or {"at": 0.0})["at"] < PENDING_SECONDS
+            return JobStatus(state=JobState.PENDING if waiting else JobState.ABSENT, incarnation=number)
+        reason = "" if runs else "its process has ended without a result file"
+        return status(folder, number, JobState.RUNNING if runs else JobState.ENDED, reason=reason)
+
+    def reconcile(self, name: str) -> None:
+        """Send SIGKILL to a cancelled job after its grace period, and store the outcome of a job that left no result file."""
+        with disk(f"reconcile {name}"):
+            for _, folder in self._incarnations(name):
+                if (child := self._children.get(folder)) is not None:
+                    child.poll()  # removes the zombie process of a child that has ended
+                identity = identity_in(folder)
+                process = alive(identity) if identity else None
+                if identity is None or (folder / IncarnationFile.ENDED).exists():  # read last, as in _look
+                    continue
+                if process is not None:
+                    self._enforce(folder, process)
+                else:
+                    self._store_loss(folder)
+
+    def _store_loss(self, folder: Path) -> None:
+        """Write the outcome of a process that ended without a result file.
 
         If the process was a child of this one, its exit code gives the reason. The file keeps the outcome stable for later calls.
         """
@@ -124,9 +131,8 @@ class LocalExecutor:
         if code is None or outcome_of(code) in (Outcome.LOST, Outcome.DONE):
             ended = {"outcome": Outcome.LOST.value, "reason": "its process disappeared without a result file (SIGKILL, power loss)"}
         else:
-            ended = {"outcome": outcome_of(code).value, "reason": f"exit code {code}: {last_words(folder / 'output.log')}"}
-        write_atomic(folder / ENDED, canonical(ended))
-        return ended
+            ended = {"outcome": outcome_of(code).value, "reason": f"exit code {code}: {last_words(folder / IncarnationFile.OUTPUT)}"}
+        write_atomic(folder / IncarnationFile.ENDED, stamped(ended))
 
     def _exit_code(self, folder: Path) -> int | None:
         child = self._children.get(folder)
@@ -134,10 +140,10 @@ class LocalExecutor:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(EXIT_SECONDS)  # it may have ended after the last poll
-        return None if child.returncode == NOT_MINE else child.returncode
+        return None if child.returncode == ALREADY_STARTED else child.returncode
 
     def _enforce(self, folder: Path, process: psutil.Process) -> None:
-        cancelled = read_json(folder / CANCEL)
+        cancelled = read_json(folder / IncarnationFile.CANCEL)
         if cancelled and time.time() > cancelled["kill_at"]:
             kill_tree(process)
 
@@ -156,30 +162,30 @@ class LocalExecutor:
         with disk(f"read the resume point of {spec.name}"):
             return self.folders.pinned(spec)
 
-    def cancel(self, name: str) -> None:
-        """Send SIGTERM to the newest incarnation and return at once.
+    def cancel(self, name: str) -> bool:
+        """Send SIGTERM to the newest incarnation and return at once. `reconcile` sends SIGKILL once the grace period is over.
 
-        A later call of `observe` or `cancel` sends SIGKILL once the grace period is over.
+        Return whether this call stops the job; False if an earlier one did, or if the job has ended.
         """
         with disk(f"cancel {name}"):
-            spec = self.folders.spec(name)
-            begun = incarnations(self.folders.run(spec)) if spec else []
+            spec, begun = self.folders.spec(name), self._incarnations(name)
             if spec is None or not begun:
-                return
+                return False
             _, folder = begun[-1]
+            if (folder / IncarnationFile.CANCEL).exists() or (folder / IncarnationFile.ENDED).exists():
+                return False
+            write_atomic(folder / IncarnationFile.CANCEL, canonical({"kill_at": time.time() + spec.grace_seconds}))
             identity = identity_in(folder)
             process = alive(identity) if identity else None
-            if not (folder / CANCEL).exists():
-                write_atomic(folder / CANCEL, canonical({"kill_at": time.time() + spec.grace_seconds}))
-                if process is not None:
-                    terminate(process)
-            elif process is not None:
-                self._enforce(folder, process)
+            if process is not None:
+                terminate(process)
+            return process is not None or identity is None
 
     def live(self) -> list[str]:
-        """Return the names of all jobs that run or are pending."""
+        """Return the names of all jobs that run, are pending, or have ended without a stored outcome."""
         with disk("list the jobs"):
-            return [name for name in self.folders.names() if self.observe(name).state in (JobState.RUNNING, JobState.PENDING)]
+            found = {name: self.observe(name) for name in self.folders.names()}
+        return [name for name, seen in found.items() if seen.state is not JobState.ABSENT and seen.outcome is None]
 
 
 def _never_started(number: int) -> JobStatus:

@@ -19,18 +19,25 @@ from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
+from contracts.exit_codes import ALREADY_STARTED, PERMANENT, Outcome
+from runtime.job_protocol import LOCK_FD, IncarnationFile, RunFile
 from runtime.json_files import read_json
-from runtime.process_identity import process_identity
+from runtime.process_identity import is_running, process_identity
 
-PROCESS, ENDED, CANCEL, SUBMITTED = "process.json", "ended.json", "cancel.json", "submitted.json"
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV")
 """Environment variables that child processes inherit. Credentials are not among them. Other variables are passed explicitly by name."""
-NOT_MINE = 73
-"""Exit code of a launcher if another process already holds the attempt. EX_CANTCREAT of sysexits.h."""
 LOCK_SECONDS = 15.0
 """Seconds for which a launcher waits until all processes of an earlier incarnation have ended."""
 SAME_START = 2.0
 """Tolerance in seconds for the start time of a process, because clock corrections shift it. Used only for records without a token."""
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment with which child processes start: the variables of INHERITED, and a path that finds the own packages."""
+    ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    here = str(Path(__file__).resolve().parent.parent)  # finds the packages without installation, too
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    return {**ours, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 class ProcessIdentity(NamedTuple):
@@ -58,7 +65,7 @@ def alive(identity: ProcessIdentity) -> psutil.Process | None:
     try:
         process = psutil.Process(identity.pid)
         if identity.token is not None:
-            same = process_identity(identity.pid) == identity.token
+            same = is_running(identity.pid, identity.token)
         else:
             same = abs(process.create_time() - identity.started) < SAME_START
         return process if same and not is_zombie(process) else None
@@ -75,13 +82,15 @@ def is_zombie(process: psutil.Process) -> bool:
     return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
 
 
-def kill_tree(process: psutil.Process) -> None:
-    """Send SIGKILL to a process and all its descendants."""
+def kill_tree(process: psutil.Process) -> list[psutil.Process]:
+    """Send SIGKILL to a process and all its descendants, and return them. They end some time after the signal."""
+    family: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         family = [*process.children(recursive=True), process]
-        for member in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    return family
 
 
 def terminate(process: psutil.Process) -> None:
@@ -92,7 +101,7 @@ def terminate(process: psutil.Process) -> None:
 
 def identity_in(folder: Path) -> ProcessIdentity | None:
     """Return the process recorded in the folder of an incarnation; None if there is no record."""
-    record = read_json(folder / PROCESS)
+    record = read_json(folder / IncarnationFile.PROCESS)
     return recorded(record) if record else None
 
 
@@ -125,23 +134,25 @@ def _lock(path: Path) -> int | None:
 def launch(folder: Path, command: list[str]) -> NoReturn:
     """Replace this process with `command`, once per incarnation folder and never beside another process of the same attempt.
 
-    Exits with NOT_MINE if the incarnation was started or cancelled before or the lock is taken, and with 78 if the command cannot start.
+    Exits with ALREADY_STARTED if the incarnation was started or cancelled before or the lock is taken, and with PERMANENT if the command
+    cannot start.
     """
     os.umask(0o077)  # the files of a job contain data of users
-    descriptor = _lock(folder.parent / "lock")
-    if descriptor is None or (folder / PROCESS).exists() or (folder / ENDED).exists():
-        sys.exit(NOT_MINE)
-    if (folder / CANCEL).exists():
-        _write(folder / ENDED, {"outcome": "preempted", "reason": "cancelled before it started"})
-        sys.exit(NOT_MINE)
-    _write(folder / PROCESS, own_record(os.getpid()))
+    ended = folder / IncarnationFile.ENDED
+    descriptor = _lock(folder.parent / RunFile.LOCK)
+    if descriptor is None or (folder / IncarnationFile.PROCESS).exists() or ended.exists():
+        sys.exit(ALREADY_STARTED)
+    if (folder / IncarnationFile.CANCEL).exists():
+        _write(ended, {"outcome": Outcome.PREEMPTED, "reason": "cancelled before it started"})
+        sys.exit(ALREADY_STARTED)
+    _write(folder / IncarnationFile.PROCESS, own_record(os.getpid()))
     os.set_inheritable(descriptor, True)
-    os.environ["RATCHET_LOCK_FD"] = str(descriptor)
+    os.environ.update(LOCK_FD.to_env(descriptor))
     try:
         os.execvp(command[0], command)  # noqa: S606
     except OSError as error:
-        _write(folder / ENDED, {"outcome": "permanent", "reason": f"cannot start {command[0]}: {error.strerror}; check its installation"})
-        sys.exit(78)
+        _write(ended, {"outcome": Outcome.PERMANENT, "reason": f"cannot start {command[0]}: {error.strerror}; check its installation"})
+        sys.exit(PERMANENT)
 
 
 if __name__ == "__main__":

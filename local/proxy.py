@@ -15,7 +15,6 @@ import contextlib
 import json
 import math
 import random
-import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,22 +25,21 @@ import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from contracts.serving import Backend, Route
+from contracts.records import is_slice_name
+from contracts.schema import parse
+from contracts.serving import Backend, Route, RouterHeader
 from local.asgi import run_app
 from local.assignment import assign, position
 from local.spans import Exporter, Value, chat_span, content_values, new_ids
 
-VERSION_HEADER = "x-ratchet-version"
-TRACE_HEADER = "x-ratchet-trace"
 _MAX_BODY = 8_000_000
 _MAX_DEPTH = 32
 """Maximum nesting depth of the request's JSON."""
 _MAX_CHOICES = 8
-_MAX_SAID = 256
+_MAX_VALUE = 256
 """Maximum number of characters of a user, session, region, slice or consent value. Longer values are ignored."""
 _CALLERS_FAULT = (400, 413, 415, 422)
 """Status codes of a model server for a request that no version could serve. They are not evidence against the version."""
-_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
 
 
 class _Refused(Exception):
@@ -67,7 +65,7 @@ class RouteFile:
         except FileNotFoundError:
             return None
         if (stat.st_mtime_ns, stat.st_ino) != self._stamp:
-            self._route = Route.model_validate_json(self._path.read_bytes())
+            self._route = parse(Route, self._path.read_bytes())
             self._stamp = (stat.st_mtime_ns, stat.st_ino)
         return self._route
 
@@ -166,7 +164,7 @@ def _check(body: dict[str, Any], served: str) -> None:
 async def _forward(
     client: httpx.AsyncClient, exporter: Exporter, route: Route, body: dict[str, Any], request: Request, assume_consent: bool
 ) -> Response:
-    session = _said(request, body, "x-session-id", "session") or None
+    session = _caller_value(request, body, RouterHeader.SESSION, "session") or None
     backend = assign(route.backends, position(route.line, session) if session else random.uniform(0, 100))
     ids, started = new_ids(), time.time_ns()
     reply, error, status = None, None, 502
@@ -182,7 +180,7 @@ async def _forward(
     values = _values(route, backend, body, reply if error is None else None, session, request, assume_consent)
     values["ratchet.refused"] = True if refused else None
     exporter.add(chat_span(ids, started, values, None if refused else error))
-    headers = {VERSION_HEADER: backend.tag, TRACE_HEADER: f"{ids[0]}:{ids[1]}"}
+    headers: dict[str, str] = {RouterHeader.VERSION: backend.tag, RouterHeader.TRACE: f"{ids[0]}:{ids[1]}"}
     if not isinstance(reply, dict):
         return _error(502, f"the model server of {backend.tag} returned no valid answer", headers)
     content = json.dumps({**reply, "model": route.served_model} if error is None else reply)  # ASCII: unpaired surrogates are not UTF-8
@@ -206,9 +204,10 @@ def _values(
     usage = reply.get("usage") if reply else None
     message = choice.get("message") if choice else None
     answer = [{"role": "assistant", "content": message.get("content")}] if isinstance(message, dict) else None
-    said = _said(request, body, "x-ratchet-consent", "consent").lower()
-    consent = said in ("true", "1", "yes") if said else None
+    given = _caller_value(request, body, RouterHeader.CONSENT, "consent").lower()
+    consent = given in ("true", "1", "yes") if given else None
     keep = assume_consent if consent is None else consent
+    group = _caller_value(request, body, RouterHeader.SLICE, "slice")
     return {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "ratchet",
@@ -220,22 +219,17 @@ def _values(
         "gen_ai.usage.input_tokens": _count(usage, "prompt_tokens"),
         "gen_ai.usage.output_tokens": _count(usage, "completion_tokens"),
         "gen_ai.conversation.id": session,
-        "user.id": _said(request, body, "x-user-id", "user") or None,
+        "user.id": _caller_value(request, body, RouterHeader.USER, "user") or None,
         "ratchet.model_version": backend.tag,
         "ratchet.origin": "traffic",
         "metadata.consent": consent,
-        "metadata.region": _said(request, body, "x-ratchet-region", "region") or None,
-        "metadata.slice": _slug(_said(request, body, "x-ratchet-slice", "slice")),
+        "metadata.region": _caller_value(request, body, RouterHeader.REGION, "region") or None,
+        "metadata.slice": group if is_slice_name(group) else None,
         **(content_values(body["messages"], answer) if keep else {}),
     }
 
 
-def _slug(text: str) -> str | None:
-    """Return the name of a slice; None if it is not short and plain. Slice names become part of metric names and reports."""
-    return text if _SLUG.fullmatch(text) else None
-
-
-def _said(request: Request, body: dict[str, Any], header: str, field: str) -> str:
+def _caller_value(request: Request, body: dict[str, Any], header: str, field: str) -> str:
     """Return a value from the header, from the API's `metadata` or, for the user, from the API's own field.
 
     The result is empty if the value is missing or too long.
@@ -244,8 +238,8 @@ def _said(request: Request, body: dict[str, Any], header: str, field: str) -> st
     value = request.headers.get(header) or (metadata.get(field) if isinstance(metadata, dict) else None)
     if value is None and field == "user":
         value = body.get("user")
-    said = str(value) if isinstance(value, str | bool | int) else ""
-    return said if len(said) <= _MAX_SAID else ""
+    text = str(value) if isinstance(value, str | bool | int) else ""
+    return text if len(text) <= _MAX_VALUE else ""
 
 
 def _first_choice(reply: dict[str, Any] | None) -> dict[str, Any] | None:

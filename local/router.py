@@ -9,6 +9,7 @@ from pathlib import Path
 
 from contracts.errors import Permanent
 from contracts.ids import canonical
+from contracts.schema import SCHEMA_VERSION, UNVERSIONED, parse, stamped
 from contracts.serving import Route
 from local.service import ManagedProcess
 from runtime.artifacts import write_atomic
@@ -33,19 +34,22 @@ class LocalRouter:
         self._assume_consent = assume_consent
 
     def set(self, route: Route) -> None:
-        """Put a route in force and start the router process if it does not run.
+        """Put a route in force and start the router process if it does not run. A router of an older release is replaced.
 
         Raises Permanent if no backend has a weight above 0.
         """
         if sum(backend.weight for backend in route.backends) <= 0:
             raise Permanent(f"the route {route.annotation} has no backend with a weight above 0")
-        write_atomic(self._route, canonical(route))
+        ready = self._service(0).ready()
+        if ready is not None and ready.get("schema_version", UNVERSIONED) < SCHEMA_VERSION:
+            self.stop()  # a router of an older release cannot read the new route; `url` starts the current one on the same port
+        write_atomic(self._route, stamped(route))
         self.url()
 
     def read(self, line: str) -> Route | None:
         """Return the route of `line` in force; None if no route is set or if no router process is ready to follow it."""
         try:
-            route = Route.model_validate_json(self._route.read_bytes())
+            route = parse(Route, self._route.read_bytes())
         except FileNotFoundError:
             return None
         return route if route.line == line and self._service(0).ready() is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from abc import abstractmethod
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import Field, ValidationError
 
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, Permanent
 from contracts.model import Frozen
+from contracts.ports import Artifacts
 from contracts.serving import Capabilities, Endpoint, ModelVersion
 from local.service import ManagedProcess
-from runtime.artifacts import FolderArtifacts
 from runtime.threads import threads_of
 
 Options = TypeVar("Options", bound=Frozen)
@@ -43,7 +44,7 @@ class _ProcessServer(Generic[Options]):
     capabilities = Capabilities(sampling=True, seed=True, logprobs=True)
     options_type: type[Options]
 
-    def __init__(self, folder: Path, artifacts: Path, options: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, artifacts: Artifacts, **options: Any) -> None:
         try:
             self._options = self.options_type.model_validate(options)
         except ValidationError as error:
@@ -52,7 +53,7 @@ class _ProcessServer(Generic[Options]):
             raise ConfigError(f"serving.options.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; known options: {known}") from None
         self._folder = folder.absolute() / "servers"
         self._models = folder.absolute() / "models"
-        self._artifacts = FolderArtifacts(artifacts)
+        self._artifacts = artifacts
 
     def ensure(self, version: ModelVersion) -> Endpoint:
         """Return the endpoint of a server for `version`. Starts the server if it does not run, and waits until it answers."""
@@ -82,6 +83,16 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
 
     options_type = EmbeddedOptions
 
+    def ensure(self, version: ModelVersion) -> Endpoint:
+        """Return the endpoint of a server for `version`, and start it if it does not run.
+
+        Raises Permanent if torch or transformers is not installed.
+        """
+        absent = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+        if absent:
+            raise Permanent(f"the embedded model server needs {' and '.join(absent)}; install ratchet[train] on this machine")
+        return super().ensure(version)
+
     def _service(self, tag: str, model: Path | None) -> ManagedProcess:
         command = ["-m", "local.serve", str(model), "--name", tag, "--threads", str(self._options.threads)]
         environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **threads_of(self._options.threads)}
@@ -95,7 +106,7 @@ class VllmServer(_ProcessServer[VllmOptions]):
 
     def _service(self, tag: str, model: Path | None) -> ManagedProcess:
         command = ["-m", "local.vllm", str(model), tag, self._options.executable, *self._options.arguments]
-        return ManagedProcess(self._folder / tag, command, {"HF_HUB_OFFLINE": "1"}, patience=self._options.patience)
+        return ManagedProcess(self._folder / tag, command, {"HF_HUB_OFFLINE": "1"}, timeout=self._options.patience)
 
 
 def _endpoint(tag: str, ready: dict[str, Any]) -> Endpoint:

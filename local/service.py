@@ -6,7 +6,6 @@ interrupt users. A process is identified by pid and start time. It is ready when
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
@@ -23,21 +22,27 @@ import psutil
 
 from contracts.errors import Permanent, Retryable
 from contracts.ids import canonical
-from local.processes import INHERITED, alive, is_zombie, kill_tree, own_record, recorded, terminate
+from contracts.schema import stamped
+from local.processes import alive, child_environment, is_zombie, kill_tree, own_record, recorded, terminate
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json
+from runtime.run_folder import last_words
 
 READY = "ready.json"
-"""Ready file, which the process writes once it answers: {"pid": …, "port": …}."""
+"""Ready file, which the process writes once it answers: {"pid": …, "port": …, "schema_version": …}."""
+SERVICE = "RATCHET_SERVICE"
+"""Folder of a background process (model server, router, receiver, Prefect), in which it announces its port."""
 _STARTED = "started.json"
 _LOG_BYTES = 20_000_000
+KILL_SECONDS = 10.0
+"""How long `stop` waits in seconds for the end of killed processes. A process in an uninterruptible system call ends late."""
 
 
 class ManagedProcess:
     """One long-lived process with its own folder.
 
     The process runs `command` with the Python interpreter. Its environment is the part that every job inherits, plus `environment`.
-    `ready` is the path of its ready file (default: READY in the folder). `patience` is the timeout in seconds until it is ready.
+    `ready` is the path of its ready file (default: READY in the folder). `timeout` is the time in seconds within which it must be ready.
     """
 
     def __init__(
@@ -46,13 +51,14 @@ class ManagedProcess:
         command: Sequence[str],
         environment: Mapping[str, str] | None = None,
         ready: Path | None = None,
-        patience: float = 180.0,
+        timeout: float = 180.0,
     ) -> None:
         self.folder = folder.absolute()
         self._ready = ready or self.folder / READY
+        self._log = self.folder / "output.log"
         self._command = [sys.executable, *command]
         self._environment = environment or {}
-        self._patience = patience
+        self._timeout = timeout
 
     def ensure(self) -> dict[str, Any]:
         """Start the process if it does not run, wait until it is ready, and return the content of its ready file.
@@ -75,14 +81,20 @@ class ManagedProcess:
         return alive(recorded(record)) if record else None
 
     def stop(self, grace: float = 10.0) -> None:
-        """Stop the process with SIGTERM and, after at most `grace` seconds, with SIGKILL; then delete its ready file."""
+        """Stop the process with SIGTERM and, after at most `grace` seconds, with SIGKILL; then delete its ready file.
+
+        When this returns, the process and its descendants have ended, so their ports and devices are free. Raises Retryable if one of
+        them still runs some seconds after SIGKILL.
+        """
         with self._locked():
             process = self.process()
             if process is not None:
                 terminate(process)
-                with contextlib.suppress(psutil.TimeoutExpired):
-                    process.wait(grace)
-                kill_tree(process)
+                _wait([process], grace)
+                running = _wait(kill_tree(process), KILL_SECONDS)
+                if running:
+                    pids = ", ".join(str(one.pid) for one in running)
+                    raise Retryable(f"{self._name()} in {self.folder} still runs {KILL_SECONDS:g} s after SIGKILL (pid {pids}); retry")
             self._ready.unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -101,14 +113,10 @@ class ManagedProcess:
         (see `announce`).
         """
         self._ready.unlink(missing_ok=True)
-        here = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-        ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        environment = {**ours, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "RATCHET_SERVICE": str(self.folder), **self._environment}
-        log_path = self.folder / "output.log"
-        if log_path.exists() and log_path.stat().st_size > _LOG_BYTES:
-            log_path.replace(self.folder / "output.log.1")
-        with log_path.open("ab") as log:
+        environment = {**child_environment(), SERVICE: str(self.folder), **self._environment}
+        if self._log.exists() and self._log.stat().st_size > _LOG_BYTES:
+            self._log.replace(self._log.with_suffix(".log.1"))
+        with self._log.open("ab") as log:
             child = subprocess.Popen(
                 self._command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.folder
             )
@@ -118,26 +126,18 @@ class ManagedProcess:
         return process
 
     def _await(self, process: psutil.Process) -> dict[str, Any]:
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._timeout
         while time.monotonic() < until:
             ready = self._ready_of(process)
             if ready is not None:
                 return ready
-            child = _children.get(process.pid)
-            if (child is not None and child.poll() is not None) or not process.is_running() or is_zombie(process):
-                raise Permanent(f"{self._name()} ended before it was ready: {self._last_words()} (log: {self.folder / 'output.log'})")
+            if _has_ended(process):
+                raise Permanent(f"{self._name()} ended before it was ready: {last_words(self._log)} (log: {self._log})")
             time.sleep(0.05)
-        raise Retryable(f"{self._name()} is not ready after {self._patience:g} s (log: {self.folder / 'output.log'})")
+        raise Retryable(f"{self._name()} is not ready after {self._timeout:g} s (log: {self._log})")
 
     def _name(self) -> str:
         return " ".join(self._command[1:3])
-
-    def _last_words(self) -> str:
-        try:
-            lines = (self.folder / "output.log").read_text(errors="replace").strip().splitlines()
-        except FileNotFoundError:
-            return "no output"
-        return lines[-1][:300] if lines else "no output"
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -155,17 +155,37 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 """pid -> child of this process. Polling a child that has ended removes its zombie process."""
 
 
+def _has_ended(process: psutil.Process) -> bool:
+    child = _children.get(process.pid)
+    if child is not None and child.poll() is not None:
+        return True
+    try:
+        return not process.is_running() or is_zombie(process)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _wait(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until all processes have ended, at most `seconds` seconds, and return those that still run."""
+    until = time.monotonic() + seconds
+    running = [process for process in processes if not _has_ended(process)]
+    while running and time.monotonic() < until:
+        time.sleep(0.02)
+        running = [process for process in running if not _has_ended(process)]
+    return running
+
+
 def announce(port: int) -> None:
     """Write the ready file of a service process. The process calls this once it answers on `port`.
 
-    If the starter crashed before it recorded this process, the process is stopped instead. Without RATCHET_SERVICE in the environment,
-    nothing happens.
+    If the starter crashed before it recorded this process, the process is stopped instead. Without SERVICE in the environment, nothing
+    happens.
     """
-    folder = os.environ.get("RATCHET_SERVICE")
+    folder = os.environ.get(SERVICE)
     if not folder:
         return
     record = read_json(Path(folder) / _STARTED)
     if record is None or record["pid"] != os.getpid():
         os.kill(os.getpid(), signal.SIGTERM)
         return
-    write_atomic(Path(folder) / READY, canonical({"pid": os.getpid(), "port": port}))
+    write_atomic(Path(folder) / READY, stamped({"pid": os.getpid(), "port": port}))

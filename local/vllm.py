@@ -16,10 +16,11 @@ from collections.abc import Sequence
 
 import httpx
 
+from contracts.exit_codes import PERMANENT
 from local.service import announce
 
 
-def command(model: str, name: str, port: int, executable: str, arguments: Sequence[str]) -> list[str]:
+def serve_command(model: str, name: str, port: int, executable: str, arguments: Sequence[str]) -> list[str]:
     """Return the command line of `vllm serve`, which listens on loopback only."""
     return [executable, "serve", model, "--served-model-name", name, "--host", "127.0.0.1", "--port", str(port), *arguments]
 
@@ -31,7 +32,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def healthy(port: int) -> bool:
+def vllm_is_healthy(port: int) -> bool:
     """Return whether the server on `port` answers /health with status 200."""
     try:
         return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2, trust_env=False).status_code == 200
@@ -40,15 +41,15 @@ def healthy(port: int) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run vLLM and return its exit code, or 78 (EX_CONFIG) if the program is not found."""
+    """Run vLLM and return its exit code, or PERMANENT if the program is not found."""
     model, name, executable, *more = arguments
     if shutil.which(executable) is None:
         sys.stderr.write(f"program {executable!r} not found; install vLLM, or set serving.options.executable to its path\n")
-        return 78
+        return PERMANENT
     port = free_port()
-    child = subprocess.Popen(command(model, name, port, executable, more), stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(serve_command(model, name, port, executable, more), stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    while child.poll() is None and not healthy(port):
+    while child.poll() is None and not vllm_is_healthy(port):
         time.sleep(0.5)
     if child.poll() is None:
         announce(port)

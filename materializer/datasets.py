@@ -6,7 +6,7 @@ are stored as Parquet files whose bytes depend only on their rows, so equal cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -15,23 +15,25 @@ import orjson
 import polars as pl
 
 from contracts.data import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from contracts.decoding import Limits
 from contracts.errors import ConfigError, Inconclusive, Permanent
-from contracts.ids import Digest, canonical, digest
+from contracts.ids import NORMALISER, Digest, digest, root_id
 from contracts.loop import Loop
 from contracts.model import Frozen
-from contracts.ports import Artifacts, Clock, ModelClient, Progress
+from contracts.ports import Artifacts, Clock, Dialect, ModelClient, Progress
 from contracts.records import DEMONSTRATIONS, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
-from materializer.dialects.decode_result import Limits
+from contracts.schema import parse, stamped, unstamped
+from materializer.dialects.decode import BUILT_IN
 from materializer.governance import Governed, govern
 from materializer.labels.conflicts import pooled, uncontested
 from materializer.labels.scores import attach, label, prompts_of, references
 from materializer.lake.dedup_index import DedupIndex
-from materializer.lake.ingest import ingest
-from materializer.lake.schemas import empty, parquet, read_parquet
+from materializer.lake.ingest import ingest_batch
+from materializer.lake.schemas import empty_frame, parquet, read_parquet
 from materializer.lake.tables import Lake, until
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
 from materializer.training_sets.facts import label_noise, measure
-from materializer.training_sets.holdout import NORMALISER, choose, identify, read_golden, root_id
+from materializer.training_sets.holdout import choose_edition, identify_prompts, read_golden
 from materializer.training_sets.pairs import make_pairs
 from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from rewards.scorer_set import ScorerSet
@@ -44,12 +46,22 @@ _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
 class LakeDatasets:
     """Builds the training sets of one line from the lake below one folder."""
 
-    def __init__(self, root: Path, loop: Loop, loop_folder: Path, rewards: ScorerSet, artifacts: Artifacts, clock: Clock) -> None:
+    def __init__(
+        self,
+        root: Path,
+        loop: Loop,
+        loop_folder: Path,
+        rewards: ScorerSet,
+        artifacts: Artifacts,
+        clock: Clock,
+        dialects: Mapping[str, Dialect] = BUILT_IN,
+    ) -> None:
         self.loop = loop
         self.loop_folder = loop_folder
         self.rewards = rewards
         self.artifacts = artifacts
         self.clock = clock
+        self.dialects = dialects
         self.lake = Lake(root)
         self._seen = DedupIndex(self.lake)
 
@@ -65,7 +77,7 @@ class LakeDatasets:
             assume_consent=self.loop.governance.consent == "assumed",
             mapping=settings.mapping if settings else {},
         )
-        return ingest(self.lake, self._seen, batch, limits)
+        return ingest_batch(self.lake, self._seen, batch, limits, self.dialects)
 
     def cursor(self) -> Cursor:
         """Return the row counts of the lake and the time of its newest commit."""
@@ -105,8 +117,8 @@ class LakeDatasets:
     def _once(self, name: str, kind: type[Result], make: Callable[[], Result]) -> Result:
         known = self.artifacts.resolve(name)
         if known is None:
-            known = self.artifacts.bind(name, self.artifacts.put(canonical(make())))
-        return kind.model_validate_json(self.artifacts.get(known))
+            known = self.artifacts.bind(name, self.artifacts.put(stamped(make())))
+        return parse(kind, self.artifacts.get(known))
 
     def _store(self, frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> Digest:
         return self.artifacts.put(parquet(frame, columns, order))
@@ -114,8 +126,8 @@ class LakeDatasets:
     def _pin_split(self) -> None:
         """Bind salt, fraction and normaliser at first use. A later change would mix training and holdout prompts permanently."""
         split = {"salt": self.loop.line.salt, "fraction": self.loop.holdout.fraction, "normaliser": NORMALISER}
-        mine = self.artifacts.put(canonical(split))
-        if self.artifacts.bind(f"split/{self.loop.line.name}", mine) != mine:
+        bound = self.artifacts.bind(f"split/{self.loop.line.name}", self.artifacts.put(stamped(split)))
+        if unstamped(self.artifacts.get(bound), "split") != split:
             raise ConfigError(
                 f"line {self.loop.line.name!r} was split with other values of line.salt, holdout.fraction or normaliser than {split}; "
                 "restore the old values, or create a line with a new name"
@@ -135,7 +147,7 @@ class LakeDatasets:
         roots = set() if golden is None else set(golden["root_id"].to_list())
         for number in range(1, newest + 1):
             known = self.artifacts.resolve(f"edition/{self.loop.line.name}/{number}")
-            edition = HoldoutEdition.model_validate_json(self.artifacts.get(known)) if known else None
+            edition = parse(HoldoutEdition, self.artifacts.get(known)) if known else None
             if edition is not None and edition.golden is not None:
                 prompts = read_parquet(self.artifacts.get(edition.golden))["prompt"].to_list()
                 roots |= {root_id(orjson.loads(prompt)) for prompt in prompts}
@@ -147,9 +159,9 @@ class LakeDatasets:
         where = until(as_of) if as_of else None
         traces = self.lake.scan("traces", where=where, snapshot=pinned["traces"])
         governed = govern(traces, self.loop.governance)
-        said = self.lake.scan("feedback", where=where, snapshot=pinned["feedback"])
-        feedback = attach(said, traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
-        ids = identify(governed.used["messages"], self.loop.line.salt, self.loop.holdout.fraction)
+        all_feedback = self.lake.scan("feedback", where=where, snapshot=pinned["feedback"])
+        feedback = attach(all_feedback, traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
+        ids = identify_prompts(governed.used["messages"], self.loop.line.salt, self.loop.holdout.fraction)
         return governed, governed.used.join(ids, on="messages", how="left"), feedback, pinned
 
     def _edition(self, name: str, number: int) -> HoldoutEdition:
@@ -166,7 +178,7 @@ class LakeDatasets:
                 f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({len(held)} held-out traces); "
                 "log metadata.reference with some traces, or send reviewer_reference evaluations"
             )
-        chosen = choose(prompts, number, self.loop.line.salt, self.loop.holdout.max_size)
+        chosen = choose_edition(prompts, number, self.loop.line.salt, self.loop.holdout.max_size)
         return HoldoutEdition(
             line=self.loop.line.name,
             number=number,
@@ -235,7 +247,7 @@ class LakeDatasets:
     def _assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
         samples = read_parquet(self.artifacts.get(snapshot.samples))
         prompts = read_parquet(self.artifacts.get(snapshot.prompts))
-        answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty(SAMPLES)
+        answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty_frame(SAMPLES)
         noise = label_noise(samples, snapshot.scorers)
         every = pl.concat([samples, answers])
         evidence = pooled(every)

@@ -42,12 +42,12 @@ class LakeMetrics:
     def _ratings(self, traces: pl.DataFrame, since: datetime) -> pl.DataFrame:
         """Return the latest rating of each rater on each of `traces`. The columns include model_version, person and value."""
         where = And(EqualTo("kind", FeedbackKind.RATING.value), GreaterThanOrEqual("time", _iso(since)))
-        said = self.lake.scan("feedback", ("source", "trace_id", "response_id", "rater", "time", "value"), where)
+        ratings = self.lake.scan("feedback", ("source", "trace_id", "response_id", "rater", "time", "value"), where)
         person = pl.coalesce("user", "session", "id").alias("person")
         subjects = traces.select("source", "id", "response_id", "model_version", person)
-        by_id = said.join(subjects.drop("response_id"), left_on=["source", "trace_id"], right_on=["source", "id"], how="inner")
+        by_id = ratings.join(subjects.drop("response_id"), left_on=["source", "trace_id"], right_on=["source", "id"], how="inner")
         by_id = by_id.with_columns(pl.col("trace_id").alias("id"))
-        rest = said.join(by_id, on=["source", "trace_id"], how="anti")
+        rest = ratings.join(by_id, on=["source", "trace_id"], how="anti")
         named = subjects.filter(pl.col("response_id").is_not_null()).unique(["source", "response_id"], keep="first", maintain_order=True)
         by_response = rest.join(named, on=["source", "response_id"], how="inner")
         columns = ["source", "id", "rater", "time", "value", "model_version", "person"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ from pydantic import ValidationError
 
 from contracts.errors import ConfigError
 from contracts.model import Frozen
+from runtime.extensions import nearest
 
 Options = TypeVar("Options", bound=Frozen)
 
@@ -31,9 +31,3 @@ def check_options(scorer: str, kind: type[Options], given: Mapping[str, Any]) ->
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"reward {scorer!r}, option {where!r}: {first['msg']}, got {first['input']!r}; correct the loop file") from error
-
-
-def nearest(word: str, known: list[str]) -> str:
-    """Return `; did you mean 'x'?` for the most similar known word. Returns an empty string if none is similar."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts.data import Label, ScorerVersion
-from contracts.errors import ConfigError, Permanent, RatchetError
+from contracts.errors import Permanent, RatchetError
 from contracts.loop import RewardSettings
 from contracts.ports import RewardFunction
 from contracts.records import FeedbackKind, Tier
 from contracts.training import TrainingPlan
 from rewards.feedback import ratings
-from rewards.installed import identify, load
 from rewards.verifiable import ExactMatch
+from runtime.extensions import ExtensionKind, load
 
 UNSEEN = frozenset({"prompt", "answer", "reference"})
 """Sample keys that are available for a new answer, before any user has seen it."""
@@ -131,14 +131,10 @@ def build_scorer_set(rewards: Sequence[RewardSettings]) -> ScorerSet:
 
 
 def _build(name: str, options: Mapping[str, Any], tier: Tier | None, weight: float) -> Scorer:
-    kind, entry = load(name)
-    try:
-        function = kind(**options)
-    except TypeError as error:
-        raise ConfigError(f"reward {name!r} does not take the options {sorted(options)}: {error}; correct them in the loop file") from error
-    distribution, version, code = identify(kind, entry)
-    decided = tier or Tier(function.tier)
-    return Scorer(function, ScorerVersion(name=name, distribution=distribution, version=version, code=code, tier=decided, weight=weight))
+    extension = load(ExtensionKind.REWARD, name)
+    function: RewardFunction = extension.create(options=options, where=f"rewards.{name}.options")
+    identity = extension.identity().model_dump()
+    return Scorer(function, ScorerVersion(**identity, tier=tier or Tier(function.tier), weight=weight))
 
 
 def planned_scorer_set(plan: TrainingPlan) -> ScorerSet:

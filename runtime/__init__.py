@@ -1,1 +1,1 @@
-"""Code that the service and the jobs share at run time: artifacts, run folders, manifests, process identity. Imports only contracts."""
+"""Code that the service and the jobs share at run time: job protocol, run folders, artifacts, process identity. Imports only contracts."""

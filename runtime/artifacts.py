@@ -1,8 +1,9 @@
 """`Artifacts` port in a folder: content-addressed files, and names that are bound once.
 
 It is part of the contracts because training jobs, which do not import the service, also publish through it. It uses only the standard
-library. Layout below the root: `sha256/ab/abcd…` (content) and `names/<sha256 of the name>` (JSON: name and digest). Every file is
-written to a temporary file in the target folder, synced and then renamed. A crash therefore leaves either no file or the complete file.
+library. Layout below the root: `sha256/ab/abcd…` (content) and `names/<sha256 of the name>` (JSON: name, digest, schema version). Every
+file is written to a temporary file in the target folder, synced and then renamed. A crash therefore leaves either no file or the complete
+file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from contracts.errors import Permanent, Retryable
 from contracts.ids import Digest, canonical, digest, digest_file
+from contracts.schema import stamped, unstamped
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -35,7 +37,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise Retryable(f"cannot write {path}: {error.strerror}; free space or fix permissions, then try again") from error
 
@@ -56,12 +58,12 @@ def copy_atomic(source: Path, target: Path, expected: Digest) -> None:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-    sync_folder(target.parent)
+    sync(target.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync `folder` so that renames in it survive a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Write a file, or a folder with the renames in it, to the disk, so that it survives a crash."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -170,7 +172,7 @@ class FolderArtifacts:
         """
         path = self.place(name)
         part = path.parent / f".part-{secrets.token_hex(8)}"
-        write_atomic(part, canonical({"name": name, "digest": digest}))
+        write_atomic(part, stamped({"name": name, "digest": digest}))
         try:
             os.link(part, path)  # link, unlike rename, fails if the name is already bound
         except FileExistsError:
@@ -179,7 +181,7 @@ class FolderArtifacts:
             raise Retryable(f"cannot bind {name!r} in {self.root}: {error.strerror}; try again") from error
         finally:
             part.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        sync(path.parent)
         bound = self.resolve(name)
         if bound is None:
             raise Retryable(f"the name {name!r} was removed during binding; try again")
@@ -192,6 +194,6 @@ class FolderArtifacts:
     def resolve(self, name: str) -> Digest | None:
         """Return the digest that `name` is bound to, or None."""
         try:
-            return str(json.loads(self.place(name).read_bytes())["digest"])
+            return str(unstamped(self.place(name).read_bytes(), "name binding")["digest"])
         except FileNotFoundError:
             return None

@@ -1,16 +1,17 @@
 """Folder manifest: `manifest.json` lists every other file with its SHA-256 and is written last.
 
 Jobs write it next to a checkpoint. Executors verify it before they pin a checkpoint, and a job verifies it before it loads one. The
-format is the same as for a folder in `Artifacts`: {"files": {relative name: digest}}.
+format is {"files": {relative name: digest}, "schema_version": N}. The manifest of a folder in `Artifacts` has no version, because its
+digest identifies the folder and must be the same in each release.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from contracts.errors import Permanent
-from contracts.ids import Digest, canonical, digest, digest_file
+from contracts.ids import Digest, digest, digest_file
+from contracts.schema import stamped, unstamped
 from runtime.artifacts import write_atomic
 
 MANIFEST = "manifest.json"
@@ -23,7 +24,7 @@ def _files(folder: Path) -> dict[str, Digest]:
 
 def write_manifest(folder: Path) -> Digest:
     """Write the manifest of all files below `folder` and return its digest. Raises `Retryable` if writing fails."""
-    data = canonical({"files": _files(folder)})
+    data = stamped({"files": _files(folder)})
     write_atomic(folder / MANIFEST, data)
     return digest(data)
 
@@ -37,7 +38,7 @@ def verify_manifest(folder: Path, expected: Digest | None = None) -> Digest:
     path = folder / MANIFEST
     try:
         data = path.read_bytes()
-        files = dict(json.loads(data)["files"])
+        files = dict(unstamped(data, MANIFEST)["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Permanent(f"{path} is missing or invalid ({type(error).__name__}); use an earlier checkpoint") from error
     if expected is not None and digest(data) != expected:

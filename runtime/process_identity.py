@@ -7,6 +7,16 @@ from pathlib import Path
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+def is_running(pid: int, identity: str) -> bool:
+    """Return whether the process that had this identity still exists. A zombie exists."""
+    return process_identity(pid) == identity
+
+
+def same_boot(identity: str, other: str) -> bool:
+    """Return whether two process identities are from the same boot of a machine."""
+    return identity.rpartition("-")[0] == other.rpartition("-")[0]
+
+
 def process_identity(pid: int) -> str | None:
     """Return `<boot id>-<start time in clock ticks since boot>` of a live process.
 

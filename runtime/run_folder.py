@@ -1,10 +1,7 @@
 """Run folders: inputs and output of jobs, on a local file system or on one that a cluster's nodes share.
 
-Executors create and read run folders. A job writes only to the folder of its own incarnation. Layout below the root:
-
-    jobs/<job name>.json            the JobSpec, from which the run folder is found
-    <plan>/aN/                      run folder of attempt N: plan.json, inputs, resume.json
-    <plan>/aN/iM/                   incarnation M: events.jsonl, ended.json, step_K/, and files of its executor
+Executors create and read run folders. A job writes only to the folder of its own incarnation. `runtime/job_protocol.py` defines the
+names; `<plan>/aN` is the run folder of attempt N, and `<plan>/aN/iM` is the folder of its incarnation M.
 """
 
 from __future__ import annotations
@@ -20,16 +17,13 @@ from pydantic import ValidationError
 
 from contracts.errors import Permanent, Retryable
 from contracts.exit_codes import Outcome
-from contracts.ids import canonical
 from contracts.ports import Artifacts
+from contracts.schema import parse, stamped
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint
 from runtime.artifacts import write_atomic
+from runtime.job_protocol import IncarnationFile, RunFile, attempt_folder, beat_file, incarnation_folder, job_record, plan_folder
 from runtime.manifest import verify_manifest
 
-EVENTS, ENDED, PLAN, RESUME, BEAT = "events.jsonl", "ended.json", "plan.json", "resume.json", "beat-"
-BEAT_SECONDS = 5.0
-"""Interval between two heartbeats of a gang's pod. The file is `beat-<node>` in the incarnation's folder. The monitoring timeout spans
-several intervals."""
 TAIL = 65_536
 """Number of bytes that are read from the end of an event file or a log to find its newest lines."""
 
@@ -46,7 +40,7 @@ class RunFolders:
         Raises `Permanent` if the folder or the name belongs to a job with another name or spec.
         """
         run = self.run(spec)
-        for path, content in ((run / "job.json", canonical({"name": spec.name})), (self.record(spec.name), canonical(spec))):
+        for path, content in ((run / RunFile.JOB, stamped({"name": spec.name})), (self.record(spec.name), stamped(spec))):
             if path.exists() and path.read_bytes() != content:
                 raise Permanent(f"{path} belongs to a different job or spec than {spec.name}; a changed spec needs a new attempt")
             if not path.exists():
@@ -61,34 +55,34 @@ class RunFolders:
 
     def plan_folder(self, spec: JobSpec) -> Path:
         """Return the folder that contains all attempts of the spec's plan."""
-        return self.root / spec.plan[:16]
+        return self.root / plan_folder(spec.plan)
 
     def run(self, spec: JobSpec) -> Path:
         """Return the run folder of the spec's attempt."""
-        return self.plan_folder(spec) / f"a{spec.attempt}"
+        return self.plan_folder(spec) / attempt_folder(spec.attempt)
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
         """Set the checkpoint from which the next incarnation resumes. Raises `Permanent` if it differs from the accepted one."""
         run = self.claim(spec)
         verify_manifest(inside(run.parent, resume.path), resume.manifest)
-        write_atomic(run / RESUME, canonical(resume))
+        write_atomic(run / RunFile.RESUME, stamped(resume))
 
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
         """Return the pinned resume point. None if there is none or it is unreadable."""
-        with contextlib.suppress(FileNotFoundError, ValidationError):
-            return ResumePoint.model_validate_json((self.run(spec) / RESUME).read_bytes())
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return parse(ResumePoint, (self.run(spec) / RunFile.RESUME).read_bytes())
         return None
 
     def spec(self, name: str) -> JobSpec | None:
         """Return the spec of the job with this name. None if it was never claimed."""
         try:
-            return JobSpec.model_validate_json(self.record(name).read_bytes())
+            return parse(JobSpec, self.record(name).read_bytes())
         except FileNotFoundError:
             return None
 
     def names(self) -> list[str]:
         """Return the sorted names of all jobs that were ever claimed."""
-        return sorted(path.stem for path in (self.root / "jobs").glob("*.json"))
+        return sorted(path.stem for path in self.root.glob(job_record("*")))
 
     def events(self, name: str) -> list[JobEvent]:
         """Return the events of all incarnations of the job, in order."""
@@ -97,14 +91,14 @@ class RunFolders:
 
     def record(self, name: str) -> Path:
         """Return the path of the file that stores the spec of the job with this name."""
-        return self.root / "jobs" / f"{name}.json"
+        return self.root / job_record(name)
 
 
 def lay_inputs(spec: JobSpec, run: Path, artifacts: Artifacts) -> None:
     """Write the inputs and the plan of a job to its run folder."""
     for name, key in spec.inputs.items():
         artifacts.fetch(key, inside(run, name))
-    write_atomic(run / PLAN, spec.plan_json.encode())
+    write_atomic(run / RunFile.PLAN, stamped(json.loads(spec.plan_json)))
 
 
 @contextmanager
@@ -129,13 +123,16 @@ def inside(folder: Path, name: str) -> Path:
 
 def incarnations(run: Path) -> list[tuple[int, Path]]:
     """Return (number, folder) of every incarnation that has a folder, in order."""
-    return sorted((int(folder.name[1:]), folder) for folder in run.glob("i[0-9]*"))
+    return sorted((int(folder.name[1:]), folder) for folder in run.glob(incarnation_folder("[0-9]*")))
 
 
 def read_events(folder: Path) -> Iterator[JobEvent]:
-    """Yield the events of an incarnation. Lines that a crash left incomplete are skipped."""
+    """Yield the events of an incarnation, or none if it has no event log.
+
+    After a kill, the last line can be incomplete, and a later event can be appended to it. Such lines are skipped.
+    """
     with contextlib.suppress(FileNotFoundError):
-        for line in (folder / EVENTS).read_bytes().splitlines():
+        for line in (folder / IncarnationFile.EVENTS).read_bytes().splitlines():
             with contextlib.suppress(ValidationError):
                 yield JobEvent.model_validate_json(line)
 
@@ -150,7 +147,7 @@ def proposal(ended: dict[str, Any]) -> Proposal | None:
 def status(folder: Path, number: int, state: JobState, outcome: Outcome | None = None, reason: str = "") -> JobStatus:
     """Return the status of an incarnation. The step is read from its newest event that contains progress."""
     step = total = 0
-    for line in reversed(tail(folder / EVENTS)):
+    for line in reversed(tail(folder / IncarnationFile.EVENTS)):
         with contextlib.suppress(ValueError, KeyError, TypeError):
             event = json.loads(line)
             if event["total"]:
@@ -167,7 +164,7 @@ def ended_status(folder: Path, number: int, ended: dict[str, Any]) -> JobStatus:
 
 def newest_sign(folder: Path) -> float | None:
     """Return the time of an incarnation's last event, result or heartbeat in seconds since the epoch. None if there was none."""
-    signs = [folder / EVENTS, folder / ENDED, *folder.glob(f"{BEAT}*")]
+    signs = [folder / IncarnationFile.EVENTS, folder / IncarnationFile.ENDED, *folder.glob(beat_file("*"))]
     return max((path.stat().st_mtime for path in signs if path.exists()), default=None)
 
 

@@ -1,4 +1,4 @@
-"""The distribution of tests over pytest-xdist workers.
+"""The distribution of tests over pytest-xdist workers, and the installed example package.
 
 All cluster tests run in one worker, because two test clusters at once on two cores would break the time limits of the gangs. Every other
 test file goes to the next free worker as a whole. Files with slow tests come first, so that the workers finish at about the same time.
@@ -7,11 +7,14 @@ test file goes to the next free worker as a whole. Files with slow tests come fi
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.example_plugin import build, on_path
 from tests.needs import REMEDIES, Need, need_of
 
 CLUSTER = "tests/cluster/"
@@ -61,3 +64,16 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"{need}: {REMEDIES[need]}" if isinstance(need, Need) else f"ERROR: {need}")
     passed, failed, errors, skipped = counts.values()
     terminalreporter.write_line(f"{passed} passed, {failed} failed, {errors} errors, {skipped} skipped{why}")
+
+
+@pytest.fixture(scope="session")
+def example_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site folder with the unpacked wheel of the example package. It is not on the path."""
+    return build(tmp_path_factory.mktemp("example"))
+
+
+@pytest.fixture
+def example(example_wheel: Path) -> Iterator[Path]:
+    """The example package, importable during the test."""
+    with on_path(example_wheel):
+        yield example_wheel

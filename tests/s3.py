@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -24,6 +25,11 @@ class S3:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self.address, self.port, self.bucket = address, 0, ""
         self.start()
+
+    @cached_property
+    def client(self) -> Any:
+        """A client for the tests' own requests, made once, because loading the definition of the service takes longer than a test."""
+        return Session().client("s3", endpoint_url=self.settings.endpoint, region_name="us-east-1")
 
     def start(self) -> None:
         """Start the server; after the first start it keeps its port."""
@@ -58,7 +64,7 @@ def served(monkeypatch: pytest.MonkeyPatch, address: str = "127.0.0.1") -> Itera
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     server = SERVERS.get(address) or SERVERS.setdefault(address, S3(address))
     server.bucket = f"b-{secrets.token_hex(4)}"
-    Session().client("s3", endpoint_url=server.settings.endpoint, region_name="us-east-1").create_bucket(Bucket=server.bucket)
+    server.client.create_bucket(Bucket=server.bucket)
     try:
         yield server
     finally:

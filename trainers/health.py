@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any, Final
+from typing import Final
 
-from contracts.training import Adjustment, Proposal
+from contracts.training import Adjustment, JobEvent, Proposal
 from trainers.recipes import Action, Health, Limit
 
 Figures = Mapping[str, float]
@@ -254,11 +254,11 @@ class Watch:
         The caller ends the run at the first verdict that adjusts or stops.
         """
         streaks = self._seen(step, figures)
-        said = [self._as_run(verdict) for verdict in self._verdicts(step, figures, streaks)]
-        new = [verdict for verdict in said if verdict.action != "note" or verdict.rule not in self._noted]
+        verdicts = [self._as_run(verdict) for verdict in self._verdicts(step, figures, streaks)]
+        new = [verdict for verdict in verdicts if verdict.action != "note" or verdict.rule not in self._noted]
         self._noted |= {verdict.rule for verdict in new if verdict.action == "note"}
         finite = all(math.isfinite(figures.get(name, 0.0)) for name in FINITE)
-        if finite and not any(verdict.action != "note" for verdict in said) and not self._trouble(streaks):
+        if finite and not any(verdict.action != "note" for verdict in verdicts) and not self._trouble(streaks):
             self.calm = step
         return sorted(new, key=lambda verdict: verdict.action == "note")
 
@@ -307,8 +307,8 @@ def proposed(rule: str, action: Action, used: Collection[str], good: int) -> Pro
 
 def out_of_memory(reason: str) -> bool:
     """Return whether the text of an error indicates that a GPU or the machine ran out of memory."""
-    said = reason.lower()
-    return any(word in said for word in ("out of memory", "outofmemoryerror", "memoryerror", "can't allocate memory"))
+    text = reason.lower()
+    return any(word in text for word in ("out of memory", "outofmemoryerror", "memoryerror", "can't allocate memory"))
 
 
 STALL_STEPS = 3
@@ -321,7 +321,7 @@ WRITING = (SAVING, "exporting")
 """Kinds of events after which large files are written. No step is expected until the next event."""
 
 
-def patience_for_a_step(times: Sequence[float], health: Health, last: str = "progress", saves: Sequence[float] = ()) -> float:
+def stall_timeout(times: Sequence[float], health: Health, last: str = "progress", saves: Sequence[float] = ()) -> float:
     """Return the timeout, in seconds without an event, after which a run counts as stalled.
 
     `times` are the end times of its steps in order, in seconds. `last` is the kind of its last event. `saves` are the durations of
@@ -338,8 +338,8 @@ def patience_for_a_step(times: Sequence[float], health: Health, last: str = "pro
     return min(health.stall_seconds, max(health.stall_least_seconds, health.stall_times * median(taken)))
 
 
-def seconds_of_saves(events: Sequence[Mapping[str, Any]]) -> list[float]:
+def seconds_of_saves(events: Sequence[JobEvent]) -> list[float]:
     """Return the duration of each save in seconds, from its start to its checkpoint, from the ordered events of a job."""
-    told = [event for event in events if event["kind"] != "warning"]
-    pairs = ((sooner, later) for sooner, later in pairwise(told) if (sooner["kind"], later["kind"]) == (SAVING, "checkpoint"))
-    return [float(later["at"]) - float(sooner["at"]) for sooner, later in pairs]
+    progress = [event for event in events if event.kind != "warning"]
+    pairs = ((sooner, later) for sooner, later in pairwise(progress) if (sooner.kind, later.kind) == (SAVING, "checkpoint"))
+    return [later.at - sooner.at for sooner, later in pairs]

@@ -9,6 +9,7 @@ from contracts.data import Cursor, Facts, HoldoutEdition, IngestReport, ProbeRep
 from contracts.fakes.state import FakeWorld
 from contracts.ids import Digest, canonical, digest
 from contracts.ports import ModelClient, Progress
+from contracts.schema import parse, stamped
 
 
 class FakeSource:
@@ -52,7 +53,7 @@ class FakeDatasets:
         edition = HoldoutEdition(
             line="fake", number=number, prompts=digest(f"edition {number}"), size=100, golden=None, normaliser=1, fraction=0.2
         )
-        return HoldoutEdition.model_validate_json(self.world.once(f"edition/{number}", lambda: canonical(edition)))
+        return parse(HoldoutEdition, self.world.once(f"edition/{number}", lambda: stamped(edition)))
 
     def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
         """Return a snapshot without data, once per name."""
@@ -67,7 +68,7 @@ class FakeDatasets:
             counts={"used": self.facts.samples},
             content=digest(name),
         )
-        return Snapshot.model_validate_json(self.world.once(name, lambda: canonical(made)))
+        return parse(Snapshot, self.world.once(name, lambda: stamped(made)))
 
     def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:  # noqa: ARG002
         """Return a probe report with the configured facts, once per name."""
@@ -83,7 +84,7 @@ class FakeDatasets:
             group_coverage=self.facts.group_coverage,
             best_of_k=self.facts.best_of_k,
         )
-        return ProbeReport.model_validate_json(self.world.once(name, lambda: canonical(made)))
+        return parse(ProbeReport, self.world.once(name, lambda: stamped(made)))
 
     def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
         """Return a training set with the configured facts, once per name."""
@@ -97,4 +98,4 @@ class FakeDatasets:
             facts=self.facts,
             content=digest([name, "set"]),
         )
-        return TrainingSet.model_validate_json(self.world.once(name, lambda: canonical(made)))
+        return parse(TrainingSet, self.world.once(name, lambda: stamped(made)))

@@ -9,6 +9,7 @@ from contracts.data import Facts
 from contracts.exit_codes import Outcome
 from contracts.fakes.state import FakeWorld, fake_model
 from contracts.ids import canonical, checkpoint_name, digest, job_name
+from contracts.schema import stamped
 from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
 
 
@@ -37,7 +38,7 @@ class FakeTrainer:
 
 
 class FakeExecutor:
-    """`Executor` of scripted jobs. Each observation advances a job by one step.
+    """`Executor` of scripted jobs. Each `reconcile` advances a job by one step, or stores the result of a job that has ended.
 
     `script` maps (attempt, incarnation) to the outcome of the incarnation. A successful incarnation ends after `steps` steps, any other
     one step earlier. With `restarts`, preempted and lost incarnations restart without a new `submit`.
@@ -57,7 +58,7 @@ class FakeExecutor:
         self.pins: dict[str, ResumePoint] = {}
         self.log: dict[str, list[JobEvent]] = {}
         self.cancelled: set[str] = set()
-        self.over: set[str] = set()
+        self.results: dict[str, JobStatus] = {}
 
     def submit(self, spec: JobSpec, incarnation: int) -> None:
         """Start the incarnation at the pinned step, or at step 0."""
@@ -66,37 +67,57 @@ class FakeExecutor:
         self.world.faults(f"before submit {spec.name}/{incarnation}")
         self.world.effects[f"submit/{spec.name}/{incarnation}"] += 1
         self.specs[spec.name] = spec
-        self.over.discard(spec.name)
-        self.started[spec.name] = incarnation
-        resume = self.pins.get(spec.name)
-        self.step[spec.name] = resume.step if resume else 0
+        self.results.pop(spec.name, None)
+        self._begin(spec.name, incarnation)
         self.world.faults(f"after submit {spec.name}/{incarnation}")
 
+    def _begin(self, name: str, incarnation: int) -> None:
+        resume = self.pins.get(name)
+        self.started[name], self.step[name] = incarnation, resume.step if resume else 0
+
     def observe(self, name: str) -> JobStatus:
-        """Advance the job by one step, or end it with its scripted outcome."""
-        if name not in self.started:
-            return JobStatus(state=JobState.ABSENT)
+        """Return the stored result, or the newest step. An ended job without a stored result has no outcome."""
+        if name not in self.started or name in self.results:
+            return self.results.get(name, JobStatus(state=JobState.ABSENT))
+        state = JobState.ENDED if self._ends(name) and not self._restarts(name) else JobState.RUNNING
+        return JobStatus(state=state, incarnation=self.started[name], step=self.step[name], total=self.steps)
+
+    def _outcome(self, name: str) -> Outcome:
+        return Outcome.LOST if name in self.cancelled else self.script(self.specs[name].attempt, self.started[name])
+
+    def _ends(self, name: str) -> bool:
+        last = self.steps if self._outcome(name) is Outcome.DONE else max(1, self.steps - 1)
+        return name in self.cancelled or self.step[name] >= last
+
+    def _restarts(self, name: str) -> bool:
+        return self.restarts and self._outcome(name) in (Outcome.PREEMPTED, Outcome.LOST) and name not in self.cancelled
+
+    def reconcile(self, name: str) -> None:
+        """Advance the job by one step. If it has ended, restart it if that is due, or publish its model and store its result."""
+        if name not in self.started or name in self.results:
+            return
         incarnation, spec = self.started[name], self.specs[name]
-        outcome = Outcome.LOST if name in self.cancelled else self.script(spec.attempt, incarnation)
-        stop = self.steps if outcome is Outcome.DONE else max(1, self.steps - 1)
-        if self.step[name] < stop:
+        self.world.faults(f"before reconcile {name}/{incarnation}")
+        if not self._ends(name):
             self.step[name] += 1
             self._save(spec, incarnation)
-            return JobStatus(state=JobState.RUNNING, incarnation=incarnation, step=self.step[name], total=self.steps)
-        if self.restarts and outcome in (Outcome.PREEMPTED, Outcome.LOST) and name not in self.cancelled:
-            return self._restart(spec, incarnation)
-        self.over.add(name)
-        if outcome is Outcome.DONE:
-            self._publish(spec, incarnation)
-        asks = self.propose(spec.attempt, incarnation) if outcome is Outcome.FAILED else None
-        said = f"scripted {outcome}"
-        return JobStatus(state=JobState.ENDED, incarnation=incarnation, step=self.step[name], outcome=outcome, reason=said, proposal=asks)
-
-    def _restart(self, spec: JobSpec, incarnation: int) -> JobStatus:
-        resume = self.pins.get(spec.name)
-        self.started[spec.name] = incarnation + 1 + incarnation % 2
-        self.step[spec.name] = resume.step if resume else 0
-        return JobStatus(state=JobState.PENDING, incarnation=self.started[spec.name], total=self.steps)
+        elif self._restarts(name):
+            self._begin(name, incarnation + 1 + incarnation % 2)
+        else:
+            outcome = self._outcome(name)
+            if outcome is Outcome.DONE:
+                self._publish(spec, incarnation)
+                self.world.faults(f"before the result of {name}/{incarnation}")
+            self.world.effects[f"end/{name}/{incarnation}"] += 1
+            self.results[name] = JobStatus(
+                state=JobState.ENDED,
+                incarnation=incarnation,
+                step=self.step[name],
+                outcome=outcome,
+                reason=f"scripted {outcome}",
+                proposal=self.propose(spec.attempt, incarnation) if outcome is Outcome.FAILED else None,
+            )
+        self.world.faults(f"after reconcile {name}/{incarnation}")
 
     def _save(self, spec: JobSpec, incarnation: int) -> None:
         step = self.step[spec.name]
@@ -115,7 +136,7 @@ class FakeExecutor:
             model=model,
             metrics={"loss": 0.1},
         )
-        self.world.once(checkpoint_name(spec.plan, spec.attempt, incarnation), lambda: canonical(checkpoint))
+        self.world.once(checkpoint_name(spec.plan, spec.attempt, incarnation), lambda: stamped(checkpoint))
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
         """Return the recorded checkpoint events from index `since`."""
@@ -130,10 +151,13 @@ class FakeExecutor:
         """Return the stored resume point, or None."""
         return self.pins.get(spec.name)
 
-    def cancel(self, name: str) -> None:
-        """Mark the job as cancelled; its outcome becomes `LOST`."""
+    def cancel(self, name: str) -> bool:
+        """Mark a started job as cancelled; the next `reconcile` ends it as `LOST`."""
+        if name not in self.started or name in self.results or name in self.cancelled:
+            return False
         self.cancelled.add(name)
+        return True
 
     def live(self) -> list[str]:
-        """Return the started jobs that are neither cancelled nor ended."""
-        return [name for name in self.started if name not in self.cancelled and name not in self.over]
+        """Return the started jobs whose result is not stored."""
+        return [name for name in self.started if name not in self.results]

@@ -154,6 +154,9 @@ class FakeRouter:
         """Return a fixed URL without a server."""
         return "http://router"
 
+    def stop(self) -> None:
+        """Do nothing, because there is no process."""
+
 
 class FakeMetrics:
     """`Metrics` that get the request counts of champion and candidate from a function of (since, until)."""

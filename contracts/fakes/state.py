@@ -10,9 +10,10 @@ from pathlib import Path
 
 from contracts.cycle import Append, Entry, Lease
 from contracts.errors import Conflict, Fenced, Permanent
-from contracts.hash_chain import GENESIS, seal
+from contracts.hash_chain import GENESIS, seal_row
 from contracts.ids import Digest, canonical, digest
 from contracts.model import ModelRef
+from contracts.schema import check_version
 
 Faults = Callable[[str], None]
 """Called with the name of a fault point, for example "before append"; it may raise an error."""
@@ -46,8 +47,11 @@ class MemoryLedger:
         self.faults = faults
 
     def read(self, stream: str, after: int = 0) -> list[Entry]:
-        """Return the rows of the stream after `after`."""
-        return self.rows.get(stream, [])[after:]
+        """Return the rows of the stream after `after`; refuse those of a newer release."""
+        rows = self.rows.get(stream, [])[after:]
+        for row in rows:
+            check_version(row.schema_version, f"row {row.seq} of {stream}")
+        return rows
 
     def streams(self, prefix: str) -> list[str]:
         """Return the sorted stream names with this prefix."""
@@ -60,6 +64,7 @@ class MemoryLedger:
             raise Fenced(f"the lease {lease.name!r} (epoch {lease.epoch}) was acquired by another process")
         lengths = {append.stream: len(self.rows.get(append.stream, [])) for append in appends}
         for append in appends:
+            self.read(append.stream, lengths[append.stream] - 1)
             if lengths[append.stream] != append.after:
                 raise Conflict(f"{append.stream} has newer rows than expected")
             lengths[append.stream] += len(append.rows)
@@ -68,7 +73,7 @@ class MemoryLedger:
             rows = self.rows.setdefault(append.stream, [])
             for row in append.rows:
                 previous = rows[-1].hash if rows else GENESIS
-                rows.append(seal(append.stream, len(rows) + 1, row, at, lease.epoch if lease else 0, previous))
+                rows.append(seal_row(append.stream, len(rows) + 1, row, at, lease.epoch if lease else 0, previous))
                 written.append(rows[-1])
         self.faults("after append")
         return written

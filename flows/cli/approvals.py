@@ -10,9 +10,9 @@ import click
 
 from contracts.cycle import Answer, Identity
 from contracts.errors import Rejected, Retryable
-from flows.cli.output import actor, installation, json_option, loop_argument, picked_line, print_json, say
+from flows.cli.output import actor, json_option, loop_argument, open_installation, picked_line, print_json, say
+from flows.composition.installation import Installation
 from flows.engine.context import LineContext
-from flows.engine.installation import Installation
 from flows.engine.line import answer, approvals, ask_cancel, ask_rollback
 
 _request = click.argument("request", required=False)
@@ -49,8 +49,8 @@ def reject(request: str | None, by: str, note: str, as_json: bool) -> None:
 
 
 def _answer(name: str | None, yes: bool, by: str, note: str, as_json: bool) -> None:
-    shop = installation()
-    known = [view for line in shop.lines() for view in approvals(shop.ledger, line.line)]
+    installation = open_installation()
+    known = [view for line in installation.lines() for view in approvals(installation.ledger, line.line)]
     waiting = [view for view in known if view.awaiting]
     named = [view for view in known if name in (view.id, view.id.removeprefix("approval/"))] if name else waiting
     if len(named) != 1:
@@ -58,18 +58,18 @@ def _answer(name: str | None, yes: bool, by: str, note: str, as_json: bool) -> N
         problem = f"there is no request {name!r}" if name else f"no REQUEST given, and {len(waiting)} requests are pending"
         raise Rejected("which_request", f"{problem}; pending requests:\n{listed}")
     given = Answer(approve=yes, actor=by, identity=Identity.CLAIMED, via="cli", note=note)
-    stands, ours = answer(shop.ledger, named[0], given, datetime.now(UTC))
+    stands, ours = answer(installation.ledger, named[0], given, datetime.now(UTC))
     if as_json:
         print_json({"request": named[0].id, "accepted": ours, "answer": stands.model_dump(mode="json") if stands else None})
     elif ours:
         say(f"{'approved' if yes else 'rejected'} {named[0].id} as {by}")
     if not ours:
-        said = (
+        outcome = (
             f"{stands.actor} {'approved' if stands.approve else 'rejected'} it first via {stands.via}"
             if stands
             else "the request has expired"
         )
-        raise Rejected("answered", f"{named[0].id}: {said}")
+        raise Rejected("answered", f"{named[0].id}: {outcome}")
 
 
 _reason = click.option("--reason", default="", help="Reason, recorded in the ledger.")
@@ -89,16 +89,16 @@ def rollback(loop: Path, by: str, reason: str, no_wait: bool) -> None:
     from flows.engine.reconcile import reconcile
     from flows.engine.work import turn
 
-    shop = installation()
-    name = picked_line(shop, loop)
-    ask_rollback(shop.ledger, name, by, reason, datetime.now(UTC))
+    installation = open_installation()
+    name = picked_line(installation, loop)
+    ask_rollback(installation.ledger, name, by, reason, datetime.now(UTC))
     if no_wait:
         say(f"rollback of line {name} requested")
         return
-    context = shop.context(loop)
+    context = installation.context(loop)
     for line in reconcile(context):
         say(line)
-    _end_open_cycle(shop, context, turn)
+    _end_open_cycle(installation, context, turn)
     view = context.line_view()
     if view.rollback_asked:
         raise Retryable(f"rollback of line {name} requested but not completed; a running service completes it, or run this command again")
@@ -116,19 +116,20 @@ def cancel(loop: Path, by: str, reason: str) -> None:
     """
     from flows.engine.work import turn
 
-    shop = installation()
-    name = picked_line(shop, loop)
-    ask_cancel(shop.ledger, name, by, reason, datetime.now(UTC))
-    _end_open_cycle(shop, shop.context(loop), turn)
-    opened = shop.line(name).open_cycle
+    installation = open_installation()
+    name = picked_line(installation, loop)
+    ask_cancel(installation.ledger, name, by, reason, datetime.now(UTC))
+    _end_open_cycle(installation, installation.context(loop), turn)
+    opened = installation.line(name).open_cycle
     say(f"cancellation requested; {opened} stops after its current step" if opened else f"line {name} has no open cycle")
 
 
-def _end_open_cycle(shop: Installation, context: LineContext, turn: Callable[..., object]) -> None:
+def _end_open_cycle(installation: Installation, context: LineContext, turn: Callable[..., object]) -> None:
     """Advance the open cycle so that it ends now, unless another process holds its lease."""
     opened = context.line_view().open_cycle
     if opened is not None:
+        cycle = context.cycle_view(opened)
         try:
-            turn(shop, context.cycle_view(opened))
+            turn(installation.cycle_context(cycle), cycle)
         except Retryable as error:
             say(str(error))

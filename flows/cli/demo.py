@@ -34,7 +34,7 @@ def demo(home: Path, stop: bool) -> None:
     if stop:
         theatre.stop(place)
         return
-    theatre.empty(place)
+    theatre.clear_home(place)
     stage = theatre.Stage(place, say)
     try:
         cycles = Demo(place, say, stage.approve).play(stage.open)
@@ -45,7 +45,7 @@ def demo(home: Path, stop: bool) -> None:
 
 
 def _show(place: Home, home: Path, cycles: list[CycleView], url: str) -> None:
-    from flows.engine.wiring import open_ledger
+    from flows.composition.ports import open_ledger
     from flows.report.page import write_page
 
     page = write_page(open_ledger(place), place, "kubectl", place.reports / "kubectl.html")

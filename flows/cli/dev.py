@@ -83,11 +83,11 @@ def status(folder: Path) -> None:
     _rig("status", folder)
 
 
-def _rig(command: str, folder: Path, *words: str) -> None:
+def _rig(command: str, folder: Path, *arguments: str) -> None:
     """Run a command of the test cluster and exit with its exit code if not 0. Raises ConfigError outside a source checkout."""
     if not (CHECKOUT / "tests" / "cluster" / "rig" / "__main__.py").exists():
         raise ConfigError(f"the test cluster requires a source checkout, but {CHECKOUT} is an installation; run this command in a clone")
-    run = [sys.executable, "-m", "tests.cluster.rig", command, *words, "--folder", str(folder.absolute())]
+    run = [sys.executable, "-m", "tests.cluster.rig", command, *arguments, "--folder", str(folder.absolute())]
     code = subprocess.run(run, cwd=CHECKOUT, check=False).returncode
     if code:
         sys.exit(code)

@@ -5,17 +5,25 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from contracts.errors import RatchetError
 from flows.cli.output import json_option, print_json, table
 from flows.config.home import Home
+from runtime.extensions import ExtensionKind, offers, provider
 
-_FLOORS = {"torch": "2.10", "transformers": "5.5", "prefect": "3.6.28", "mlflow": "3.10"}
+if TYPE_CHECKING:
+    from flows.engine.context import LineContext
+
+_CONTROL = ("prefect", "mlflow", "pyiceberg", "polars", "sqlalchemy")
 _TRAIN = ("torch", "transformers", "trl")
+"""Packages of the extra `train`. A machine without them is complete if it neither trains nor serves models."""
 _GIGABYTE = 1 << 30
 
 
@@ -42,22 +50,26 @@ def doctor(loop: Path | None, as_json: bool) -> None:
 Finding = tuple[str, str, str]
 
 
+def package_requirements() -> dict[str, SpecifierSet]:
+    """Return the versions that Ratchet supports, by package, over all extras. The source is pyproject.toml, by way of the metadata.
+
+    Raises PackageNotFoundError if Ratchet itself is not installed.
+    """
+    found: dict[str, SpecifierSet] = {}
+    for text in requires("ratchet") or ():
+        requirement = Requirement(text)
+        found[requirement.name] = found.get(requirement.name, SpecifierSet()) & requirement.specifier
+    return found
+
+
 def _packages() -> list[Finding]:
     found: list[Finding] = [("ok", "python", sys.version.split()[0])]
-    for name in ("prefect", "mlflow", "pyiceberg", "polars", "sqlalchemy", "torch", "transformers", "trl"):
-        try:
-            have = version(name)
-        except PackageNotFoundError:
-            remedy = (
-                "install ratchet[train] on machines that train or serve models"
-                if name in ("torch", "transformers", "trl")
-                else "reinstall ratchet"
-            )
-            found.append(("note" if name in ("torch", "transformers", "trl") else "error", name, f"not installed; {remedy}"))
-            continue
-        floor = _FLOORS.get(name)
-        old = floor is not None and _parts(have) < _parts(floor)
-        found.append(("error", name, f"{have} has known vulnerabilities; upgrade to >= {floor}") if old else ("ok", name, have))
+    try:
+        supported = package_requirements()
+    except PackageNotFoundError:
+        return [*found, ("error", "ratchet", "not installed; reinstall ratchet")]
+    for name in (*_CONTROL, *_TRAIN):
+        found.append(_package(name, supported.get(name, SpecifierSet())))
     if importlib.util.find_spec("torch"):
         found.append(
             ("note", "gpu", f"nvidia-smi {'found' if shutil.which('nvidia-smi') else 'not found; training and serving use the CPU'}")
@@ -65,19 +77,32 @@ def _packages() -> list[Finding]:
     return found
 
 
-def _parts(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("+")[0].split(".")[:3] if part.isdigit())
+def _package(name: str, supported: SpecifierSet) -> Finding:
+    """Compare the installed version of a package with the supported ones. Pre-releases count as versions."""
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        if name in _TRAIN:
+            return "note", name, "not installed; install ratchet[train] on machines that train or serve models"
+        return "error", name, "not installed; reinstall ratchet"
+    if not supported.contains(installed, prereleases=True):
+        return "error", name, f"{installed} is not supported; install a version {supported}"
+    return "ok", name, installed
 
 
 def _plugins() -> list[Finding]:
+    """List the installed extensions of each kind with their distributions. Nothing is imported."""
     found: list[Finding] = []
-    for group in ("ratchet.rewards", "ratchet.trainers", "ratchet.servers"):
-        names = sorted(entry.name for entry in entry_points(group=group))
-        found.append(
-            ("ok", group, ", ".join(names))
-            if names
-            else ("error", group, "no entry points found; reinstall the project with `pip install -e .`")
-        )
+    for kind in ExtensionKind:
+        installed = offers(kind)
+        listed = [f"{name} ({' and '.join(' '.join(provider(entry)) for entry in entries)})" for name, entries in installed.items()]
+        twice = [name for name, entries in installed.items() if len(entries) > 1]
+        if twice:
+            found.append(("error", kind.group, f"{', '.join(listed)}; uninstall all but one distribution with {', '.join(twice)}"))
+        elif listed:
+            found.append(("ok", kind.group, ", ".join(listed)))
+        else:
+            found.append(("error", kind.group, "no entry points found; reinstall ratchet"))
     return found
 
 
@@ -95,14 +120,14 @@ def _home(home: Home) -> list[Finding]:
 
 
 def _ledger(home: Home) -> list[Finding]:
-    from contracts.hash_chain import verify
-    from flows.engine.wiring import open_ledger
+    from contracts.hash_chain import verify_chain
+    from flows.composition.ports import open_ledger
 
     try:
         ledger = open_ledger(home)
         streams = ledger.streams("")
         for stream in streams:
-            verify(ledger.read(stream))
+            verify_chain(ledger.read(stream))
     except RatchetError as error:
         return [("error", "ledger", str(error))]
     return [("ok", "ledger", f"{len(streams)} streams; all hash chains valid")]
@@ -124,7 +149,7 @@ def _prefect(home: Home) -> list[Finding]:
 
 
 def _line(home: Home, loop: Path) -> list[Finding]:
-    from flows.engine.installation import Installation
+    from flows.composition.installation import Installation
 
     try:
         context = Installation(home).context(loop)
@@ -134,6 +159,7 @@ def _line(home: Home, loop: Path) -> list[Finding]:
     found: list[Finding] = [("ok", "loop file", f"{loop}: line {context.line}")]
     if view.champion is None:
         return [*found, ("note", "line", "no model adopted; run `ratchet adopt`")]
+    found += _lake(home, context)
     up = {endpoint.tag for endpoint in context.server.running()}
     if view.champion.tag in up:
         found.append(("ok", "serving", f"champion {view.champion.tag} is running"))
@@ -142,3 +168,13 @@ def _line(home: Home, loop: Path) -> list[Finding]:
     route = context.router.read(context.line)
     found.append(("ok", "router", route.annotation) if route else ("error", "router", "not running; run `ratchet serve` to start it"))
     return found
+
+
+def _lake(home: Home, context: LineContext) -> list[Finding]:
+    """Check that the lake can be read where it lies. A line without a lake gets none from this check."""
+    if not home.lake(context.line).exists():
+        return []
+    try:
+        return [("ok", "lake", f"{context.datasets.cursor().traces} traces")]
+    except RatchetError as error:
+        return [("error", "lake", str(error))]

@@ -39,14 +39,14 @@ def k8s() -> None:
     "--judge", metavar="FOLDER", help="Folder of the judge model on the shared volume. Also renders the judge servers; requires --vllm."
 )
 @click.option("--vllm", metavar="IMAGE", help="vLLM image of the judge servers. Requires --judge.")
-def render(loop: Path, part: str | None, **words: str | None) -> None:
+def render(loop: Path, part: str | None, **options: str | None) -> None:
     """Print the Kubernetes manifests that LOOP requires.
 
     The output is YAML in the order in which to apply it, with a sample of each gang. The cluster is not changed.
     """
-    from flows.engine.wiring import render_cluster
+    from flows.composition.cluster import render_cluster
 
-    click.echo(render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", **words), nl=False)
+    click.echo(render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", **options), nl=False)
 
 
 @k8s.command()
@@ -59,10 +59,10 @@ def guard(loop: Path, seconds: float, once: bool) -> None:
     A gang is incomplete if only some of its processes are running. `ratchet serve` does the same while it runs; use this command when
     the service is not running. It does not submit jobs.
     """
-    from flows.engine.wiring import guard_cluster
+    from flows.composition.cluster import guard_cluster
 
-    for words in guard_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), seconds, once):
-        click.echo(words)
+    for repair in guard_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), seconds, once):
+        click.echo(repair)
 
 
 @k8s.command()
@@ -75,10 +75,10 @@ def logs(loop: Path, job: str | None, lines: int, follow: bool) -> None:
 
     JOB is the name of a job of the line. Shows the logs of the job's existing pods, and the trainer logs from the run folder.
     """
-    from flows.engine.wiring import job_words
+    from flows.composition.cluster import job_logs
 
-    for words in job_words(load_loop(loop), loop.absolute().parent, Home.from_environment(), job, lines, follow):
-        click.echo(words)
+    for line in job_logs(load_loop(loop), loop.absolute().parent, Home.from_environment(), job, lines, follow):
+        click.echo(line)
 
 
 @k8s.command()
@@ -89,7 +89,7 @@ def lint(loop: Path, as_json: bool) -> None:
 
     Prints each problem with its remedy. Exits with code 1 if a problem would stop a gang. The cluster is not changed.
     """
-    from flows.engine.wiring import lint_cluster
+    from flows.composition.cluster import lint_cluster
 
     found = lint_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment())
     if as_json:

@@ -63,8 +63,27 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    """Print the version, and the code digest by which training jobs recognise their plans, and exit."""
+    if not wanted or context.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    from trainers.code_digest import code_digest
+
+    click.echo(f"ratchet {version('ratchet')} (training code {code_digest()[:12]})")
+    context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="ratchet")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and the digest of the training code.",
+)
 def cli() -> None:
     """Continuously improve a self-hosted LLM from its production traffic.
 

@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from contracts.ports import Progress
+from flows.composition.installation import Installation
 from flows.config.home import Home
-from flows.engine.installation import Installation
 
 loop_argument = click.argument("loop", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -26,16 +26,17 @@ def print_json(value: Any) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on standard output. All columns except the first wrap."""
+    """Print a table on standard output. All columns except the first wrap. Square brackets in the texts are printed as they are."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    shown = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    shown = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, column in enumerate(columns):
-        shown.add_column(column, overflow="fold", no_wrap=number == 0)
+        shown.add_column(Text(column), overflow="fold", no_wrap=number == 0)
     for row in rows:
-        shown.add_row(*["" if cell is None else str(cell) for cell in row])
+        shown.add_row(*[Text("" if cell is None else str(cell)) for cell in row])
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(shown)
 
@@ -102,13 +103,13 @@ def _lines() -> Progress:
     return progress
 
 
-def installation(progress: Progress | None = None) -> Installation:
+def open_installation(progress: Progress | None = None) -> Installation:
     """Return the installation in RATCHET_HOME, with `progress` as its callback if given."""
     home = Home.from_environment()
     return Installation(home, progress) if progress else Installation(home)
 
 
-def picked_line(shop: Installation, loop: Path | None) -> str:
+def picked_line(installation: Installation, loop: Path | None) -> str:
     """Return the name of the line of a loop file, or of the only line if `loop` is None.
 
     Raises UsageError if `loop` is None and the number of lines is not one.
@@ -117,7 +118,7 @@ def picked_line(shop: Installation, loop: Path | None) -> str:
         from flows.config.load import load_loop
 
         return load_loop(loop).line.name
-    lines = [view.line for view in shop.lines()]
+    lines = [view.line for view in installation.lines()]
     if len(lines) == 1:
         return lines[0]
     raise click.UsageError("name a loop file" + (f"; there are the lines {', '.join(lines)}" if lines else "; no line exists yet"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flows.cli.output import installation, json_option, loop_argument, print_json, table, watched
+from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
 from flows.engine.context import LineContext
 from flows.engine.preview import Preview
 
@@ -27,7 +27,7 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
     from flows.engine.preview import preview
 
     with watched(as_json) as progress:
-        context = installation(progress).context(loop)
+        context = open_installation(progress).context(loop)
         found = preview(context, not no_probe)
     cost = _cost(found, context)
     if as_json:
@@ -50,11 +50,11 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
 
 
 def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
-    from flows.engine.wiring import estimate_cost
+    from flows.composition.cost import estimate_cost
 
-    return (
-        None if found.recipe is None else estimate_cost(context.loop, context.folder, found.choice.method, found.recipe, found.parameters)
-    )
+    if found.recipe is None or not context.loop.training.built_in(found.choice.method):
+        return None
+    return estimate_cost(context.loop, context.folder, found.choice.method, found.recipe, found.parameters)
 
 
 def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from contracts.data import IngestReport
 from contracts.errors import ConfigError
 from contracts.loop import SourceSettings
 from contracts.ports import TraceSource
-from flows.cli.output import installation, json_option, loop_argument, print_json, say, table, watched
+from flows.cli.output import json_option, loop_argument, open_installation, print_json, say, table, watched
 from flows.core.decide import End, Wait
 from flows.engine.context import LineContext
 
@@ -34,11 +34,11 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
     LOOP is the path of a loop file; its sources are read.
     """
     from flows.engine.context import TURN_SECONDS
-    from flows.engine.ingest import ingest as bring_in
+    from flows.engine.ingest import ingest as ingest_sources
 
     with watched(as_json) as progress:
-        context = installation(progress).context(loop)
-        report = bring_in(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS)
+        context = open_installation(progress).context(loop)
+        report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS)
     if as_json:
         print_json(ingest_json(report))
         return
@@ -60,12 +60,12 @@ def ingest_json(report: IngestReport) -> dict[str, Any]:
 
 
 def _named_source(context: LineContext, path: Path, kind: str | None) -> TraceSource:
+    from flows.composition.extensions import open_source
     from flows.config.home import Home
-    from flows.engine.wiring import open_source
 
     if not path.exists():
         raise ConfigError(f"--source {path} does not exist")
-    first = next((source for source in context.loop.sources if source.kind != "receiver"), None)
+    first = next((source for source in context.loop.sources if source.kind in ("otlp", "jsonl")), None)
     name = first.name if first else "files"
     chosen = kind or (first.kind if first else "otlp")
     settings = SourceSettings.model_validate({"name": name, "kind": chosen, "path": str(path.absolute())})
@@ -86,19 +86,20 @@ def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
     another terminal with `ratchet approve`.
     """
     from flows.engine.context import TURN_SECONDS
-    from flows.engine.ingest import ingest as bring_in
+    from flows.engine.ingest import ingest as ingest_sources
     from flows.engine.line import open_cycle
     from flows.engine.reconcile import reconcile
     from flows.engine.work import run_to_end
 
     with watched(as_json) as progress:
-        shop = installation(progress)
-        context = shop.context(loop)
+        installation = open_installation(progress)
+        context = installation.context(loop)
         if not no_ingest:
-            bring_in(context, wait=TURN_SECONDS)
+            ingest_sources(context, wait=TURN_SECONDS)
         reconcile(context)
         opened = context.line_view().open_cycle or open_cycle(context, "ratchet run")
-        decision = run_to_end(shop, context.cycle_view(opened), wait)
+        cycle = context.cycle_view(opened)
+        decision = run_to_end(installation.cycle_context(cycle), cycle, wait)
         cycle = context.cycle_view(opened)
     waiting = decision.reason if isinstance(decision, Wait) else None
     if as_json:

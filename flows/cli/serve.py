@@ -14,10 +14,11 @@ from pathlib import Path
 import click
 
 from contracts.errors import ConfigError, Permanent, RatchetError
-from flows.cli.output import installation, json_option, print_json, say, table
+from flows.cli.output import json_option, open_installation, print_json, say, table
+from flows.composition.installation import Installation
+from flows.config import variables
 from flows.config.load import load_loop
 from flows.engine.context import LineContext
-from flows.engine.installation import Installation
 
 GUARD_SECONDS = 2.0
 """Seconds between two checks of a cluster's gangs."""
@@ -43,13 +44,13 @@ def serve(loops: tuple[Path, ...], port: int, stop: bool, as_json: bool) -> None
     Prefect server keep running, so a restart does not interrupt users. Use --stop to stop them too; an interrupted job resumes from
     its last checkpoint when its line is served again.
     """
-    shop = installation(lambda what, _done, total: say(what) if total == 0 else None)
+    installation = open_installation(lambda what, _done, total: say(what) if total == 0 else None)
     checked = _checked(loops)
-    contexts = [shop.context(path) for path in checked]
+    contexts = [installation.context(path) for path in checked]
     if stop:
-        _stop(shop, contexts, as_json)
+        _stop(installation, contexts, as_json)
         return
-    _serve(shop, list(zip(checked, contexts, strict=True)), port, as_json)
+    _serve(installation, list(zip(checked, contexts, strict=True)), port, as_json)
 
 
 def _checked(paths: Sequence[Path]) -> list[Path]:
@@ -71,17 +72,17 @@ def _checked(paths: Sequence[Path]) -> list[Path]:
     return list(lines.values())
 
 
-def _serve(shop: Installation, lines: list[tuple[Path, LineContext]], port: int, as_json: bool) -> None:
+def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], port: int, as_json: bool) -> None:
     from flows.prefect import server
 
-    home = shop.home
+    home = installation.home
     say("starting the Prefect server …" if server.known_url(home) is None else "connecting to the Prefect server …")
     external = server.is_external()
     url = server.join_or_start(home, port)
     os.environ.update(server.settings(home, url))
-    os.environ["RATCHET_HOME"] = str(home.root)
+    os.environ[variables.HOME] = str(home.root)
     if external:
-        os.environ.pop(server.OURS, None)
+        os.environ.pop(variables.PREFECT_OWN, None)
 
     from flows.prefect import run_pidfiles
     from flows.prefect import serve as service  # imported late: Prefect reads its settings on import
@@ -90,20 +91,20 @@ def _serve(shop: Installation, lines: list[tuple[Path, LineContext]], port: int,
     for one in served:
         _cron_makes_sense(one.path, one.loop.trigger.cron)
     with run_pidfiles.only_one(home):
-        rows = [row for path, context in lines for row in _start_line(path, context, shop)]
+        rows = [row for path, context in lines for row in _start_line(path, context, installation)]
         ui = url.removesuffix("/api")
         _announce([["all", "Prefect UI and approvals", ui], *rows], as_json)
-        with _guarded([context for _, context in lines], shop):
-            asyncio.run(service.serve(home, served, url, shop.progress))
+        with _guarded([context for _, context in lines], installation):
+            asyncio.run(service.serve(home, served, url, installation.progress))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
 
 
 @contextmanager
-def _guarded(contexts: Sequence[LineContext], shop: Installation) -> Iterator[None]:
+def _guarded(contexts: Sequence[LineContext], installation: Installation) -> Iterator[None]:
     """Guard the gangs of all cluster lines for the duration of the block, because flow runs are too short to detect incomplete gangs."""
     stop = threading.Event()
     guards = [
-        threading.Thread(target=_guard, args=(context, shop, stop), daemon=True, name=f"guard-{context.line}")
+        threading.Thread(target=_guard, args=(context, installation, stop), daemon=True, name=f"guard-{context.line}")
         for context in contexts
         if context.loop.cluster is not None
     ]
@@ -117,11 +118,11 @@ def _guarded(contexts: Sequence[LineContext], shop: Installation) -> Iterator[No
             guard.join(GUARD_ENDS)
 
 
-def _guard(context: LineContext, shop: Installation, stop: threading.Event) -> None:
-    from flows.engine.wiring import guard_cluster
+def _guard(context: LineContext, installation: Installation, stop: threading.Event) -> None:
+    from flows.composition.cluster import guard_cluster
 
-    for words in guard_cluster(context.loop, context.folder, shop.home, GUARD_SECONDS, once=False, stop=stop):
-        say(f"{context.line}: {words}")
+    for repair in guard_cluster(context.loop, context.folder, installation.home, GUARD_SECONDS, once=False, stop=stop):
+        say(f"{context.line}: {repair}")
 
 
 def _cron_makes_sense(path: Path, cron: str | None) -> None:
@@ -136,15 +137,15 @@ def _cron_makes_sense(path: Path, cron: str | None) -> None:
         ) from None
 
 
-def _start_line(path: Path, context: LineContext, shop: Installation) -> list[list[str]]:
+def _start_line(path: Path, context: LineContext, installation: Installation) -> list[list[str]]:
     """Start receiver, model servers and router of a line. Returns the rows (line, service, address) to show."""
+    from flows.composition.services import start_receiver
     from flows.engine.reconcile import reconcile
-    from flows.engine.wiring import start_receiver
 
     name, rows = context.line, []
     if any(source.kind == "receiver" for source in context.loop.sources):
-        rows.append([name, "OTLP receiver", f"{start_receiver(context.loop, shop.home)}/v1/traces"])
-        rows.append([name, "receiver token file", str(shop.home.token(name))])
+        rows.append([name, "OTLP receiver", f"{start_receiver(context.loop, installation.home)}/v1/traces"])
+        rows.append([name, "receiver token file", str(installation.home.token(name))])
     for text in reconcile(context):
         say(f"{name}: {text}")
     if context.line_view().champion is None:
@@ -170,15 +171,15 @@ def _announce(rows: list[list[str]], as_json: bool) -> None:
         table("Serving", ["line", "service", "address"], rows)
 
 
-def _stop(shop: Installation, contexts: list[LineContext], as_json: bool) -> None:
+def _stop(installation: Installation, contexts: list[LineContext], as_json: bool) -> None:
     """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last."""
-    from flows.engine.wiring import stop_line
+    from flows.composition.services import stop_line
     from flows.prefect import server
 
-    stopped = _stop_serving(shop)
+    stopped = _stop_serving(installation)
     for context in contexts:
-        stopped += _stop_job(context) + stop_line(context, shop.home)
-    if not server.is_external() and server.stop(shop.home):
+        stopped += _stop_job(context) + stop_line(context, installation.home)
+    if not server.is_external() and server.stop(installation.home):
         stopped.append("the Prefect server")
     if as_json:
         print_json(stopped)
@@ -186,12 +187,12 @@ def _stop(shop: Installation, contexts: list[LineContext], as_json: bool) -> Non
         say("\n".join(f"stopped {what}" for what in stopped) or "nothing was running")
 
 
-def _stop_serving(shop: Installation) -> list[str]:
+def _stop_serving(installation: Installation) -> list[str]:
     import psutil
 
     from flows.prefect.run_pidfiles import serving_process
 
-    process = serving_process(shop.home)
+    process = serving_process(installation.home)
     if process is None:
         return []
     with suppress(psutil.NoSuchProcess):

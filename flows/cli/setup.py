@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from contracts.errors import ConfigError
-from flows.cli.output import actor, installation, json_option, loop_argument, print_json, say, table, watched
+from contracts.errors import ConfigError, Permanent
+from flows.cli.output import actor, json_option, loop_argument, open_installation, print_json, say, table, watched
 from flows.engine.context import LineContext
 
 _TEMPLATE = """\
@@ -86,20 +86,27 @@ def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
     of the line.
     """
     from flows.engine.context import TURN_SECONDS
-    from flows.engine.line import adopt as name_first
+    from flows.engine.line import adopt as adopt_model
     from flows.engine.reconcile import reconcile
 
     with watched(as_json) as progress:
-        context = installation(progress).context(loop)
-        version = name_first(context, model, by)
-        mended = reconcile(context, TURN_SECONDS)
+        context = open_installation(progress).context(loop)
+        version = adopt_model(context, model, by)
+        repairs = reconcile(context, TURN_SECONDS)
+        is_served = version.tag in {endpoint.tag for endpoint in context.server.running()}
     if as_json:
-        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": mended})
-        return
-    for line in mended:
-        say(line)
-    served = f"{context.loop.line.served_model!r} at {context.router.url()}/v1"
-    say(f"line {context.line}: {version.tag} adopted by {by} as version 0; served as {served}")
+        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": repairs})
+    else:
+        for line in repairs:
+            say(line)
+    if not is_served:
+        raise Permanent(
+            f"line {context.line}: {version.tag} is adopted by {by} as version 0, but its model server does not run; remove the cause, "
+            f"then run `ratchet serve {loop}`"
+        )
+    if not as_json:
+        served = f"{context.loop.line.served_model!r} at {context.router.url()}/v1"
+        say(f"line {context.line}: {version.tag} adopted by {by} as version 0; served as {served}")
 
 
 @click.command()
@@ -110,11 +117,9 @@ def check(loop: Path, as_json: bool) -> None:
 
     Checks keys, scorers, sources and servers. Also estimates how many prompts and ratings the gate and the rollout need for a decision.
     """
-    from flows.engine.wiring import installed
-
-    context = installation().context(loop)
-    findings = [*_rewards(context), *_sources(context), *_serving(context), *_golden(context), *_power(context)]
-    installed("ratchet.servers", context.loop.serving.kind)
+    context = open_installation().context(loop)
+    parts = (_rewards, _sources, _trainers, _serving, _checks, _golden, _power)
+    findings = [finding for part in parts for finding in part(context)]
     bad = [text for level, _, text in findings if level == "error"]
     if as_json:
         print_json({"line": context.line, "ok": not bad, "findings": [{"level": a, "about": b, "text": c} for a, b, c in findings]})
@@ -141,7 +146,9 @@ def _sources(context: LineContext) -> list[Finding]:
     found: list[Finding] = []
     for source in context.loop.sources:
         path = context.folder / source.path if source.path else None
-        if path is None:
+        if source.kind not in ("otlp", "jsonl", "receiver"):
+            found.append(("ok", "source", f"{source.name}: kind {source.kind}"))
+        elif path is None:
             found.append(("ok", "source", f"{source.name}: OTLP/HTTP on loopback, started by `ratchet serve`"))
         elif path.exists():
             found.append(("ok", "source", f"{source.name}: {path}"))
@@ -152,10 +159,31 @@ def _sources(context: LineContext) -> list[Finding]:
     return found
 
 
+def _trainers(context: LineContext) -> list[Finding]:
+    """Complete the recipes of trainers of other packages. Those of built-in trainers were checked when the file was read."""
+    found: list[Finding] = []
+    for method, trainer in context.trainers.items():
+        if context.loop.training.built_in(method):
+            continue
+        about = f"{method} on {context.loop.training.trainer(method)}"
+        try:
+            recipe = trainer.recipe(context.loop.training.recipe(method))
+        except ConfigError as error:
+            found.append(("error", "trainer", f"{about}: {error}"))
+        else:
+            found.append(("ok", "trainer", f"{about}: {len(recipe)} settings"))
+    return found
+
+
+def _checks(context: LineContext) -> list[Finding]:
+    shown = ", ".join(f"{one.name} ({one.distribution} {one.version})" for one in context.versions.get("check", ()))
+    return [("ok", "gate", f"checks, in this order: {shown}")]
+
+
 def _serving(context: LineContext) -> list[Finding]:
     can = context.server.capabilities
-    said = ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in can.model_dump().items())
-    found: list[Finding] = [("ok", "server", f"{context.loop.serving.kind}: {said}")]
+    listed = ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in can.model_dump().items())
+    found: list[Finding] = [("ok", "server", f"{context.loop.serving.kind}: {listed}")]
     if not can.sampling and context.loop.probe.prompts:
         found.append(
             ("error", "server", "the server does not support sampling, which the probe needs; set probe.prompts = 0 or use another server")

@@ -9,24 +9,24 @@ import click
 
 from contracts.cycle import ApprovalKind
 from contracts.errors import ConfigError
-from contracts.hash_chain import verify as verify_chain
+from contracts.hash_chain import verify_chain
 from contracts.ids import approval_stream, cycle_stream, rollout_stream
-from flows.cli.output import installation, json_option, picked_line, print_json, say, table
+from flows.cli.output import json_option, open_installation, picked_line, print_json, say, table
+from flows.composition.installation import Installation
 from flows.core.folds import CycleView, LineView, fold_rollout
-from flows.engine.installation import Installation
 
 
 @click.command()
 @json_option
 def status(as_json: bool) -> None:
     """Show all lines with their champions, recent cycles and pending approvals."""
-    shop = installation()
-    lines = [_line_json(shop, view) for view in shop.lines()]
+    installation = open_installation()
+    lines = [_line_json(installation, view) for view in installation.lines()]
     if as_json:
         print_json(lines)
         return
     if not lines:
-        say(f"no line in {shop.home.root}; create one with `ratchet init` and `ratchet adopt`")
+        say(f"no line in {installation.home.root}; create one with `ratchet init` and `ratchet adopt`")
         return
     rows = [[line["line"], line["champion"], line["previous"] or "–", line["open"] or "–", line["waits"] or "–"] for line in lines]
     table("Lines", ["line", "champion", "previous", "open cycle", "state"], rows)
@@ -36,8 +36,8 @@ def status(as_json: bool) -> None:
             table(f"Cycles of {line['line']}", ["cycle", "opened (UTC)", "state", "candidate", "reason"], done)
 
 
-def _line_json(shop: Installation, view: LineView) -> dict[str, Any]:
-    cycles = shop.cycles(view.line)
+def _line_json(installation: Installation, view: LineView) -> dict[str, Any]:
+    cycles = installation.cycles(view.line)
     current = next((cycle for cycle in cycles if cycle.id == view.open_cycle), None)
     return {
         "line": view.line,
@@ -62,7 +62,7 @@ def _waits(cycle: CycleView) -> str:
     asked = [kind for kind in ApprovalKind if kind in cycle.asked and kind not in cycle.answers]
     if asked:
         return f"{cycle.state}; waiting for approval: ratchet approve {approval_stream(cycle.id, asked[-1]).removeprefix('approval/')}"
-    tried = [(key, words) for key, words in cycle.tries.items() if key not in cycle.done]
+    tried = [(key, errors) for key, errors in cycle.tries.items() if key not in cycle.done]
     return f"{cycle.state}; {tried[-1][0]} failed {len(tried[-1][1])} times; last error: {tried[-1][1][-1]}" if tried else str(cycle.state)
 
 
@@ -77,10 +77,11 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
     """
     from flows.report.story import ledger_table, tell
 
-    shop = installation()
-    entries = shop.ledger.read(_named(shop, cycle))
-    rollout = shop.ledger.read(rollout_stream(entries[0].stream))
+    installation = open_installation()
+    entries = installation.ledger.read(_named(installation, cycle))
+    rollout = installation.ledger.read(rollout_stream(entries[0].stream))
     verify_chain(entries)
+    verify_chain(rollout)
     if as_json:
         print_json([entry.model_dump(mode="json") for entry in [*entries, *rollout]])
         return
@@ -95,11 +96,13 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
         table("Ledger", shown.columns, shown.rows)
 
 
-def _named(shop: Installation, name: str | None) -> str:
+def _named(installation: Installation, name: str | None) -> str:
     """Return the ledger stream of the cycle that the user names. Raises ConfigError if there is no such cycle."""
-    known = shop.ledger.streams("cycle/")
-    line, _, number = (name or picked_line(shop, None)).removeprefix("cycle/").partition("/")
-    named = [cycle_stream(line, int(number))] if number.isdigit() else shop.ledger.streams(f"cycle/{line}/")[-1:] if not number else []
+    known = installation.ledger.streams("cycle/")
+    line, _, number = (name or picked_line(installation, None)).removeprefix("cycle/").partition("/")
+    named = (
+        [cycle_stream(line, int(number))] if number.isdigit() else installation.ledger.streams(f"cycle/{line}/")[-1:] if not number else []
+    )
     if not named or named[0] not in known:
         raise ConfigError(f"there is no cycle {name!r}; available: {', '.join(known[-10:]) or 'none'}")
     return named[0]
@@ -115,18 +118,18 @@ def report(line: str | None, out: Path | None) -> None:
     """
     from flows.report.page import write_page
 
-    shop = installation()
-    name = line or picked_line(shop, None)
-    if not shop.line(name).rows:
-        raise ConfigError(f"there is no line {name!r}; available: {', '.join(view.line for view in shop.lines()) or 'none'}")
-    click.echo(write_page(shop.ledger, shop.home, name, out or shop.home.reports / f"{name}.html"))
+    installation = open_installation()
+    name = line or picked_line(installation, None)
+    if not installation.line(name).rows:
+        raise ConfigError(f"there is no line {name!r}; available: {', '.join(view.line for view in installation.lines()) or 'none'}")
+    click.echo(write_page(installation.ledger, installation.home, name, out or installation.home.reports / f"{name}.html"))
 
 
 @click.command()
 @json_option
 def verify(as_json: bool) -> None:
     """Verify the hash chains of all ledger streams."""
-    ledger = installation().ledger
+    ledger = open_installation().ledger
     streams = ledger.streams("")
     rows = 0
     for stream in streams:

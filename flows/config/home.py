@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import Retryable
+from flows.config import variables
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,12 @@ class Home:
     @classmethod
     def from_environment(cls) -> Home:
         """Return the home folder named by RATCHET_HOME, by default ./.ratchet."""
-        return cls(Path(os.environ.get("RATCHET_HOME", ".ratchet")).absolute())
+        return cls(Path(os.environ.get(variables.HOME, ".ratchet")).absolute())
 
     @property
     def ledger_url(self) -> str:
         """URL of the ledger: RATCHET_LEDGER_URL, or a SQLite file in the home folder. A password in the URL is never logged."""
-        return os.environ.get("RATCHET_LEDGER_URL") or f"sqlite:///{self.root / 'ledger.db'}"
+        return os.environ.get(variables.LEDGER_URL) or f"sqlite:///{self.root / 'ledger.db'}"
 
     @property
     def artifacts(self) -> Path:
@@ -64,6 +65,10 @@ class Home:
         """Folder where the receiver stores batches before ingest."""
         return self.root / "lines" / line / "spool"
 
+    def source(self, line: str, name: str) -> Path:
+        """Folder for the state of the line's source NAME, if the source keeps any."""
+        return self.root / "lines" / line / "sources" / name
+
     def receiver(self, line: str) -> Path:
         """File in which the receiver announces its port."""
         return self.root / "lines" / line / "receiver.json"
@@ -91,5 +96,5 @@ class Home:
             except FileExistsError:
                 pass
             except OSError as error:
-                raise Retryable(f"cannot write {path}: {error.strerror}; set RATCHET_HOME to a writable folder") from error
+                raise Retryable(f"cannot write {path}: {error.strerror}; set {variables.HOME} to a writable folder") from error
         return path

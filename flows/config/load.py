@@ -45,8 +45,10 @@ def parse_loop(data: dict[str, Any], where: str) -> Loop:
 
 
 def _wrong_recipes(loop: Loop) -> Iterator[str]:
-    """Check all recipes, including those of methods that are not allowed now, so that errors do not surface later."""
+    """Check all recipes of built-in trainers, including those of methods that are not allowed now, so that errors do not surface later."""
     for method, kind in KINDS.items():
+        if not loop.training.built_in(method):
+            continue
         try:
             recipe = complete(kind, loop.training.recipe(method))
             if method is Method.GRPO and loop.training.grpo_on == "nemo-rl":

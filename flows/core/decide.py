@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from contracts.cycle import Answer, ApprovalKind, State, Step
 from contracts.evaluation import Result
 from contracts.exit_codes import Outcome
+from contracts.ids import Digest
 from contracts.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
 from flows.core.folds import AUTO, CycleView, Incarnation, train_key
 
@@ -81,6 +82,8 @@ class End:
 
     state: State
     reason: str
+    plan_again: bool = False
+    """Whether only another release's plan ends the cycle, so that the next cycle is due at once."""
 
 
 Decision = Do | Ask | RecordAnswer | JobEnded | AcceptStep | Wait | End
@@ -100,6 +103,8 @@ class Observation:
     """The actor who requested a rollback of the line while this cycle is open."""
     cancel_asked: str | None = None
     """The actor who requested the end of this cycle."""
+    code: Digest = ""
+    """Digest of the installed training code; empty if it was not observed."""
     champion: str = ""
     """Tag of the line's current champion according to the ledger; empty if it was not observed."""
 
@@ -120,9 +125,9 @@ def decide(cycle: CycleView, seen: Observation, now: datetime) -> Decision:
         case State.PROBED:
             return Do.of(Step.PLAN)
         case State.PLANNED:
-            return _not_trained(cycle) or _approval(cycle, seen, now, ApprovalKind.TRAINING)
+            return _not_trained(cycle) or _plan_again(cycle, seen) or _approval(cycle, seen, now, ApprovalKind.TRAINING)
         case State.TRAINING_APPROVED | State.ATTEMPT:
-            return _train(cycle, seen)
+            return _plan_again(cycle, seen) or _train(cycle, seen)
         case State.ACCEPTED:
             return Do.of(Step.EVALUATE)
         case State.EVALUATED:
@@ -155,6 +160,28 @@ def _not_trained(cycle: CycleView) -> End | None:
     if choice is None or choice.method is Method.NONE:
         return End(State.NOT_TRAINED, choice.reason if choice else "the plan contains no choice")
     return None
+
+
+def _plan_again(cycle: CycleView, seen: Observation) -> End | None:
+    """End a cycle whose plan was made with other training code, because a job rejects such a plan.
+
+    A finished training needs no further job, so its checkpoint is still accepted.
+    """
+    plan = cycle.plan
+    if plan is None or seen.code in ("", plan.code) or _trained(cycle, seen.job):
+        return None
+    reason = f"plan again: the plan was made with training code {plan.code[:12]}, but another release with {seen.code[:12]} is installed"
+    return End(State.SUPERSEDED, reason, plan_again=True)
+
+
+def _trained(cycle: CycleView, job: JobStatus | None) -> bool:
+    """Whether the newest incarnation has published its model, or has ended and its result, which decides this, is not stored yet."""
+    if not cycle.incarnations:
+        return False
+    last = cycle.incarnations[-1]
+    if last.outcome is None and job is not None and job.state is JobState.ENDED and job.incarnation == last.number:
+        return job.outcome in (None, Outcome.DONE)
+    return last.outcome is Outcome.DONE
 
 
 def _approval(cycle: CycleView, seen: Observation, now: datetime, kind: ApprovalKind) -> Decision:
@@ -223,12 +250,14 @@ def _watch(cycle: CycleView, seen: Observation) -> Decision:
     if job is not None and job.incarnation > now.number:
         why = "the cluster restarted the gang" + (f": {job.reason}" if job.reason else "")
         return JobEnded(now.attempt, now.number, Outcome.PREEMPTED, why, successor=job.incarnation, usage=job.usage)
+    if job is not None and job.state is JobState.ENDED and job.outcome is None:
+        return Wait(f"training, attempt {now.attempt}, has ended; its result is not stored yet")
     if seen.saved is not None and _newer(seen.saved, cycle, job.proposal if job else None):
         return AcceptStep(seen.saved)
     if job is None or job.state is JobState.ABSENT:
         return JobEnded(now.attempt, now.number, Outcome.LOST, "the executor no longer knows the job")
-    if job.state is JobState.ENDED and job.incarnation == now.number:
-        return JobEnded(now.attempt, now.number, job.outcome or Outcome.LOST, job.reason, job.proposal, usage=job.usage)
+    if job.outcome is not None and job.incarnation == now.number:
+        return JobEnded(now.attempt, now.number, job.outcome, job.reason, job.proposal, usage=job.usage)
     if job.state is JobState.PENDING and job.reason:
         return Wait(f"training, attempt {now.attempt}, does not run yet: {job.reason}")
     return Wait(f"training, attempt {now.attempt}, step {job.step} of {job.total or '?'}")

@@ -12,6 +12,7 @@ from contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, 
 from contracts.evaluation import Verdict
 from contracts.exit_codes import Outcome
 from contracts.loop import Loop
+from contracts.schema import upgraded
 from contracts.serving import ModelVersion
 from contracts.training import Adjustment, Checkpoint, Choice, Proposal, ResumePoint, TrainingPlan, Usage
 
@@ -159,6 +160,7 @@ def train_key(attempt: int, incarnation: int) -> str:
 
 def fold_cycle(entries: Sequence[Entry]) -> CycleView:
     """Fold a cycle's rows into its view. The first row must be `opened`."""
+    entries = upgraded(entries)
     first = entries[0]
     state, reason = State.OPENED, ""
     intended: set[str] = set()
@@ -243,6 +245,8 @@ class LineView:
     last_traces: int = 0
     """Number of traces in the lake when the newest cycle was opened."""
     promotions: int = 0
+    plan_again: bool = False
+    """Whether the last cycle ended because an upgrade changed the training code after its plan. The next cycle is then due at once."""
     rollback_asked: str | None = None
     """The actor of a rollback request that is not carried out yet."""
     cancel_asked: str | None = None
@@ -252,6 +256,7 @@ class LineView:
 
 def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
     """Fold a line's rows into its view. The list may be empty."""
+    entries = upgraded(entries)
     view: dict[str, Any] = {"line": line, "seq": entries[-1].seq if entries else 0, "rows": tuple(entries)}
     served: list[ModelVersion] = []
     for entry in entries:
@@ -273,8 +278,10 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
                 view["cancel_asked"] = data["actor"]
             case "cycle_opened":
                 view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, last_traces=data["traces"])
+                view["plan_again"] = False
             case "cycle_ended":
                 view.update(open_cycle=None, cancel_asked=None, evaluations=view.get("evaluations", 0) + int(data.get("evaluated", False)))
+                view["plan_again"] = data.get("plan_again", False)
     view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
     return LineView(**view)
 
@@ -316,6 +323,7 @@ class RolloutView:
 
 def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
     """Fold a rollout's rows into its view. The first row must be `opened`."""
+    entries = upgraded(entries)
     done = [entry for entry in entries if entry.kind == "done" and "index" in entry.data]
     steps = tuple(RolloutStep(entry.data["index"], entry.data["weight"], entry.at) for entry in done)
     ended = next((entry for entry in entries if entry.kind == "ended"), None)
@@ -356,6 +364,7 @@ class ApprovalView:
 
 def fold_approval(entries: Sequence[Entry]) -> ApprovalView:
     """Fold an approval request's rows into its view. The first row must be `asked`; an `answered` or `expired` row closes the request."""
+    entries = upgraded(entries)
     asked = entries[0].data
     answered = next((entry for entry in entries if entry.kind == "answered"), None)
     return ApprovalView(

@@ -56,17 +56,17 @@ def decide_rollout(
     if judgement is not None and judgement.result is StepResult.ADVANCE:
         if step.index + 1 < len(settings.steps):
             return SetWeight(step.index + 1, settings.steps[step.index + 1])
-        return Finish("promoted", _told(view, judgement))
+        return Finish("promoted", _all_reasons(view, judgement))
     if seconds > settings.max_seconds:
         return Finish("rolled_back", f"undecided after {seconds:.0f} s at {step.weight:g} %; an inconclusive step is rolled back")
     return Hold("; ".join(judgement.reasons) if judgement else "no evidence yet")
 
 
-def _told(view: RolloutView, last: StepJudgement) -> str:
+def _all_reasons(view: RolloutView, last: StepJudgement) -> str:
     """Summarise the evidence at each weight: the reasons of each step's last judgement."""
-    words = {row.data["index"]: (row.data["weight"], row.data["judgement"]["reasons"]) for row in view.judgements}
-    words[view.steps[-1].index] = (view.steps[-1].weight, list(last.reasons))
-    return "; ".join(f"at {weight:g} %: {', '.join(reasons)}" for _, (weight, reasons) in sorted(words.items()))
+    reasons_by_step = {row.data["index"]: (row.data["weight"], row.data["judgement"]["reasons"]) for row in view.judgements}
+    reasons_by_step[view.steps[-1].index] = (view.steps[-1].weight, list(last.reasons))
+    return "; ".join(f"at {weight:g} %: {', '.join(reasons)}" for _, (weight, reasons) in sorted(reasons_by_step.items()))
 
 
 def is_largest_concurrent(settings: RolloutSettings, index: int) -> bool:

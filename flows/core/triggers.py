@@ -12,12 +12,17 @@ from contracts.loop import Loop, TriggerSettings
 from flows.core.folds import LineView
 
 
-def due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bool, now: datetime) -> tuple[bool, str]:
-    """Return whether a cycle is due, and the reason. With `scheduled` (a cron tick), one new trace is enough."""
+def cycle_is_due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bool, now: datetime) -> tuple[bool, str]:
+    """Return whether a cycle is due, and the reason. With `scheduled` (a cron tick), one new trace is enough.
+
+    After a cycle that must plan again, the next one is due without new traces and without the minimum interval.
+    """
     if line.champion is None:
         return False, "no model is adopted yet: run `ratchet adopt`"
     if line.open_cycle is not None:
         return False, f"{line.open_cycle} is still open"
+    if line.plan_again:
+        return True, "the plan of the last cycle was made by another release"
     if line.last_opened is not None and (now - line.last_opened).total_seconds() < settings.min_interval:
         return False, f"the last cycle was opened less than {settings.min_interval:g} s ago"
     new = cursor.traces - line.last_traces

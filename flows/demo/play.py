@@ -6,6 +6,7 @@ results of both cycles are computed, not scripted.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from contracts.cycle import State
 from contracts.errors import ConfigError, Permanent
+from flows.composition.installation import Installation
+from flows.composition.services import start_receiver
 from flows.config.home import Home
 from flows.core.decide import End
 from flows.core.folds import CycleView
@@ -22,10 +25,8 @@ from flows.demo.users import Crowd, Habits
 from flows.demo.world import DemoWorld, base_ready, build_world, start_base, traffic, write_golden
 from flows.engine.context import TURN_SECONDS, LineContext
 from flows.engine.ingest import ingest
-from flows.engine.installation import Installation
 from flows.engine.line import adopt, open_cycle
 from flows.engine.reconcile import reconcile
-from flows.engine.wiring import start_receiver
 from flows.engine.work import run_to_end
 
 Say = Callable[[str], None]
@@ -51,7 +52,8 @@ class Demo:
     """Answers the pending approval request of the cycle with the given id."""
     started: float = field(default_factory=time.monotonic)
     world: DemoWorld = field(default_factory=build_world)
-    last: str = ""
+    reported_kinds: set[str] = field(default_factory=set)
+    """Kinds of status that were reported in the open cycle."""
 
     def lap(self, text: str) -> None:
         """Report a message with the seconds since the start of the demo."""
@@ -69,19 +71,19 @@ class Demo:
     def play(self, beside: Callable[[], None]) -> list[CycleView]:
         """Run both cycles and return their final states. `beside` is called while the base model is training."""
         loop = self.prepare()
-        shop, context, crowd = self.open_shop(loop, beside)
-        first = self.cycle(shop, context, crowd, "a cycle with a normal recipe")
+        installation, context, crowd = self.open_installation(loop, beside)
+        first = self.cycle(installation, context, crowd, "a cycle with a normal recipe")
         loop.write_text(spoil(loop.read_text(encoding="utf-8")), encoding="utf-8")
         self.lap("the recipe is changed: preference loss only, with a learning rate that is far too high")
-        second = self.cycle(shop, shop.context(loop), crowd, "a cycle with a bad recipe")
+        second = self.cycle(installation, installation.context(loop), crowd, "a cycle with a bad recipe")
         return [first, second]
 
-    def open_shop(self, loop: Path, beside: Callable[[], None]) -> tuple[Installation, LineContext, Crowd]:
+    def open_installation(self, loop: Path, beside: Callable[[], None]) -> tuple[Installation, LineContext, Crowd]:
         """Train, adopt and serve the base model, and ingest the first traffic. `beside` is called while the base model is training."""
         training = start_base(self.world, self.home.root)
         self.lap("training a small base model from scratch; it learns six of eight intents")
-        shop = Installation(self.home, self._progress)
-        context = shop.context(loop)
+        installation = Installation(self.home, self._progress)
+        context = installation.context(loop)
         receiver = start_receiver(context.loop, self.home)
         beside()
         # The first call of the registry creates its tables; do that while the base model is training.
@@ -99,18 +101,19 @@ class Demo:
         ingest(context, wait=TURN_SECONDS)  # the service may hold the lease for its own ingest
         cursor = context.datasets.cursor()
         self.lap(f"lake: {cursor.traces} traces, {cursor.feedback} feedback records")
-        return shop, context, crowd
+        return installation, context, crowd
 
-    def cycle(self, shop: Installation, context: LineContext, crowd: Crowd, what: str) -> CycleView:
+    def cycle(self, installation: Installation, context: LineContext, crowd: Crowd, what: str) -> CycleView:
         """Run one cycle to its end, with simulated users and approvals. `what` is the reason for opening the cycle.
 
         Returns the final state. Raises Permanent if the simulation fails or the cycle does not end within five minutes.
         """
         cycle = open_cycle(context, what)
+        self.reported_kinds.clear()
         self.lap(f"{cycle}: {what}")
-        until = time.monotonic() + 300
+        frozen, until = installation.cycle_context(context.cycle_view(cycle)), time.monotonic() + 300
         with self._people(context, cycle, crowd) as trouble:
-            while not isinstance(run_to_end(shop, context.cycle_view(cycle), 2.0, poll=0.3), End):
+            while not isinstance(run_to_end(frozen, context.cycle_view(cycle), 2.0, poll=0.3), End):
                 if trouble:
                     raise Permanent(f"the simulated users failed: {trouble[0]}") from trouble[0]
                 if time.monotonic() > until:
@@ -147,12 +150,17 @@ class Demo:
             people.join(30)
 
     def _progress(self, what: str, done: int, total: int) -> None:
-        """Report each new status once, and the completion of long evaluations."""
+        """Report each kind of status once per cycle, and the completion of long evaluations.
+
+        Statuses that differ only in their numbers are of one kind. Waiting for the service's own lease is normal and not reported.
+        """
         what = what.removeprefix("cycle/kubectl/")
         news = what if total == 0 else f"{what}: {total} answers" if what.startswith("querying") and done == total else None
-        if news and news != self.last and "training, attempt" not in news:
-            self.last = news
-            self.lap(news)
+        if news and "training, attempt" not in news and " is leased by " not in news:
+            kind = re.sub(r"\d+", "", news)
+            if kind not in self.reported_kinds:
+                self.reported_kinds.add(kind)
+                self.lap(news)
 
 
 def demo_loop() -> str:

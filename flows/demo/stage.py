@@ -16,13 +16,14 @@ from typing import Any
 import httpx
 
 from contracts.errors import ConfigError, Permanent
+from flows.config import variables
 from flows.config.home import Home
 from flows.demo.play import MARKER, Say
 from flows.engine.context import LineContext
 from flows.engine.line import approvals
 from flows.prefect import server
 
-_PATIENCE = 90.0
+_TIMEOUT = 90.0
 LOOP = "demo.toml"
 
 
@@ -36,7 +37,7 @@ class Stage:
 
     def open(self) -> None:
         """Start the service and return without waiting until it is ready."""
-        environment = {**os.environ, "RATCHET_HOME": str(self._home.root)}
+        environment = {**os.environ, variables.HOME: str(self._home.root)}
         with (self._home.root / "serve.log").open("ab") as log:
             command = [sys.executable, "-m", "flows.cli.main", "serve", str(self._home.root / LOOP)]
             self._service = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -85,22 +86,22 @@ class Stage:
         from flows.prefect.run_sync import show_requests
 
         async with get_client() as client:
-            until = time.monotonic() + _PATIENCE
+            until = time.monotonic() + _TIMEOUT
             while not await show_requests(client, context.ledger, context.line) and time.monotonic() < until:
                 if _known(api, context.line):
                     return
                 await asyncio.sleep(0.5)
 
-    def _wait(self, what: str, look: Any) -> Any:
-        until = time.monotonic() + _PATIENCE
+    def _wait(self, what: str, condition: Any) -> Any:
+        until = time.monotonic() + _TIMEOUT
         while time.monotonic() < until:
             if self._service is not None and self._service.poll() is not None:
                 raise Permanent(f"`ratchet serve` ended with exit code {self._service.returncode}; see {self._home.root / 'serve.log'}")
-            found = look()
+            found = condition()
             if found:
                 return found
             time.sleep(0.3)
-        raise Permanent(f"{what} did not appear within {_PATIENCE:g} s; see {self._home.root / 'serve.log'}")
+        raise Permanent(f"{what} did not appear within {_TIMEOUT:g} s; see {self._home.root / 'serve.log'}")
 
 
 def _approval_runs(api: str) -> list[dict[str, Any]]:
@@ -138,16 +139,16 @@ def stop(home: Home) -> bool:
         raise ConfigError(f"{home.root} is not empty and was not created by the demo (no file {MARKER}); choose another folder with --home")
     loop = home.root / LOOP
     if loop.exists():
-        environment = {**os.environ, "RATCHET_HOME": str(home.root)}
+        environment = {**os.environ, variables.HOME: str(home.root)}
         command = [sys.executable, "-m", "flows.cli.main", "serve", str(loop), "--stop"]
         ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False, capture_output=True)
         if ended.returncode != 0:
-            said = (ended.stderr or ended.stdout).decode(errors="replace").strip()[-300:]
-            raise Permanent(f"cannot stop the processes of the demo in {home.root}: {said or f'exit code {ended.returncode}'}")
+            output = (ended.stderr or ended.stdout).decode(errors="replace").strip()[-300:]
+            raise Permanent(f"cannot stop the processes of the demo in {home.root}: {output or f'exit code {ended.returncode}'}")
     return True
 
 
-def empty(home: Home) -> None:
+def clear_home(home: Home) -> None:
     """Stop the processes of an earlier demo in this folder and delete the folder. If stopping fails, the folder is kept."""
     if stop(home):
         shutil.rmtree(home.root)

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from contracts.serving import RouterHeader
 from flows.demo.task import Request
 
 _REGIONS = ("eu", "us", "kr")
@@ -80,12 +81,12 @@ class Crowd:
 
     def _one(self, request: Request, user: int, mood: float, luck: float) -> list[dict[str, Any]]:
         draw = random.Random(f"{request.prompt} {user} {mood}")
-        headers = {
-            "x-session-id": f"user-{user:03d}-{draw.randrange(6)}",
-            "x-user-id": f"user-{user:03d}",
-            "x-ratchet-consent": str(random.Random(f"consent {user}").random() < self._habits.consent),
-            "x-ratchet-region": _REGIONS[user % 3],
-            "x-ratchet-slice": request.intent,
+        headers: dict[str, str] = {
+            RouterHeader.SESSION: f"user-{user:03d}-{draw.randrange(6)}",
+            RouterHeader.USER: f"user-{user:03d}",
+            RouterHeader.CONSENT: str(random.Random(f"consent {user}").random() < self._habits.consent),
+            RouterHeader.REGION: _REGIONS[user % 3],
+            RouterHeader.SLICE: request.intent,
         }
         body = {
             "model": self._model,
@@ -99,7 +100,7 @@ class Crowd:
             answer = response.json()["choices"][0]["message"]["content"] if response.status_code == 200 else None
         except (httpx.HTTPError, ValueError, LookupError):
             response, answer = None, None
-        version = response.headers.get("x-ratchet-version", "?") if response else "?"
+        version = response.headers.get(RouterHeader.VERSION, "?") if response else "?"
         with self._lock:
             self.tally.asked += 1
             self.tally.failed += answer is None
@@ -107,21 +108,21 @@ class Crowd:
             self.tally.versions[version] = self.tally.versions.get(version, 0) + 1
         if response is None or answer is None:
             return []
-        return self._feedback(request, answer, response.headers["x-ratchet-trace"], f"user-{user:03d}", mood, luck, draw)
+        return self._feedback(request, answer, response.headers[RouterHeader.TRACE], f"user-{user:03d}", mood, luck, draw)
 
     def _feedback(
         self, request: Request, answer: str, trace: str, user: str, mood: float, luck: float, draw: random.Random
     ) -> list[dict[str, Any]]:
         habits, right = self._habits, answer == request.reference
-        said = []
+        feedback = []
         if mood < habits.rate:
             honest = draw.random() >= habits.flip
-            said.append(_log(trace, "user_feedback", user, score=float(right == honest)))
+            feedback.append(_log(trace, "user_feedback", user, score=float(right == honest)))
         if not right and luck < habits.correct:
-            said.append(_log(trace, "user_correction", user, text=request.reference))
+            feedback.append(_log(trace, "user_correction", user, text=request.reference))
         if draw.random() < habits.review:
-            said.append(_log(trace, "reviewer_reference", "reviewer", text=request.reference))
-        return said
+            feedback.append(_log(trace, "reviewer_reference", "reviewer", text=request.reference))
+        return feedback
 
     def _send(self, records: list[dict[str, Any]]) -> None:
         body = {"resourceLogs": [{"scopeLogs": [{"scope": {"name": "demo.feedback"}, "logRecords": records}]}]}

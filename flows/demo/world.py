@@ -57,8 +57,8 @@ def start_base(world: DemoWorld, folder: Path) -> subprocess.Popen[bytes]:
     """Start a process that trains the base model into `folder`/base. Its log is `folder`/base.log."""
     pairs, corpus = folder / "pairs.jsonl", folder / "corpus.txt"
     pairs.write_text("".join(json.dumps({"prompt": r.prompt, "answer": r.reference}) + "\n" for r in world.learnt), encoding="utf-8")
-    words: Sequence[Request] = requests(1, 4000)
-    corpus.write_text("".join(f"{r.prompt}\n{r.reference}\n" for r in words), encoding="utf-8")
+    corpus_requests: Sequence[Request] = requests(1, 4000)
+    corpus.write_text("".join(f"{r.prompt}\n{r.reference}\n" for r in corpus_requests), encoding="utf-8")
     command = [sys.executable, "-m", "trainers.job.tiny_model", str(pairs), str(corpus), str(folder / "base"), "--steps", "110"]
     with (folder / "base.log").open("wb") as log:
         return subprocess.Popen(command, env={**os.environ, **threads_of(1)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

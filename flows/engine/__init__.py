@@ -1,4 +1,4 @@
 """Executes decisions and records them as ledger rows: observe, decide, perform, record.
 
-The engine uses the other packages through ports only. wiring.py is the only file that imports the implementations.
+The engine uses the other packages through ports only. flows/composition selects the implementations.
 """

@@ -1,4 +1,4 @@
-"""Advances an open cycle: observe, decide, perform, record.
+"""Advances an open cycle: reconcile its job, observe, decide, perform, record.
 
 After a crash at any point, the next call takes the same decision again and continues from the recorded rows.
 """
@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
-from contracts.errors import Conflict, Fenced, Inconclusive, Permanent, Retryable
-from contracts.ids import approval_stream, canonical, line_stream, rollout_stream
+from contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable
+from contracts.ids import approval_stream, line_stream, rollout_stream
+from contracts.schema import stamped
 from contracts.training import Proposal, ResumePoint
 from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
 from flows.core.folds import CycleView, fold_approval
@@ -30,14 +31,16 @@ def advance(cycle_id: str, context: LineContext) -> Decision:
             cycle = context.cycle_view(cycle_id)
             if cycle.ended:
                 return End(cycle.state, cycle.reason)
+            if (job := _running_job(cycle)) is not None:
+                context.executor.reconcile(job)
             decision = decide(cycle, observe(cycle, context), context.clock.now())
             record(decision, cycle, context, lease)
             if not isinstance(decision, End):
                 return decision  # read an end back: another process may have written a row that prevented it
 
 
-def drive(cycle_id: str, context: LineContext, patience: float = 0.0, poll: float = 0.5) -> Decision:
-    """Advance until the cycle ends, or until it has only waited for `patience` seconds. Return the last decision.
+def drive(cycle_id: str, context: LineContext, timeout: float = 0.0, poll: float = 0.5) -> Decision:
+    """Advance until the cycle ends, or until it has only waited for `timeout` seconds. Return the last decision.
 
     `poll` is the pause in seconds between two turns while the cycle waits.
     """
@@ -48,24 +51,26 @@ def drive(cycle_id: str, context: LineContext, patience: float = 0.0, poll: floa
             return decision
         if not isinstance(decision, Wait):
             since = context.clock.now()
-        elif (context.clock.now() - since).total_seconds() >= patience:
+        elif (context.clock.now() - since).total_seconds() >= timeout:
             return decision
         else:
             context.clock.sleep(poll)
 
 
 def observe(cycle: CycleView, context: LineContext) -> Observation:
-    """Collect the outside observations that the cycle's current state needs."""
+    """Collect the outside observations that the cycle's current state needs. Changes nothing and needs no lease."""
     line = context.line_view()
     outside = Observation(
-        rollback_asked=line.rollback_asked, cancel_asked=line.cancel_asked, champion=line.champion.tag if line.champion else ""
+        rollback_asked=line.rollback_asked,
+        cancel_asked=line.cancel_asked,
+        code=context.code,
+        champion=line.champion.tag if line.champion else "",
     )
     match cycle.state:
         case State.PLANNED | State.REGISTERED:
             views = [fold_approval(context.ledger.read(approval_stream(cycle.id, kind))) for kind in cycle.asked]
             return replace(outside, answers={view.kind: view.answer for view in views if view.answer})
-        case State.TRAINING_APPROVED | State.ATTEMPT if cycle.incarnations and cycle.incarnations[-1].outcome is None:
-            job = cycle.incarnations[-1].job
+        case State.TRAINING_APPROVED | State.ATTEMPT if (job := _running_job(cycle)) is not None:
             status = context.executor.observe(job)
             return replace(outside, job=status, saved=_saved(cycle, context, status.proposal))
         case State.ROLLING:
@@ -73,6 +78,12 @@ def observe(cycle: CycleView, context: LineContext) -> Observation:
             return replace(outside, rollout=(rollout.end, rollout.reason) if rollout and rollout.end else None)
         case _:
             return outside
+
+
+def _running_job(cycle: CycleView) -> str | None:
+    """Return the name of the job whose end the cycle has not recorded yet, or None."""
+    newest = cycle.incarnations[-1] if cycle.incarnations else None
+    return newest.job if newest is not None and newest.outcome is None else None
 
 
 def _saved(cycle: CycleView, context: LineContext, asked: Proposal | None) -> ResumePoint | None:
@@ -135,7 +146,7 @@ def _job_ended(ended: JobEnded, cycle: CycleView, context: LineContext, lease: L
         data["proposal"] = ended.proposal.model_dump(mode="json")
     events = context.executor.events(cycle.incarnations[-1].job)
     if events:
-        data["events"] = context.artifacts.put(canonical([event.model_dump(mode="json") for event in events]))
+        data["events"] = context.artifacts.put(stamped({"events": [event.model_dump(mode="json") for event in events]}))
     _append(context, lease, cycle, Row(kind="job_ended", key=f"{ended.attempt}/{ended.incarnation}", data=data))
 
 
@@ -155,12 +166,12 @@ def _do(effect: Do, cycle: CycleView, context: LineContext, lease: Lease) -> Non
         cycle = context.cycle_view(cycle.id)
     try:
         output = EFFECTS[effect.step](context, cycle, effect.key)
+    except (Conflict, Fenced, NewerRelease):
+        raise  # another process or release owns the rows: write nothing; the next turn reads them and decides again
     except Inconclusive as error:
         return end(End(State.HELD, f"{effect.step}: {error}"), cycle, context, lease)
     except Permanent as error:
         return end(End(State.FAILED, f"{effect.step}: {error}"), cycle, context, lease)
-    except (Conflict, Fenced):
-        raise  # concerns the ledger's rows, not the effect: the next turn reads the rows and decides again
     except Retryable as error:
         if cycle.tries.get(effect.key, ("",))[-1] != _brief(str(error)):
             _tried(effect, _brief(str(error)), cycle, context, lease)
@@ -181,16 +192,16 @@ def _unforeseen(effect: Do, error: Exception, cycle: CycleView, context: LineCon
     The row records the exception's type and place, but not its message, because the message may quote a user.
     """
     place = traceback.extract_tb(error.__traceback__)[-1]
-    said = f"unforeseen {type(error).__name__} at {place.filename.rsplit('/', 2)[-2]}/{place.name}:{place.lineno}"
+    message = f"unforeseen {type(error).__name__} at {place.filename.rsplit('/', 2)[-2]}/{place.name}:{place.lineno}"
     tries = sum(word.startswith("unforeseen") for word in cycle.tries.get(effect.key, ())) + 1
     if tries >= UNFORESEEN_TRIES:
-        return end(End(State.FAILED, f"{effect.step}: {said}, {tries} times"), cycle, context, lease)
-    _tried(effect, said, cycle, context, lease)
-    raise Retryable(f"{effect.step}: {said}; tried {tries} of {UNFORESEEN_TRIES} times") from error
+        return end(End(State.FAILED, f"{effect.step}: {message}, {tries} times"), cycle, context, lease)
+    _tried(effect, message, cycle, context, lease)
+    raise Retryable(f"{effect.step}: {message}; tried {tries} of {UNFORESEEN_TRIES} times") from error
 
 
-def _tried(effect: Do, said: str, cycle: CycleView, context: LineContext, lease: Lease) -> None:
-    _append(context, lease, cycle, Row(kind="tried", key=effect.key, data={"error": said}))
+def _tried(effect: Do, message: str, cycle: CycleView, context: LineContext, lease: Lease) -> None:
+    _append(context, lease, cycle, Row(kind="tried", key=effect.key, data={"error": message}))
 
 
 def _brief(text: str) -> str:
@@ -204,7 +215,7 @@ def _ask(kind: ApprovalKind, expires: str, cycle: CycleView, context: LineContex
         "cycle": cycle.id,
         "kind": kind,
         "subject": evidence["subject"],
-        "evidence": context.artifacts.put(canonical(evidence)),
+        "evidence": context.artifacts.put(stamped(evidence)),
         "expires": expires,
     }
     asked = Row(kind="asked", key=kind, data=data)
@@ -223,6 +234,8 @@ def end(decision: End, cycle: CycleView, context: LineContext, lease: Lease) -> 
     """
     line = context.line_view()
     closed_as = {"state": decision.state, "reason": decision.reason, "evaluated": Step.EVALUATE in cycle.done}
+    if decision.plan_again:
+        closed_as["plan_again"] = True
     rows = [Row(kind="cycle_ended", key=cycle.id, data=closed_as)]
     if decision.state is State.PROMOTED and cycle.candidate:
         rows.append(

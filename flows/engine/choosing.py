@@ -98,9 +98,10 @@ def _tried(
         change = remedy or f"different training.nodes or training.gpus, or changes to [training.{method.value}]"
         return None, (RuleResult(rule=rule, holds=False, evidence=str(error), effect=f"no {method.value} on {machines}", change=change),)
     built = RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")
-    if context.cost is None:
+    cost = context.cost(plan) if context.cost else None
+    if cost is None:
         return plan, (built,)
-    fits = _fits(method, context.cost(plan), settings)
+    fits = _fits(method, cost, settings)
     return plan if fits.holds else None, (built, fits)
 
 
@@ -108,16 +109,16 @@ def _fits(method: Method, cost: Cost, settings: TrainingSettings) -> RuleResult:
     """Check that the estimate exceeds neither SLACK times the timeout nor SLACK times the cap."""
     late = cost.seconds > SLACK * settings.timeout
     dear = cost.price is not None and cost.cap is not None and cost.price > SLACK * cost.cap
-    said = f"estimated at {cost.seconds:.0f} s ({cost.basis}), with training.timeout = {settings.timeout:g} s"
+    estimate = f"estimated at {cost.seconds:.0f} s ({cost.basis}), with training.timeout = {settings.timeout:g} s"
     if cost.price is not None and cost.cap is not None:
-        said += f", and at a price of {cost.price:.2f}, with a cap of {cost.cap:g}"
+        estimate += f", and at a price of {cost.price:.2f}, with a cap of {cost.cap:g}"
     raised = [f"training.timeout = {ceil(cost.seconds / SLACK)} or more"] if late else []
     raised += [f"caps of {ceil((cost.price or 0.0) / SLACK)} or more in [cluster]"] if dear else []
     remedy = f"{' and '.join(raised)}, or less work in [training.{method.value}]: steps, rows, tokens"
     return RuleResult(
         rule=f"{method.value} fits its time and budget",
         holds=not raised,
-        evidence=f"{said}; rejected only above {SLACK:g} times the limit",
+        evidence=f"{estimate}; rejected only above {SLACK:g} times the limit",
         effect=f"{method.value} can finish" if not raised else f"{method.value} would be stopped long before its last step",
         change=remedy if raised else f"training.timeout below {cost.seconds / SLACK:.3g} s",
     )

@@ -8,13 +8,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 from contracts.cycle import Lease
 from contracts.data import Facts
 from contracts.errors import RatchetError, Retryable
+from contracts.extension import ExtensionVersion
 from contracts.ids import Digest, line_stream
 from contracts.loop import Loop, TrainingSettings
 from contracts.model import ModelRef, model_ref
@@ -40,7 +41,7 @@ from contracts.ports import (
 from contracts.serving import Endpoint
 from contracts.training import Choice, Cost, TrainingPlan
 from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
-from runtime.process_identity import process_identity
+from runtime.process_identity import is_running, process_identity, same_boot
 
 LEASE_SECONDS = 60.0
 """Lifetime of a lease without renewal, in seconds."""
@@ -81,10 +82,16 @@ class LineContext:
     """Identity of this process as a lease holder. `process_holder` builds it."""
     read_model: Callable[[Path, Digest, Digest | None], ModelRef] = model_ref
     """Computes the model reference from a folder's files: (folder, digest of the files, digest of the parent model or None)."""
-    cost: Callable[[TrainingPlan], Cost] | None = None
-    """Estimates the cost of one attempt at a plan. None: no estimate, and no check against time and budget."""
+    cost: Callable[[TrainingPlan], Cost | None] | None = None
+    """Estimates the cost of one attempt at a plan. None, also as its result: no estimate, and no check against time and budget."""
+    versions: Mapping[str, tuple[ExtensionVersion, ...]] = field(default_factory=dict)
+    """Kind of extension (dialect, check, metrics, trainer) -> code versions, which are recorded with the decisions."""
     heartbeat: bool = True
     """Whether a thread renews the lease during long effects. Off under a virtual clock."""
+
+    def versions_of(self, kind: str) -> list[dict[str, str]]:
+        """Return the code versions of the extensions of one kind as JSON values, for a ledger row."""
+        return [version.model_dump(mode="json") for version in self.versions.get(kind, ())]
 
     @property
     def line(self) -> str:
@@ -120,13 +127,9 @@ def _is_dead(holder: str) -> bool:
     """
     ours = process_identity(os.getpid())
     parts = holder.split("/")
-    if len(parts) != 4 or parts[0] != socket.gethostname() or ours is None or _boot(parts[2]) != _boot(ours):
+    if len(parts) != 4 or parts[0] != socket.gethostname() or ours is None or not same_boot(parts[2], ours):
         return False
-    return process_identity(int(parts[1])) != parts[2]
-
-
-def _boot(identity: str) -> str:
-    return identity.rpartition("-")[0]
+    return not is_running(int(parts[1]), parts[2])
 
 
 @contextmanager
@@ -155,16 +158,16 @@ def take(context: LineContext, name: str, wait: float = 0.0) -> Lease:
 
     Raises Retryable if another holder still has the lease after that time.
     """
-    until, told = context.clock.now() + timedelta(seconds=wait), False
+    until, reported = context.clock.now() + timedelta(seconds=wait), False
     while True:
         try:
             return _take(context, name)
         except Retryable as error:
             if context.clock.now() >= until:
                 raise
-            if not told:
+            if not reported:
                 context.progress(f"waiting: {error}", 0, 0)
-            told = True
+            reported = True
             context.clock.sleep(0.2)
 
 

@@ -6,23 +6,23 @@ routes are all idempotent by name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from contracts.cycle import Append, Row, Step
 from contracts.data import HoldoutEdition, ProbeReport, Snapshot
 from contracts.errors import Conflict, Permanent
-from contracts.evaluation import EvalReport, verdict_of
-from contracts.ids import canonical, checkpoint_name, effect_name, rollout_stream, version_tag
+from contracts.evaluation import CheckResult, EvalReport, Result, verdict_of
+from contracts.ids import checkpoint_name, effect_name, rollout_stream, version_tag
+from contracts.ports import Check
+from contracts.schema import parse, stamped, unstamped
 from contracts.serving import Backend, ModelVersion, Route
-from contracts.training import Adjustment, Attempt, Checkpoint, JobSpec, TrainingPlan
+from contracts.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, TrainingPlan
 from flows.core.folds import CycleView
-from flows.core.training_curves import accepted_line
 from flows.core.triggers import edition_number
 from flows.engine.choosing import choose_plan, drafts
 from flows.engine.context import LineContext
-from flows.engine.job_events import read_diaries
+from flows.engine.training_curves import accepted_line, read_event_logs
 
 Output = dict[str, Any]
 """The data of an effect's `done` row, as JSON values."""
@@ -60,6 +60,7 @@ def plan(context: LineContext, cycle: CycleView, key: str) -> Output:
         "choice": choice.model_dump(mode="json"),
         "dataset": dataset.model_dump(mode="json"),
         "plan": training.model_dump(mode="json") if training else None,
+        "trainers": context.versions_of("trainer"),
     }
 
 
@@ -75,8 +76,12 @@ def train(context: LineContext, cycle: CycleView, key: str) -> Output:
     output: Output = {"attempt": attempt, "incarnation": incarnation, "job": spec.name}
     if adjustment != Adjustment():
         output["adjustment"] = adjustment.model_dump(mode="json")
-    if context.executor.restarts and context.executor.observe(spec.name).incarnation >= incarnation:
-        return output  # the cluster restarted it from the step that was pinned then; the event log records which one
+    if context.executor.restarts:
+        seen = context.executor.observe(spec.name)
+        if seen.incarnation >= incarnation:
+            return output  # the cluster restarted it from the step that was pinned then; the event log records which one
+        if seen.state is JobState.ENDED and seen.outcome is None:
+            context.executor.reconcile(spec.name)  # the job ended before the restart was seen: its result must be stored first
     output |= lay_resume_point(context, cycle, spec)
     context.executor.submit(spec, incarnation)
     return output
@@ -115,7 +120,7 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa:
     bound = context.artifacts.resolve(checkpoint_name(training.id, last.attempt, last.number))
     if bound is None:
         raise Permanent(f"the job of attempt {last.attempt} reports success but published no checkpoint; check its log")
-    checkpoint = Checkpoint.model_validate_json(context.artifacts.get(bound))
+    checkpoint = parse(Checkpoint, context.artifacts.get(bound))
     folder = context.artifacts.fetch(checkpoint.files, context.scratch / "models" / checkpoint.files)
     found = context.read_model(folder, checkpoint.files, checkpoint.model.parent)
     if found != checkpoint.model or checkpoint.plan != training.id:
@@ -134,20 +139,33 @@ def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
         champion, candidate = cycle.champion, _candidate(cycle)
         sides = [(version.model, context.client(context.server.ensure(version))) for version in (champion, candidate)]
         report = context.evaluator.evaluate(_edition(cycle), sides[0], sides[1], context.progress)
-        bound = context.artifacts.bind(name, context.artifacts.put(canonical(report)))
-    return {"digest": bound, "report": json.loads(context.artifacts.get(bound))}
+        bound = context.artifacts.bind(name, context.artifacts.put(stamped(report)))
+    return {"digest": bound, "report": unstamped(context.artifacts.get(bound), "EvalReport")}
 
 
 def judge(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
     """Run every gate check on the evaluation report and combine the results into the verdict. No check passes without data.
 
-    Raises Permanent if the report compares other models than the cycle's champion and candidate.
+    A check that raises, or that returns something else than a result, is inconclusive. Raises Permanent if the report compares other
+    models than the cycle's champion and candidate.
     """
     report = EvalReport.model_validate(cycle.done[Step.EVALUATE]["report"])
     if report.candidate != _candidate(cycle).model.id or report.champion != cycle.champion.model.id:
         raise Permanent("the report does not compare this cycle's champion and candidate; it cannot be used")
-    checks = tuple(check.check(report) for check in context.checks)
-    return verdict_of(checks, cycle.done[Step.EVALUATE]["digest"]).model_dump(mode="json")
+    checks = tuple(_checked(check, report) for check in context.checks)
+    return verdict_of(checks, cycle.done[Step.EVALUATE]["digest"], context.versions.get("check", ())).model_dump(mode="json")
+
+
+def _checked(check: Check, report: EvalReport) -> CheckResult:
+    """Return the result of a check on its own copy of the report, so that no check can change what the next one reads."""
+    reason = "it returned no result"
+    try:
+        result = check.check(report.model_copy(deep=True))
+        if isinstance(result, CheckResult):
+            return result.model_copy(update={"check": check.name})
+    except Exception as error:  # the message may quote a user, so only the type is recorded
+        reason = f"it raised {type(error).__name__}"
+    return CheckResult(check=check.name, result=Result.INCONCLUSIVE, reason=f"the check failed: {reason}; correct or uninstall it")
 
 
 def register(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
@@ -169,7 +187,7 @@ def register(context: LineContext, cycle: CycleView, key: str) -> Output:  # noq
         f"gate.{c.name}.{side}": value for c in report.comparisons for side, value in (("champion", c.champion), ("candidate", c.candidate))
     }
     attempt = cycle.checkpoint.attempt if cycle.checkpoint else 0
-    steps = accepted_line(cycle, read_diaries(cycle, context.artifacts), attempt)
+    steps = accepted_line(cycle, read_event_logs(cycle, context.artifacts), attempt)
     reference = context.registry.register(
         version, folder, tags, {**metrics, **(cycle.checkpoint.metrics if cycle.checkpoint else {})}, steps
     )
@@ -191,6 +209,7 @@ def roll(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: A
         "champion": cycle.champion.model_dump(mode="json"),
         "candidate": candidate.model_dump(mode="json"),
         "settings": cycle.loop.rollout.model_dump(mode="json"),
+        "metrics": context.versions_of("metrics"),
     }
     stream = rollout_stream(cycle.id)
     try:

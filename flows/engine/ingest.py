@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from contracts.cycle import Append, Lease, Row
 from contracts.data import IngestReport, RawBatch
+from contracts.errors import RatchetError, Retryable
 from contracts.ids import ingest_stream
 from contracts.ports import TraceSource
+from contracts.schema import upgraded
 from flows.engine.context import LineContext, leased
 
 
@@ -15,17 +18,30 @@ def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, w
     """Ingest all batches that the sources hold now; by default, all sources of the line. Return the summed report.
 
     The records of a batch that the ledger knows count as duplicates, and the batch is not read again.
-    Raises Retryable if another process still ingests for this line after `wait` seconds.
+    Raises Retryable if another process still ingests for this line after `wait` seconds, or if a source fails.
     """
     total = IngestReport()
     with leased(context, f"ingest/{context.line}", wait) as lease:
         for source in context.sources if sources is None else sources:
-            batches = list(source.batches())
+            with _retried(source):
+                batches = list(source.batches())
             for number, batch in enumerate(batches, 1):
                 total += _ingest(context, batch, lease)
-                source.done(batch)
+                with _retried(source):
+                    source.done(batch)
                 context.progress(f"ingest {source.name}", number, len(batches))
     return total
+
+
+@contextmanager
+def _retried(source: TraceSource) -> Iterator[None]:
+    """Report an unexpected error of a source, for example of its network, as Retryable: the next ingest asks the source again."""
+    try:
+        yield
+    except RatchetError:
+        raise
+    except Exception as error:
+        raise Retryable(f"source {source.name!r} failed: {type(error).__name__}: {error}; it is asked again at the next ingest") from error
 
 
 def _ingest(context: LineContext, batch: RawBatch, lease: Lease) -> IngestReport:
@@ -33,11 +49,11 @@ def _ingest(context: LineContext, batch: RawBatch, lease: Lease) -> IngestReport
     rows = context.ledger.read(stream)
     done = next((row for row in rows if row.kind == "done"), None)
     if done is not None:
-        return IngestReport.model_validate(done.data["report"]).repeated()
+        return IngestReport.model_validate(upgraded([done])[0].data["report"]).repeated()
     if not rows:
         intended = Row(kind="intended", key="ingest", data={"source": batch.source, "format": batch.format})
         rows = context.ledger.append([Append(stream=stream, after=0, rows=(intended,))], lease, context.clock.now())
     report = context.datasets.ingest(batch)
-    row = Row(kind="done", key="ingest", data={"report": report.model_dump(mode="json")})
+    row = Row(kind="done", key="ingest", data={"report": report.model_dump(mode="json"), "dialects": context.versions_of("dialect")})
     context.ledger.append([Append(stream=stream, after=rows[-1].seq, rows=(row,))], lease, context.clock.now())
     return report

@@ -15,7 +15,7 @@ from contracts.model import model_ref
 from contracts.ports import Ledger
 from contracts.serving import ModelVersion
 from flows.core.folds import ApprovalView, fold_approval, fold_line
-from flows.core.triggers import due
+from flows.core.triggers import cycle_is_due
 from flows.engine.context import LineContext
 
 
@@ -81,7 +81,7 @@ def open_cycle(context: LineContext, reason: str) -> str:
 
 def open_if_due(context: LineContext, scheduled: bool) -> tuple[str | None, str]:
     """Open a cycle if one is due. Return the opened cycle or None, and the reason in either case."""
-    wanted, reason = due(context.line_view(), context.datasets.cursor(), context.loop.trigger, scheduled, context.clock.now())
+    wanted, reason = cycle_is_due(context.line_view(), context.datasets.cursor(), context.loop.trigger, scheduled, context.clock.now())
     if not wanted:
         return None, reason
     try:

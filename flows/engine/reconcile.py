@@ -7,6 +7,7 @@ from contracts.errors import RatchetError, Retryable
 from contracts.ids import line_stream, rollout_stream
 from contracts.loop import RolloutSettings
 from contracts.serving import ModelVersion, Route
+from contracts.training import JobState
 from flows.core.folds import CycleView, LineView, RolloutView
 from flows.core.rollout import SetWeight
 from flows.engine.context import LineContext, leased
@@ -21,12 +22,12 @@ def reconcile(context: LineContext, wait: float = 0.0) -> list[str]:
 
     If another process still holds the line's lease after `wait` seconds, only the rollback is carried out.
     """
-    said = go_back(context)
+    repairs = go_back(context)
     try:
         with leased(context, wait=wait):
-            return said + converge(context)
+            return repairs + converge(context)
     except Retryable as error:
-        return [*said, f"skipped: {error}"]
+        return [*repairs, f"skipped: {error}"]
 
 
 def go_back(context: LineContext) -> list[str]:
@@ -70,13 +71,13 @@ def converge(context: LineContext) -> list[str]:
         return []
     cycle = context.cycle_view(line.open_cycle) if line.open_cycle else None
     rollout = context.rollout_view(rollout_stream(cycle.id)) if cycle else None
-    mended: list[str] = []
-    for mend in (_servers, _route, _aliases, _jobs, _pins):
+    repairs: list[str] = []
+    for repair in (_servers, _route, _aliases, _jobs, _pins):
         try:
-            mended += mend(context, line, cycle, rollout)
+            repairs += repair(context, line, cycle, rollout)
         except RatchetError as error:
-            mended.append(f"could not repair {mend.__name__[1:]}: {error}")
-    return mended
+            repairs.append(f"could not repair {repair.__name__[1:]}: {error}")
+    return repairs
 
 
 def wanted_versions(line: LineView, cycle: CycleView | None) -> list[ModelVersion]:
@@ -90,18 +91,18 @@ def wanted_versions(line: LineView, cycle: CycleView | None) -> list[ModelVersio
 def _servers(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
     running = {endpoint.tag for endpoint in context.server.running()}
     wanted = {version.tag: version for version in wanted_versions(line, cycle)}
-    mended = []
+    repairs = []
     for tag, version in wanted.items():
         if tag not in running:
             try:
                 context.server.ensure(version)
-                mended.append(f"started the server of {tag}")
+                repairs.append(f"started the server of {tag}")
             except RatchetError as error:  # a server that cannot start must not block the others
-                mended.append(f"could not start the server of {tag}: {error}")
+                repairs.append(f"could not start the server of {tag}: {error}")
     for tag in running - wanted.keys():
         context.server.stop(tag)
-        mended.append(f"stopped the server of {tag}")
-    return mended
+        repairs.append(f"stopped the server of {tag}")
+    return repairs
 
 
 def _route(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> list[str]:
@@ -130,26 +131,30 @@ def _same(a: Route, b: Route) -> bool:
 def _aliases(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
     if line.champion is None or (cycle is not None and cycle.state is State.ROLLING):
         return []
-    mended = []
+    repairs = []
     if line.champion.cycle is None and context.registry.aliases(line.line) == {}:
         folder = context.artifacts.fetch(line.champion.model.files, context.scratch / "models" / line.champion.model.files)
         context.registry.register(line.champion, folder, {"ratchet.adopted": "true", "ratchet.model": line.champion.model.id}, {})
     if context.registry.aliases(line.line).get("champion") != line.champion.tag:
         context.registry.alias(line.line, "champion", line.champion.tag)
-        mended.append(f"set the registry's alias champion to {line.champion.tag}")
-    return mended
+        repairs.append(f"set the registry's alias champion to {line.champion.tag}")
+    return repairs
 
 
 def _jobs(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
-    """Cancel orphaned jobs: those of ended cycles and of superseded attempts."""
+    """Cancel orphaned jobs, those of ended cycles and of superseded attempts, and reconcile every job of the line."""
     if line.cycles == 0:
         return []
-    wanted, mended = _wanted_job(context, cycle), []
+    wanted, repairs = _wanted_job(context, cycle), []
     for name in context.executor.live():
-        if name != wanted:
-            context.executor.cancel(name)
-            mended.append(f"cancelled orphaned job {name}")
-    return mended
+        try:
+            orphaned = name != wanted and context.executor.observe(name).state is not JobState.ENDED
+            if orphaned and context.executor.cancel(name):
+                repairs.append(f"cancelled orphaned job {name}")
+            context.executor.reconcile(name)
+        except RatchetError as error:  # a job whose result is out of reach must not block the others
+            repairs.append(f"could not reconcile job {name}: {error}")
+    return repairs
 
 
 def _pins(context: LineContext, _line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
@@ -163,8 +168,8 @@ def _pins(context: LineContext, _line: LineView, cycle: CycleView | None, _rollo
         return []
     laid = lay_resume_point(context, cycle, spec)
     changed = context.executor.pinned(spec) != before
-    mended = [f"pinned step {laid['resume']['step']} as the resume point of {spec.name}"] if changed else []
-    return mended + [f"did not pin {refused}" for refused in laid.get("refused", ())]
+    repairs = [f"pinned step {laid['resume']['step']} as the resume point of {spec.name}"] if changed else []
+    return repairs + [f"did not pin {refused}" for refused in laid.get("refused", ())]
 
 
 def _wanted_job(context: LineContext, cycle: CycleView | None) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from contracts.cycle import Append, Lease, Row
-from contracts.errors import Permanent, Retryable
+from contracts.errors import Permanent, RatchetError, Retryable
 from contracts.loop import RolloutSettings
 from contracts.serving import Route, StepJudgement, StepResult
 from flows.core.folds import RolloutView
@@ -68,9 +68,12 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
         fresh = context.metrics.evidence(champion, candidate, step.since, now)
         mature = context.metrics.evidence(champion, candidate, step.since, mature_until)
         lately = context.metrics.evidence(champion, candidate, max(step.since, now - timedelta(seconds=settings.dark)), now)
-    except Retryable as error:
+    except Exception as error:
+        if isinstance(error, RatchetError) and not isinstance(error, Retryable):
+            raise
         if seconds > settings.dark:
-            return StepJudgement(result=StepResult.ROLL_BACK, reasons=(f"metrics unavailable: {error}",))
+            reason = str(error) if isinstance(error, Retryable) else f"they raised {type(error).__name__}"
+            return StepJudgement(result=StepResult.ROLL_BACK, reasons=(f"metrics unavailable: {reason}",))
         return None
     if seconds > settings.dark and lately.champion.requests + lately.candidate.requests == 0:
         reason = f"no traffic for {settings.dark:g} s: a candidate without evidence must not serve"

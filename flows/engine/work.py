@@ -11,7 +11,6 @@ from flows.core.rollout import Hold
 from flows.engine.advance import advance
 from flows.engine.context import LineContext
 from flows.engine.ingest import ingest
-from flows.engine.installation import Installation
 from flows.engine.reconcile import reconcile
 from flows.engine.rollout import tick
 
@@ -30,12 +29,12 @@ def pull_spool(context: LineContext) -> None:
             context.progress(f"ingest is waiting: {error}", 0, 0)
 
 
-def turn(installation: Installation, cycle: CycleView) -> Decision:
+def turn(context: LineContext, cycle: CycleView) -> Decision:
     """Advance a cycle as far as possible without waiting, and tick its rollout until it holds. Return the last decision.
 
-    When the cycle ends, the derived copies are reconciled before the return.
+    `context` is the context of the cycle, with the loop content that was stored when it was opened. When the cycle ends, the derived
+    copies are reconciled before the return.
     """
-    context = installation.house_of(cycle)
     while True:
         decision = advance(cycle.id, context)
         if isinstance(decision, End):
@@ -51,16 +50,15 @@ def turn(installation: Installation, cycle: CycleView) -> Decision:
             return Wait(f"the rollout: {step.reason}")
 
 
-def run_to_end(installation: Installation, cycle: CycleView, seconds: float, poll: float = 1.0) -> Decision:
+def run_to_end(context: LineContext, cycle: CycleView, seconds: float, poll: float = 1.0) -> Decision:
     """Run turns until the cycle ends or `seconds` have passed. Return the last decision.
 
-    Retryable errors are retried. `poll` is the pause in seconds between two turns.
+    `context` is the context of the cycle, as for `turn`. Retryable errors are retried. `poll` is the pause in seconds between two turns.
     """
-    context = installation.house_of(cycle)
     started = context.clock.now()
     while True:
         try:
-            decision = turn(installation, cycle)
+            decision = turn(context, cycle)
         except Retryable as error:
             decision = Wait(str(error))
         if isinstance(decision, End):

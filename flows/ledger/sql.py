@@ -17,11 +17,13 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.schema import CreateColumn
 
 from contracts.cycle import Append, Entry, Lease
 from contracts.errors import Conflict, Fenced, Permanent, Retryable
-from contracts.hash_chain import GENESIS, seal
+from contracts.hash_chain import GENESIS, seal_row
 from contracts.ids import Digest, canonical
+from contracts.schema import UNVERSIONED, check_version
 
 _meta = sa.MetaData()
 _rows = sa.Table(
@@ -34,6 +36,7 @@ _rows = sa.Table(
     sa.Column("data", sa.Text, nullable=False),
     sa.Column("at", sa.String(40), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("schema_version", sa.Integer, nullable=False, server_default=str(UNVERSIONED)),
     sa.Column("previous", sa.String(64), nullable=False),
     sa.Column("hash", sa.String(64), nullable=False),
 )
@@ -46,12 +49,15 @@ _leases = sa.Table(
     sa.Column("expires", sa.String(40), nullable=False),
 )
 
+_VERSION = _rows.c.schema_version
 _READS = "ratchet_reads"
 """Execution option of connections that only read."""
 
 
 class SqlLedger:
-    """A ledger in the database at a SQLAlchemy URL. Creates missing tables when it is opened.
+    """A ledger in the database at a SQLAlchemy URL.
+
+    Opening it creates missing tables, and adds the column of the schema version to the table of a release that wrote none.
 
     Every method raises Retryable if the database cannot be reached or is busy. Opening raises Permanent for an invalid URL or a missing
     driver.
@@ -69,9 +75,17 @@ class SqlLedger:
     def _create(self) -> None:
         with self._errors():
             _meta.create_all(self._engine)
+            with self._reader.connect() as connection:
+                columns = {column["name"] for column in sa.inspect(connection).get_columns(_rows.name)}
+            if _VERSION.name not in columns:
+                with self._engine.begin() as connection:
+                    connection.execute(sa.text(f"ALTER TABLE {_rows.name} ADD COLUMN {CreateColumn(_VERSION).compile(self._engine)}"))
 
     def read(self, stream: str, after: int = 0) -> list[Entry]:
-        """Return the stream's rows with seq > `after`, in order; empty for an unknown stream."""
+        """Return the stream's rows with seq > `after`, in order; empty for an unknown stream.
+
+        Raises NewerRelease if a newer release wrote one of these rows.
+        """
         query = sa.select(_rows).where(_rows.c.stream == stream, _rows.c.seq > after).order_by(_rows.c.seq)
         with self._errors(), self._reader.connect() as connection:
             return [_entry(row) for row in connection.execute(query).mappings()]
@@ -86,7 +100,8 @@ class SqlLedger:
     def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
         """Write all appends in one transaction and return the new rows.
 
-        Raises Conflict if a stream does not end at its `after`, and Fenced if `lease` is no longer the current one.
+        Raises Conflict if a stream does not end at its `after`, Fenced if `lease` is no longer the current one, and NewerRelease if a
+        newer release wrote the last row of a stream.
         """
         with self._errors(), self._engine.begin() as connection:
             if lease is not None:
@@ -102,15 +117,17 @@ class SqlLedger:
         entries = []
         for row in append.rows:
             seq += 1
-            entry = seal(append.stream, seq, row, at, epoch, previous)
+            entry = seal_row(append.stream, seq, row, at, epoch, previous)
             previous = entry.hash
             connection.execute(sa.insert(_rows).values(_values(entry)))
             entries.append(entry)
         return entries
 
     def _tail(self, connection: Connection, stream: str) -> tuple[int, Digest]:
-        query = sa.select(_rows.c.seq, _rows.c.hash).where(_rows.c.stream == stream).order_by(_rows.c.seq.desc()).limit(1)
+        query = sa.select(_rows.c.seq, _rows.c.hash, _VERSION).where(_rows.c.stream == stream).order_by(_rows.c.seq.desc()).limit(1)
         row = connection.execute(query).first()
+        if row:
+            check_version(row.schema_version, f"row {row.seq} of {stream}")
         return (row.seq, row.hash) if row else (0, GENESIS)
 
     def _lease(self, connection: Connection, name: str, lock: bool = False) -> Lease | None:
@@ -220,4 +237,5 @@ def _values(entry: Entry) -> dict[str, Any]:
 
 
 def _entry(row: Any) -> Entry:
+    check_version(row["schema_version"], f"row {row['seq']} of {row['stream']}")
     return Entry(**{**row, "data": json.loads(row["data"]), "at": datetime.fromisoformat(row["at"])})

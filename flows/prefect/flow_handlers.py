@@ -13,15 +13,15 @@ from pathlib import Path
 from contracts.cycle import Answer, State
 from contracts.data import IngestReport
 from contracts.errors import Rejected, Retryable
-from contracts.ids import rollout_stream
+from contracts.ids import cycle_stream, rollout_stream
 from contracts.ports import Ledger
+from flows.composition.installation import Installation
 from flows.core.decide import Decision, End, Wait, decide
 from flows.core.folds import ApprovalView, CycleView, fold_approval
 from flows.core.rollout import Finish, Hold
 from flows.engine.advance import observe
 from flows.engine.context import LineContext
 from flows.engine.ingest import ingest
-from flows.engine.installation import Installation
 from flows.engine.line import answer, open_if_due
 from flows.engine.reconcile import reconcile
 from flows.engine.rollout import tick
@@ -34,7 +34,7 @@ _TRAINS = (State.TRAINING_APPROVED, State.ATTEMPT)
 class LineStatus:
     """The status of a line after a flow handler has run."""
 
-    said: str
+    summary: str
     """A summary for users; it becomes the final message of the Prefect run."""
     next: str | None = None
     """The flow to start now: `retrain` or `rollout`. None if no progress is possible until an external condition changes."""
@@ -44,18 +44,18 @@ class LineStatus:
     """Sequence number of the cycle's newest ledger row; part of the idempotency key of the next run."""
 
 
-def bring_in(shop: Installation, loop: Path) -> IngestReport:
+def run_ingest(installation: Installation, loop: Path) -> IngestReport:
     """Ingest all sources of a line once and return the record counts."""
-    return ingest(shop.context(loop))
+    return ingest(installation.context(loop))
 
 
-def work_on(shop: Installation, loop: Path, scheduled: bool, patience: float, poll: float = 1.0) -> LineStatus:
+def run_retrain(installation: Installation, loop: Path, scheduled: bool, timeout: float, poll: float = 1.0) -> LineStatus:
     """Open a cycle if one is due, and advance the open cycle as far as possible.
 
-    While the cycle is training, the handler checks it every `poll` seconds until `patience` seconds have passed. `scheduled` says
+    While the cycle is training, the handler checks it every `poll` seconds until `timeout` seconds have passed. `scheduled` says
     whether the cron schedule started this run. Temporary failures are reported in the returned progress, not raised.
     """
-    context = shop.context(loop)
+    context = installation.context(loop)
     opened = context.line_view().open_cycle
     if opened is None:
         opened, why = open_if_due(context, scheduled)
@@ -63,22 +63,22 @@ def work_on(shop: Installation, loop: Path, scheduled: bool, patience: float, po
             return LineStatus(f"no cycle opened: {why}")
     started = context.clock.now()
     while True:
-        decision = _turn(shop, context.cycle_view(opened))
+        decision = _turn(installation, context.cycle_view(opened))
         cycle = context.cycle_view(opened)
         waited = (context.clock.now() - started).total_seconds()
-        if cycle.state not in _TRAINS or waited > patience:
-            return _standing(cycle, decision, "rollout" if cycle.state is State.ROLLING else None)
+        if cycle.state not in _TRAINS or waited > timeout:
+            return _line_status(cycle, decision, "rollout" if cycle.state is State.ROLLING else None)
         context.clock.sleep(poll)
 
 
-def _turn(shop: Installation, cycle: CycleView) -> Decision:
+def _turn(installation: Installation, cycle: CycleView) -> Decision:
     try:
-        return turn(shop, cycle)
+        return turn(installation.cycle_context(cycle), cycle)
     except Retryable as error:
         return Wait(str(error))
 
 
-def _standing(cycle: CycleView, decision: Decision, following: str | None) -> LineStatus:
+def _line_status(cycle: CycleView, decision: Decision, following: str | None) -> LineStatus:
     what = f"{cycle.id} is in state {cycle.state}"
     if isinstance(decision, End):
         return LineStatus(f"{cycle.id} ended {decision.state}: {decision.reason}", None, cycle.id, cycle.seq)
@@ -87,23 +87,23 @@ def _standing(cycle: CycleView, decision: Decision, following: str | None) -> Li
     return LineStatus(what, following, cycle.id, cycle.seq)
 
 
-def roll_on(shop: Installation, loop: Path, seconds: float, poll: float = 5.0) -> LineStatus:
+def run_rollout(installation: Installation, loop: Path, seconds: float, poll: float = 5.0) -> LineStatus:
     """Evaluate and advance the open rollout every `poll` seconds, until it ends or `seconds` have passed.
 
     When the rollout ends, the cycle continues immediately.
     """
-    context = shop.context(loop)
+    context = installation.context(loop)
     opened = context.line_view().open_cycle
     if opened is None or context.cycle_view(opened).state is not State.ROLLING:
         return LineStatus("no open rollout")
-    started, said = context.clock.now(), ""
-    frozen = shop.house_of(context.cycle_view(opened))
+    started = context.clock.now()
+    frozen = installation.cycle_context(context.cycle_view(opened))
     while True:
-        said, ended = _tick(frozen, opened)
+        outcome, ended = _tick(frozen, opened)
         if ended:
-            return _standing(context.cycle_view(opened), _turn(shop, context.cycle_view(opened)), None)
+            return _line_status(context.cycle_view(opened), _turn(installation, context.cycle_view(opened)), None)
         if (context.clock.now() - started).total_seconds() > seconds:
-            return LineStatus(f"{rollout_stream(opened)}: {said}", None, opened, context.cycle_view(opened).seq)
+            return LineStatus(f"{rollout_stream(opened)}: {outcome}", None, opened, context.cycle_view(opened).seq)
         context.clock.sleep(poll)
 
 
@@ -123,25 +123,30 @@ def _tick(context: LineContext, cycle: str) -> tuple[str, bool]:
             return f"candidate weight set to {moved.weight:g} %", False
 
 
-def mend(shop: Installation, loop: Path) -> tuple[list[str], LineStatus]:
+def run_reconcile(installation: Installation, loop: Path) -> tuple[list[str], LineStatus]:
     """Reconcile derived copies with the ledger, ingest the receiver's spool, and determine which flow the open cycle needs next.
 
     Returns the repairs as messages, and the progress of the open cycle.
     """
-    context = shop.context(loop)
-    mended = reconcile(context)
+    context = installation.context(loop)
+    repairs = reconcile(context)
     pull_spool(context)
-    opened = context.line_view().open_cycle
-    return mended, _needs(shop, context.cycle_view(opened)) if opened else LineStatus("no open cycle")
+    line = context.line_view()
+    if line.open_cycle is None:
+        last = cycle_stream(line.line, line.cycles) if line.plan_again else None
+        return repairs, LineStatus("no open cycle", "retrain" if last else None, last, line.seq)
+    return repairs, _needs(installation, context.cycle_view(line.open_cycle))
 
 
-def _needs(shop: Installation, cycle: CycleView) -> LineStatus:
+def _needs(installation: Installation, cycle: CycleView) -> LineStatus:
     """Compute the next decision without executing it, because a waiting cycle needs no process."""
-    context = shop.house_of(cycle)
+    context = installation.cycle_context(cycle)
     decision = decide(cycle, observe(cycle, context), context.clock.now())
+    if isinstance(decision, End):
+        return LineStatus(f"{cycle.id} is to end {decision.state}: {decision.reason}", "retrain", cycle.id, cycle.seq)
     if not isinstance(decision, Wait):
-        return _standing(cycle, decision, "retrain")
-    return _standing(cycle, decision, "rollout" if cycle.state is State.ROLLING else None)
+        return _line_status(cycle, decision, "retrain")
+    return _line_status(cycle, decision, "rollout" if cycle.state is State.ROLLING else None)
 
 
 def request_view(ledger: Ledger, request: str) -> ApprovalView:
@@ -152,7 +157,7 @@ def request_view(ledger: Ledger, request: str) -> ApprovalView:
     return fold_approval(rows)
 
 
-def settled(view: ApprovalView, now: datetime | None = None) -> str | None:
+def closed_reason(view: ApprovalView, now: datetime | None = None) -> str | None:
     """Return a sentence on how the request was closed, or None while it is pending. `now` defaults to the current time."""
     if view.answer is not None:
         return f"{view.answer.actor} {'approved' if view.answer.approve else 'rejected'} it via {view.answer.via}"
@@ -166,4 +171,4 @@ def record_answer(ledger: Ledger, request: str, given: Answer) -> str:
     stands, ours = answer(ledger, request_view(ledger, request), given, datetime.now(UTC))
     if ours:
         return f"{given.actor} {'approved' if given.approve else 'rejected'} it via {given.via}"
-    return f"answer not accepted: {settled(request_view(ledger, request)) if stands else 'the request has expired'}"
+    return f"answer not accepted: {closed_reason(request_view(ledger, request)) if stands else 'the request has expired'}"

@@ -7,7 +7,6 @@ be started at all: the next `reconcile` run continues from the ledger.
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -24,18 +23,19 @@ from pydantic import Field
 
 from contracts.cycle import Answer, Identity
 from contracts.errors import Retryable
+from contracts.schema import unstamped
+from flows.composition.installation import Installation
+from flows.composition.ports import open_artifacts, open_ledger
 from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.core.folds import ApprovalView
-from flows.engine.installation import Installation
-from flows.engine.wiring import open_artifacts, open_ledger
 from flows.prefect import flow_handlers, run_sync, wake
 from flows.prefect.approval_form import evidence_page
 from flows.prefect.run_pidfiles import present
 
 INGESTED = "ratchet.traces.ingested"
 """Event emitted after new traces or feedback; its resource is the line. It only starts `retrain`; the lake's counts decide."""
-PATIENCE = 45.0
+TIMEOUT = 45.0
 """Seconds that one flow run follows a training job or a rollout. Less than the reconcile interval of 60 s."""
 
 
@@ -57,7 +57,7 @@ def line_resource(line: str) -> str:
     return f"ratchet.line.{line}"
 
 
-def _shop() -> Installation:
+def _installation() -> Installation:
     return Installation(Home.from_environment())
 
 
@@ -66,7 +66,7 @@ async def ingest(loop: str) -> Any:
     """Ingest traces and feedback into the lake, each record once. New records trigger `retrain`."""
     with present(Home.from_environment(), str(runtime.flow_run.id)):
         try:
-            report = await asyncio.to_thread(flow_handlers.bring_in, _shop(), Path(loop))
+            report = await asyncio.to_thread(flow_handlers.run_ingest, _installation(), Path(loop))
         except Retryable as error:
             return Completed(message=f"waiting: {error}")
         counts = report.model_dump()
@@ -84,20 +84,20 @@ async def retrain(loop: str, scheduled: bool = False) -> Any:
     """Open the next cycle if one is due, advance the open cycle as far as possible, and request approvals where required."""
     home = Home.from_environment()
     with present(home, str(runtime.flow_run.id)):
-        standing = await asyncio.to_thread(flow_handlers.work_on, _shop(), Path(loop), scheduled, PATIENCE)
+        status = await asyncio.to_thread(flow_handlers.run_retrain, _installation(), Path(loop), scheduled, TIMEOUT)
         line = load_loop(Path(loop)).line.name
         async with get_client() as client:
             await run_sync.show_requests(client, open_ledger(home), line)
-            await wake.up(client, line, standing)
-        return Completed(message=standing.said)
+            await wake.up(client, line, status)
+        return Completed(message=status.summary)
 
 
 @flow(name="rollout")
 async def rollout(loop: str) -> Any:
     """Evaluate and advance the open rollout for about 45 seconds."""
     with present(Home.from_environment(), str(runtime.flow_run.id)):
-        standing = await asyncio.to_thread(flow_handlers.roll_on, _shop(), Path(loop), PATIENCE)
-        return Completed(message=standing.said)
+        status = await asyncio.to_thread(flow_handlers.run_rollout, _installation(), Path(loop), TIMEOUT)
+        return Completed(message=status.summary)
 
 
 @flow(name="reconcile")
@@ -105,16 +105,16 @@ async def reconcile(loop: str) -> Any:
     """Reconcile derived copies and Prefect runs with the ledger every minute, and start the flow that the open cycle needs."""
     home = Home.from_environment()
     with present(home, str(runtime.flow_run.id)):
-        mended, standing = await asyncio.to_thread(flow_handlers.mend, _shop(), Path(loop))
+        repairs, status = await asyncio.to_thread(flow_handlers.run_reconcile, _installation(), Path(loop))
         line = load_loop(Path(loop)).line.name
         async with get_client() as client:
-            mended += await run_sync.bury_dead_runs(client, home, line)
-            mended += await run_sync.settle_requests(client, open_ledger(home), line)
-            mended += await run_sync.show_requests(client, open_ledger(home), line)
-            await wake.up(client, line, standing)
-        for text in mended:
+            repairs += await run_sync.bury_dead_runs(client, home, line)
+            repairs += await run_sync.settle_requests(client, open_ledger(home), line)
+            repairs += await run_sync.show_requests(client, open_ledger(home), line)
+            await wake.up(client, line, status)
+        for text in repairs:
             get_run_logger().info(text)
-        return Completed(message="; ".join([*mended, standing.said]))
+        return Completed(message="; ".join([*repairs, status.summary]))
 
 
 @flow(name="approval")
@@ -124,7 +124,7 @@ async def approval(request: str) -> Any:
     ledger = open_ledger(home)
     with present(home, str(runtime.flow_run.id)):
         view = flow_handlers.request_view(ledger, request)
-        closed = flow_handlers.settled(view)
+        closed = flow_handlers.closed_reason(view)
         if closed is None:
             given = await _ask(home, view)
             closed = flow_handlers.record_answer(ledger, request, given)
@@ -139,7 +139,7 @@ async def _ask(home: Home, view: ApprovalView) -> Answer:
 
     After the submission, Prefect executes the run again in a new process. There the suspension returns the submitted values immediately.
     """
-    evidence = json.loads(open_artifacts(home).get(view.evidence))
+    evidence = unstamped(open_artifacts(home).get(view.evidence), "evidence")
     page = evidence_page(view.id, evidence, view.expires)
     if (runtime.flow_run.run_count or 0) <= 1:
         await acreate_markdown_artifact(key=view.id.replace("/", "-"), markdown=page, description="Evidence for the approval request")

@@ -20,17 +20,17 @@ from contracts.errors import Retryable
 from contracts.ids import canonical
 from flows.config.home import Home
 from runtime.artifacts import write_atomic
-from runtime.process_identity import process_identity
+from runtime.process_identity import is_running, process_identity
 
 
 def _ourselves() -> dict[str, Any]:
     return {"pid": os.getpid(), "identity": process_identity(os.getpid())}
 
 
-def _lives(said: dict[str, Any]) -> bool:
+def _lives(content: dict[str, Any]) -> bool:
     """Return whether the process that wrote this record is still running on this machine."""
-    identity = said.get("identity")
-    return identity is not None and process_identity(int(said["pid"])) == identity
+    identity = content.get("identity")
+    return identity is not None and is_running(int(content["pid"]), identity)
 
 
 def _record(home: Home, run: str) -> Path:
@@ -56,10 +56,10 @@ def process_of(home: Home, run: str) -> bool | None:
     """
     record = _record(home, run)
     try:
-        said = json.loads(record.read_bytes())
+        content = json.loads(record.read_bytes())
     except FileNotFoundError:
         return None
-    return _lives(said)
+    return _lives(content)
 
 
 def forget(home: Home, run: str) -> None:

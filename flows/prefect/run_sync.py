@@ -47,17 +47,17 @@ async def show_requests(client: PrefectClient, ledger: Ledger, line: str) -> lis
 
     The idempotency key contains the number of existing runs, so two concurrent processes create only one run.
     """
-    said = []
+    messages = []
     for view in approvals(ledger, line):
-        if flow_handlers.settled(view) is not None:
+        if flow_handlers.closed_reason(view) is not None:
             continue
         known = await _runs_of(client, line, view)
         if not any([await _usable(client, run) for run in known]):
             for run in known:
                 await _close(client, run, Cancelled(message="the form of this run was not usable; another run replaces it"))
-            await wake.start(client, "approval", line, f"{view.id}#{len(known) + 1}", view.id)
-            said.append(f"opened a form for {view.id} in the Prefect UI")
-    return said
+            await wake.start_run(client, "approval", line, f"{view.id}#{len(known) + 1}", view.id)
+            messages.append(f"opened a form for {view.id} in the Prefect UI")
+    return messages
 
 
 async def settle_requests(client: PrefectClient, ledger: Ledger, line: str) -> list[str]:
@@ -66,17 +66,17 @@ async def settle_requests(client: PrefectClient, ledger: Ledger, line: str) -> l
     A run becomes Completed if the request was answered elsewhere, and Cancelled if the request expired. One Prefect query serves all
     requests of the line.
     """
-    said = []
+    messages = []
     forms = await _runs(client, line, (StateType.PAUSED,), "approval")
     views = {view.id: view for view in approvals(ledger, line)} if forms else {}
     for run in forms:
         view = views.get(str(run.parameters.get("request")))
-        closed = flow_handlers.settled(view) if view is not None else None
+        closed = flow_handlers.closed_reason(view) if view is not None else None
         if view is not None and closed is not None:
             text = f"{view.id}: {closed}"
             await _close(client, run, Completed(message=text) if view.answer else Cancelled(message=text))
-            said.append(f"closed the form of {text}")
-    return said
+            messages.append(f"closed the form of {text}")
+    return messages
 
 
 async def bury_dead_runs(client: PrefectClient, home: Home, line: str, served_anew: bool = False) -> list[str]:
@@ -84,16 +84,16 @@ async def bury_dead_runs(client: PrefectClient, home: Home, line: str, served_an
 
     `served_anew` states that no process served the line until now; runs that have not started are then considered dead too.
     """
-    said = []
+    messages = []
     for run in await _runs(client, line, _BUSY):
         if _dead(home, run, served_anew):
             cancelled = run.state is not None and run.state.type is StateType.CANCELLING
             state = Cancelled if cancelled else Crashed
             await _close(client, run, state(message="the process disappeared; the next run continues from the ledger"))
             run_pidfiles.forget(home, str(run.id))
-            said.append(f"marked {run.name} as {'cancelled' if cancelled else 'crashed'}: its process disappeared")
+            messages.append(f"marked {run.name} as {'cancelled' if cancelled else 'crashed'}: its process disappeared")
     await _free_slots(client, line)
-    return said
+    return messages
 
 
 def _dead(home: Home, run: FlowRun, served_anew: bool) -> bool:

@@ -139,7 +139,7 @@ async def _serve_once(home: Home, lines: Sequence[Served], stop: asyncio.Event, 
                 await runner.add_deployment(deployment)
             await run_sync.bury_dead_runs(client, home, served.line, served_anew=first)
             await run_sync.drop_missed_ticks(client, served.line)
-            await wake.start(client, "reconcile", served.line, f"service start at {datetime.now(UTC).isoformat()}")
+            await wake.start_run(client, "reconcile", served.line, f"service start at {datetime.now(UTC).isoformat()}")
     running = asyncio.create_task(runner.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -18,14 +18,13 @@ import httpx
 
 from contracts.errors import ConfigError, Retryable
 from contracts.ids import canonical
+from flows.composition.services import PREFECT_SERVER, announce_service, prefect_server
+from flows.config import variables
 from flows.config.home import Home
-from flows.engine.wiring import PREFECT_SERVER, announce_service, prefect_server
 from runtime.artifacts import write_atomic
 
 HOST = "127.0.0.1"
 _PORT_FILE = "port"
-OURS = "RATCHET_PREFECT_OWN"
-"""Environment variable that marks a PREFECT_API_URL set by Ratchet, as opposed to one set by the user."""
 
 
 def known_url(home: Home) -> str | None:
@@ -41,14 +40,14 @@ def known_url(home: Home) -> str | None:
 
 def is_external() -> bool:
     """Return whether the user set PREFECT_API_URL to a server that Ratchet must not start or stop."""
-    return bool(os.environ.get("PREFECT_API_URL")) and not os.environ.get(OURS)
+    return bool(os.environ.get("PREFECT_API_URL")) and not os.environ.get(variables.PREFECT_OWN)
 
 
 def _url(port: int) -> str:
     return f"http://{HOST}:{port}/api"
 
 
-def healthy(url: str) -> bool:
+def api_is_healthy(url: str) -> bool:
     """Return whether the API's health endpoint answers with status 200 within 3 seconds."""
     try:
         return httpx.get(f"{url}/health", timeout=3, trust_env=False).status_code == 200
@@ -64,7 +63,7 @@ def join_or_start(home: Home, port: int = 0) -> str:
     """
     if is_external():
         url = str(known_url(home))
-        if not healthy(url):
+        if not api_is_healthy(url):
             raise ConfigError(
                 f"no Prefect server responds at PREFECT_API_URL = {url}; start that server, or unset PREFECT_API_URL to use a local one"
             )
@@ -153,7 +152,7 @@ def settings(home: Home, url: str) -> dict[str, str]:
         "PREFECT_RUNNER_PROCESS_LIMIT": "16",
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": os.environ.get("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING"),
         "DO_NOT_TRACK": "1",
-        **({} if is_external() else {OURS: "1"}),
+        **({} if is_external() else {variables.PREFECT_OWN: "1"}),
     }
 
 
@@ -171,7 +170,7 @@ def main() -> None:
 
 def _announce(port: int) -> None:
     """Announce the service when the API responds. An open port is not sufficient, because database migrations run after it opens."""
-    while not healthy(_url(port)):
+    while not api_is_healthy(_url(port)):
         time.sleep(0.1)
     announce_service(port)
 
@@ -179,7 +178,7 @@ def _announce(port: int) -> None:
 def wait_until_healthy(url: str, seconds: float) -> None:
     """Wait until the API responds. Raises Retryable after `seconds` seconds."""
     until = time.monotonic() + seconds
-    while not healthy(url):
+    while not api_is_healthy(url):
         if time.monotonic() > until:
             raise Retryable(f"the Prefect server at {url} does not respond; see its log in RATCHET_HOME/prefect/{PREFECT_SERVER}")
         time.sleep(0.5)

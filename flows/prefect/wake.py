@@ -15,14 +15,14 @@ from prefect.exceptions import ObjectNotFound
 from flows.prefect.flow_handlers import LineStatus
 
 
-async def up(client: PrefectClient, line: str, standing: LineStatus) -> None:
+async def up(client: PrefectClient, line: str, status: LineStatus) -> None:
     """Start the flow that the line needs next, if any.
 
     The idempotency key allows one run per newest row of the cycle and per minute.
     """
-    if standing.next is not None:
+    if status.next is not None:
         minute = datetime.now(UTC).strftime("%Y%m%dT%H%M")
-        await start(client, standing.next, line, f"{standing.next}/{standing.cycle}@{standing.seq}/{minute}")
+        await start_run(client, status.next, line, f"{status.next}/{status.cycle}@{status.seq}/{minute}")
 
 
 async def retrain(client: PrefectClient, line: str, reason: str) -> None:
@@ -30,10 +30,10 @@ async def retrain(client: PrefectClient, line: str, reason: str) -> None:
 
     `reason` is part of the idempotency key: each reason starts at most one run.
     """
-    await start(client, "retrain", line, f"retrain after {reason}")
+    await start_run(client, "retrain", line, f"retrain after {reason}")
 
 
-async def start(client: PrefectClient, flow: str, line: str, key: str, request: str | None = None) -> str | None:
+async def start_run(client: PrefectClient, flow: str, line: str, key: str, request: str | None = None) -> str | None:
     """Start a run of the deployment `flow`/`line` and return the run id.
 
     `key` is Prefect's idempotency key: if it was used before, Prefect returns the existing run. `request` is the id of an approval

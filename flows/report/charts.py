@@ -5,6 +5,7 @@ Colours are CSS classes of the page, so a chart follows its light or dark theme.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,10 +37,10 @@ def dumbbells(rows: Sequence[ChartPair], before: str, after: str) -> Markup:
     for at, row in enumerate(rows):
         y = 20 + _ROW * at
         kind = "gain" if row.low > 0 else "loss" if row.high < 0 else "even"
-        said = f"{row.name}: {row.before:.3f} → {row.after:.3f}, difference {row.low:+.3f} to {row.high:+.3f}, n {row.n}"
+        caption = f"{row.name}: {row.before:.3f} → {row.after:.3f}, difference {row.low:+.3f} to {row.high:+.3f}, n {row.n}"
         change = f"{row.after - row.before:+.3f} (n {row.n})"
         parts += [
-            Markup("<g><title>{}</title>").format(said),
+            Markup("<g><title>{}</title>").format(caption),
             Markup('<text class="label" x="{}" y="{}" text-anchor="end">{}</text>').format(_LABEL - 12, y + 4, row.name),
             Markup('<line class="bar {}" x1="{:.1f}" y1="{}" x2="{:.1f}" y2="{}"/>').format(kind, x(row.before), y, x(row.after), y),
             Markup('<circle class="before" cx="{:.1f}" cy="{}" r="5"/>').format(x(row.before), y),
@@ -124,12 +125,12 @@ def curves(lines: Sequence[Line], ticks: Sequence[Tick], what: str) -> Markup:
     points = [point for line in lines for point in line.points]
     if not points:
         return Markup("")
-    height, top, bottom = 190, 14, 150
+    height, top, bottom = 176, 14, 150
     low, high = min(y for _, y in points), max(y for _, y in points)
     low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
     right = max(max(x for x, _ in points), 1.0)
     x, y = _scale(0.0, right, 70, _WIDTH - 20), _scale(high, low, top, bottom)
-    parts = [_open(height, what), *_grid(x, [right * share / 4 for share in range(5)], bottom, "{:.0f}")]
+    parts = [_open(height, what), *_grid(x, range(0, int(right) + 1, math.ceil(right / 4)), bottom, "{:.0f}")]
     for value in (low, (low + high) / 2, high):
         parts.append(Markup('<text class="axis" x="62" y="{:.1f}" text-anchor="end">{:.3g}</text>').format(y(value) + 4, value))
     parts += [_tick(tick, x(min(tick.x, right)), top, bottom) for tick in ticks]

@@ -14,15 +14,14 @@ from markupsafe import Markup
 from contracts.cycle import Entry, Step
 from contracts.errors import RatchetError
 from contracts.evaluation import Comparison
-from contracts.hash_chain import verify
+from contracts.hash_chain import verify_chain
 from contracts.ids import line_stream, rollout_stream
 from contracts.loop import RolloutSettings
 from contracts.ports import Artifacts, Ledger
 from contracts.serving import StepJudgement
 from flows.config.home import Home
 from flows.core.folds import CycleView, RolloutView, fold_cycle, fold_line, fold_rollout
-from flows.core.training_curves import marks, runs
-from flows.engine.job_events import read_diaries
+from flows.engine.training_curves import curve_marks, read_event_logs, training_runs
 from flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
 from flows.report.story import Section, Table, interval, ledger_table, report_of, tell
 from runtime.artifacts import FolderArtifacts, write_atomic
@@ -45,11 +44,11 @@ class Chapter:
 
 def write_page(ledger: Ledger, home: Home, line: str, out: Path) -> Path:
     """Write the report of `line` to the file `out` and return its absolute path."""
-    write_atomic(out, render(ledger, FolderArtifacts(home.artifacts), line, datetime.now(UTC)).encode())
+    write_atomic(out, render_report(ledger, FolderArtifacts(home.artifacts), line, datetime.now(UTC)).encode())
     return out.absolute()
 
 
-def render(ledger: Ledger, artifacts: Artifacts, line: str, now: datetime) -> str:
+def render_report(ledger: Ledger, artifacts: Artifacts, line: str, now: datetime) -> str:
     """Return the HTML of the report of `line`; `now` is the time shown as its creation time.
 
     Raises Permanent if a hash chain is broken, because a report from a modified ledger would be false.
@@ -65,7 +64,7 @@ def _chapter(ledger: Ledger, artifacts: Artifacts, stream: str) -> Chapter:
     entries = ledger.read(stream)
     rows = ledger.read(rollout_stream(stream))
     for chain in (entries, rows):
-        verify(chain)
+        verify_chain(chain)
     cycle, rollout = fold_cycle(entries), fold_rollout(rows) if rows else None
     return Chapter(
         cycle=cycle,
@@ -85,7 +84,7 @@ def _summary(chapter: Chapter) -> tuple[str, ...]:
     overall = next((c for c in report.comparisons if c.name == "overall"), None) if report else None
     change = f"{overall.champion:.3f} → {overall.candidate:.3f}" if overall else "–"
     method = cycle.choice.method if cycle.choice else "–"
-    return (cycle.id, f"{cycle.opened_at:%Y-%m-%d %H:%M}", str(method), change, str(cycle.state).replace("_", " "), chapter.headline)
+    return (cycle.id, f"{cycle.opened_at:%Y-%m-%d %H:%M}", str(method), change, str(cycle.state))
 
 
 def _accuracy(cycle: CycleView) -> Markup:
@@ -116,8 +115,8 @@ def _point(row: Entry, start: datetime) -> Point | None:
         return None
     seconds, q = (row.at - start).total_seconds(), word.quality
     weight = f"{row.data['weight']:g} %"
-    said = f"{row.at:%H:%M:%S}, {weight}: {interval(q)}, {word.candidate_requests} candidate requests"
-    return Point(seconds, q.estimate, q.low, q.high, said, weight)
+    caption = f"{row.at:%H:%M:%S}, {weight}: {interval(q)}, {word.candidate_requests} candidate requests"
+    return Point(seconds, q.estimate, q.low, q.high, caption, weight)
 
 
 FIGURES = {
@@ -131,14 +130,14 @@ FIGURES = {
 
 def _training(cycle: CycleView, artifacts: Artifacts) -> list[tuple[str, Markup]]:
     """Return one chart per reported training metric, with a curve per incarnation and marks for events."""
-    diaries = read_diaries(cycle, artifacts)
-    ticks = [Tick(mark.step, mark.kind, mark.words) for mark in marks(cycle, diaries)]
-    newest = max(diaries, default=0)
+    logs = read_event_logs(cycle, artifacts)
+    ticks = [Tick(mark.step, mark.kind, mark.text) for mark in curve_marks(cycle, logs)]
+    newest = max(logs, default=0)
     charts = []
     for name, caption in FIGURES.items():
         lines = [
             Line(f"attempt {run.attempt}, incarnation {run.incarnation}", points, run.attempt == newest)
-            for run in runs(diaries)
+            for run in training_runs(logs)
             if (points := [(float(step.step), step.figures[name]) for step in run.steps if name in step.figures])
         ]
         if lines:

@@ -185,10 +185,12 @@ GATE_COLUMNS = ("prompts", "n", "champion", "candidate", "difference")
 def _checks(cycle: CycleView) -> Section | None:
     if cycle.verdict is None:
         return None
-    words = {Result.PASS: "The candidate passes", Result.FAIL: "The candidate fails"}
-    word = words.get(cycle.verdict.result, "The evidence is inconclusive, so the candidate is held")
+    phrases = {Result.PASS: "The candidate passes", Result.FAIL: "The candidate fails"}
+    word = phrases.get(cycle.verdict.result, "The evidence is inconclusive, so the candidate is held")
     rows = tuple((check.check, str(check.result), check.reason) for check in cycle.verdict.checks)
-    return Section("Verdict", (f"{word}.",), Table(("check", "result", "reason"), rows))
+    added = [f"{one.name} ({one.distribution} {one.version})" for one in cycle.verdict.versions if one.distribution != "ratchet"]
+    paragraphs = (f"{word}.", f"Checks of other packages: {', '.join(added)}.") if added else (f"{word}.",)
+    return Section("Verdict", paragraphs, Table(("check", "result", "reason"), rows))
 
 
 def _rollout(rollout: RolloutView | None) -> Section | None:

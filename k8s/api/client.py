@@ -35,6 +35,8 @@ class Kind(NamedTuple):
 
 
 JOB = Kind("batch.volcano.sh/v1alpha1", "jobs")
+POD_GROUP = Kind("scheduling.volcano.sh/v1beta1", "podgroups")
+COMMAND = Kind("bus.volcano.sh/v1alpha1", "commands")
 QUEUE = Kind("scheduling.volcano.sh/v1beta1", "queues", namespaced=False)
 POD = Kind("v1", "pods")
 NODE = Kind("v1", "nodes", namespaced=False)
@@ -48,11 +50,11 @@ class Expired(Retryable):
     """The resource version of a watch is too old (HTTP 410). List again."""
 
 
-class Taken(Permanent):
+class AlreadyExists(Permanent):
     """An object of this name already exists (HTTP 409)."""
 
 
-class Moved(Retryable):
+class ObjectConflict(Retryable):
     """The object changed meanwhile, is being deleted, or has another uid (HTTP 409). Try again."""
 
 
@@ -73,7 +75,7 @@ class Cluster(Protocol):
         """Apply an object server-side under Ratchet's field manager and return the result. Take over fields that other managers own."""
 
     def create(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:
-        """Create an object and return it. Raises Taken if the name exists."""
+        """Create an object and return it. Raises AlreadyExists if the name exists."""
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
         """Return an object, or None if it does not exist."""
@@ -153,7 +155,7 @@ class KubernetesCluster:
                 for line in filter(None, lines):
                     event: Object = json.loads(line)
                     if event["type"] == "ERROR":
-                        _refuse(int(event["object"].get("code", 500)), "watch", event["object"].get("message", ""))
+                        _raise_for_status(int(event["object"].get("code", 500)), "watch", event["object"].get("message", ""))
                     yield event
         except (HTTPError, OSError) as error:
             raise Retryable(f"the watch was interrupted: {error}") from error
@@ -176,7 +178,7 @@ class KubernetesCluster:
         options |= {} if uid is None else {"preconditions": {"uid": uid}}
         try:
             self._json("DELETE", _path(kind, namespace, name), [], options, absent=True)
-        except Moved as error:
+        except ObjectConflict as error:
             if uid is None or "recondition" not in str(error):
                 raise
             # The precondition failed: another object has the name now.
@@ -220,43 +222,43 @@ class KubernetesCluster:
             )
             response = self.api.call_api(*request, _request_timeout=timeout)
         except ApiException as error:
-            status, words = int(error.status or 0), str(error.body or error.reason)
+            status, message = int(error.status or 0), str(error.body or error.reason)
         except (HTTPError, OSError) as error:
             raise Retryable(f"the API server does not answer ({method} {path}): {error}") from error
         else:
-            status, words = response.status, ""
+            status, message = response.status, ""
             if status < 400:
                 return response
-            words = str(response.read().decode(errors="replace"))
+            message = str(response.read().decode(errors="replace"))
         if status == 404 and absent:
             return None
-        _refuse(status, f"{method} {path}", words)
+        _raise_for_status(status, f"{method} {path}", message)
         return None
 
 
-def _refuse(status: int, what: str, words: str) -> None:
+def _raise_for_status(status: int, what: str, message: str) -> None:
     """Raise the error for an HTTP status.
 
     Source: https://kubernetes.io/docs/reference/using-api/api-concepts/
     """
-    reason, words = _told(words)
-    text = f"the API server answered {status} to {what}: {words[:500]}"
+    reason, message = _parse_status(message)
+    text = f"the API server answered {status} to {what}: {message[:500]}"
     if status == 410:
         raise Expired(text)
-    if status == 409 and reason == "AlreadyExists" and "being deleted" not in words:
-        raise Taken(text)
+    if status == 409 and reason == "AlreadyExists" and "being deleted" not in message:
+        raise AlreadyExists(text)
     if status == 409:
-        raise Moved(text)
-    if status in (401, 408, 429) or status >= 500 or status == 0 or (status == 403 and "exceeded quota" in words):
+        raise ObjectConflict(text)
+    if status in (401, 408, 429) or status >= 500 or status == 0 or (status == 403 and "exceeded quota" in message):
         raise Retryable(text)
     raise Permanent(text)
 
 
-def _told(body: str) -> tuple[str, str]:
+def _parse_status(body: str) -> tuple[str, str]:
     """Return (reason, message) of the server's Status. A body that is not a Status is the message."""
     try:
-        told = json.loads(body)
-        return str(told.get("reason", "")), str(told.get("message", ""))
+        parsed = json.loads(body)
+        return str(parsed.get("reason", "")), str(parsed.get("message", ""))
     except (ValueError, AttributeError):
         return "", body
 

@@ -20,7 +20,7 @@ FIRST_SECONDS = 30.0
 """Seconds that the first caller waits for the first list."""
 
 
-def _nobody(_object: Object) -> None:
+def _ignore(_object: Object) -> None:
     """No-op event callback."""
 
 
@@ -34,32 +34,32 @@ class Informer:
         namespace: str | None = None,
         labels: Mapping[str, str] | None = None,
         seconds: float = WATCH_SECONDS,
-        heard: Callable[[Object], None] = _nobody,
+        on_object: Callable[[Object], None] = _ignore,
     ) -> None:
         """Create the informer.
 
-        `heard` is called with every object as it arrives, in the informer's thread. This includes objects that are gone before
+        `on_object` is called with every object as it arrives, in the informer's thread. This includes objects that are gone before
         `objects` is called. `seconds` is the length of one watch.
         """
         self.cluster, self.kind, self.namespace, self.labels, self.seconds = cluster, kind, namespace, labels, seconds
-        self.heard = heard
+        self.on_object = on_object
         self.lists = 0
         """Number of full lists so far."""
         self._problem = ""
         self._objects: dict[str, Object] = {}
         self._version = ""
         self._lock = threading.Lock()
-        self._heard = threading.Event()
+        self._answered = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def objects(self) -> list[Object]:
         """Return all objects as of the newest event. Raises Retryable while the server is away."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True, name=f"mirror-{self.kind.plural}")
+            self._thread = threading.Thread(target=self._run, daemon=True, name=f"informer-{self.kind.plural}")
             self._thread.start()
-        self._heard.wait(FIRST_SECONDS)
-        if self._problem or not self._heard.is_set():
+        self._answered.wait(FIRST_SECONDS)
+        if self._problem or not self._answered.is_set():
             raise Retryable(self._problem or f"the API server did not list {self.kind.plural} within {FIRST_SECONDS:g} s")
         with self._lock:
             return list(self._objects.values())
@@ -80,7 +80,7 @@ class Informer:
                 self._version = ""
             except Exception as error:  # any error: if the thread ended silently, callers would see outdated objects from then on
                 self._problem, self._version = str(error), ""
-                self._heard.set()
+                self._answered.set()
                 self._stop.wait(PAUSES[min(failures, len(PAUSES) - 1)])
                 failures += 1
 
@@ -89,9 +89,9 @@ class Informer:
         with self._lock:
             self._objects = {_key(item): item for item in items}
         for item in items:
-            self.heard(item)
+            self.on_object(item)
         self._version, self._problem, self.lists = version, "", self.lists + 1
-        self._heard.set()
+        self._answered.set()
 
     def _follow(self) -> None:
         for event in self.cluster.watch(self.kind, self._version, self.namespace, self.labels, self.seconds):
@@ -104,23 +104,25 @@ class Informer:
                 elif event["type"] != "BOOKMARK":
                     self._objects[_key(item)] = item
             if event["type"] != "BOOKMARK":
-                self.heard(item)
+                self.on_object(item)
             self._version = item["metadata"]["resourceVersion"]
 
 
-class Mirrors:
+class Informers:
     """Informers by kind, namespace and labels; each starts at its first use."""
 
-    def __init__(self, cluster: Cluster, heard: Mapping[Kind, Callable[[Object], None]] | None = None) -> None:
-        self.cluster, self.heard = cluster, heard or {}
-        self._mirrors: dict[tuple[Kind, str | None, tuple[tuple[str, str], ...]], Informer] = {}
+    def __init__(self, cluster: Cluster, on_object: Mapping[Kind, Callable[[Object], None]] | None = None) -> None:
+        self.cluster, self.on_object = cluster, on_object or {}
+        self._informers: dict[tuple[Kind, str | None, tuple[tuple[str, str], ...]], Informer] = {}
+        self._lock = threading.Lock()
 
     def objects(self, kind: Kind, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> list[Object]:
         """Return the objects that a list request would return, without a request to the server."""
         key = (kind, namespace, tuple(sorted((labels or {}).items())))
-        if key not in self._mirrors:
-            self._mirrors[key] = Informer(self.cluster, kind, namespace, labels, heard=self.heard.get(kind, _nobody))
-        return self._mirrors[key].objects()
+        with self._lock:
+            if key not in self._informers:
+                self._informers[key] = Informer(self.cluster, kind, namespace, labels, on_object=self.on_object.get(kind, _ignore))
+        return self._informers[key].objects()
 
 
 def _key(item: Object) -> str:

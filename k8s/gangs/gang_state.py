@@ -1,10 +1,13 @@
 """State of a gang from its pods, nodes and heartbeats, and the action that the state requires. No I/O.
 
-Volcano leaves two cases open. If a node stops responding, the gang stays half alive, because nothing confirms that its pod has ended.
+Volcano leaves three cases open. If a node stops responding, the gang stays half alive, because nothing confirms that its pod has ended.
 If some pods of a gang fit and others do not, the gang and an autoscaler can deadlock: the autoscaler skips the pods that would fit. It
-then plans to place the other pods on the nodes that are reserved for the skipped ones.
+then plans to place the other pods on the nodes that are reserved for the skipped ones. If Volcano's controller misses the admission of a
+gang, it never creates the pods: it reacts only to a change of the PodGroup's phase, and after an outage of the API server its first
+view of the PodGroup may already be the admitted one.
 
-Source: both cases were reproduced with Volcano v1.14.1 and Karpenter v1.14.1 (docs/kubernetes/lifecycle.md).
+Source: the cases were reproduced with Volcano v1.14.1 and Karpenter v1.14.1 (docs/kubernetes/lifecycle.md). The third one is
+https://github.com/volcano-sh/volcano/issues/5325.
 """
 
 from __future__ import annotations
@@ -16,13 +19,15 @@ from enum import StrEnum
 
 from k8s.api.client import Object
 from k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, VERSION
-from runtime.run_folder import BEAT
+from runtime.job_protocol import beat_file
 
 
 class GangState(StrEnum):
     """State of a gang with respect to the machines that it uses."""
 
     ABSENT = "absent"
+    WITHOUT_PODS = "without pods"
+    """No pod has been created yet."""
     WAITING = "waiting"
     """Some or all pods do not run yet, and nothing prevents them from starting."""
     WHOLE = "whole"
@@ -83,6 +88,8 @@ class Gang:
     job: str
     """Name of the JobSpec that it runs."""
     installation: str
+    uid: str
+    """Unique id of the Job. Volcano uses it in the name of the Job's PodGroup."""
     phase: str
     message: str
     wanted: int
@@ -124,6 +131,7 @@ def gang_of(job: Object, pods: Sequence[Object]) -> Gang:
         name=name,
         job=job["metadata"].get("labels", {}).get(JOB_NAME, name),
         installation=job["metadata"].get("labels", {}).get(INSTALLATION, ""),
+        uid=job["metadata"].get("uid", ""),
         phase=phase_of(job),
         message=state.get("message") or state.get("reason") or "",
         wanted=int(spec["minAvailable"]),
@@ -171,10 +179,10 @@ def pod_of(pod: Object) -> GangPod:
 
 def _died(status: Object, ended: Object) -> str:
     if ended.get("exitCode"):
-        reason, words = ended.get("reason", "Error"), last_lines(ended.get("message", ""))
-        return f"exit code {ended['exitCode']}" + (f" ({reason})" if reason != "Error" else "") + (f": {words}" if words else "")
-    said = status.get("phase") == "Failed" and status.get("reason")
-    return f"{said}: {last_lines(status.get('message', ''))}" if said else ""
+        reason, message = ended.get("reason", "Error"), last_lines(ended.get("message", ""))
+        return f"exit code {ended['exitCode']}" + (f" ({reason})" if reason != "Error" else "") + (f": {message}" if message else "")
+    pod_reason = status.get("phase") == "Failed" and status.get("reason")
+    return f"{pod_reason}: {last_lines(status.get('message', ''))}" if pod_reason else ""
 
 
 LINES, CHARACTERS = 20, 2000
@@ -202,6 +210,8 @@ def state_of(gang: Gang | None, nodes: Mapping[str, Node], now: float, silent: s
         return GangState.ABSENT, "the job does not exist"
     if gang.phase in ENDED_PHASES:
         return GangState.ENDED, f"{gang.phase} {gang.message}".strip()
+    if not gang.pods and gang.phase == "Pending":
+        return GangState.WITHOUT_PODS, "its pods have not been created yet"
     alive = [pod for pod in gang.pods if pod.alive]
     ending = [pod for pod in gang.pods if pod.ends is not None]
     lost = {pod.name: why for pod in gang.pods if (why := _lost(pod, nodes, now))}
@@ -237,7 +247,7 @@ def unheard(gang: Gang, beats: Collection[str]) -> str:
     if not beats or sum(pod.alive for pod in gang.pods) < gang.wanted:
         return ""
     folder = max(beats).rpartition("/")[0]
-    never = {f"{folder}/{BEAT}{node}" for node in range(gang.wanted)} - set(beats)
+    never = {f"{folder}/{beat_file(node)}" for node in range(gang.wanted)} - set(beats)
     return min(never, default="")
 
 
@@ -269,9 +279,13 @@ class Act(StrEnum):
     """Delete the remaining pods of the gang; Volcano then restarts the whole gang."""
     RELEASE = "release"
     """Release idle nodes. The autoscaler then sees that no pod fits and adds nodes for all of them."""
+    SYNC = "sync"
+    """If the scheduler has admitted the gang, request that Volcano's controller creates its pods."""
 
 
 BROKEN = {GangState.HALF_ALIVE: Act.RESTART, GangState.HALF_PRESENT: Act.RELEASE}
+SYNC_SECONDS = 15.0
+"""Seconds without any pod after which the guardian requests them; a controller that works needs less than one."""
 MARGIN = 10.0
 """Seconds before the limit at which the guardian acts. The action takes time, and the limit includes it."""
 
@@ -279,8 +293,10 @@ MARGIN = 10.0
 def due(state: GangState, since: float, now: float, limit: float) -> Act:
     """Return the action for a state that has lasted from `since` to `now`, in seconds of one clock.
 
-    `limit` is the maximum duration of a broken state, in seconds.
+    `limit` is the maximum duration of a broken state, in seconds. A gang without pods is not broken, so the limit does not apply to it.
     """
+    if state is GangState.WITHOUT_PODS:
+        return Act.SYNC if now - since >= SYNC_SECONDS else Act.NOTHING
     if state not in BROKEN or now - since < max(limit - MARGIN, limit / 2):
         return Act.NOTHING
     return BROKEN[state]

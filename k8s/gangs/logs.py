@@ -24,26 +24,26 @@ MARK = 4096
 
 def newest_job(executor: KubernetesExecutor) -> str:
     """Return the job that was submitted last. Raises Permanent if there has been none."""
-    newest = max(((notes[-1].at, job) for job, notes in executor.notes.all() if notes), default=None)
+    newest = max(((submissions[-1].at, job) for job, submissions in executor.submissions.all() if submissions), default=None)
     if newest is None:
         raise Permanent(f"line {executor.line} has had no job on this cluster yet")
     return newest[1]
 
 
-def words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sleep: Callable[[float], None]) -> Iterator[str]:
+def log_lines(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sleep: Callable[[float], None]) -> Iterator[str]:
     """Yield the last `lines` lines of each pod's output as `pod: line`, and of each log of the newest incarnation as `iM/log: line`.
 
     Pods that no longer exist are left out. With `follow`, also yield new lines of the logs, the logs of later incarnations and the
     output of their pods until the job has ended. `sleep` waits for the given seconds between two rounds. Raises Permanent for an
     unknown job.
     """
-    if not executor.notes.of(name):
+    if not executor.submissions.of(name):
         raise Permanent(f"there is no job {name} on this cluster; omit the name to show the newest job")
-    told: set[str] = set()
+    shown: set[str] = set()
     read: dict[Path, tuple[int, bytes]] = {}
     while True:
         ended = not follow or _ended(executor, name)
-        yield from _pods(executor, name, lines, told, ended)
+        yield from _pods(executor, name, lines, shown, ended)
         with disk(f"read the logs of {name}"):
             for path in _logs(executor, name, ended):
                 text = path.read_bytes()
@@ -57,36 +57,36 @@ def words(executor: KubernetesExecutor, name: str, lines: int, follow: bool, sle
         sleep(1)
 
 
-def _pods(executor: KubernetesExecutor, name: str, lines: int, told: set[str], ended: bool) -> Iterator[str]:
-    """Yield the output of pods that are not in `told`. A pod without a log may be starting; it is asked again until the job has `ended`."""
+def _pods(executor: KubernetesExecutor, name: str, lines: int, shown: set[str], ended: bool) -> Iterator[str]:
+    """Yield the output of pods that are not in `shown`. A pod without a log may be starting and is retried until the job has `ended`."""
     space = executor.settings.namespace
     try:
-        pods = executor.cluster.list(POD, space, {**RATCHET, GANG: executor.notes.of(name)[-1].name}).items
+        pods = executor.cluster.list(POD, space, {**RATCHET, GANG: executor.submissions.of(name)[-1].name}).items
     except Retryable:
         if ended:
             raise
         pods = []  # the server is away: retry in the next round
     for pod in pods:
-        called, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-        if uid in told:
+        pod_name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        if uid in shown:
             continue
         try:
-            said = executor.cluster.log(called, space, lines, SIZE).splitlines()
+            output = executor.cluster.log(pod_name, space, lines, SIZE).splitlines()
         except RatchetError as error:
-            said = [f"no log: {error}"] if ended else []
-        told |= {uid} if said else set()
-        yield from (f"{called}: {line}" for line in said)
+            output = [f"no log: {error}"] if ended else []
+        shown |= {uid} if output else set()
+        yield from (f"{pod_name}: {line}" for line in output)
 
 
-def _after(text: bytes, at: int, told: bytes) -> int:
-    """Return the position of the first byte that was not shown: `at` if `told` ends there.
+def _after(text: bytes, at: int, shown: bytes) -> int:
+    """Return the position of the first byte that was not shown: `at` if `shown` ends there.
 
-    Otherwise search for `told`. With a bucket, only the end of a long log is available, so positions shift.
+    Otherwise search for `shown`. With a bucket, only the end of a long log is available, so positions shift.
     """
-    if text[:at].endswith(told):
+    if text[:at].endswith(shown):
         return at
-    found = text.rfind(told)
-    return found + len(told) if found >= 0 else 0
+    found = text.rfind(shown)
+    return found + len(shown) if found >= 0 else 0
 
 
 def _logs(executor: KubernetesExecutor, name: str, ended: bool) -> list[Path]:
@@ -101,10 +101,10 @@ def _logs(executor: KubernetesExecutor, name: str, ended: bool) -> list[Path]:
 def _ended(executor: KubernetesExecutor, name: str) -> bool:
     """Return whether the job has ended, according to the API server.
 
-    The executor is not used, because its observation would delete an ended job's objects.
+    This is one request, whereas the executor would list and watch all objects of the namespace.
     """
-    note = executor.notes.of(name)[-1]
+    submission = executor.submissions.of(name)[-1]
     with contextlib.suppress(Retryable):
-        job = None if note.ended else executor.cluster.get(JOB, note.name, executor.settings.namespace)
+        job = None if submission.ended else executor.cluster.get(JOB, submission.name, executor.settings.namespace)
         return job is None or phase_of(job) in ENDED_PHASES
     return False

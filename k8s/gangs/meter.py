@@ -17,6 +17,8 @@ from importlib import resources
 
 from pydantic import Field
 
+from contracts.cluster import ClusterSettings
+from contracts.errors import Permanent
 from contracts.model import Frozen
 from contracts.training import Usage
 from k8s.gangs.gang_state import Gang, GangState
@@ -102,8 +104,8 @@ def settle(meter: Meter, gang: Gang, ended: float, now: float, price: float, mac
     """
     pods = [pod for pod in gang.pods if pod.node and pod.bound is not None]
     began = [pod.began for pod in pods if pod.began is not None]
-    told = len(began) >= gang.wanted
-    whole = 0.0 if meter.last == "used" else max(began) if told else float("inf")
+    all_began = len(began) >= gang.wanted
+    whole = 0.0 if meter.last == "used" else max(began) if all_began else float("inf")
     first = min([ended, *(pod.bound for pod in pods if pod.bound is not None)])
     unseen = meter.held * max(0.0, first - meter.at) if meter.at else 0.0  # until the first remaining pod was bound, or until the end
     spans = [(max(meter.at, pod.bound or 0.0), pod.finished or ended) for pod in pods]
@@ -111,10 +113,10 @@ def settle(meter: Meter, gang: Gang, ended: float, now: float, price: float, mac
     spans = [(start, stop) for start, stop in spans if start < stop]
     used = sum(max(0.0, stop - max(start, whole)) for start, stop in spans)
     held = sum(stop - start for start, stop in spans)
-    rest = "lost" if meter.last == "lost" and not told else "idle"
+    rest = "lost" if meter.last == "lost" and not all_began else "idle"
     alone = max(0.0, sum(max(0.0, now - max(meter.at, launched)) for launched in machines.values()) - held - unseen)
     read = meter.add(price, gang.gpus, **{meter.last: unseen}).add(price, gang.gpus, used=used).add(price, gang.gpus, **{rest: held - used})
-    started = max(began) - gang.created if told and meter.started is None else meter.started
+    started = max(began) - gang.created if all_began and meter.started is None else meter.started
     return read.add(price, gang.gpus, idle=alone).model_copy(
         update={"at": max(meter.at, now, ended), "held": 0, "started": started, "preemptions": max(meter.preemptions, gang.retries)}
     )
@@ -139,3 +141,10 @@ def at_most(profile: Profile, capacity: str, nodes: int, seconds: float) -> floa
     """Return the maximum cost of `nodes` nodes for `seconds`, or None if the price is unknown."""
     price = price_of(profile, capacity)
     return None if price is None else price * nodes * seconds / 3600
+
+
+def refuse_what_cannot_be_metered(settings: ClusterSettings, profile: Profile) -> None:
+    """Raise Permanent if a cap is set but the machines' price is unknown, because the cap would never be reached."""
+    if (settings.cap_run or settings.cap_month) and price_of(profile, settings.pool.capacity) is None:
+        types = ", ".join(profile.instance_types) or "any machine"
+        raise Permanent(f"cluster.cap_run: the price table has no price for {types}; add it to k8s/gangs/prices.json, or remove the cap")

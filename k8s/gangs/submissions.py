@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from contracts.exit_codes import Outcome
 from contracts.ids import canonical
 from contracts.model import Frozen
 from k8s.gangs.meter import Meter
@@ -48,10 +49,10 @@ class Submission(Frozen):
     outcome: str = ""
     """Outcome that is recorded for the stop."""
     ended: bool = False
-    """Whether the Job has ended and its objects are deleted."""
+    """Whether the Job has ended, its result is stored and it is deleted."""
 
 
-_NOTES = TypeAdapter(tuple[Submission, ...])
+_SUBMISSIONS = TypeAdapter(tuple[Submission, ...])
 
 
 class Submissions:
@@ -62,7 +63,12 @@ class Submissions:
 
     @property
     def installation(self) -> str:
-        """Random name that separates this installation's objects from those of another installation in the same namespace. Created once."""
+        """Name that separates this installation's objects from those of another one in the same namespace; empty before `install`."""
+        path = self.folder / "installation"
+        return path.read_text() if path.exists() else ""
+
+    def install(self) -> str:
+        """Give the installation its random name unless it has one. Return the name."""
         path, token = self.folder / "installation", token_hex(6)
         if not path.exists():
             write_atomic(self.folder / f".{token}", token.encode())
@@ -74,18 +80,26 @@ class Submissions:
     def of(self, job: str) -> tuple[Submission, ...]:
         """Return the records of a job, oldest first."""
         path = self.folder / f"{job}.json"
-        return _NOTES.validate_json(path.read_bytes()) if path.exists() else ()
+        return _SUBMISSIONS.validate_json(path.read_bytes()) if path.exists() else ()
 
-    def add(self, job: str, note: Submission) -> Submission:
+    def add(self, job: str, submission: Submission) -> Submission:
         """Append a record as the job's newest and return it."""
         with self._locked(job):
-            self._write(job, (*self.of(job), note))
-        return note
+            self._write(job, (*self.of(job), submission))
+        return submission
 
     def change(self, job: str, name: str, **fields: Any) -> None:
         """Update fields of the record of the Volcano Job `name`; keep what other processes have changed in other fields."""
         with self._locked(job):
-            self._write(job, tuple(note.model_copy(update=fields) if note.name == name else note for note in self.of(job)))
+            self._write(
+                job, tuple(submission.model_copy(update=fields) if submission.name == name else submission for submission in self.of(job))
+            )
+
+    def stop(self, job: str, name: str, reason: str, outcome: Outcome) -> None:
+        """Record why the executor stops the Volcano Job `name`, and the outcome. The first record of a stop is never changed."""
+        with self._locked(job):
+            first = {"stop": reason, "outcome": outcome.value}
+            self._write(job, tuple(n.model_copy(update=first) if n.name == name and not n.stop else n for n in self.of(job)))
 
     @contextlib.contextmanager
     def _locked(self, job: str) -> Iterator[None]:
@@ -96,17 +110,23 @@ class Submissions:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _write(self, job: str, notes: tuple[Submission, ...]) -> None:
-        write_atomic(self.folder / f"{job}.json", canonical([note.model_dump(mode="json") for note in notes]))
+    def _write(self, job: str, submissions: tuple[Submission, ...]) -> None:
+        write_atomic(self.folder / f"{job}.json", canonical([submission.model_dump(mode="json") for submission in submissions]))
 
     def meter(self, job: str) -> Meter:
         """Return the meter of a job; an empty meter if it was never metered."""
         path = self.folder / "meters" / f"{job}.json"
         return Meter.model_validate_json(path.read_bytes()) if path.exists() else Meter()
 
-    def metered(self, job: str, meter: Meter) -> None:
-        """Store the meter of a job."""
-        write_atomic(self.folder / "meters" / f"{job}.json", canonical(meter))
+    def measure(self, job: str, counted: Callable[[Meter], Meter]) -> Meter:
+        """Replace the meter of a job by `counted` of it in one locked step, and return the new meter.
+
+        The service and a watching process meter the same gangs, and none of their updates may be lost.
+        """
+        with self._locked(job):
+            meter = counted(self.meter(job))
+            write_atomic(self.folder / "meters" / f"{job}.json", canonical(meter))
+        return meter
 
     def death(self, gang: str) -> tuple[int, str]:
         """Return (restarts, reason): how the first pod of a gang failed, and after how many restarts.
@@ -115,22 +135,22 @@ class Submissions:
         process changes the record.
         """
         path = self.folder / "deaths" / f"{gang}.json"
-        version, words = json.loads(path.read_bytes()) if path.exists() else (-1, "")
-        return version, words
+        version, message = json.loads(path.read_bytes()) if path.exists() else (-1, "")
+        return version, message
 
-    def died(self, gang: str, version: int, words: str) -> None:
+    def died(self, gang: str, version: int, message: str) -> None:
         """Store a pod's failure if it belongs to a newer incarnation than the stored one.
 
         Only the first failure of an incarnation counts, because the others follow from it.
         """
         with self._locked(gang):
-            if words and version > self.death(gang)[0]:
-                write_atomic(self.folder / "deaths" / f"{gang}.json", canonical([version, words]))
+            if message and version > self.death(gang)[0]:
+                write_atomic(self.folder / "deaths" / f"{gang}.json", canonical([version, message]))
 
     def spent(self, now: float) -> float:
         """Return the cost of all jobs that began in the calendar month (UTC) of `now`, in the price table's currency."""
         month = _month(now)
-        return sum(self.meter(job).cost for job, notes in self.all() if notes and _month(notes[0].at) == month)
+        return sum(self.meter(job).cost for job, submissions in self.all() if submissions and _month(submissions[0].at) == month)
 
     def all(self) -> Iterator[tuple[str, tuple[Submission, ...]]]:
         """Yield each job's name and records, ordered by name."""

@@ -13,6 +13,7 @@ from contracts.cluster import BucketSettings, ClusterSettings, VolumeSettings
 from contracts.errors import ConfigError
 from contracts.exit_codes import FAILURE, PERMANENT
 from contracts.ids import canonical, digest
+from contracts.schema import stamped
 from contracts.training import JobSpec
 from k8s.manifests.pod_objects import (
     Affinity,
@@ -46,6 +47,8 @@ from k8s.manifests.pod_objects import (
     manifest,
 )
 from k8s.profiles.profile import Profile
+from runtime import job_protocol
+from runtime.job_protocol import PodTask, TrainerBackend, attempt_folder, plan_folder
 
 MEETING_PORT, RAY_PORT = 29500, 6379
 """Ports of torchrun's rendezvous and of Ray's head.
@@ -72,7 +75,7 @@ NODE_GONE = 15
 
 
 @dataclass(frozen=True)
-class Ground:
+class RenderContext:
     """Everything that a gang's manifest depends on except the job itself."""
 
     line: str
@@ -89,7 +92,7 @@ class Ground:
     """Installation that owns the gang."""
 
 
-def render(spec: JobSpec, ground: Ground, incarnation: int = 1) -> VolcanoJob:
+def render(spec: JobSpec, context: RenderContext, incarnation: int = 1) -> VolcanoJob:
     """Return the Volcano Job of one attempt.
 
     `incarnation` is the incarnation of its first pods; later pods add the number of restarts. The Job's name contains a hash of its
@@ -97,46 +100,46 @@ def render(spec: JobSpec, ground: Ground, incarnation: int = 1) -> VolcanoJob:
 
     Raises ConfigError if the job does not fit the profile or the cluster's settings.
     """
-    _fits(spec, ground)
+    _fits(spec, context)
     labels = {
         **RATCHET,
-        LINE: ground.line,
-        PLAN: spec.plan[:16],
+        LINE: context.line,
+        PLAN: plan_folder(spec.plan),
         ATTEMPT: str(spec.attempt),
         JOB_NAME: spec.name,
-        INSTALLATION: ground.installation,
+        INSTALLATION: context.installation,
     }
     nemo = _nemo(spec)
     draft = VolcanoJob(
-        metadata=Meta(namespace=ground.settings.namespace, labels=labels),
+        metadata=Meta(namespace=context.settings.namespace, labels=labels),
         spec=VolcanoJobSpec(
-            queue=ground.settings.queue,
+            queue=context.settings.queue,
             min_available=spec.nodes,
-            max_retry=ground.max_restarts + ground.settings.failure_margin + 1,
+            max_retry=context.max_restarts + context.settings.failure_margin + 1,
             plugins={"svc": ("--publish-not-ready-addresses=true", "--disable-network-policy=true"), "env": ()},
             policies=_policies(),
             tasks=(),
         ),
     )
     # The name contains a hash of everything else. Pods use the name to find each other, so the final tasks are rendered after it is known.
-    name = f"{spec.name}-{digest([spec.name, incarnation, _content(draft, spec, ground, labels)])[:8]}"
-    tasks = _ray_tasks(spec, ground, name, incarnation, labels) if nemo else _torchrun_tasks(spec, ground, name, incarnation, labels)
+    name = f"{spec.name}-{digest([spec.name, incarnation, _content(draft, spec, context, labels)])[:8]}"
+    tasks = _ray_tasks(spec, context, name, incarnation, labels) if nemo else _torchrun_tasks(spec, context, name, incarnation, labels)
     return draft.model_copy(
         update={"metadata": draft.metadata.model_copy(update={"name": name}), "spec": draft.spec.model_copy(update={"tasks": tasks})}
     )
 
 
-def _content(draft: VolcanoJob, spec: JobSpec, ground: Ground, labels: dict[str, str]) -> str:
-    tasks = (_ray_tasks if _nemo(spec) else _torchrun_tasks)(spec, ground, "name", 1, labels)
+def _content(draft: VolcanoJob, spec: JobSpec, context: RenderContext, labels: dict[str, str]) -> str:
+    tasks = (_ray_tasks if _nemo(spec) else _torchrun_tasks)(spec, context, "name", 1, labels)
     return digest(canonical([manifest(draft), [manifest(task) for task in tasks]]))
 
 
 def _nemo(spec: JobSpec) -> bool:
-    return spec.environment.get("RATCHET_BACKEND") == "nemo-rl"
+    return job_protocol.BACKEND.get(spec.environment) is TrainerBackend.NEMO_RL
 
 
-def _fits(spec: JobSpec, ground: Ground) -> None:
-    settings, profile = ground.settings, ground.profile
+def _fits(spec: JobSpec, context: RenderContext) -> None:
+    settings, profile = context.settings, context.profile
     if spec.gpus > profile.gpus:
         raise ConfigError(
             f"training.gpus = {spec.gpus}, but a node of profile {settings.profile!r} has {profile.gpus}; choose another profile"
@@ -145,12 +148,12 @@ def _fits(spec: JobSpec, ground: Ground) -> None:
         raise ConfigError("training.grpo_on = nemo-rl needs cluster.nemo_image: NeMo RL's image with this version of Ratchet installed")
     if _nemo(spec) and settings.volume.bucket:
         raise ConfigError("cluster.volume.bucket: NeMo RL's nodes write one checkpoint together; use a file system that all nodes mount")
-    for path in (ground.plan_folder, ground.artifacts):
+    for path in (context.plan_folder, context.artifacts):
         if not path.is_relative_to(settings.volume.mount):
             raise ConfigError(
                 f"{path} is not on the volume at {settings.volume.mount}; put RATCHET_HOME on it, or change cluster.volume.mount"
             )
-    taken = sorted(name for name in settings.secrets if name.startswith(("RATCHET_", "VC_", "MASTER_")))
+    taken = sorted(name for name in settings.secrets if name.startswith(job_protocol.RESERVED))
     if taken:
         raise ConfigError(f"cluster.secrets: {', '.join(taken)} would overwrite the job's own variables; choose other names")
 
@@ -170,41 +173,47 @@ def _policies() -> tuple[Policy, ...]:
     )
 
 
-def _torchrun_tasks(spec: JobSpec, ground: Ground, name: str, incarnation: int, labels: dict[str, str]) -> tuple[Task, ...]:
+def _torchrun_tasks(spec: JobSpec, context: RenderContext, name: str, incarnation: int, labels: dict[str, str]) -> tuple[Task, ...]:
     ports = (Port(name="meeting", container_port=MEETING_PORT),)
-    template = _pod(spec, ground, name, incarnation, labels, "worker", ports)
-    return (Task(name="worker", replicas=spec.nodes, min_available=spec.nodes, template=template),)
+    template = _pod(spec, context, name, incarnation, labels, PodTask.WORKER, ports)
+    return (Task(name=PodTask.WORKER.value, replicas=spec.nodes, min_available=spec.nodes, template=template),)
 
 
-def _ray_tasks(spec: JobSpec, ground: Ground, name: str, incarnation: int, labels: dict[str, str]) -> tuple[Task, ...]:
+def _ray_tasks(spec: JobSpec, context: RenderContext, name: str, incarnation: int, labels: dict[str, str]) -> tuple[Task, ...]:
     ports = (Port(name="ray", container_port=RAY_PORT),)
     head = Task(
-        name="head",
+        name=PodTask.HEAD.value,
         replicas=1,
         min_available=1,
         policies=(*_policies(), Policy(event="TaskCompleted", action="CompleteJob")),
-        template=_pod(spec, ground, name, incarnation, labels, "head", ports),
+        template=_pod(spec, context, name, incarnation, labels, PodTask.HEAD, ports),
     )
     if spec.nodes == 1:
         return (head,)
-    worker = _pod(spec, ground, name, incarnation, labels, "worker", None)
-    return (head, Task(name="worker", replicas=spec.nodes - 1, min_available=spec.nodes - 1, template=worker))
+    worker = _pod(spec, context, name, incarnation, labels, PodTask.WORKER, None)
+    return (head, Task(name=PodTask.WORKER.value, replicas=spec.nodes - 1, min_available=spec.nodes - 1, template=worker))
 
 
 def _pod(
-    spec: JobSpec, ground: Ground, name: str, incarnation: int, labels: dict[str, str], task: str, ports: tuple[Port, ...] | None
+    spec: JobSpec,
+    context: RenderContext,
+    name: str,
+    incarnation: int,
+    labels: dict[str, str],
+    task: PodTask,
+    ports: tuple[Port, ...] | None,
 ) -> PodTemplate:
-    settings, profile = ground.settings, ground.profile
-    volumes, mounts = _places(spec, ground)
+    settings, profile = context.settings, context.profile
+    volumes, mounts = _places(spec, context)
     container = Container(
         name="job",  # the only container, because Volcano reads the exit code from the status of the first one
         image=settings.nemo_image if _nemo(spec) and settings.nemo_image else settings.image,
         image_pull_policy=profile.image_pull,
         command=(settings.python, "-m", "k8s.pod.staging" if settings.volume.bucket else "trainers.job.pod_entrypoint"),
-        working_dir=str(_run(spec, ground)),
-        env=_environment(spec, ground, name, incarnation, task),
+        working_dir=str(_run(spec, context)),
+        env=_environment(spec, context, name, incarnation, task),
         ports=ports,
-        resources=_resources(spec, ground),
+        resources=_resources(spec, context),
         volume_mounts=mounts,
         security_context=ContainerSecurity(
             allow_privilege_escalation=bool(profile.privileged),
@@ -227,8 +236,8 @@ def _pod(
     return PodTemplate(metadata=Meta(labels={**labels, GANG: name}, annotations=dict(profile.annotations)), spec=pod)
 
 
-def _run(spec: JobSpec, ground: Ground) -> Path:
-    return ground.plan_folder / f"a{spec.attempt}"
+def _run(spec: JobSpec, context: RenderContext) -> Path:
+    return context.plan_folder / attempt_folder(spec.attempt)
 
 
 def _grace(spec: JobSpec, profile: Profile) -> int:
@@ -241,8 +250,8 @@ def _user(profile: Profile) -> PodSecurity:
     return PodSecurity(run_as_non_root=True, run_as_user=profile.user, run_as_group=profile.user, fs_group=profile.user)
 
 
-def _resources(spec: JobSpec, ground: Ground) -> Resources:
-    profile, bucket = ground.profile, ground.settings.volume.bucket
+def _resources(spec: JobSpec, context: RenderContext) -> Resources:
+    profile, bucket = context.profile, context.settings.volume.bucket
     asked = {"cpu": profile.cpu, "memory": profile.memory, **profile.resources}
     if bucket and bucket.disk:
         asked["ephemeral-storage"] = bucket.disk
@@ -267,45 +276,46 @@ def _apart(name: str) -> Affinity:
     return Affinity(pod_anti_affinity=PodAntiAffinity(required_during_scheduling_ignored_during_execution=(term,)))
 
 
-def _environment(spec: JobSpec, ground: Ground, name: str, incarnation: int, task: str) -> tuple[Env, ...]:
+def _environment(spec: JobSpec, context: RenderContext, name: str, incarnation: int, task: PodTask) -> tuple[Env, ...]:
     """Return the environment of a pod's container.
 
     Ratchet's own variables come last and take precedence over Secrets, profile and recipe, because they define the pod's identity. The
     number of restarts comes from Volcano's annotation.
     """
     places = {
-        "HOME": str(_run(spec, ground)),
-        **({"PYTHONPATH": ":".join(ground.profile.python_path)} if ground.profile.python_path else {}),
+        "HOME": str(_run(spec, context)),
+        **({"PYTHONPATH": ":".join(context.profile.python_path)} if context.profile.python_path else {}),
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
-        "RATCHET_ARTIFACTS": str(ground.artifacts),
-        "RATCHET_TASK": task,
+        **job_protocol.ARTIFACTS.to_env(context.artifacts),
+        **job_protocol.TASK.to_env(task),
         **({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{RAY_TOKEN}/token"} if _nemo(spec) else {}),
-        "RATCHET_FIRST_INCARNATION": str(incarnation),
-        "MASTER_ADDR": f"{name}-{'head' if _nemo(spec) else 'worker'}-0.{name}",
-        "MASTER_PORT": str(RAY_PORT if _nemo(spec) else MEETING_PORT),
-        **(_staged(spec, ground, bucket) if (bucket := ground.settings.volume.bucket) else {}),
+        **job_protocol.FIRST_INCARNATION.to_env(incarnation),
+        **job_protocol.MASTER_ADDRESS.to_env(f"{name}-{PodTask.HEAD if _nemo(spec) else PodTask.WORKER}-0.{name}"),
+        **job_protocol.MASTER_PORT.to_env(RAY_PORT if _nemo(spec) else MEETING_PORT),
+        **(_staged(spec, context, bucket) if (bucket := context.settings.volume.bucket) else {}),
     }
-    plain = {**ground.profile.environment, **spec.environment, **places}
+    plain = {**context.profile.environment, **spec.environment, **places}
     references = [
         Env(name=variable, value_from=ValueFrom(secret_key_ref=SecretKey(name=reference.split("/")[0], key=reference.split("/")[1])))
-        for variable, reference in sorted(ground.settings.secrets.items())
+        for variable, reference in sorted(context.settings.secrets.items())
     ]
-    version = Env(name="RATCHET_RESTARTS", value_from=ValueFrom(field_ref=FieldRef(field_path=f"metadata.annotations['{VERSION}']")))
+    restarts = ValueFrom(field_ref=FieldRef(field_path=f"metadata.annotations['{VERSION}']"))
+    version = Env(name=job_protocol.RESTARTS.name, value_from=restarts)
     return (*references, *(Env(name=key, value=value) for key, value in sorted(plain.items())), version)
 
 
-def _staged(spec: JobSpec, ground: Ground, bucket: BucketSettings) -> dict[str, str]:
+def _staged(spec: JobSpec, context: RenderContext, bucket: BucketSettings) -> dict[str, str]:
     """Return the variables for staging through a bucket.
 
     The pods can write to the bucket that holds the job's record. Therefore they check the record against the digest that is given here.
     """
     return {
-        "RATCHET_BUCKET": bucket.model_dump_json(exclude_none=True),
-        "RATCHET_MOUNT": ground.settings.volume.mount,
-        "RATCHET_JOB": spec.name,
-        "RATCHET_SPEC": digest(canonical(spec)),
-        "RATCHET_POD_GRACE": str(_grace(spec, ground.profile)),
+        **job_protocol.BUCKET.to_env(bucket),
+        **job_protocol.MOUNT.to_env(Path(context.settings.volume.mount)),
+        **job_protocol.JOB.to_env(spec.name),
+        **job_protocol.SPEC.to_env(digest(stamped(spec))),
+        **job_protocol.POD_GRACE.to_env(_grace(spec, context.profile)),
     }
 
 
@@ -317,20 +327,20 @@ def _shared(volume: VolumeSettings) -> Volume:
     return Volume(name="shared", host_path=HostPath(path=volume.mount, type="Directory"))
 
 
-def _places(spec: JobSpec, ground: Ground) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
+def _places(spec: JobSpec, context: RenderContext) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
     """Return the volumes and mounts of a pod.
 
     Of the shared volume, a pod sees the plan's folder read-only, its attempt's run folder and the artifacts. It does not see the
     ledger, the lake, other plans or the executor's submission records. With a bucket, the same paths are on the pod's own disk.
     """
-    settings, profile, bucket = ground.settings, ground.profile, ground.settings.volume.bucket
+    settings, profile, bucket = context.settings, context.profile, context.settings.volume.bucket
     volumes = [
         _shared(settings.volume),
         Volume(name="shm", empty_dir=EmptyDir(medium="Memory", size_limit=profile.shm)),
         Volume(name="tmp", empty_dir=EmptyDir()),
     ]
     root = Path(settings.volume.mount)
-    seen = ((ground.plan_folder, None if bucket else True), (_run(spec, ground), None), (ground.artifacts, None))
+    seen = ((context.plan_folder, None if bucket else True), (_run(spec, context), None), (context.artifacts, None))
     mounts = [Mount(name="shared", mount_path=str(path), sub_path=str(path.relative_to(root)), read_only=only) for path, only in seen]
     mounts += [Mount(name="shm", mount_path="/dev/shm"), Mount(name="tmp", mount_path="/tmp")]  # noqa: S108 -- inside the pod
     if _nemo(spec):

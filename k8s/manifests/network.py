@@ -15,7 +15,7 @@ LINK_LOCAL = ("169.254.0.0/16",)
 """Link-local addresses, excluded because cloud metadata services give a machine its own credentials there."""
 
 
-def opening(gang: str, namespace: str, bucket: BucketSettings | None = None) -> NetworkPolicy:
+def gang_network_policy(gang: str, namespace: str, bucket: BucketSettings | None = None) -> NetworkPolicy:
     """Return the network policy of one gang; the policy has the gang's name.
 
     If the gang shares `bucket` with the service, the policy also allows egress to the bucket's addresses on its port.

@@ -55,8 +55,10 @@ def security_level(settings: ClusterSettings, profile: Profile) -> Level:
 def namespace(settings: ClusterSettings, profile: Profile) -> Namespace:
     """Return the line's namespace with its pod-security labels."""
     level = security_level(settings, profile)
-    words = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
-    return Namespace(metadata=Meta(name=settings.namespace, labels={**RATCHET, **words, "pod-security.kubernetes.io/audit": "restricted"}))
+    mode_labels = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
+    return Namespace(
+        metadata=Meta(name=settings.namespace, labels={**RATCHET, **mode_labels, "pod-security.kubernetes.io/audit": "restricted"})
+    )
 
 
 def accounts(settings: ClusterSettings) -> tuple[ServiceAccount, ServiceAccount]:
@@ -72,6 +74,7 @@ def rights() -> tuple[AccessRule, ...]:
     return (
         _rule("batch.volcano.sh", ("jobs",), "create", "get", "list", "watch", "delete"),
         _rule("scheduling.volcano.sh", ("podgroups",), "get", "list", "watch"),
+        _rule("bus.volcano.sh", ("commands",), "create"),
         # `create` is needed for dry runs of pod templates. RBAC cannot distinguish a dry run, so the service could also create pods.
         _rule("", ("pods",), "create", "get", "list", "watch", "delete"),
         _rule("", ("pods/log",), "get"),

@@ -15,8 +15,8 @@ from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError
 from contracts.training import JobSpec
 from k8s.manifests.environment import PER_GANG, Extras, Rendered, reminders, render_environment
-from k8s.manifests.gang_manifest import Ground, render
-from k8s.manifests.network import opening
+from k8s.manifests.gang_manifest import RenderContext, render
+from k8s.manifests.network import gang_network_policy
 from k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
 from k8s.manifests.pools import node_class_name, static_pool
 from k8s.profiles.profile import Profile
@@ -42,7 +42,7 @@ class Site:
         """Render the gang of a job. Raises ConfigError if the job does not fit the cluster's settings."""
         return render(
             spec,
-            Ground(
+            RenderContext(
                 line=self.line,
                 settings=self.settings,
                 profile=self.profile,
@@ -80,10 +80,10 @@ def _of_gang(site: Site, method: str, gang: VolcanoJob) -> list[Rendered]:
     if site.settings.pool.kind == "static":
         pool = static_pool(name, gang.spec.min_available, site.settings, site.profile)
         found.append(Rendered(pool, f"one node for each pod of the gang, all at once (a sample for {method})", PER_GANG))
-    hole = opening(name, site.settings.namespace, site.settings.volume.bucket)
+    gang_policy = gang_network_policy(name, site.settings.namespace, site.settings.volume.bucket)
     bucket = site.settings.volume.bucket
     whom = f"each other, egress to {', '.join(bucket.cidrs)} on the bucket's port" if bucket else "each other"
-    found.append(Rendered(hole, f"allows the gang's pods traffic with {whom} and nothing else (a sample for {method})", PER_GANG))
+    found.append(Rendered(gang_policy, f"allows the gang's pods traffic with {whom} and nothing else (a sample for {method})", PER_GANG))
     found.append(Rendered(gang, f"one training attempt; all of its pods start together (a sample for {method})", PER_GANG))
     return found
 
@@ -127,7 +127,7 @@ def _filled(value: Any) -> Any:
     return [_filled(item) for item in value] if isinstance(value, list) else value
 
 
-def _needed(words: Sequence[str], part: Part) -> str:
-    if not words or part == "gang":
+def _needed(requirements: Sequence[str], part: Part) -> str:
+    if not requirements or part == "gang":
         return ""
-    return "\n".join(["# Not rendered: requirements and notes", *(f"# - {one}" for one in words)]) + "\n"
+    return "\n".join(["# Not rendered: requirements and notes", *(f"# - {one}" for one in requirements)]) + "\n"

@@ -11,13 +11,15 @@ import time
 
 from contracts.errors import Permanent
 from contracts.ids import Digest, digest, digest_file
+from contracts.schema import parse, stamped
 from contracts.training import JobSpec, ResumePoint
-from k8s.pod.pod_context import NAMES, START, PodContext
+from k8s.pod.pod_context import NAMES, PodContext
 from runtime.artifacts import write_atomic
+from runtime.job_protocol import IncarnationFile, RunFile, incarnation_folder, job_record
 from runtime.manifest import MANIFEST
-from runtime.run_folder import EVENTS, RESUME, inside, lay_inputs
+from runtime.run_folder import inside, lay_inputs
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 """Seconds between two polls for the start file of the gang's first pod."""
 
 
@@ -46,15 +48,15 @@ def bring_past(place: PodContext) -> None:
     """
     point = _start(place)
     if point is not None:
-        write_atomic(place.run / RESUME, point.model_dump_json().encode())
+        write_atomic(place.run / RunFile.RESUME, stamped(point))
         try:
             _step(place, point)
         except Permanent as error:  # the trainer finds the checkpoint incomplete and starts from the beginning, as on a volume
             sys.stderr.write(f"{error}\n")
-    for name in place.bucket.list(f"{place.key(place.run)}/i"):
+    for name in place.bucket.list(f"{place.key(place.run)}/{incarnation_folder('')}"):
         number, _, rest = name.partition("/")
-        if rest == EVENTS and number.isdigit() and int(number) < place.incarnation:
-            place.fetch(place.run / f"i{number}" / EVENTS)
+        if rest == IncarnationFile.EVENTS and number.isdigit() and int(number) < place.incarnation:
+            place.fetch(place.run / incarnation_folder(number) / IncarnationFile.EVENTS)
     for name in place.bucket.list(f"{place.key(place.run.parent)}/{NAMES}/"):
         bound = place.artifacts.root / "names" / name
         if name and "/" not in name and (bound.exists() or place.fetch(bound)):
@@ -67,11 +69,11 @@ def bring_past(place: PodContext) -> None:
 
 def _spec(place: PodContext) -> JobSpec:
     """Return the job's record. Raises Permanent unless its digest is the one in the pod's environment."""
-    key = place.key(place.run.parents[1] / "jobs" / f"{place.job}.json")
+    key = place.key(place.run.parents[1] / job_record(place.job))
     data = place.bucket.get(key)
     if data is None or digest(data) != place.spec:
         raise Permanent(f"{key} is {'missing' if data is None else 'another job'}; the service writes it before it submits a gang")
-    return JobSpec.model_validate_json(data)
+    return parse(JobSpec, data)
 
 
 def _start(place: PodContext) -> ResumePoint | None:
@@ -80,13 +82,13 @@ def _start(place: PodContext) -> ResumePoint | None:
     The first pod stores the currently pinned resume point in the start file, and the others wait for the file without a timeout. If it
     never appears, the gang is not whole, and the cluster detects that.
     """
-    key = place.key(place.folder / START)
+    key = place.key(place.folder / IncarnationFile.START)
     if place.node == 0:
-        place.bucket.put_new(key, place.bucket.get(place.key(place.run / RESUME)) or b"null")
-    while (said := place.bucket.get(key)) is None:
+        place.bucket.put_new(key, place.bucket.get(place.key(place.run / RunFile.RESUME)) or b"null")
+    while (stored := place.bucket.get(key)) is None:
         place.moved += 1  # the bucket answers, so waiting must not exhaust the timeout
-        time.sleep(LOOK_SECONDS)
-    return None if said == b"null" else ResumePoint.model_validate_json(said)
+        time.sleep(POLL_SECONDS)
+    return None if stored == b"null" else parse(ResumePoint, stored)
 
 
 def _step(place: PodContext, point: ResumePoint) -> None:

@@ -13,26 +13,25 @@ from contracts.ids import Digest
 from k8s.storage.bucket import Bucket
 from runtime.artifacts import FolderArtifacts
 from runtime.gang_member import identity
+from runtime.job_protocol import ARTIFACTS, JOB, MOUNT, NODES, POD_GRACE, SPEC, incarnation_folder
 
-RESULT, START, NAMES = "result.json", "start.json", "names"
-"""File names: the trainer's result; the start of this incarnation (a ResumePoint or null); the folder with the names that the plan's
-jobs have bound.
-"""
+NAMES = "names"
+"""Folder in a plan's folder of the bucket, with the names that the plan's jobs have bound."""
 
 
 class PodContext:
     """Identity, folders and bucket of one pod."""
 
     def __init__(self, environment: Mapping[str, str], bucket: Bucket, run: Path) -> None:
-        """Read the context from the pod's environment. Raises KeyError or ValueError if a variable is missing or invalid."""
+        """Read the context from the pod's environment. Raises ConfigError if a variable is missing or not valid."""
         self.bucket, self.run = bucket, run
         self.incarnation, self.node = identity(environment)
-        self.nodes = int(environment.get("RATCHET_NODES", "1"))
-        self.mount = Path(environment["RATCHET_MOUNT"])
-        self.artifacts = FolderArtifacts(Path(environment["RATCHET_ARTIFACTS"]))
-        self.folder = run / f"i{self.incarnation}"
-        self.job, self.spec = environment["RATCHET_JOB"], environment["RATCHET_SPEC"]
-        self.grace = float(environment["RATCHET_POD_GRACE"])
+        self.nodes = NODES.get(environment)
+        self.mount = MOUNT.get(environment)
+        self.artifacts = FolderArtifacts(ARTIFACTS.get(environment))
+        self.folder = run / incarnation_folder(self.incarnation)
+        self.job, self.spec = JOB.get(environment), SPEC.get(environment)
+        self.grace = POD_GRACE.get(environment)
         """Grace period of the pod after SIGTERM, in seconds."""
         self.moved = 0
         """Number of new files that were transferred. A change shows that the transfer makes progress."""
@@ -53,6 +52,4 @@ class PodContext:
 
     def send(self, path: Path, expected: Digest, source: Path | None = None) -> None:
         """Upload a file from its path on the disk, or from `source`, unless the bucket already has that content."""
-        if self.bucket.digest(self.key(path)) != expected:
-            self.bucket.send(source or path, self.key(path), expected)
-            self.moved += 1
+        self.moved += self.bucket.send_missing(source or path, self.key(path), expected)

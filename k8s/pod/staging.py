@@ -6,7 +6,6 @@ uploads the job's output (`upload.py`). The job sees the same folders as on a sh
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -19,24 +18,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from contracts.cluster import BucketSettings
 from contracts.errors import Permanent, Retryable
 from contracts.exit_codes import PERMANENT, PREEMPTED, STOPPED, Outcome
 from k8s.pod import download
 from k8s.pod.pod_context import PodContext
 from k8s.pod.upload import Outbound
 from k8s.storage.bucket import Bucket
-from runtime.run_folder import BEAT, BEAT_SECONDS
+from runtime.gang_member import heartbeat
+from runtime.job_protocol import APART, BEAT_SECONDS, BUCKET, GRACE, beat_file
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 """Seconds between two checks for files to upload, and between retries."""
-PATIENCE = 600.0
+FAILURE_SECONDS = 600.0
 """Timeout in seconds after the first failure of the bucket, at the start and at the end. Any transferred file resets it."""
 SHARE, RESERVE = 0.6, 4.0
 """Fraction of a stopped pod's grace period that the job has for its checkpoint, and the seconds that are reserved for the end marker."""
 
 
-class Patience:
+class FailureTimeout:
     """Timeout for a failing bucket. It counts from the first failure after the last transferred file."""
 
     def __init__(self, place: PodContext) -> None:
@@ -48,7 +47,7 @@ class Patience:
         if self.place.moved != self.moved:
             self.moved, self.failing = self.place.moved, None
         self.failing = self.failing or time.monotonic()
-        return time.monotonic() - self.failing > PATIENCE
+        return time.monotonic() - self.failing > FAILURE_SECONDS
 
 
 class Staging:
@@ -96,17 +95,17 @@ class Staging:
     def _attend(self, command: list[str]) -> int:
         """Run the job's process to its end. After SIGTERM, it has the first part of the pod's grace period."""
         signal.signal(signal.SIGTERM, self._hear)
-        given = {**self.environment, "RATCHET_APART": "1", "RATCHET_GRACE": str(self.place.grace * SHARE)}
+        given = {**self.environment, **APART.to_env(True), **GRACE.to_env(self.place.grace * SHARE)}
         self.child = subprocess.Popen(command, cwd=self.place.run, env=given)
         if math.isfinite(self.deadline):
             self.child.terminate()
         self.attended.set()
-        words = self._keep(LOOK_SECONDS, self.outbound.words, self.done)
+        small_files = self._keep(POLL_SECONDS, self.outbound.upload_small_files, self.done)
         threading.Thread(target=self._send, daemon=True).start()
         code = self.child.wait()
         self.attended.clear()
         self.done.set()
-        words.join(max(0.0, self.deadline - time.monotonic()) if math.isfinite(self.deadline) else None)
+        small_files.join(max(0.0, self.deadline - time.monotonic()) if math.isfinite(self.deadline) else None)
         return 128 - code if code < 0 else code
 
     def _hear(self, *_: object) -> None:
@@ -116,21 +115,21 @@ class Staging:
 
     def _send(self) -> None:
         """Upload steps and artifacts as they appear, until all are uploaded after the job's end."""
-        patience = Patience(self.place)
+        timeout = FailureTimeout(self.place)
         while not self.sent.is_set():
             last, more = self.done.is_set(), True
             try:
                 more = self.outbound.bulk()
-                patience.failing = None
+                timeout.failing = None
             except Exception as error:
                 self._say(str(error) or type(error).__name__)
-                if patience.ends() and last:
+                if timeout.ends() and last:
                     self.lost = Retryable(self.problem)
                     return
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
             if last and not more:
                 self.sent.set()
-            self.done.wait(LOOK_SECONDS / 2)
+            self.done.wait(POLL_SECONDS / 2)
 
     def _finish(self) -> bool:
         """Upload the remaining files and then the end marker.
@@ -141,18 +140,17 @@ class Staging:
         while not self.sent.wait(0.2) and time.monotonic() < self.deadline:
             if self.lost:
                 raise self.lost
-        self._until(lambda: self.outbound.words(last=True))
+        self._until(lambda: self.outbound.upload_small_files(last=True))
         if not self.sent.is_set() and self.outbound.outcome() is Outcome.DONE:
             return False
-        self._until(self.outbound.last_word)
+        self._until(self.outbound.upload_end_marker)
         return True
 
     def beat(self) -> None:
         """Send a heartbeat while the job's own process does not run, because downloads and uploads may take minutes."""
         if not self.attended.is_set():
             now = int(time.monotonic() / BEAT_SECONDS)
-            word = json.dumps({"beat": -now, "host": os.uname().nodename}).encode()
-            self.place.bucket.put(self.place.key(self.place.folder / f"{BEAT}{self.place.node}"), word)
+            self.place.bucket.put(self.place.key(self.place.folder / beat_file(self.place.node)), heartbeat(-now))
 
     def _keep(self, seconds: float, work: Callable[[], None], end: threading.Event) -> threading.Thread:
         """Repeat the work in its own thread every `seconds` until `end` is set. Errors are reported once and the work is retried."""
@@ -170,16 +168,16 @@ class Staging:
 
     def _until(self, work: Callable[[], object]) -> None:
         """Do the work and repeat it while the bucket fails. Raises Retryable if it fails for longer than the timeout."""
-        patience = Patience(self.place)
+        timeout = FailureTimeout(self.place)
         while True:
             try:
                 work()
                 return
             except Retryable as error:
                 self._say(str(error))
-                if patience.ends():
+                if timeout.ends():
                     raise
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
 
     def _say(self, problem: str) -> None:
         if problem != self.problem:
@@ -194,7 +192,7 @@ def _stop(*_: object) -> None:
 def main() -> int:
     """Run the pod with the settings from its environment and return its exit code."""
     os.umask(0o077)  # a job's files contain user data
-    bucket = Bucket(BucketSettings.model_validate_json(os.environ["RATCHET_BUCKET"]))
+    bucket = Bucket(BUCKET.get(os.environ))
     return Staging(os.environ, bucket, Path.cwd()).live([sys.executable, "-m", "trainers.job.pod_entrypoint"])
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -27,28 +26,28 @@ from pydantic import ValidationError
 
 from contracts.errors import Permanent, Retryable
 from contracts.exit_codes import Outcome
+from contracts.schema import parse
 from contracts.training import JobEvent, ResumePoint
-from k8s.pod.pod_context import NAMES, RESULT, PodContext
+from k8s.pod.pod_context import NAMES, PodContext
+from runtime.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder, result_file, step_folder, step_of
 from runtime.json_files import read_json
 from runtime.manifest import MANIFEST
-from runtime.run_folder import BEAT, ENDED, EVENTS, RESUME, inside
+from runtime.run_folder import inside
 
 LOG_SECONDS, LOG_BYTES = 10.0, 1 << 20
 """Minimum seconds between two uploads of a log, and the maximum number of bytes from its end that are uploaded."""
 KEPT_SECONDS = 60.0
 """Seconds that a step stays in the bucket after the trainer dropped it. The service may be accepting it in that time."""
-PEERS = re.compile(rf"{BEAT}(\d{{1,6}})|{re.escape(RESULT)}|result-(\d{{1,6}})\.json")
-"""Files that a pod reads from the other pods."""
 
 
 class Outbound:
-    """Uploader of one pod. `words` and `bulk` may run at the same time, each in one thread."""
+    """Uploader of one pod. `upload_small_files` and `bulk` may run at the same time, each in one thread."""
 
     def __init__(self, place: PodContext, say: Callable[[str], None]) -> None:
         self.place, self.say = place, say
         self._sent: dict[str, tuple[tuple[int, int], float]] = {}
         """Maps each small file to its modification time and size at the last upload, and to the time of that upload."""
-        self._diary = -1
+        self._event_log_size = -1
         """Bytes of the event log that were uploaded; -1 before the first upload."""
         self._theirs: set[str] = set()
         """Files that were downloaded from other pods."""
@@ -61,23 +60,24 @@ class Outbound:
         self._content: set[str] = set()
         self._names: set[str] = set()
 
-    def words(self, last: bool = False) -> None:
+    def upload_small_files(self, last: bool = False) -> None:
         """Upload the small files and download those of the peers.
 
         `last` also uploads logs that were uploaded a moment ago, and skips the download.
         """
         place = self.place
         with suppress(FileNotFoundError):
-            self._file(place.folder / f"{BEAT}{place.node}")
+            self._file(place.folder / beat_file(place.node))
         if place.node == 0:
             with suppress(FileNotFoundError):
-                told = b"".join(self._told((place.folder / EVENTS).read_bytes()))  # the file only grows, so its length identifies it
-                if len(told) != self._diary:
-                    place.bucket.put(place.key(place.folder / EVENTS), told)
-                self._diary = len(told)
-        if RESULT not in self._theirs:
+                log = place.folder / IncarnationFile.EVENTS
+                confirmed = b"".join(self._confirmed_events(log.read_bytes()))
+                if len(confirmed) != self._event_log_size:  # the log only grows, so its length identifies it
+                    place.bucket.put(place.key(log), confirmed)
+                self._event_log_size = len(confirmed)
+        if IncarnationFile.RESULT not in self._theirs:
             with suppress(FileNotFoundError):
-                self._file(place.folder / RESULT, RESULT if place.node == 0 else f"result-{place.node}.json")
+                self._file(place.folder / IncarnationFile.RESULT, result_file(place.node))
         if not last and place.nodes > 1:
             self._hear_peers()
         for log in sorted(place.folder.glob("*.log")):
@@ -96,16 +96,17 @@ class Outbound:
 
     def _hear_peers(self) -> None:
         place = self.place
-        for name in place.bucket.list(f"{place.key(place.folder)}/"):
-            theirs, path = PEERS.fullmatch(name), place.folder / name
-            if theirs is None or str(place.node) in theirs.groups() or (name == RESULT and (place.node == 0 or path.exists())):
-                continue
-            place.bucket.fetch(place.key(path), path)
-            self._theirs.add(name)
+        peers = set(range(place.nodes)) - {place.node}
+        wanted = {file(node) for file in (beat_file, result_file) for node in peers}
+        for name in sorted(wanted & place.bucket.list(f"{place.key(place.folder)}/").keys()):
+            path = place.folder / name
+            if name != IncarnationFile.RESULT or not path.exists():
+                place.bucket.fetch(place.key(path), path)
+                self._theirs.add(name)
 
-    def _told(self, diary: bytes) -> Iterator[bytes]:
+    def _confirmed_events(self, event_log: bytes) -> Iterator[bytes]:
         """Yield the complete lines of the event log up to the first checkpoint that is newer than all steps in the bucket."""
-        lines = [line for line in diary.splitlines(keepends=True) if line.endswith(b"\n")]
+        lines = [line for line in event_log.splitlines(keepends=True) if line.endswith(b"\n")]
         saved = [(number, step) for number, line in enumerate(lines) if (step := _saved(line))]
         newest = max((number for number, step in saved if step in self._steps), default=-1)
         yield from lines[: next((number for number, _ in saved if number > newest), len(lines))]
@@ -116,7 +117,7 @@ class Outbound:
         Returns whether more steps remain to upload.
         """
         if new := self._unsent():
-            name = max(new, key=_number)
+            name = max(new, key=step_of)
             try:
                 self._step(name)
                 self._steps[name] = None
@@ -132,7 +133,7 @@ class Outbound:
 
     def _tidy(self) -> None:
         """Delete dropped steps and the remains of incomplete uploads from the bucket."""
-        there, newest = self._sealed(), max(self._steps, key=_number, default="")
+        there, newest = self._sealed(), max(self._steps, key=step_of, default="")
         for name in sorted(self._steps.keys() - there - {newest}):
             since = self._steps[name] = self._steps[name] or time.monotonic()
             if time.monotonic() - since > KEPT_SECONDS and not self._needed(name):
@@ -144,7 +145,7 @@ class Outbound:
 
     def _sealed(self) -> set[str]:
         place = self.place
-        return {path.parent.name for path in place.folder.glob(f"step_*/{MANIFEST}")} if place.node == 0 else set()
+        return {path.parent.name for path in place.folder.glob(f"{step_folder('*')}/{MANIFEST}")} if place.node == 0 else set()
 
     def _unsent(self) -> set[str]:
         """Return the sealed steps that are not uploaded yet.
@@ -154,8 +155,8 @@ class Outbound:
         """
         new = self._sealed() - self._steps.keys() - self._torn
         if self.outcome() is Outcome.DONE:
-            newest = max(self._steps, key=_number, default="step_-1")
-            return {name for name in new if _number(name) > _number(newest)}
+            newest = max(self._steps, key=step_of, default=step_folder(-1))
+            return {name for name in new if step_of(name) > step_of(newest)}
         return new
 
     def _step(self, name: str) -> None:
@@ -174,10 +175,10 @@ class Outbound:
     def _needed(self, name: str) -> bool:
         """Return whether the step is pinned, or a newer incarnation exists. Only the newest incarnation may delete steps."""
         place = self.place
-        pinned = place.bucket.get(place.key(place.run / RESUME))
-        if pinned is not None and ResumePoint.model_validate_json(pinned).path == f"{place.run.name}/{place.folder.name}/{name}":
+        pinned = place.bucket.get(place.key(place.run / RunFile.RESUME))
+        if pinned is not None and parse(ResumePoint, pinned).path == f"{place.run.name}/{place.folder.name}/{name}":
             return True
-        begun = {key.partition("/")[0] for key in place.bucket.list(f"{place.key(place.run)}/i")}
+        begun = {key.partition("/")[0] for key in place.bucket.list(f"{place.key(place.run)}/{incarnation_folder('')}")}
         return any(number.isdigit() and int(number) > place.incarnation for number in begun)
 
     def _delete(self, name: str) -> None:
@@ -201,12 +202,12 @@ class Outbound:
 
     def outcome(self) -> Outcome | None:
         """Return the outcome that the job reported, or None if it has not ended."""
-        said = read_json(self.place.folder / ENDED)
-        return Outcome(said["outcome"]) if said else None
+        ended = read_json(self.place.folder / IncarnationFile.ENDED)
+        return Outcome(ended["outcome"]) if ended else None
 
-    def last_word(self) -> None:
+    def upload_end_marker(self) -> None:
         """Upload the end marker from the gang's first pod. Nothing is uploaded after it."""
-        ended = self.place.folder / ENDED
+        ended = self.place.folder / IncarnationFile.ENDED
         if self.place.node == 0 and ended.exists():
             self.place.bucket.put(self.place.key(ended), ended.read_bytes())
 
@@ -215,9 +216,5 @@ def _saved(line: bytes) -> str:
     """Return the step folder of a checkpoint event, or an empty string for any other line."""
     with suppress(ValidationError):
         if b'"checkpoint"' in line and (event := JobEvent.model_validate_json(line)).kind == "checkpoint":
-            return f"step_{event.step}"
+            return step_folder(event.step)
     return ""
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix("step_"))

@@ -15,14 +15,14 @@ from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError, Permanent
 from contracts.training import JobSpec
 from k8s.api.client import Cluster
-from k8s.gangs.executor import refuse_what_cannot_be_metered
+from k8s.gangs.meter import refuse_what_cannot_be_metered
 from k8s.manifests.environment import render_environment
 from k8s.manifests.gang_manifest import RAY_SECRET
 from k8s.manifests.pod_objects import VolcanoJob
 from k8s.manifests.policies import JOB_ACCOUNT, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
 from k8s.manifests.render import Site
 from k8s.preflight import schedulability
-from k8s.preflight.cluster_facts import ClusterFacts, Unread, look
+from k8s.preflight.cluster_facts import ClusterFacts, Unread, collect_facts
 from k8s.preflight.schedulability import Member
 
 RENDER = "apply the output of `ratchet k8s render --admin`"
@@ -45,12 +45,12 @@ class Finding:
         return f"{self.level:4} {self.about}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def lint(cluster: Cluster, site: Site, jobs: Sequence[tuple[str, JobSpec | str]]) -> list[Finding]:
+def find_problems(cluster: Cluster, site: Site, jobs: Sequence[tuple[str, JobSpec | str]]) -> list[Finding]:
     """Collect the facts of the cluster and return the findings for a gang of each job.
 
     `jobs` are pairs of a method and a sample job, or the reason why there is no job.
     """
-    gangs, found = [], list(_settled(site))
+    gangs, found = [], list(_check_settings(site))
     for method, job in jobs:
         try:
             if isinstance(job, str):
@@ -58,11 +58,11 @@ def lint(cluster: Cluster, site: Site, jobs: Sequence[tuple[str, JobSpec | str]]
             gangs.append(site.gang(job))
         except ConfigError as error:
             found.append(_stop(method, f"cannot render a gang: {error}", "change the loop file"))
-    facts = look(cluster, site.settings, gangs, site.node_class)
+    facts = collect_facts(cluster, site.settings, gangs, site.node_class)
     return [*found, *findings(facts, site.settings, gangs)]
 
 
-def _settled(site: Site) -> Iterator[Finding]:
+def _check_settings(site: Site) -> Iterator[Finding]:
     """Yield findings that depend on the settings only."""
     try:
         render_environment(site.settings, site.profile)
@@ -80,13 +80,13 @@ def findings(facts: ClusterFacts, settings: ClusterSettings, gangs: Sequence[Vol
         return [_stop("server", facts.unreachable, "check KUBECONFIG, cluster.context and whether the API server runs")]
     members = schedulability.members(gangs)
     found = [
-        *_ground(facts, settings),
+        *_access(facts, settings),
         *_volcano(facts, settings, members),
         *_volume(facts, settings),
         *_secrets(facts, settings),
-        *_room(facts, members),
+        *_quotas(facts, members),
         *_nodes(facts, settings, members),
-        *(_stop("pod template", words, "fix the profile or the loop file; a Job with it would hang") for words in facts.refused),
+        *(_stop("pod template", refusal, "fix the profile or the loop file; a Job with it would hang") for refusal in facts.refused),
     ]
     return sorted(found, key=lambda finding: finding.level == "note")
 
@@ -103,7 +103,7 @@ def _unread(about: str, why: Unread) -> Finding:
     return _note(about, f"not checked: {why}")
 
 
-def _ground(facts: ClusterFacts, settings: ClusterSettings) -> Iterator[Finding]:
+def _access(facts: ClusterFacts, settings: ClusterSettings) -> Iterator[Finding]:
     space = settings.namespace
     if facts.denied:
         yield _stop("rights", f"you may not {', '.join(facts.denied)}", f"{RENDER}, and run as its service account")
@@ -205,7 +205,7 @@ def _secrets(facts: ClusterFacts, settings: ClusterSettings) -> Iterator[Finding
             yield _stop("secrets", f"the Secret {name} lacks the key {', '.join(lacking)}", "add it")
 
 
-def _room(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
+def _quotas(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
     """Check quotas for each gang as a whole, and limit ranges for each container."""
     for quota in facts.quotas:
         for gang, text in schedulability.over_quota(quota, members):
@@ -225,12 +225,12 @@ def _nodes(facts: ClusterFacts, settings: ClusterSettings, members: Sequence[Mem
     if isinstance(facts.node_class, Unread):
         yield _unread("pool", facts.node_class)
     if kind == "none":
-        yield from _there(facts, members)
+        yield from _existing_nodes(facts, members)
     if kind == "dynamic":
-        yield from _grown(facts, members)
+        yield from _dynamic_pools(facts, members)
 
 
-def _there(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
+def _existing_nodes(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
     if isinstance(facts.nodes, Unread):
         yield _unread("nodes", facts.nodes)
         return
@@ -243,7 +243,7 @@ def _there(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
         yield _stop("taints" if fit.tainted and fit.with_taints >= member.count else "nodes", f"{text}: {fit.why}", fit.remedy)
 
 
-def _grown(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
+def _dynamic_pools(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
     if isinstance(facts.pools, Unread):
         yield _unread("pool", facts.pools)
         return
@@ -251,5 +251,5 @@ def _grown(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]:
         reasons = [schedulability.pool_refuses(pool, member) for pool in facts.pools]
         if reasons and not all(reasons):
             continue
-        said = "; ".join(f"{pool['metadata']['name']}: {why}" for pool, why in zip(facts.pools, reasons, strict=True))
-        yield _stop("pool", f"no NodePool makes nodes for {member.gang}" + (f" ({said})" if said else ""), RENDER)
+        details = "; ".join(f"{pool['metadata']['name']}: {why}" for pool, why in zip(facts.pools, reasons, strict=True))
+        yield _stop("pool", f"no NodePool makes nodes for {member.gang}" + (f" ({details})" if details else ""), RENDER)

@@ -74,7 +74,7 @@ class ClusterFacts:
     """Error messages of the server for pod templates that it does not admit."""
 
 
-def look(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob], node_class: str | None = None) -> ClusterFacts:
+def collect_facts(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob], node_class: str | None = None) -> ClusterFacts:
     """Collect the facts with reads and dry runs; change nothing.
 
     `node_class` is the EC2 node class that the line's static pool will refer to.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from contracts.cluster import BucketSettings
 from contracts.errors import Permanent, RatchetError, Retryable
 from contracts.ids import Digest, digest_file
-from runtime.artifacts import sync_folder
+from runtime.artifacts import sync
 
 SHA256 = "sha256"
 """Metadata key of an uploaded file: the SHA-256 digest that the sender computed."""
@@ -148,6 +148,16 @@ class Bucket:
         with self._asked("write", key):
             self.client.upload_file(str(path), self.bucket, self.prefix + key, ExtraArgs={"Metadata": {SHA256: expected}})
 
+    def send_missing(self, path: Path, key: str, expected: Digest) -> bool:
+        """Upload a file unless the object already has that content, and return whether it was uploaded.
+
+        Raises FileNotFoundError if the file does not exist, and Permanent if its digest is not `expected`.
+        """
+        if self.digest(key) == expected:
+            return False
+        self.send(path, key, expected)
+        return True
+
     def fetch(self, key: str, path: Path, expected: Digest | None = None) -> bool:
         """Download an object to `path` atomically. Return False if it does not exist.
 
@@ -167,7 +177,7 @@ class Bucket:
             if expected is not None and digest_file(part) != expected:
                 raise Permanent(f"s3://{self.bucket}/{self.prefix}{key} has another digest than recorded; it is not used")
             part.replace(path)
-            sync_folder(path.parent)
+            sync(path.parent)
         finally:
             part.unlink(missing_ok=True)
         return True

@@ -14,18 +14,21 @@ import time
 from pathlib import Path
 
 from contracts.errors import Permanent, Retryable
-from contracts.ids import canonical, checkpoint_name, digest
+from contracts.ids import checkpoint_name, digest
+from contracts.schema import stamped
 from contracts.training import JobSpec, ResumePoint
 from k8s.storage.bucket import Bucket, BucketObject
 from runtime.artifacts import FolderArtifacts, write_atomic
+from runtime.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder
 from runtime.manifest import MANIFEST
-from runtime.run_folder import RESUME, RunFolders, inside
+from runtime.run_folder import RunFolders, inside
 
-SMALL = re.compile(r"i\d{1,9}/(?:events\.jsonl|ended\.json|beat-\d{1,6}|[a-z][a-z0-9_-]{0,60}\.log)")
+_NAMES = (re.escape(IncarnationFile.EVENTS), re.escape(IncarnationFile.ENDED), beat_file(r"\d{1,6}"), r"[a-z][a-z0-9_-]{0,60}\.log")
+SMALL = re.compile(incarnation_folder(r"\d{1,9}") + f"/(?:{'|'.join(_NAMES)})")
 """Files of a run folder that are downloaded. All other keys are ignored, because pods choose the keys."""
 LOG_BYTES = 4 << 20
 """Maximum size of a log that is downloaded."""
-LOOK_SECONDS, AWAY_SECONDS = 2.0, 15.0
+POLL_SECONDS, AWAY_SECONDS = 2.0, 15.0
 """Minimum seconds between two downloads of a run folder; the second value applies after a failure.
 
 A failed download may take many seconds in which no other run is observed.
@@ -54,14 +57,12 @@ class Remote:
             for part in (self.artifacts.files(source) or {}).values():
                 self._send(part)
             self._send(source)
-        self.bucket.put(self.key(self.folders.record(spec.name)), canonical(spec))
+        self.bucket.put(self.key(self.folders.record(spec.name)), stamped(spec))
 
     def _send(self, content: str) -> None:
         path = self.artifacts.path(content)
-        if self.bucket.digest(self.key(path)) == content:
-            return
         try:
-            self.bucket.send(path, self.key(path), content)
+            self.bucket.send_missing(path, self.key(path), content)
         except FileNotFoundError:
             raise Permanent(f"artifact {content[:12]} is not in {self.artifacts.root}; restore the folder from a backup") from None
 
@@ -71,7 +72,7 @@ class Remote:
         `fresh` ignores the minimum time since the last download. Raises Retryable while the bucket is unreachable.
         """
         at, problem = self._looked.get(run, (-AWAY_SECONDS, ""))
-        if not fresh and time.monotonic() - at < (AWAY_SECONDS if problem else LOOK_SECONDS):
+        if not fresh and time.monotonic() - at < (AWAY_SECONDS if problem else POLL_SECONDS):
             if problem:
                 raise Retryable(problem)
             return
@@ -84,9 +85,9 @@ class Remote:
 
     def _pull(self, run: Path) -> None:
         base = self.key(run)
-        for name, found in self.bucket.list(f"{base}/i").items():
-            key, path = f"{base}/i{name}", run / f"i{name}"
-            if not SMALL.fullmatch(f"i{name}") or (self._tags.get(key) == found.tag and _is(path, found)):
+        for name, found in self.bucket.list(f"{base}/").items():
+            key, path = f"{base}/{name}", run / name
+            if not SMALL.fullmatch(name) or (self._tags.get(key) == found.tag and _is(path, found)):
                 continue
             if path.suffix == ".log" and found.size > LOG_BYTES:
                 continue  # pods upload only smaller logs
@@ -104,10 +105,10 @@ class Remote:
         """
         run = self.folders.claim(spec)
         self._verify(inside(run.parent, resume.path), resume)
-        data = canonical(resume)
-        self.bucket.put(self.key(run / RESUME), data)
+        data = stamped(resume)
+        self.bucket.put(self.key(run / RunFile.RESUME), data)
         self._verify(inside(run.parent, resume.path), resume)  # check again: a pod may have deleted the step before it was pinned
-        write_atomic(run / RESUME, data)
+        write_atomic(run / RunFile.RESUME, data)
 
     def _verify(self, step: Path, resume: ResumePoint) -> None:
         base = self.key(step)

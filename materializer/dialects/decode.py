@@ -1,6 +1,7 @@
-"""Reads a batch and passes its records to the decoder of its format: lines of JSON, or framed protobuf messages.
+"""Reads a batch, which has lines of JSON or framed protobuf messages, and passes each record to its dialect.
 
-A batch is read once. An unreadable line or message does not affect the others. A damaged frame or gzip stream ends the batch, because
+The dialect of a record is the installed dialect that recognises it, otherwise the one that the format of the batch names. A batch is
+read once. An unreadable line or message does not affect the others. A damaged frame or gzip stream ends the batch, because
 the position of the next record is unknown.
 
 Frames (`otlp-proto`): one byte `T` (trace request) or `L` (log request), four bytes length (big-endian), the protobuf message.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from google.protobuf.json_format import MessageToDict
@@ -20,11 +21,13 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from contracts.data import RawBatch
+from contracts.decoding import Decoded, Kind, Limits
 from contracts.errors import ConfigError, Rejected, Retryable
-from materializer.dialects.decode_result import Decoded, Kind, Limits
-from materializer.dialects.jsonl import decode_record
-from materializer.dialects.otlp import decode_request
-from materializer.dialects.values import parse
+from contracts.ports import Dialect
+from materializer.dialects.jsonl import JsonlDialect
+from materializer.dialects.otlp import OtlpDialect
+from materializer.dialects.record_dialect import decode_with
+from materializer.dialects.values import parse_json
 
 MAX_RECORD = 64 << 20
 """Maximum size of one line or frame, in bytes."""
@@ -37,41 +40,38 @@ REQUESTS: dict[bytes, tuple[Kind, type[Message]]] = {
 """Frame mark -> the record kind under which a bad frame is counted, and the type of its message."""
 
 
-def decode(batch: RawBatch, limits: Limits) -> Decoded:
-    """Decode all records of `batch`.
+BUILT_IN: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (OtlpDialect(), JsonlDialect())}
+"""The dialects of this package by name."""
+
+_NAMED = {"otlp-json": "otlp", "otlp-proto": "otlp"}
+"""Format of a batch -> its dialect, where the names differ."""
+
+
+def decode(batch: RawBatch, limits: Limits, dialects: Mapping[str, Dialect] = BUILT_IN) -> Decoded:
+    """Decode all records of `batch`. `dialects` are the installed dialects by name.
 
     Raises ConfigError for an unknown format and Retryable if the batch cannot be read. Bad content does not raise; it is quarantined.
     """
-    readers: dict[str, Callable[[BinaryIO, Limits, Decoded], None]] = {
-        "otlp-json": _otlp_json,
-        "otlp-proto": _otlp_proto,
-        "jsonl": _jsonl,
-    }
-    if batch.format not in readers:
-        raise ConfigError(f"batch {batch.origin} has the unknown format {batch.format!r}; known: {', '.join(readers)}")
+    named = _NAMED.get(batch.format, batch.format)
+    if named not in dialects:
+        known = sorted({*_NAMED, *dialects} - set(_NAMED.values()))
+        raise ConfigError(f"batch {batch.origin} has the unknown format {batch.format!r}; known: {', '.join(known)}")
     into = Decoded()
+    others = [dialect for name, dialect in dialects.items() if name != named and name not in BUILT_IN]
+    read = _otlp_frames if batch.format == "otlp-proto" else _json_lines
     try:
         with batch.open() as stream:
-            readers[batch.format](stream, limits, into)
+            for position, record in read(stream, into):
+                decode_with(dialects[named], others, record, position, limits, into)
     except OSError as error:
         raise Retryable(f"batch {batch.origin} cannot be read: {error}; restore the file, then ingest again") from error
     return into
 
 
-def _otlp_json(stream: BinaryIO, limits: Limits, into: Decoded) -> None:
-    for position, request in _json_lines(stream, into):
-        decode_request(request, position, limits, into)
-
-
-def _jsonl(stream: BinaryIO, limits: Limits, into: Decoded) -> None:
-    for position, record in _json_lines(stream, into):
-        decode_record(record, position, limits, into)
-
-
 def _json_lines(stream: BinaryIO, into: Decoded) -> Iterator[tuple[str, Any]]:
     for position, line in _lines(stream, into):
         try:
-            yield position, parse(line)
+            yield position, parse_json(line)
         except Rejected as error:
             into.reject("traces", position, error)
 
@@ -105,7 +105,7 @@ def _rest_of_line(stream: BinaryIO) -> bytes:
     return b""
 
 
-def _otlp_proto(stream: BinaryIO, limits: Limits, into: Decoded) -> None:
+def _otlp_frames(stream: BinaryIO, into: Decoded) -> Iterator[tuple[str, Any]]:
     number = 0
     while head := stream.read(5):
         number += 1
@@ -117,11 +117,9 @@ def _otlp_proto(stream: BinaryIO, limits: Limits, into: Decoded) -> None:
             return  # the start of the next frame is unknown
         kind, message = REQUESTS[head[:1]]
         try:
-            request = as_json(message, body)
+            yield position, as_json(message, body)
         except Rejected as error:
             into.reject(kind, position, error)
-            continue
-        decode_request(request, position, limits, into)
 
 
 def as_json(message: type[Message], body: bytes) -> dict[str, Any]:

@@ -100,5 +100,5 @@ def _span_events(_: Attributes, events: Sequence[Event]) -> Content | None:
     if not choices:
         return Content(prompt_of(prompt), None)
     ended = choices[0].get("finish_reason")
-    said = answer_of(structured(choices[0].get("message", "content")))
-    return Content(prompt_of(prompt), said[0], ended if isinstance(ended, str) else None)
+    answer = answer_of(structured(choices[0].get("message", "content")))
+    return Content(prompt_of(prompt), answer[0], ended if isinstance(ended, str) else None)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from contracts.decoding import Decoded, Limits, Row
 from contracts.errors import Rejected
+from contracts.ports import Dialect
 from contracts.records import FeedbackKind
-from materializer.dialects.decode_result import Decoded, Limits, Row
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.otlp import ORIGINS
-from materializer.dialects.values import clean, consent, count, dump, fits, name, number, rating, slug, start
+from materializer.dialects.values import clean, consent, dump, fits, name, number, rating, slug, start_time, token_count
 
 
 class Record:
@@ -29,6 +30,16 @@ class Record:
         for part in self._mapping.get(key, key).split("."):
             value = value.get(part) if isinstance(value, dict) else None
         return value
+
+
+class JsonlDialect(Dialect):
+    """Records of Ratchet's JSON Lines format. Batches in the format jsonl name this dialect."""
+
+    name = "jsonl"
+
+    def decode(self, record: Any, position: str, limits: Limits, into: Decoded) -> None:
+        """Decode one record into `into`."""
+        decode_record(record, position, limits, into)
 
 
 def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> None:
@@ -61,7 +72,7 @@ def _trace(record: Record, limits: Limits) -> Row:
     latency = number(record.get("latency_ms"))
     return {
         "id": identity,
-        "time": start(record.get("timestamp"), limits.now),
+        "time": start_time(record.get("timestamp"), limits.now),
         "origin": origin,
         "user": name(record.get("user_id")),
         "session": name(record.get("session_id")),
@@ -73,8 +84,8 @@ def _trace(record: Record, limits: Limits) -> Row:
         "status": "error" if failed else "ok",
         "finish_reason": name(record.get("finish_reason")),
         "latency_ms": latency if latency is not None and latency >= 0 else None,
-        "input_tokens": count(record.get("input_tokens")),
-        "output_tokens": count(record.get("output_tokens")),
+        "input_tokens": token_count(record.get("input_tokens")),
+        "output_tokens": token_count(record.get("output_tokens")),
         "region": name(record.get("region")),
         "consent": agreed is True,
         "reference": name(record.get("reference")) if keep else None,

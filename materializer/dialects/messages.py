@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from contracts.errors import Rejected
-from materializer.dialects.values import clean, dump, parse
+from materializer.dialects.values import clean, dump, parse_json
 
 _THINKING = ("reasoning", "thinking", "redacted_thinking")
 
@@ -20,7 +20,7 @@ def structured(value: Any) -> Any:
     Raises Rejected: `wrong_type` for a scalar, or a reason of `fields.parse` for a string that is not valid JSON.
     """
     if isinstance(value, str):
-        value = parse(value) if value.strip() else None
+        value = parse_json(value) if value.strip() else None
     if value is None or value == {}:
         return None
     if not isinstance(value, list | dict):

@@ -13,12 +13,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from contracts.decoding import Decoded, Kind, Limits, Row
 from contracts.errors import Rejected
+from contracts.ports import Dialect
 from contracts.records import FeedbackKind
-from materializer.dialects.decode_result import Decoded, Kind, Limits, Row
 from materializer.dialects.genai import Content, Event, is_generation, read_content
 from materializer.dialects.otlp_attributes import Attributes
-from materializer.dialects.values import clean, consent, count, dump, duration_ms, fits, name, rating, slug, start
+from materializer.dialects.values import clean, consent, dump, duration_ms, fits, name, rating, slug, start_time, token_count
 
 EVALUATION = "gen_ai.evaluation.result"
 KINDS = {"user_feedback": FeedbackKind.RATING, "user_correction": FeedbackKind.CORRECTION, "reviewer_reference": FeedbackKind.REFERENCE}
@@ -28,6 +29,16 @@ ORIGINS = frozenset({"traffic", "probe", "mirror"})
 _THUMBS = {"thumbs_up": 1.0, "thumbs_down": 0.0}
 _HEX = re.compile(r"[0-9a-f]+")
 _FAILED = (2, "2", "STATUS_CODE_ERROR")
+
+
+class OtlpDialect(Dialect):
+    """OTLP trace and log requests. Batches in the formats otlp-json and otlp-proto name this dialect."""
+
+    name = "otlp"
+
+    def decode(self, record: Any, position: str, limits: Limits, into: Decoded) -> None:
+        """Decode one request, in its JSON form, into `into`."""
+        decode_request(record, position, limits, into)
 
 
 def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -> None:
@@ -77,7 +88,7 @@ def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
     attributes = Attributes(span.get("attributes"))
     if not is_generation(attributes):
         return None
-    begin = start(span.get("startTimeUnixNano"), limits.now)
+    begin = start_time(span.get("startTimeUnixNano"), limits.now)
     agreed = consent(attributes.metadata("consent"))
     failed = isinstance(span.get("status"), dict) and span["status"].get("code") in _FAILED
     keep = agreed or (agreed is None and limits.assume_consent)
@@ -99,8 +110,8 @@ def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
         "status": "error" if failed else "refused" if refused else "ok",
         "finish_reason": name(reasons[0]) if isinstance(reasons, list) and reasons else content.finish if content else None,
         "latency_ms": duration_ms(begin, span.get("endTimeUnixNano")),
-        "input_tokens": count(attributes.get("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
-        "output_tokens": count(
+        "input_tokens": token_count(attributes.get("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
+        "output_tokens": token_count(
             attributes.get("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
         ),
         "region": name(attributes.metadata("region")),
@@ -197,7 +208,7 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
         "response_id": response,
         "rater": name(attributes.get("user.id", "enduser.id")),
         "kind": kind.value,
-        "time": start(next((time for time in times if time not in (None, 0, "0", "")), None), limits.now),
+        "time": start_time(next((time for time in times if time not in (None, 0, "0", "")), None), limits.now),
         "value": value,
         "text": text,
     }

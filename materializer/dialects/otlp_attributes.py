@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from contracts.errors import Rejected
-from materializer.dialects.values import parse
+from materializer.dialects.values import parse_json
 
 MAX_DEPTH = 64
 """Largest nesting depth of an attribute value."""
@@ -48,7 +48,7 @@ class Attributes:
         if self._metadata is None:
             value = self.get("metadata")
             try:
-                value = parse(value) if isinstance(value, str) else value
+                value = parse_json(value) if isinstance(value, str) else value
             except Rejected:
                 value = None
             self._metadata = value if isinstance(value, dict) else {}

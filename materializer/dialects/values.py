@@ -6,13 +6,13 @@ If a required value cannot be read, Rejected is raised. If a descriptive value c
 from __future__ import annotations
 
 import math
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
 from contracts.errors import Rejected
+from contracts.records import is_slice_name
 
 MAX_TEXT_BYTES = 131_072
 """Maximum size of prompt and answer together, in bytes of UTF-8."""
@@ -21,7 +21,6 @@ DAY_US = 86_400_000_000
 EARLIEST_US = 946_684_800_000_000  # 2000-01-01: an earlier start means a wrong clock or a wrong unit
 _SECONDS_BELOW = 10**11
 _MOST_TOKENS = 1 << 40
-_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
 
 
 def moment(value: Any) -> int:
@@ -36,7 +35,7 @@ def moment(value: Any) -> int:
     return micros
 
 
-def start(value: Any, now: int) -> int:
+def start_time(value: Any, now: int) -> int:
     """Like `moment`, for the start of a call. Raises Rejected `future_timestamp` if it is more than a day after `now` (microseconds)."""
     micros = moment(value)
     if micros > now + DAY_US:
@@ -82,7 +81,7 @@ def duration_ms(begin: int, end: Any) -> float | None:
     return span / 1000 if span >= 0 else None
 
 
-def count(value: Any) -> int | None:
+def token_count(value: Any) -> int | None:
     """Return a number of tokens, given as a number or as text; None if it is not a whole number of at least 0."""
     found = number(value)
     if found is None or found < 0 or found > _MOST_TOKENS or found != int(found):
@@ -118,9 +117,9 @@ def name(value: Any) -> str | None:
 
 
 def slug(value: Any) -> str | None:
-    """Return the name of a slice; None if it is not short and plain. Slice names become part of metric names and reports."""
+    """Return the name of a slice; None if it is missing or no valid name."""
     found = name(value)
-    return found if found and _SLUG.fullmatch(found) else None
+    return found if found and is_slice_name(found) else None
 
 
 def rating(value: Any) -> float:
@@ -136,7 +135,7 @@ def clean(text: str) -> str:
     return text.replace("\x00", "") if "\x00" in text else text
 
 
-def parse(data: bytes | str) -> Any:
+def parse_json(data: bytes | str) -> Any:
     """Parse one JSON value (RFC 8259).
 
     Raises Rejected `malformed_json`, `invalid_encoding` or `too_deep`. NaN and unpaired surrogates are errors.

@@ -26,14 +26,14 @@ def uncontested(feedback: pl.DataFrame, traces: pl.DataFrame) -> tuple[pl.DataFr
     result of label.attach. Differences in white space are ignored.
     """
     corrections = feedback.filter((pl.col("kind") == FeedbackKind.CORRECTION.value) & pl.col("text").is_not_null())
-    said = corrections.select("source", "id", _plain("text").alias("told")).join(
+    corrected = corrections.select("source", "id", _plain("text").alias("correction")).join(
         traces.select("source", "id", "prompt_id", _plain("answer").alias("wrong")), on=["source", "id"], how="inner"
     )
-    disputed = said.filter(pl.col("told") != pl.col("wrong")).select("prompt_id", pl.col("wrong").alias("told")).unique()
-    bad = said.join(disputed, on=["prompt_id", "told"], how="semi").select("source", "id", "told").unique()
-    kept = feedback.with_columns(_plain("text").alias("told"), pl.int_range(pl.len()).alias("place"))
-    out = kept.filter(pl.col("kind") == FeedbackKind.CORRECTION.value).join(bad, on=["source", "id", "told"], how="semi")
-    return kept.filter(~pl.col("place").is_in(out["place"].to_list())).drop("told", "place"), len(out)
+    disputed = corrected.filter(pl.col("correction") != pl.col("wrong")).select("prompt_id", pl.col("wrong").alias("correction")).unique()
+    bad = corrected.join(disputed, on=["prompt_id", "correction"], how="semi").select("source", "id", "correction").unique()
+    kept = feedback.with_columns(_plain("text").alias("correction"), pl.int_range(pl.len()).alias("place"))
+    out = kept.filter(pl.col("kind") == FeedbackKind.CORRECTION.value).join(bad, on=["source", "id", "correction"], how="semi")
+    return kept.filter(~pl.col("place").is_in(out["place"].to_list())).drop("correction", "place"), len(out)
 
 
 def _plain(column: str) -> pl.Expr:
@@ -79,7 +79,7 @@ def _mean(weighed: Sequence[tuple[float | None, int]]) -> float | None:
     return sum(value * n for value, n in known) / sum(n for _, n in known) if known else None
 
 
-def settled(samples: pl.DataFrame, settings: SnapshotSettings) -> tuple[pl.DataFrame, int]:
+def without_contradictions(samples: pl.DataFrame, settings: SnapshotSettings) -> tuple[pl.DataFrame, int]:
     """Return (samples without contradictions, number of answers with contradictions).
 
     An answer has a contradiction if one sample of it counts as chosen and another one as rejected. The strongest tier with a sample

@@ -61,12 +61,12 @@ def _priors(rows: Sequence[Mapping[str, Any]], people: set[str], error: float) -
     ups: dict[str | None, float] = {None: 0.0}
     votes: dict[str | None, float] = {None: 0.0}
     for row in rows:
-        said = [score for name, score in json.loads(row["parts"]).items() if name in people and score is not None]
-        if row["origin"] != "traffic" or not said or not row["votes"]:
+        ratings = [score for name, score in json.loads(row["parts"]).items() if name in people and score is not None]
+        if row["origin"] != "traffic" or not ratings or not row["votes"]:
             continue
         count = min(row["votes"], MOST_VOTES)
         for name in {None, row["slice"]}:
-            ups[name] = ups.get(name, 0.0) + count * sum(said) / len(said)
+            ups[name] = ups.get(name, 0.0) + count * sum(ratings) / len(ratings)
             votes[name] = votes.get(name, 0.0) + count
     line = _share_right(ups[None] / votes[None], error) if votes[None] else 0.5
     shares = {name: _share_right(ups[name] / votes[name], error) for name in votes if name is not None}

@@ -16,7 +16,7 @@ import polars as pl
 from contracts.data import Label
 from contracts.records import PROMPTS, SAMPLES, FeedbackKind, Tier
 from materializer.governance import Governed
-from materializer.lake.schemas import empty, frame_of
+from materializer.lake.schemas import empty_frame, frame_of
 from rewards.scorer_set import CORRECTION, ScorerSet
 
 ANONYMOUS = "\x00anonymous"
@@ -58,9 +58,9 @@ def references(traces: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
     A reviewer's reference has priority over one that the application logged, and both over a user's correction. Within a kind, the
     newest counts. `traces` has the columns source, id, prompt_id, time and reference; `feedback` is the result of `attach`.
     """
-    said = feedback.join(traces.select("source", "id", "prompt_id"), on=["source", "id"], how="inner").filter(pl.col("text").is_not_null())
+    texts = feedback.join(traces.select("source", "id", "prompt_id"), on=["source", "id"], how="inner").filter(pl.col("text").is_not_null())
     order = {FeedbackKind.REFERENCE.value: 0, "logged": 1, FeedbackKind.CORRECTION.value: 2}
-    spoken = said.filter(pl.col("kind").is_in([kind for kind in order if kind != "logged"]))
+    spoken = texts.filter(pl.col("kind").is_in([kind for kind in order if kind != "logged"]))
     logged = traces.filter(pl.col("reference").is_not_null())
     every = pl.concat(
         [
@@ -90,17 +90,17 @@ def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, sco
     apply; `salt` is part of its hash.
     """
     if traces.is_empty():
-        return empty(SAMPLES)
-    said: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        return empty_frame(SAMPLES)
+    feedback_of: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in feedback.iter_rows(named=True):
-        said.setdefault((row["source"], row["id"]), []).append(row)
+        feedback_of.setdefault((row["source"], row["id"]), []).append(row)
     rows = traces.join(known, on="prompt_id", how="left", suffix="_known").sort("source", "id").to_dicts()
     samples = [
         {
             "prompt": orjson.loads(row["messages"]),
             "answer": row["answer"],
             "reference": row["reference_known"],
-            "feedback": said.get((row["source"], row["id"]), []),
+            "feedback": feedback_of.get((row["source"], row["id"]), []),
         }
         for row in rows
     ]

@@ -8,15 +8,16 @@ uninterrupted run. Governance decides later which records are used for training.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.data import Counts, FeedbackCounts, IngestReport, RawBatch
+from contracts.decoding import Decoded, Kind, Limits, Row
 from contracts.errors import Rejected
+from contracts.ports import Dialect
 from contracts.records import FeedbackKind
-from materializer.dialects.decode import decode
-from materializer.dialects.decode_result import Decoded, Kind, Limits, Row
+from materializer.dialects.decode import BUILT_IN, decode
 from materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
 from materializer.lake.schemas import arrow_table
 from materializer.lake.tables import TABLES, Lake, TableName
@@ -32,9 +33,9 @@ class Sorted:
     duplicate: int = 0
 
 
-def ingest(lake: Lake, seen: DedupIndex, batch: RawBatch, limits: Limits) -> IngestReport:
+def ingest_batch(lake: Lake, seen: DedupIndex, batch: RawBatch, limits: Limits, dialects: Mapping[str, Dialect] = BUILT_IN) -> IngestReport:
     """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point."""
-    decoded = decode(batch, limits)
+    decoded = decode(batch, limits, dialects)
     with lake.writing():
         traces = _sort("traces", decoded.traces, decoded, seen, batch, limits)
         _write(lake, "traces", traces.fresh, batch)

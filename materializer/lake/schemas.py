@@ -70,7 +70,7 @@ def read_parquet(data: bytes) -> pl.DataFrame:
     return pl.read_parquet(io.BytesIO(data))
 
 
-def empty(columns: Sequence[Column]) -> pl.DataFrame:
+def empty_frame(columns: Sequence[Column]) -> pl.DataFrame:
     """Return a frame without rows and with the types of `columns`."""
     return frame_of([], columns)
 

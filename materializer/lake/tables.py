@@ -16,13 +16,14 @@ from typing import Any, Literal, TypeAlias
 
 import polars as pl
 import pyarrow as pa
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
+from sqlalchemy import select
 
 from contracts.errors import Retryable
 from contracts.ids import Digest
@@ -50,7 +51,10 @@ BATCH = "ratchet.batch"
 
 
 class Lake:
-    """The Iceberg tables below `root`. Missing tables are created at first use."""
+    """The Iceberg tables below `root`. Missing tables are created at first use.
+
+    Every method raises Retryable if the folder was moved since its tables were created.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -61,7 +65,23 @@ class Lake:
         warehouse.mkdir(parents=True, exist_ok=True)
         catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.root}/catalog.sqlite", warehouse=f"file://{warehouse}")
         catalog.create_namespace_if_not_exists("ratchet")
+        self._check_place(catalog)
         return catalog
+
+    def _check_place(self, catalog: SqlCatalog) -> None:
+        """Raise Retryable if the lake was moved or copied, because its files refer to each other by absolute paths.
+
+        Without this check, a copy would read and write the files of the original. A cycle that needs the lake waits until it is back.
+        """
+        with catalog.engine.connect() as connection:
+            files = connection.execute(select(IcebergTables.metadata_location)).scalars().all()
+        for file in files:
+            path = str(file).removeprefix("file://")
+            if not Path(path).resolve().is_relative_to(self.root):
+                raise Retryable(
+                    f"the lake in {self.root} was written in {path.partition('/warehouse/')[0]}, and its files contain absolute paths; "
+                    "move RATCHET_HOME back to its former path, or make the former path a symbolic link to the present one"
+                )
 
     def _table(self, name: TableName) -> Table:
         try:

@@ -28,11 +28,13 @@ from starlette.concurrency import run_in_threadpool
 from contracts.errors import ConfigError, Rejected, Retryable
 from contracts.ids import canonical
 from materializer.dialects.decode import REQUESTS
-from materializer.dialects.values import parse
+from materializer.dialects.values import parse_json
 from materializer.receive.spool import Spool, has_room
 from runtime.artifacts import write_atomic
 
 JSON, PROTO = "application/json", "application/x-protobuf"
+TOKEN = "RATCHET_RECEIVER_TOKEN"
+"""Bearer token of a receiver that runs as its own process without `--token-file`."""
 MAX_BODY = 16 << 20
 """Maximum size of a request in bytes, both before and after decompression."""
 
@@ -139,7 +141,7 @@ def _store(spool: Spool, kind: str, mark: bytes, field: str, body: bytes, room: 
         if kind == PROTO:
             REQUESTS[mark][1].FromString(body)
         else:
-            request = parse(body)
+            request = parse_json(body)
             if not isinstance(request, dict) or (request and not isinstance(request.get(field), list)):
                 raise Rejected("wrong_type", f"the body must be a JSON object with the list {field}")
     except (DecodeError, Rejected) as error:
@@ -172,13 +174,13 @@ def _status_proto(code: int, message: bytes) -> bytes:
 
 
 def read_token(file: Path | None) -> str:
-    """Return the token from `file`, or from RATCHET_RECEIVER_TOKEN if `file` is None. Raises ConfigError if there is no token."""
+    """Return the token from `file`, or from the variable TOKEN if `file` is None. Raises ConfigError if there is no token."""
     try:
-        token = file.read_text(encoding="utf-8").strip() if file else os.environ.get("RATCHET_RECEIVER_TOKEN", "")
+        token = file.read_text(encoding="utf-8").strip() if file else os.environ.get(TOKEN, "")
     except OSError as error:
         raise ConfigError(f"the token file {file} cannot be read: {error.strerror}; check --token-file") from error
     if not token:
-        raise ConfigError("the receiver has no token; give a file with --token-file, or set RATCHET_RECEIVER_TOKEN")
+        raise ConfigError(f"the receiver has no token; give a file with --token-file, or set {TOKEN}")
     return token
 
 
@@ -201,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--spool", type=Path, required=True, help="folder for received requests; its parent folder gets receiver.json")
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; outside loopback, put TLS in front of the receiver")
-    parser.add_argument("--token-file", type=Path, default=None, help="file with the token (default: the value of RATCHET_RECEIVER_TOKEN)")
+    parser.add_argument("--token-file", type=Path, default=None, help=f"file with the token (default: the value of {TOKEN})")
     parser.add_argument("--max-body", type=int, default=MAX_BODY, help="maximum size of a request in bytes")
     given = parser.parse_args(arguments)
     os.umask(0o077)  # the spool contains users' conversations

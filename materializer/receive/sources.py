@@ -13,10 +13,21 @@ from typing import BinaryIO, cast
 from contracts.data import RawBatch
 from contracts.errors import ConfigError, Rejected
 from contracts.ids import Digest, digest, digest_file
-from materializer.dialects.values import parse
+from contracts.loop import SourceSettings
+from materializer.dialects.values import parse_json
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 _FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl"}
+
+
+def open_files(settings: SourceSettings, folder: Path, _state: Path) -> FileSource:
+    """Files of OTLP JSON requests or of Ratchet's JSON Lines records. A relative path starts at `folder`, that of the loop file."""
+    return FileSource(settings.name, settings.kind, folder / str(settings.path))
+
+
+def open_spool(settings: SourceSettings, _folder: Path, state: Path) -> SpoolSource:
+    """Requests that the line's OTLP/HTTP receiver has accepted. `state` is the spool."""
+    return SpoolSource(settings.name, state)
 
 
 class FileSource:
@@ -58,7 +69,7 @@ def _one_line(path: Path) -> BinaryIO:
     """
     data = path.read_bytes()
     try:
-        parse(data)
+        parse_json(data)
     except Rejected:
         return io.BytesIO(data)  # JSON Lines or malformed: the decoder reports errors per line
     return io.BytesIO(data.replace(b"\n", b" ").replace(b"\r", b" "))

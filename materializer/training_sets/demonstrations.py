@@ -14,12 +14,12 @@ from typing import Any
 import polars as pl
 
 from contracts.data import ScorerVersion
+from contracts.ids import hash_share
 from contracts.loop import SnapshotSettings
 from contracts.records import DEMONSTRATIONS, Tier
-from materializer.labels.conflicts import settled
+from materializer.labels.conflicts import without_contradictions
 from materializer.labels.label_confidence import believe
 from materializer.lake.schemas import frame_of
-from materializer.training_sets.holdout import share
 
 CORRECTION, REFERENCE = "correction", "reference"
 RANK = {CORRECTION: 0, REFERENCE: 0, Tier.VERIFIABLE.value: 1, Tier.FEEDBACK.value: 2, Tier.JUDGE.value: 3}
@@ -44,7 +44,7 @@ def make_demonstrations(
     persons: Counter[str] = Counter()
     strongest: dict[str, int] = {}
     taken: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in _ranked(settled(believed, settings)[0], prompts, settings, salt):
+    for row in _ranked(without_contradictions(believed, settings)[0], prompts, settings, salt):
         key, person, weight = (row["prompt_id"], row["answer"]), row["user"], 2 * row["right"] - 1
         rank = RANK[row["source"]]
         weaker = rank > strongest.setdefault(row["prompt_id"], rank) and rank >= RANK[Tier.FEEDBACK]
@@ -75,8 +75,8 @@ def _ranked(samples: pl.DataFrame, prompts: pl.DataFrame, settings: SnapshotSett
         pl.when(pl.col("origin") == CORRECTION).then(pl.lit(CORRECTION)).otherwise(pl.col("tier")).alias("source")
     ).to_dicts()
     if settings.references_are_answers:
-        told = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))
-        shown = told.select("prompt_id", "prompt", "slice", pl.col("reference").alias("answer")).to_dicts()
+        given = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))
+        shown = given.select("prompt_id", "prompt", "slice", pl.col("reference").alias("answer")).to_dicts()
         rows += [{**row, "source": REFERENCE, "right": 1.0, "user": None, "trace": None} for row in shown]
-    place = {id(row): share("demonstration", salt, row["prompt_id"], row["answer"]) for row in rows}
+    place = {id(row): hash_share("demonstration", salt, row["prompt_id"], row["answer"]) for row in rows}
     return sorted(rows, key=lambda row: (RANK[row["source"]], -row["right"], place[id(row)], row["trace"] or ""))

@@ -1,4 +1,4 @@
-"""The permanent holdout split, the identity of prompts, and golden sets.
+"""The permanent holdout split and golden sets.
 
 The split hashes the root of a conversation (its first user message, normalised) with the line's salt. It needs no stored state, and
 all turns of a conversation are on the same side. Near-duplicates that the normaliser does not unify (a paraphrase, a typo) are not
@@ -7,9 +7,6 @@ clustered in this version. They may be on both sides.
 
 from __future__ import annotations
 
-import hashlib
-import unicodedata
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +14,19 @@ import orjson
 import polars as pl
 
 from contracts.errors import ConfigError, Rejected
-from contracts.ids import Digest, digest
+from contracts.ids import Digest, hash_share, prompt_id, root_id
 from contracts.records import PROMPTS
 from materializer.dialects.messages import prompt_of
-from materializer.dialects.values import parse
+from materializer.dialects.values import parse_json
 from materializer.lake.schemas import frame_of
-
-NORMALISER = 1
-"""Version of `normalise`. The split depends on it, so every change of `normalise` needs a new version."""
-
-
-def normalise(text: str) -> str:
-    """Normalise text, version 1: Unicode NFKC, case folding, one space for each run of white space."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-
-
-def prompt_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
-    """Return the digest of the normalised conversation: roles and contents of all messages."""
-    return digest([[str(message["role"]), normalise(str(message["content"]))] for message in messages])
-
-
-def root_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
-    """Return the digest of the normalised first user message, or of the first message if there is no user message."""
-    first = next((message for message in messages if message["role"] == "user"), messages[0] if messages else {"content": ""})
-    return digest(normalise(str(first["content"])).encode())
 
 
 def held_out(root: Digest, salt: str, fraction: float) -> bool:
     """Return whether the conversations of a root are holdout. The hash selects a share `fraction` of all roots."""
-    return share("holdout", salt, root) < fraction
+    return hash_share("holdout", salt, root) < fraction
 
 
-def share(*parts: object) -> float:
-    """Return a pseudo-random number in [0, 1) that depends only on `parts`."""
-    plain = "\x1f".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.sha256(plain.encode()).digest()[:7], "big") / (1 << 56)
-
-
-def identify(messages: pl.Series, salt: str, fraction: float) -> pl.DataFrame:
+def identify_prompts(messages: pl.Series, salt: str, fraction: float) -> pl.DataFrame:
     """Return one row per distinct value of `messages` (JSON), with columns messages, prompt_id, root_id and held."""
     rows = []
     for text in messages.unique().sort().to_list():
@@ -65,11 +37,11 @@ def identify(messages: pl.Series, salt: str, fraction: float) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def choose(prompts: pl.DataFrame, number: int, salt: str, most: int) -> pl.DataFrame:
+def choose_edition(prompts: pl.DataFrame, number: int, salt: str, most: int) -> pl.DataFrame:
     """Select at most `most` prompts for edition `number` by hash. If there are more than `most`, each number gives its own selection."""
     if len(prompts) <= most:
         return prompts
-    ranks = [share("edition", salt, number, identity) for identity in prompts["prompt_id"].to_list()]
+    ranks = [hash_share("edition", salt, number, identity) for identity in prompts["prompt_id"].to_list()]
     return prompts.with_columns(pl.Series("rank", ranks)).sort("rank", "prompt_id").head(most).drop("rank")
 
 
@@ -96,7 +68,7 @@ def read_golden(path: Path) -> pl.DataFrame:
 
 def _golden_row(line: bytes, where: str) -> dict[str, Any]:
     try:
-        record = parse(line)
+        record = parse_json(line)
         asked = next((record[key] for key in ("messages", "prompt", "question") if record.get(key)), None)
         messages = prompt_of([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)
     except (Rejected, AttributeError) as error:

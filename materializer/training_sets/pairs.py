@@ -15,12 +15,12 @@ from typing import Any
 import polars as pl
 
 from contracts.data import ScorerVersion
+from contracts.ids import hash_share
 from contracts.loop import SnapshotSettings
 from contracts.records import PAIRS, Tier
-from materializer.labels.conflicts import settled
+from materializer.labels.conflicts import without_contradictions
 from materializer.labels.label_confidence import believe
 from materializer.lake.schemas import frame_of
-from materializer.training_sets.holdout import share
 from rewards.scorer_set import CORRECTION
 
 _CANDIDATES = 64
@@ -54,7 +54,7 @@ def make_pairs(
     prompts: Counter[str] = Counter()
     weights = {(version.tier, version.name): version.weight for version in scorers}
     believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
-    clear, contested = settled(believed, settings)
+    clear, contested = without_contradictions(believed, settings)
     dropped.update({"contested": contested} if contested else {})
     for row in _candidates(clear, settings, salt).iter_rows(named=True):
         people = {row["user"], row["user_rejected"]} - {None}
@@ -99,9 +99,9 @@ def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) ->
         wide.with_columns(
             own.alias("own"),
             pl.concat_str("answer", pl.lit("\x1f"), "answer_rejected")
-            .map_elements(lambda text: share("pair", salt, text), return_dtype=pl.Float64)
+            .map_elements(lambda text: hash_share("pair", salt, text), return_dtype=pl.Float64)
             .alias("draw"),
-            pl.col("prompt_id").map_elements(lambda prompt: share("prompt", salt, prompt), return_dtype=pl.Float64).alias("turn"),
+            pl.col("prompt_id").map_elements(lambda prompt: hash_share("prompt", salt, prompt), return_dtype=pl.Float64).alias("turn"),
         )
         .sort(["margin", "own", "draw", "answer", "answer_rejected"], descending=[True, True, False, False, False])
         .with_columns(pl.int_range(pl.len()).over("prompt_id").alias("rank"))

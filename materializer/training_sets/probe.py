@@ -17,11 +17,11 @@ import polars as pl
 
 from contracts.errors import Retryable
 from contracts.evaluation import ChatAnswer, ChatRequest
+from contracts.ids import hash_share
 from contracts.loop import ProbeSettings
 from contracts.ports import ModelClient, Progress
 from contracts.records import SAMPLES
 from materializer.lake.schemas import frame_of
-from materializer.training_sets.holdout import share
 from rewards.scorer_set import ScorerSet
 
 MIXED = 1e-6
@@ -49,7 +49,7 @@ def scorable(prompts: pl.DataFrame, scorer_set: ScorerSet) -> pl.DataFrame:
 
 def choose_prompts(known: pl.DataFrame, most: int, salt: str) -> pl.DataFrame:
     """Select at most `most` prompts by hash. The same `salt` gives the same selection."""
-    ranks = [share("probe", salt, prompt) for prompt in known["prompt_id"].to_list()]
+    ranks = [hash_share("probe", salt, prompt) for prompt in known["prompt_id"].to_list()]
     return known.with_columns(pl.Series("rank", ranks, dtype=pl.Float64)).sort("rank", "prompt_id").head(most).drop("rank")
 
 
@@ -72,7 +72,7 @@ def ask(
 
 
 def _request(row: Mapping[str, Any], index: int, settings: ProbeSettings, salt: str) -> ChatRequest:
-    seed = int(share("seed", salt, row["prompt_id"], index) * (1 << 31))
+    seed = int(hash_share("seed", salt, row["prompt_id"], index) * (1 << 31))
     messages = tuple(orjson.loads(row["prompt"]))
     return ChatRequest(messages=messages, temperature=settings.temperature, max_tokens=settings.max_tokens, seed=seed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +20,8 @@ from k8s.gangs.executor import KubernetesExecutor
 from k8s.profiles.profile import Profile
 from runtime.artifacts import FolderArtifacts
 from runtime.manifest import write_manifest
-from tests.cluster.rig.cluster import Rig
+from tests.cluster.rig.cluster import REPO, Rig
+from tests.cluster.rig.images import SYSTEM
 
 PRETENDING = Profile(provider="any", gpus=8, cpu="1", memory="1Gi", shm="64Mi", instance_types=("p5en.48xlarge",))
 """The machine profile of simulated nodes with eight GPUs."""
@@ -45,13 +47,13 @@ class Bench:
         self.settings = ClusterSettings.model_validate({**given, **settings})
         self.artifacts = FolderArtifacts(folder / "artifacts")
         self.artifacts.root.mkdir(parents=True, exist_ok=True)
-        self.said: list[str] = []
+        self.reports: list[str] = []
         self.executor = self.restarted()
 
     def restarted(self) -> KubernetesExecutor:
         """Return a new executor on the same run folders, as after a restart of the service."""
         return KubernetesExecutor(
-            self.cluster, "test", self.settings, self.profile, self.folder / "jobs", self.artifacts.root, 5, said=self.said.append
+            self.cluster, "test", self.settings, self.profile, self.folder / "jobs", self.artifacts.root, 5, report=self.reports.append
         )
 
     def spec(self, nodes: int = 3, gpus: int = 8, plan: str = "a", attempt: int = 1, grace: int = 5) -> JobSpec:
@@ -69,13 +71,29 @@ class Bench:
             gpus=gpus,
         )
 
+    def turn(self, spec: JobSpec) -> JobStatus:
+        """Reconcile and observe a job, as each turn of the service does."""
+        self.executor.reconcile(spec.name)
+        return self.executor.observe(spec.name)
+
+    def collected(self) -> bool:
+        """Reconcile all jobs of the line, as the service does, and return whether nothing is left to do."""
+        with suppress(Retryable):  # retry later, as the service does
+            for name in self.executor.live():
+                self.executor.reconcile(name)
+            return self.executor.live() == []
+        return False
+
     def until(self, spec: JobSpec, holds: Callable[[JobStatus], bool], seconds: float = 60) -> JobStatus:
-        """Observe the job until the condition holds and return its status; raises AssertionError after `seconds`."""
+        """Reconcile and observe the job until the condition holds and return its status; raises AssertionError after `seconds`.
+
+        As in the engine, an end counts only after its result is stored.
+        """
         limit, status = time.monotonic() + seconds, JobStatus(state=JobState.ABSENT)
         while time.monotonic() < limit:
             with suppress(Retryable):  # retry later, as the service does
-                status = self.executor.observe(spec.name)
-                if holds(status):
+                status = self.turn(spec)
+                if holds(status) and (status.state is not JobState.ENDED or status.outcome is not None):
                     return status
             time.sleep(0.2)
         raise AssertionError(f"{spec.name} is still {status}\n{self.rig.kubectl('get', 'pods,vcjob', '-n', self.namespace, '-o', 'wide')}")
@@ -109,3 +127,17 @@ class Bench:
         folder = self.executor.folders.run(spec) / f"i{incarnation}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "ended.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))
+
+
+REAL = Profile(
+    provider="any",
+    cpu="1",
+    memory="2Gi",
+    shm="256Mi",
+    labels={"rig.ratchet/node": "real"},
+    mounts=tuple(dict.fromkeys((*SYSTEM, sys.base_prefix, sys.prefix, str(REPO)))),
+    python_path=(str(REPO),),
+    root="the files of this machine belong to root",
+    image_pull="Never",
+)
+"""The profile of the test cluster's real nodes. Their pods can use this machine's programs, this interpreter and this checkout."""

@@ -13,11 +13,11 @@ from k8s.api.client import JOB, NETWORK_POLICY, QUEUE, SECRET, Cluster, Kind, Ku
 from k8s.manifests.environment import render_environment
 from k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
 from k8s.preflight.checks import findings
-from k8s.preflight.cluster_facts import ACCOUNT, CLAIM, CONFIG_MAP, look
+from k8s.preflight.cluster_facts import ACCOUNT, CLAIM, CONFIG_MAP, collect_facts
 from k8s.profiles.profile import load_profile
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import REPO, Rig
-from tests.unit.k8s import ground
+from tests.unit.k8s import samples
 
 KINDS = {
     "Namespace": Kind("v1", "namespaces", namespaced=False),
@@ -55,11 +55,11 @@ class PreparedNamespace:
 
     def gang(self) -> VolcanoJob:
         """Return the rendered Volcano Job of a test job in this namespace."""
-        return ground.gang(self.profile, **self.changes)
+        return samples.gang(self.profile, **self.changes)
 
     def prepare(self) -> None:
         """Create the rendered objects and the secrets, bind the volume claim, and wait until the queue is open."""
-        for rendered in render_environment(ground.settings(profile=self.profile, **self.changes), load_profile(self.profile)):
+        for rendered in render_environment(samples.settings(profile=self.profile, **self.changes), load_profile(self.profile)):
             self.apply(rendered.shape)
         for name, key in (("reward-api", "key"), ("ratchet-ray", "token")):
             secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": self.name}, "stringData": {key: "x"}}
@@ -75,9 +75,9 @@ class PreparedNamespace:
 
     def lint(self, cluster: Cluster | None = None, gang: VolcanoJob | None = None) -> list[str]:
         """Run the lint and return each finding in the form `level about: text; remedy`."""
-        settings = ground.settings(profile=self.profile, **self.changes)
-        gangs = [gang] if gang else [self.gang(), ground.gang(self.profile, ground.job(nemo=True), **self.changes)]
-        return [str(one) for one in findings(look(cluster or self.cluster, settings, gangs), settings, gangs)]
+        settings = samples.settings(profile=self.profile, **self.changes)
+        gangs = [gang] if gang else [self.gang(), samples.gang(self.profile, samples.job(nemo=True), **self.changes)]
+        return [str(one) for one in findings(collect_facts(cluster or self.cluster, settings, gangs), settings, gangs)]
 
     def acting_as(self, account: str) -> Cluster:
         """Return a client that has the rights of a service account of this namespace."""

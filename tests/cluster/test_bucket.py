@@ -20,11 +20,11 @@ from contracts.exit_codes import Outcome
 from contracts.ids import canonical, checkpoint_name
 from contracts.training import JobState
 from runtime.artifacts import FolderArtifacts
-from tests.cluster.bench import Bench
+from tests.cluster.bench import REAL, Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.rig.images import HOST
-from tests.cluster.test_training import REAL, STEPS, accept_and_pin, finished, spec_of, story, undisturbed, weights
+from tests.cluster.training import STEPS, accept_and_pin, finished, spec_of, story, undisturbed, weights
 from tests.s3 import KEYS, S3, served
 from tests.unit.trainers.conftest import Workshop, write_model
 
@@ -78,7 +78,7 @@ def test_a_gang_over_a_bucket_is_stopped_and_killed_and_ends_where_an_undisturbe
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": worker}}
     bench.rig.api.call("POST", f"/api/v1/namespaces/{bench.namespace}/pods/{worker}/eviction", eviction)
     limit, first = time.monotonic() + 60, 0
-    while bench.executor.observe(spec.name).incarnation < 2 and time.monotonic() < limit:
+    while bench.turn(spec).incarnation < 2 and time.monotonic() < limit:
         first = accept_and_pin(bench, spec, 1).step
         time.sleep(0.2)
     second = further(2, first + 30)
@@ -120,7 +120,7 @@ def test_while_the_bucket_is_away_a_gang_runs_on_and_its_end_is_told_later(
         uids = {pod["metadata"]["uid"] for pod in rig.pods(namespace)}
         limit = time.monotonic() + 30  # longer than the time after which a silent process restarts its gang: 20 s plus half_alive
         while time.monotonic() < limit:
-            status = bench.executor.observe(spec.name)
+            status = bench.turn(spec)
             assert (status.state, status.step) == (JobState.RUNNING, 3)
             time.sleep(1)
         assert {pod["metadata"]["uid"] for pod in rig.pods(namespace)} == uids, "no process may count as silent during the outage"
@@ -139,17 +139,19 @@ def test_while_the_bucket_is_away_a_gang_runs_on_and_its_end_is_told_later(
         for pod in rig.pods(namespace):
             rig.end_pod(namespace, pod["metadata"]["name"], 0)
         until(lambda: bench.gang()["status"]["state"]["phase"] == "Completed", 30, "the end of the gang")
-        said: list[str] = []
+        said: list[Outcome | None] = []
 
         def gone() -> bool:
             with suppress(Retryable):
-                said.append(bench.executor.observe(spec.name).state)
+                bench.executor.reconcile(spec.name)
+            said.append(bench.executor.observe(spec.name).outcome)
             return not rig.api.items(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs")
 
         until(gone, 30, "the deletion of the Volcano Job")
-        assert JobState.ENDED not in said
+        assert set(said) == {None}, "the outcome is unknown during the outage"
         with pytest.raises(Retryable):
-            bench.executor.observe(spec.name)
+            bench.executor.reconcile(spec.name)
+        assert bench.executor.observe(spec.name).outcome is None
         s3.start()
         end = bench.until(spec, lambda status: status.state is JobState.ENDED)
         assert (end.outcome, end.step) == (Outcome.DONE, 3)

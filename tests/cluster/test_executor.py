@@ -13,7 +13,7 @@ import pytest
 from contracts.errors import Permanent, Retryable
 from contracts.exit_codes import Outcome
 from contracts.training import JobState, JobStatus
-from k8s.api.client import JOB, POD, Expired, Moved, Taken
+from k8s.api.client import JOB, POD, AlreadyExists, Expired, ObjectConflict
 from k8s.api.informer import Informer
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
@@ -33,12 +33,17 @@ def running(status: JobStatus) -> bool:
     return status.state is JobState.RUNNING
 
 
+def metered(status: JobStatus) -> bool:
+    """Return whether the job is running and the meter has counted the whole gang, which follows with the next reconciliation."""
+    return running(status) and status.usage is not None and status.usage.started is not None
+
+
 def test_a_gang_binds_nothing_until_it_can_bind_all(bench: Bench) -> None:
     bench.rig.fake_nodes(2)
     spec = bench.spec(nodes=3)
     bench.executor.submit(spec, 1)
     for _ in range(10):
-        assert bench.executor.observe(spec.name).state is JobState.PENDING
+        assert bench.turn(spec).state is JobState.PENDING
         assert [pod["spec"].get("nodeName") for pod in bench.rig.pods(bench.namespace)] in ([], [None] * 3)
         time.sleep(0.3)
     bench.rig.fake_nodes(1)
@@ -112,7 +117,7 @@ def test_a_crash_between_note_and_submission_submits_what_was_noted(bench: Bench
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench.executor, "_create", die)
+    monkeypatch.setattr(bench.executor.objects, "create", die)
     with pytest.raises(KeyboardInterrupt):
         bench.executor.submit(spec, 1)
     bench.executor = bench.restarted()
@@ -130,7 +135,7 @@ def test_a_cancelled_gang_goes_with_all_that_is_its(bench: Bench) -> None:
     bench.executor.cancel(spec.name)
     bench.executor.cancel(spec.name)
     assert bench.until(spec, lambda status: status.state is JobState.ENDED).outcome is Outcome.LOST
-    assert bench.executor.live() == []
+    assert bench.rig.api.items(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{bench.namespace}/jobs") == []
     empty(bench)
 
 
@@ -138,7 +143,7 @@ def test_what_ends_while_we_are_away_is_metered_to_its_end_once(bench: Bench, mo
     bench.rig.fake_nodes(2)
     spec = bench.spec(nodes=2)
     bench.executor.submit(spec, 1)
-    bench.until(spec, running)
+    bench.until(spec, metered)
     before = bench.executor.meter(spec.name)
     bench.executor = bench.restarted()  # no observation until the gang has ended
     time.sleep(3)
@@ -152,7 +157,7 @@ def test_what_ends_while_we_are_away_is_metered_to_its_end_once(bench: Bench, mo
     def die(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench.executor, "_delete", die)
+    monkeypatch.setattr(bench.executor.objects, "delete", die)
     with pytest.raises(KeyboardInterrupt):  # after the meter is written and before the submission record is
         bench.until(spec, lambda status: status.state is JobState.ENDED)
     once = bench.executor.meter(spec.name)
@@ -167,7 +172,7 @@ def test_a_gang_whose_job_is_gone_is_metered_to_its_last_sign_of_life(bench: Ben
     bench.rig.fake_nodes(2)
     spec = bench.spec(nodes=2)
     bench.executor.submit(spec, 1)
-    bench.until(spec, running)
+    bench.until(spec, metered)
     before = bench.executor.meter(spec.name)
     bench.executor = bench.restarted()
     time.sleep(2)
@@ -193,7 +198,7 @@ def test_what_killed_a_gang_is_told_by_whoever_asks_later(bench: Bench) -> None:
 
     def told() -> str:
         bench.executor.guard()  # as the guardian loop of the service does
-        return bench.executor.notes.death(name)[1]
+        return bench.executor.submissions.death(name)[1]
 
     until(told, 10, "the record of the pod's death")
     bench.executor = bench.restarted()  # a process that has not observed the death
@@ -233,7 +238,7 @@ def test_a_gang_half_alive_on_a_silent_node_is_restarted_within_the_limit(rig: R
     began = time.monotonic()
     bench.until(spec, lambda status: status.incarnation > 1 and running(status), 90)
     assert quiet not in {pod["spec"]["nodeName"] for pod in rig.pods(namespace, "Running")}
-    assert any("not ready" in words for words in bench.said), bench.said
+    assert any("not ready" in words for words in bench.reports), bench.reports
     assert bench.executor.meter(spec.name).lost > 0
     assert time.monotonic() - began < 12 + 20 + 25, "grace period, half_alive limit and restart together took too long"
 
@@ -266,25 +271,27 @@ def test_an_outage_of_the_api_server_costs_nothing(bench: Bench) -> None:
     with pytest.raises(Retryable):
         bench.executor.observe(spec.name)
     with pytest.raises(Retryable):
+        bench.executor.reconcile(spec.name)
+    with pytest.raises(Retryable):
         bench.executor.submit(bench.spec(nodes=1, plan="b"), 1)
     bench.rig.restart("apiserver")
     assert bench.until(spec, running).incarnation == 1
 
 
-def test_a_mirror_follows_through_restarts_and_expired_places(bench: Bench) -> None:
-    mirror = Informer(bench.cluster, JOB, bench.namespace, seconds=5)
-    assert mirror.objects() == []
+def test_an_informer_follows_through_restarts_and_expired_places(bench: Bench) -> None:
+    informer = Informer(bench.cluster, JOB, bench.namespace, seconds=5)
+    assert informer.objects() == []
     spec = bench.spec(nodes=1)
     bench.executor.submit(spec, 1)
-    until(lambda: len(mirror.objects()) == 1, 10, "the first job")
+    until(lambda: len(informer.objects()) == 1, 10, "the first job")
     bench.rig.kill("apiserver")
-    until(lambda: _away(mirror), 30, "the informer to notice the outage")
+    until(lambda: _away(informer), 30, "the informer to notice the outage")
     bench.rig.restart("apiserver")
-    until(lambda: not _away(mirror), 30, "the informer to notice the end of the outage")
-    mirror._version = "1"  # the server answers 410 if this version is compacted, and replays otherwise; both must give the same objects
+    until(lambda: not _away(informer), 30, "the informer to notice the end of the outage")
+    informer._version = "1"  # the server answers 410 if this version is compacted, and replays otherwise; both must give the same objects
     bench.executor.cancel(spec.name)
-    until(lambda: mirror.objects() == [], 30, "the end of the job")
-    mirror.stop()
+    until(lambda: informer.objects() == [], 30, "the end of the job")
+    informer.stop()
 
 
 def test_a_place_that_has_expired_is_listed_again(bench: Bench) -> None:
@@ -292,25 +299,25 @@ def test_a_place_that_has_expired_is_listed_again(bench: Bench) -> None:
     bench.rig.restart("apiserver")  # its watch cache starts empty, so older resource versions have expired
     with pytest.raises(Expired):
         list(bench.cluster.watch(JOB, "1", bench.namespace, seconds=2))
-    mirror = Informer(bench.cluster, JOB, bench.namespace, seconds=2)
-    mirror._version = "1"
-    assert mirror.objects() == []
-    assert mirror.lists == 1
-    mirror.stop()
+    informer = Informer(bench.cluster, JOB, bench.namespace, seconds=2)
+    informer._version = "1"
+    assert informer.objects() == []
+    assert informer.lists == 1
+    informer.stop()
 
 
 def test_conflicts_that_pass_are_tried_again_and_a_name_that_is_taken_is_not(bench: Bench) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "namespace": bench.namespace, "finalizers": ["ratchet.dev/test"]}}
     pod["spec"] = {"containers": [{"name": "a", "image": "pretended"}]}
     made = bench.cluster.create(POD, pod)
-    with pytest.raises(Taken):
+    with pytest.raises(AlreadyExists):
         bench.cluster.create(POD, pod)
-    with pytest.raises(Moved):
+    with pytest.raises(ObjectConflict):
         bench.cluster.apply(POD, {**pod, "metadata": {**pod["metadata"], "resourceVersion": "1"}})
     bench.cluster.delete(POD, "one", bench.namespace, uid="somebody-else-s")
     assert "deletionTimestamp" not in bench.cluster.get(POD, "one", bench.namespace)["metadata"]
     bench.cluster.delete(POD, "one", bench.namespace, grace=0, uid=made["metadata"]["uid"])
-    with pytest.raises(Moved, match="being deleted"):
+    with pytest.raises(ObjectConflict, match="being deleted"):
         bench.cluster.create(POD, pod)
     bench.rig.api.patch(f"/api/v1/namespaces/{bench.namespace}/pods/one", {"metadata": {"finalizers": []}})
 
@@ -349,9 +356,9 @@ def test_what_a_gang_s_older_incarnation_writes_is_not_followed(bench: Bench) ->
     assert (seen.state, seen.incarnation, seen.step) == (JobState.RUNNING, status.incarnation, 11)
 
 
-def _away(mirror: Informer) -> bool:
+def _away(informer: Informer) -> bool:
     try:
-        mirror.objects()
+        informer.objects()
     except Retryable:
         return True
     return False
@@ -369,10 +376,10 @@ def story(bench: Bench) -> str:
 
 
 def empty(bench: Bench) -> None:
-    """Assert that no object of the gang is left in the namespace after the executor has listed its live jobs."""
+    """Assert that no object of the gang is left in the namespace after the executor has reconciled its live jobs."""
     # Garbage collection discovers new resource kinds only every 30 s, so it is slow on a new control plane.
     until(lambda: bench.rig.pods(bench.namespace) == [], 90, "the end of the pods", lambda: story(bench))
-    assert bench.executor.live() == []
+    until(bench.collected, 30, "the end of all objects", lambda: story(bench))
     for kind in (
         "/apis/batch.volcano.sh/v1alpha1/namespaces/{}/jobs",
         "/api/v1/namespaces/{}/pods",

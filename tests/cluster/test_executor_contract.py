@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import pytest
 
 from contracts.errors import Retryable
 from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
+from k8s.api.client import Cluster
 from k8s.gangs.executor import KubernetesExecutor
-from tests.cluster.bench import Bench
+from tests.cluster.bench import REAL, Bench
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.rig.images import HOST
-from tests.cluster.test_training import REAL
+from tests.contract import executor_benches as benches
 from tests.contract import test_executor as contract
+from tests.waiting import has_result
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 globals().update({name: case for name, case in vars(contract).items() if name.startswith("test_")})
@@ -53,18 +56,36 @@ class Patient:
                 time.sleep(0.2)
 
 
+class Recorded:
+    """The connection to the API server, with a record of its writes."""
+
+    def __init__(self, cluster: Cluster, writes: list[str]) -> None:
+        self.cluster, self.writes = cluster, writes
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("apply", "create", "delete"):
+            return partial(self._write, name)
+        return getattr(self.cluster, name)
+
+    def _write(self, verb: str, *given: Any, **named: Any) -> Any:
+        self.writes.append(verb)
+        return getattr(self.cluster, verb)(*given, **named)
+
+
 class ClusterBench:
     """The bench of the contract tests: KubernetesExecutor with the contract's program in pods of real nodes."""
 
     def __init__(self, rig: Rig, namespace: str, folder: Path) -> None:
         program = folder / "program"
         program.mkdir()
-        (program / "job.py").write_text(contract.JOB)
+        (program / "job.py").write_text(benches.JOB)
         (program / "process").write_text(PROCESS.format(python=sys.executable, folder=program))
         (program / "process").chmod(0o755)
         small = {"cpu": "100m", "memory": "128Mi", "shm": "16Mi", "grace": 15}
         profile = REAL.model_copy(update={**small, "mounts": (*REAL.mounts, str(program))})
         self.bench = Bench(rig, namespace, folder, profile, image=HOST, python=str(program / "process"))
+        self.writes: list[str] = []
+        self.bench.cluster = Recorded(self.bench.cluster, self.writes)  # type: ignore[assignment]
         (folder / "data").mkdir()
         (folder / "data" / "words.txt").write_text("words")
         self.data = self.bench.artifacts.put_folder(folder / "data")
@@ -77,7 +98,7 @@ class ClusterBench:
 
     def spec(self, behaviour: str, attempt: int = 1, grace: int = 5) -> JobSpec:
         """Return a job that shows this behaviour."""
-        spec = contract._spec(behaviour, attempt, grace, {"data": self.data})
+        spec = benches.job_spec(behaviour, attempt, grace, {"data": self.data})
         self.names.append(spec.name)
         return spec.model_copy(update={"environment": {"BEHAVIOUR": behaviour}})
 
@@ -94,16 +115,35 @@ class ClusterBench:
         events = self.executor.events(spec.name)
         return sum(event.kind == "started" and event.incarnation == incarnation for event in events)
 
-    def until(self, name: str, holds: Callable[[JobStatus], bool] = lambda status: status.state == JobState.ENDED) -> JobStatus:
-        """Observe the job until the condition holds and return its status; raises AssertionError after 200 s."""
+    def until(self, name: str, holds: Callable[[JobStatus], bool] = has_result, reconcile: bool = True) -> JobStatus:
+        """Reconcile and observe the job until the condition holds and return its status; raises AssertionError after 200 s."""
         limit, status = time.monotonic() + 200, JobStatus(state=JobState.ABSENT)
         while time.monotonic() < limit:
             with suppress(Retryable):
+                if reconcile:
+                    self.executor.reconcile(name)
                 status = self.executor.observe(name)
                 if holds(status):
                     return status
             time.sleep(0.1)
         raise AssertionError(f"{name} is still {status}\n{self.bench.rig.kubectl('get', 'pods,vcjob,events', '-n', self.bench.namespace)}")
+
+    def snapshot(self) -> Any:
+        """Return everything that the executor could change: its files and artifacts, and its writes to the API server."""
+        folder = self.bench.folder
+        return benches.tree(folder / "jobs"), benches.tree(folder / "artifacts"), list(self.writes)
+
+    def run_to_its_end(self, name: str) -> JobStatus:
+        """Wait for the end of a job without storing its result, and return the observed status."""
+        return self.until(name, lambda status: status.state == JobState.ENDED, reconcile=False)
+
+    def overdue(self) -> JobSpec:
+        """Return a running job that must be stopped now: it has reached its cap."""
+        spec = self.spec("stays")
+        self.executor.submit(spec, 1)
+        self.until(spec.name, benches.running)
+        self.executor.reconciler.settings = self.bench.settings.model_copy(update={"cap_run": 0.0})
+        return spec
 
     def close(self) -> None:
         """Cancel all jobs and wait until none runs."""

@@ -1,11 +1,12 @@
 """Tests of the guardian in situations that neither Volcano nor the autoscaler resolves.
 
-Examples are a gang that is half present and for which the autoscaler launches no machines, and a gang with a silent process. Other tests
-cover situations in which the guardian must not act, such as machines that still boot.
+Examples are a gang that is half present and for which the autoscaler launches no machines, a gang with a silent process, and a gang
+whose pods Volcano forgot to create. Other tests cover situations in which the guardian must not act, such as machines that still boot.
 """
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from contracts.errors import Retryable
 from contracts.exit_codes import Outcome
 from contracts.training import JobState, JobStatus
 from k8s.api.client import JOB, NODE_POOL
-from k8s.gangs.gang_state import GangState
-from k8s.gangs.guardian import SILENT, START
+from k8s.gangs import guardian
+from k8s.gangs.gang_state import SYNC_SECONDS, GangState
+from k8s.gangs.guardian import START
 from k8s.manifests.pod_objects import manifest
 from k8s.manifests.pools import dynamic_pool
-from runtime.run_folder import BEAT
+from runtime.job_protocol import SILENT_SECONDS, beat_file
 from tests.cluster.bench import BOUGHT, Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER, Rig
@@ -78,7 +80,7 @@ def two_idle_nodes(bench: Bench) -> None:
 
 def states(bench: Bench) -> set[GangState]:
     """Return the states of the gangs as a new guardian sees them."""
-    return {look.state for look in bench.restarted().guardian.look()}
+    return {observation.state for observation in bench.restarted().guardian.observe_gangs()}
 
 
 def test_a_half_present_gang_stays_so_until_the_guardian_gives_its_idle_nodes_back(
@@ -95,7 +97,7 @@ def test_a_half_present_gang_stays_so_until_the_guardian_gives_its_idle_nodes_ba
         assert claims(bench.rig) == idle, "the autoscaler must not launch machines"
         time.sleep(0.5)
     bench.until(spec, whole, LIMIT + 20)
-    assert any("released 2 idle nodes" in words for words in bench.said), bench.said
+    assert any("released 2 idle nodes" in words for words in bench.reports), bench.reports
     assert not idle & claims(bench.rig)
     assert len({pod["spec"]["nodeName"] for pod in bench.rig.pods(bench.namespace, "Running")}) == 4
     assert bench.executor.meter(spec.name).preemptions == 0
@@ -110,8 +112,8 @@ def test_a_node_with_somebody_elses_pod_is_not_given_back(karpenter_rig: Rig, ka
     bench.rig.api.call("POST", f"/api/v1/namespaces/{bench.namespace}/pods", pod)
     spec = bench.spec(nodes=4)
     bench.executor.submit(spec, 1)
-    bench.until(spec, lambda _: bool(bench.said), LIMIT + 20)
-    assert "released 1 idle nodes" in bench.said[0]
+    bench.until(spec, lambda _: bool(bench.reports), LIMIT + 20)
+    assert "released 1 idle nodes" in bench.reports[0]
     assert bench.rig.api.get(f"/api/v1/nodes/{taken}") is not None
     assert bench.rig.api.get(f"/api/v1/namespaces/{bench.namespace}/pods/other")["status"]["phase"] == "Running"
 
@@ -129,7 +131,7 @@ def test_machines_on_their_way_are_waited_for_longer_than_the_limit(karpenter_ri
     status = bench.until(spec, lambda status: status.incarnation == 2 and whole(status), 3 * LIMIT + 20)
     assert status.incarnation == 2
     assert rest - {lost} <= claims(bench.rig), "the other machines must be kept"
-    assert bench.said == []
+    assert bench.reports == []
 
 
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
@@ -157,7 +159,7 @@ def test_a_pool_that_nobody_took_away_is_metered_when_its_gang_ended_unseen(
     bench = bought(karpenter_rig, karpenter_namespace, tmp_path, "static")
     spec = bench.spec(nodes=2)
     bench.executor.submit(spec, 1)
-    bench.until(spec, whole)
+    bench.until(spec, lambda status: whole(status) and status.usage is not None and status.usage.started is not None)
     before = bench.executor.meter(spec.name)
     bench.end(spec, 1, "done")
     for pod in bench.rig.pods(bench.namespace):
@@ -178,7 +180,7 @@ def test_a_static_pool_of_a_name_whose_nodes_still_go_is_waited_for(karpenter_ri
     name = bench.gang()["metadata"]["name"]
     bench.executor.cancel(spec.name)
     until(lambda: bench.cluster.get(JOB, name, bench.namespace) is None, 20, "the deletion of the Job")
-    bench.executor.notes.change(spec.name, name, created=False)  # as after a crash before the creation of the Job was recorded
+    bench.executor.submissions.change(spec.name, name, created=False)  # as after a crash before the creation of the Job was recorded
     waited = ""
     for _ in range(100):
         try:
@@ -204,21 +206,26 @@ def test_a_process_that_falls_silent_restarts_its_gang(rig: Rig, namespace: str,
         nonlocal beats
         beats += 1
         for who in (0, 1) if beats < 10 or status.incarnation > 1 else (0,):
-            path = bench.executor.folders.run(spec) / f"i{max(status.incarnation, 1)}" / f"{BEAT}{who}"
+            path = bench.executor.folders.run(spec) / f"i{max(status.incarnation, 1)}" / beat_file(who)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(str(beats))
         return status.incarnation == 2 and whole(status)
 
-    bench.until(spec, beat, SILENT + LIMIT + 20)
-    assert ["sends no heartbeat" in words for words in bench.said] == [True], bench.said
-    assert "i1/beat-1" in bench.said[0]
+    bench.until(spec, beat, SILENT_SECONDS + LIMIT + 20)
+    assert ["sends no heartbeat" in words for words in bench.reports] == [True], bench.reports
+    assert "i1/beat-1" in bench.reports[0]
     assert bench.gang()["status"]["retryCount"] == 1
     end = time.monotonic() + 5
     bench.until(spec, lambda status: beat(status) and time.monotonic() > end, 20)
-    assert len(bench.said) == 1, "the guardian must not act on a gang whose processes all send heartbeats"
+    assert len(bench.reports) == 1, "the guardian must not act on a gang whose processes all send heartbeats"
 
 
-def test_a_process_that_never_beats_restarts_its_gang_though_its_pod_runs(rig: Rig, namespace: str, tmp_path: Path) -> None:
+def test_a_process_that_never_beats_restarts_its_gang_though_its_pod_runs(
+    rig: Rig, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = 25.0
+    assert SILENT_SECONDS < start < START
+    monkeypatch.setattr(guardian, "START", start)
     bench = Bench(rig, namespace, tmp_path, half_alive=LIMIT)
     rig.fake_nodes(2)
     spec = bench.spec(nodes=2)
@@ -230,15 +237,66 @@ def test_a_process_that_never_beats_restarts_its_gang_though_its_pod_runs(rig: R
         nonlocal beats
         beats += 1
         for who in (0, 1) if status.incarnation > 1 else (1,):
-            path = bench.executor.folders.run(spec) / f"i{max(status.incarnation, 1)}" / f"{BEAT}{who}"
+            path = bench.executor.folders.run(spec) / f"i{max(status.incarnation, 1)}" / beat_file(who)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(str(beats))
         return status.incarnation == 2 and whole(status)
 
-    bench.until(spec, beat, START + LIMIT + 30)
-    assert time.monotonic() - began > START, "the gang must not be restarted before the start limit"
-    assert ["i1/beat-0 sends no heartbeat" in words for words in bench.said] == [True], bench.said
+    bench.until(spec, beat, start + LIMIT + 30)
+    assert time.monotonic() - began > start, "the gang must not be restarted before the start limit"
+    assert ["i1/beat-0 sends no heartbeat" in words for words in bench.reports] == [True], bench.reports
     assert bench.executor.meter(spec.name).lost > 0
+
+
+def test_pods_that_the_controller_forgot_are_requested(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    """The controller's first view of a replaced PodGroup is already the admitted one, as after an outage of the API server."""
+    bench = Bench(rig, namespace, tmp_path)
+    rig.fake_nodes(2)
+    groups = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups"
+    spec = bench.spec(nodes=2)
+    rig.processes.tell("vc-scheduler", signal.SIGSTOP)
+    try:
+        bench.executor.submit(spec, 1)
+        until(lambda: rig.api.items(groups), 20, "the PodGroup")
+        (group,) = rig.api.items(groups)
+        rig.api.call("DELETE", f"{groups}/{group['metadata']['name']}")
+        kept = {key: group["metadata"][key] for key in ("name", "annotations", "labels", "ownerReferences") if key in group["metadata"]}
+        rig.api.call("POST", groups, group | {"metadata": kept, "status": {"phase": "Inqueue"}})
+        end = time.monotonic() + SYNC_SECONDS / 2
+        while time.monotonic() < end:
+            assert rig.pods(namespace) == [], "the controller must not create the pods by itself"
+            time.sleep(0.5)
+    finally:
+        rig.processes.tell("vc-scheduler", signal.SIGCONT)
+    bench.until(spec, whole, SYNC_SECONDS + 20)
+    assert ["requested the pods of" in words for words in bench.reports] == [True], bench.reports
+    assert rig.api.items(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{namespace}/commands") == []
+
+
+def test_a_gang_that_waits_for_its_admission_is_left_alone(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    bench = Bench(rig, namespace, tmp_path)
+    spec = bench.spec(nodes=2)
+    rig.processes.tell("vc-scheduler", signal.SIGSTOP)
+    try:
+        bench.executor.submit(spec, 1)
+        end = time.monotonic() + SYNC_SECONDS + 5
+        bench.until(spec, lambda _: time.monotonic() > end, SYNC_SECONDS + 20)
+        assert bench.reports == []
+        assert rig.api.items(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{namespace}/commands") == []
+    finally:
+        rig.processes.tell("vc-scheduler", signal.SIGCONT)
+    bench.executor.cancel(spec.name)
+
+
+def test_a_gang_submitted_right_after_an_outage_starts(rig: Rig, namespace: str, tmp_path: Path) -> None:
+    bench = Bench(rig, namespace, tmp_path)
+    rig.fake_nodes(2)
+    rig.kill("apiserver")
+    until(lambda: not rig.api.ready(), 20, "the outage")
+    rig.restart("apiserver")
+    spec = bench.spec(nodes=2)
+    bench.executor.submit(spec, 1)
+    bench.until(spec, whole, 120)
 
 
 def test_a_gang_that_does_not_become_whole_again_is_given_up(rig: Rig, namespace: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def live(bench: Bench, kinds: list[str]) -> None:
         life = Life(bench, watcher, SEED)
         life.begin()
         for kind in kinds:
-            print(life.suffer(kind), *bench.said)
-            bench.said.clear()
+            print(life.suffer(kind), *bench.reports)
+            bench.reports.clear()
         assert [one.kind for one in life.past] == kinds
         assert bench.executor.meter(life.spec.name).preemptions == len(kinds) == bench.gang()["status"]["retryCount"]

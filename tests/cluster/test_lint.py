@@ -15,7 +15,7 @@ from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, SCHEDULER_CONFIG, SC
 from k8s.preflight.cluster_facts import ACCOUNT, CLAIM, CONFIG_MAP
 from k8s.profiles.profile import load_profile
 from tests.cluster.prepared_namespace import PreparedNamespace, loop_file, ratchet
-from tests.unit.k8s import ground
+from tests.unit.k8s import samples
 
 pytestmark = pytest.mark.slow
 
@@ -147,7 +147,7 @@ def test_a_dynamic_pool_that_refuses_the_gang_is_found(prepared: PreparedNamespa
     prepared.prepare()
     assert prepared.lint() == []
     prepared.pool = {"kind": "dynamic", "max_nodes": 1}
-    for rendered in render_environment(ground.settings(profile=prepared.profile, **prepared.changes), load_profile(prepared.profile)):
+    for rendered in render_environment(samples.settings(profile=prepared.profile, **prepared.changes), load_profile(prepared.profile)):
         prepared.apply(rendered.shape)
     assert any(re.search(r"stop pool: no NodePool .* its limit of nvidia.com/gpu is 8", line) for line in prepared.lint())
 

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from contracts.training import JobState
+from flows.composition.cluster import open_cluster
 from flows.config.home import Home
 from flows.config.load import load_loop
-from flows.engine.wiring import open_cluster
 from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT
-from tests.cluster.bench import Bench
+from tests.cluster.bench import REAL, Bench
+from tests.cluster.loop_files import MACHINE, SECTION, line_of
 from tests.cluster.prepared_namespace import PreparedNamespace
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST
-from tests.cluster.test_loop import MACHINE, SECTION
-from tests.cluster.test_training import REAL
+from tests.command import ratchet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-LOOP = """
-[line]
-name = "test"
-served_model = "test"
-[[sources]]
-name = "in"
-kind = "receiver"
-[[rewards]]
-name = "exact_match"
-"""
 PROCESS = """#!/bin/sh
 mkdir -p i1
 echo said by the pod
@@ -50,16 +38,14 @@ def test_the_newest_job_is_followed_to_its_end(real_rig: Rig, real_namespace: st
     process.chmod(0o755)
     home.artifacts.mkdir(parents=True)
     words = {"namespace": real_namespace, "image": HOST, "python": process, "home": home.root}
-    loop.write_text(LOOP + SECTION.format(**words))
+    loop.write_text(line_of("receiver") + SECTION.format(**words))
     (tmp_path / "machine.toml").write_text(MACHINE.format(mounts=[*REAL.mounts, str(tmp_path)], repo=REPO))
     found = load_loop(loop)
     assert found.cluster is not None
     bench.executor = open_cluster(found, found.cluster, tmp_path, home)
 
     def logs(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "RATCHET_HOME": str(home.root), "KUBECONFIG": str(real_rig.kubeconfig)}
-        command = [sys.executable, "-m", "flows.cli.main", "k8s", "logs", str(loop), *arguments]
-        return subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        return ratchet("k8s", "logs", loop, *arguments, home=home.root, timeout=120, KUBECONFIG=str(real_rig.kubeconfig))
 
     none = logs()
     assert none.returncode != 0

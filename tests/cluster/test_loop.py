@@ -12,37 +12,16 @@ import pytest
 
 from contracts.cycle import Answer, Identity, State
 from flows.config.home import Home
-from flows.core.training_curves import runs
 from flows.demo.play import Demo
 from flows.engine.context import LineContext
-from flows.engine.job_events import read_diaries
 from flows.engine.line import answer, approvals
+from flows.engine.training_curves import read_event_logs, training_runs
+from tests.cluster.bench import REAL
+from tests.cluster.loop_files import MACHINE, SECTION
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST
-from tests.cluster.test_training import REAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-SECTION = """
-[cluster]
-namespace = "{namespace}"
-queue = "default"
-profile = "machine.toml"
-image = "{image}"
-python = "{python}"
-volume = {{ mount = "{home}", host_path = true }}
-"""
-MACHINE = """
-provider = "any"
-cpu = "1"
-memory = "2Gi"
-shm = "256Mi"
-labels = {{ "rig.ratchet/node" = "real" }}
-mounts = {mounts}
-python_path = ["{repo}"]
-root = "the files of this machine belong to root"
-image_pull = "Never"
-"""
 
 
 def approve(context: LineContext, cycle: str) -> None:
@@ -66,11 +45,11 @@ def test_the_demo_s_honest_cycle_trains_on_the_cluster_and_is_promoted(
         text = loop.read_text().replace("[training]\n", "[training]\nnodes = 2\n", 1)
         loop.write_text(text + SECTION.format(**words))
         (home.root / "machine.toml").write_text(MACHINE.format(mounts=list(REAL.mounts), repo=REPO))
-        shop, context, crowd = demo.open_shop(loop, lambda: None)
-        view = demo.cycle(shop, context, crowd, "an honest cycle on a cluster")
+        installation, context, crowd = demo.open_installation(loop, lambda: None)
+        view = demo.cycle(installation, context, crowd, "an honest cycle on a cluster")
         assert view.state is State.PROMOTED, "\n".join([*said, real_rig.kubectl("get", "pods,vcjob,events", "-n", real_namespace)])
         assert [(i.attempt, i.number, str(i.outcome)) for i in view.incarnations] == [(1, 1, "done")]
-        assert sum(len(run.steps) for run in runs(read_diaries(view, context.artifacts))) >= 60
+        assert sum(len(run.steps) for run in training_runs(read_event_logs(view, context.artifacts))) >= 60
         meter = context.executor.meter(view.incarnations[0].job)  # type: ignore[attr-defined]
         assert meter.started is not None
         assert meter.nodes > 0

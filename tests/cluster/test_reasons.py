@@ -11,12 +11,11 @@ import pytest
 from contracts.errors import RatchetError
 from contracts.exit_codes import Outcome
 from contracts.training import JobState, JobStatus
-from tests.cluster.bench import Bench, client
+from tests.cluster.bench import REAL, Bench, client
 from tests.cluster.gangs import real
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.rig.images import HOST
-from tests.cluster.test_training import REAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SMALL = REAL.model_copy(update={"memory": "256Mi", "cpu": "100m", "shm": "16Mi"})

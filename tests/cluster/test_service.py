@@ -6,34 +6,25 @@ The service repairs the line's gangs while no flow observes them, also after an 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from flows.composition.cluster import open_cluster
 from flows.config.home import Home
 from flows.config.load import load_loop
-from flows.engine.wiring import open_cluster
 from tests.cluster.bench import PRETENDING, Bench
+from tests.cluster.loop_files import line_of
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import REPO, Rig
+from tests.command import RATCHET, environment, ratchet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-LOOP = """
-[line]
-name = "test"
-served_model = "test"
-[[sources]]
-name = "in"
-kind = "jsonl"
-path = "traces"
-[[rewards]]
-name = "exact_match"
+SECTIONS = """
 [training]
 nodes = 2
 gpus = 8
@@ -52,9 +43,8 @@ class Service:
 
     def __init__(self, folder: Path, bench: Bench) -> None:
         self.home, self.loop, self.log = Home(folder / "home"), folder / "loop.toml", folder / "serve.log"
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RATCHET_"))}
-        self.environment |= {"RATCHET_HOME": str(self.home.root), "KUBECONFIG": str(bench.rig.kubeconfig)}
-        self.loop.write_text(LOOP.format(namespace=bench.namespace, mount=folder))
+        self.environment = environment(self.home.root, KUBECONFIG=str(bench.rig.kubeconfig))
+        self.loop.write_text(line_of("jsonl", path="traces") + SECTIONS.format(namespace=bench.namespace, mount=folder))
         (folder / "traces").mkdir()
         words = {"provider": "any", "gpus": PRETENDING.gpus, "cpu": PRETENDING.cpu, "memory": PRETENDING.memory, "shm": PRETENDING.shm}
         (folder / "machine.toml").write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in words.items()))
@@ -64,7 +54,7 @@ class Service:
 
     def start(self) -> None:
         """Start `ratchet serve` and append its output to the log."""
-        command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop)]
+        command = [*RATCHET, "serve", str(self.loop)]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(command, cwd=REPO, env=self.environment, stdout=log, stderr=log, start_new_session=True)
 
@@ -82,8 +72,7 @@ class Service:
 
     def stop(self) -> None:
         """Run `ratchet serve --stop`, which ends the service and its servers."""
-        command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop), "--stop"]
-        subprocess.run(command, cwd=REPO, env=self.environment, capture_output=True, check=False, timeout=120)
+        ratchet("serve", self.loop, "--stop", home=self.home.root, timeout=120)
 
 
 @pytest.fixture

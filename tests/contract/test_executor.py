@@ -1,168 +1,21 @@
-"""Contract tests for every executor. A bench builds an executor and jobs of known behaviour; a new executor needs its own bench."""
+"""Contract tests for every executor. A new executor needs its own bench in `executor_benches.py`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from contracts.errors import Permanent
 from contracts.exit_codes import Outcome
-from contracts.fakes import FakeExecutor, FakeWorld
-from contracts.ids import Digest, job_name
 from contracts.ports import Executor
-from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
-from local.executor import LocalExecutor
-from runtime.artifacts import FolderArtifacts
-from runtime.manifest import write_manifest
-
-JOB = """
-import json, os, pathlib, signal, sys, time
-behaviour, m = sys.argv[1], int(os.environ["RATCHET_INCARNATION"])
-folder = pathlib.Path(f"i{m}")
-
-def event(kind, step=0):
-    line = {"at": time.time(), "incarnation": m, "kind": kind, "step": step, "total": 4, "data": {}}
-    with open(folder / "events.jsonl", "a") as file:
-        file.write(json.dumps(line) + "\\n")
-
-def end(outcome, reason):
-    (folder / "part").write_text(json.dumps({"outcome": outcome, "reason": reason}))
-    (folder / "part").rename(folder / "ended.json")
-    sys.exit(0)
-
-def asked(*_):
-    event("stopped")
-    end("preempted", "asked to stop")
-
-signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "deaf" else asked)
-event("started")
-assert pathlib.Path("data/words.txt").read_text() == "words"
-for step in range(1, 5):
-    event("progress", step)
-if behaviour == "done":
-    end("done", "4 steps")
-if behaviour == "failed":
-    end("failed", "the data was bad")
-if behaviour == "once" and m > 1:
-    end("done", "resumed from " + str(pathlib.Path("resume.json").exists()))
-if behaviour == "silent":
-    os._exit(0)
-while True:
-    time.sleep(0.02)
-"""
+from contracts.training import JobState
+from tests.contract.executor_benches import FakeBench, GangBench, LocalBench, running
 
 
-def _spec(behaviour: str, attempt: int, grace: int, data: dict[str, Digest]) -> JobSpec:
-    return JobSpec(
-        name=job_name("a" * 64, attempt, behaviour),
-        plan="a" * 64,
-        attempt=attempt,
-        command=("{python}", "-c", JOB, behaviour),
-        environment={},
-        inputs=data,
-        plan_json="{}",
-        grace_seconds=grace,
-    )
-
-
-class LocalBench:
-    """A bench for `LocalExecutor`, with a small Python program as the job."""
-
-    def __init__(self, folder: Path) -> None:
-        self.artifacts = FolderArtifacts(folder / "artifacts")
-        (folder / "data").mkdir()
-        (folder / "data" / "words.txt").write_text("words")
-        self.data = self.artifacts.put_folder(folder / "data")
-        self.root = folder / "jobs"
-        self.executor: Executor = self.restarted()
-        self.names: list[str] = []
-
-    def restarted(self) -> Executor:
-        """Return a new executor on the same folders, as after a restart of the service."""
-        return LocalExecutor(self.root, self.artifacts.root)
-
-    def spec(self, behaviour: str, attempt: int = 1, grace: int = 5) -> JobSpec:
-        spec = _spec(behaviour, attempt, grace, {"data": self.data})
-        self.names.append(spec.name)
-        return spec
-
-    def checkpoint(self, spec: JobSpec, step: int) -> ResumePoint:
-        """Write a complete checkpoint, as a job does, and return its resume point."""
-        path = f"a{spec.attempt}/i1/step_{step}"
-        folder = self.root / spec.plan[:16] / path
-        folder.mkdir(parents=True)
-        (folder / "weights").write_text("w" * 100)
-        return ResumePoint(attempt=spec.attempt, incarnation=1, step=step, path=path, manifest=write_manifest(folder))
-
-    def damage(self, resume: ResumePoint) -> None:
-        (self.root / ("a" * 16) / resume.path / "weights").write_text("short")
-
-    def starts(self, spec: JobSpec, incarnation: int) -> int:
-        """Count how often an incarnation actually started."""
-        events = self.executor.events(spec.name)
-        return sum(event.kind == "started" and event.incarnation == incarnation for event in events)
-
-    def close(self) -> None:
-        for name in self.names:
-            for _ in range(2):
-                self.executor.cancel(name)
-                self.until(name, lambda status: status.state not in (JobState.RUNNING, JobState.PENDING))
-
-    def until(self, name: str, holds: Callable[[JobStatus], bool] = lambda status: status.state == JobState.ENDED) -> JobStatus:
-        limit = time.monotonic() + 60
-        while time.monotonic() < limit:
-            status = self.executor.observe(name)
-            if holds(status):
-                return status
-            time.sleep(0.02)
-        raise AssertionError(f"{name} has not reached the expected status; it is {status}")
-
-
-class FakeBench:
-    """A bench for `FakeExecutor`: jobs end as scripted, without processes, output or files."""
-
-    outcomes: ClassVar[dict[str, Outcome]] = {
-        "done": Outcome.DONE,
-        "failed": Outcome.FAILED,
-        "stays": Outcome.PREEMPTED,
-        "silent": Outcome.LOST,
-    }
-
-    def __init__(self, folder: Path) -> None:
-        self.behaviours: dict[int, str] = {}
-        self.world = FakeWorld()
-        self.executor: Executor = FakeExecutor(self.world, self._script, steps=4)
-
-    def _script(self, attempt: int, incarnation: int) -> Outcome:
-        once = Outcome.DONE if incarnation > 1 else Outcome.PREEMPTED
-        return self.outcomes.get(self.behaviours[attempt], once)
-
-    def restarted(self) -> Executor:
-        return self.executor
-
-    def spec(self, behaviour: str, attempt: int = 1) -> JobSpec:
-        self.behaviours[attempt] = behaviour
-        return _spec(behaviour, attempt, grace=5, data={})
-
-    def until(self, name: str, holds: Callable[[JobStatus], bool] = lambda status: status.state == JobState.ENDED) -> JobStatus:
-        for _ in range(20):
-            status = self.executor.observe(name)
-            if holds(status):
-                return status
-        raise AssertionError(f"{name} has not reached the expected status; it is {status}")
-
-    def starts(self, spec: JobSpec, incarnation: int) -> int:
-        return self.world.effects[f"submit/{spec.name}/{incarnation}"]
-
-    def close(self) -> None:
-        """Do nothing, because the fake starts no processes."""
-
-
-@pytest.fixture(params=[LocalBench, FakeBench], ids=["local", "fake"])
+@pytest.fixture(params=[LocalBench, FakeBench, GangBench], ids=["local", "fake", "gang"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     bench = request.param(tmp_path)
     yield bench
@@ -175,10 +28,6 @@ def machine(tmp_path: Path) -> Iterator[LocalBench]:
     bench = LocalBench(tmp_path)
     yield bench
     bench.close()
-
-
-def running(status: JobStatus) -> bool:
-    return status.state == JobState.RUNNING and status.step == 4
 
 
 def test_unknown_job_is_absent(bench: Any) -> None:
@@ -213,7 +62,7 @@ def test_next_incarnation_runs_after_the_first(bench: Any) -> None:
     bench.executor.submit(spec, 1)
     bench.until(spec.name)
     bench.executor.submit(spec, 2)
-    assert bench.until(spec.name, lambda status: status.incarnation == 2 and status.state == JobState.ENDED)
+    assert bench.until(spec.name, lambda status: status.incarnation == 2 and stored(status))
     bench.executor.submit(spec, 1)
     assert bench.executor.observe(spec.name).incarnation == 2, "an earlier incarnation never starts after a later one"
     assert (bench.starts(spec, 1), bench.starts(spec, 2)) == (1, 1)
@@ -257,7 +106,7 @@ def test_next_incarnation_finds_the_pinned_checkpoint(machine: LocalBench) -> No
     assert machine.until(spec.name).outcome == Outcome.PREEMPTED
     machine.executor.pin(spec, machine.checkpoint(spec, 2))
     machine.executor.submit(spec, 2)
-    status = machine.until(spec.name, lambda status: status.incarnation == 2 and status.state == JobState.ENDED)
+    status = machine.until(spec.name, lambda status: status.incarnation == 2 and stored(status))
     assert (status.outcome, status.reason) == (Outcome.DONE, "resumed from True")
 
 
@@ -306,3 +155,84 @@ def test_damaged_checkpoint_is_not_pinned(machine: LocalBench) -> None:
         machine.executor.pin(spec, resume)
     with pytest.raises(Permanent):
         machine.executor.pin(spec, resume.model_copy(update={"path": "../../elsewhere"}))
+
+
+def look_at(executor: Executor, name: str) -> None:
+    """Call every method that only reads."""
+    for known in (name, "rt-unknown-a1"):
+        executor.observe(known)
+        executor.events(known)
+    executor.live()
+
+
+def test_reads_change_nothing_while_a_job_runs(bench: Any) -> None:
+    look_at(bench.executor, "rt-unknown-a1")
+    spec = bench.overdue()
+    before = bench.snapshot()
+    for executor in (bench.executor, bench.restarted()):
+        look_at(executor, spec.name)
+    assert bench.snapshot() == before, "a read changed a file, a record or an object"
+
+
+@pytest.mark.parametrize("behaviour", ["done", "failed", "silent"])
+def test_reads_change_nothing_after_the_end_of_a_job(bench: Any, behaviour: str) -> None:
+    spec = bench.spec(behaviour)
+    bench.executor.submit(spec, 1)
+    bench.run_to_its_end(spec.name)
+    for _ in range(2):  # before and after the result is stored
+        before = bench.snapshot()
+        for executor in (bench.executor, bench.restarted()):
+            look_at(executor, spec.name)
+            assert executor.observe(spec.name).state == JobState.ENDED
+        assert bench.snapshot() == before, "a read changed a file, a record or an object"
+        bench.until(spec.name)
+
+
+def test_reads_before_the_first_submission_create_nothing(bench: Any) -> None:
+    before = bench.snapshot()
+    assert bench.executor.live() == []
+    assert bench.snapshot() == before
+
+
+def test_an_end_is_observed_at_once_and_its_result_is_stored_by_reconcile(bench: Any) -> None:
+    spec = bench.spec("silent")
+    bench.executor.submit(spec, 1)
+    status = bench.run_to_its_end(spec.name)
+    assert (status.state, status.outcome, status.incarnation) == (JobState.ENDED, None, 1)
+    assert bench.executor.live() == [spec.name], "the job must be listed until its result is stored"
+    assert bench.until(spec.name).outcome == Outcome.LOST
+
+
+def test_a_repeated_reconcile_changes_nothing(bench: Any) -> None:
+    spec = bench.spec("failed")
+    bench.executor.submit(spec, 1)
+    status = bench.until(spec.name)
+    bench.until(spec.name, lambda _: bench.executor.live() == [])
+    before = bench.snapshot()
+    for executor in (bench.executor, bench.restarted()):
+        executor.reconcile(spec.name)
+        executor.reconcile("rt-unknown-a1")
+        assert executor.observe(spec.name) == status
+    assert bench.snapshot() == before
+
+
+def test_only_reconcile_stops_a_job(bench: Any) -> None:
+    spec = bench.overdue()
+    for _ in range(3):
+        look_at(bench.executor, spec.name)
+        assert bench.executor.observe(spec.name).outcome is None
+    assert bench.executor.live() == [spec.name]
+    status = bench.until(spec.name)
+    assert status.outcome in (Outcome.LOST, Outcome.PERMANENT)
+    assert bench.until(spec.name, lambda _: bench.executor.live() == []) == status
+
+
+def test_cancel_reports_only_the_first_stop(bench: Any) -> None:
+    spec = bench.spec("stays")
+    assert not bench.executor.cancel(spec.name)
+    bench.executor.submit(spec, 1)
+    bench.until(spec.name, lambda status: status.state == JobState.RUNNING)
+    assert bench.executor.cancel(spec.name)
+    assert not bench.executor.cancel(spec.name)
+    bench.until(spec.name)
+    assert not bench.executor.cancel(spec.name)

@@ -23,11 +23,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.cycle import Append, Row
-from contracts.errors import Conflict, Fenced, Permanent, Retryable
+from contracts.errors import Conflict, Fenced, NewerRelease, Permanent, Retryable
 from contracts.fakes import MemoryLedger
-from contracts.hash_chain import verify
+from contracts.hash_chain import GENESIS, seal_row, verify_chain
 from contracts.ports import Ledger
+from contracts.schema import SCHEMA_VERSION, UNVERSIONED
 from flows.ledger.sql import SqlLedger
+from tests.contract.ledger_writer import contend
 from tests.needs import Need, lacks
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -141,7 +143,7 @@ def test_rows_are_read_in_order_as_a_chain(ledger: Ledger) -> None:
     assert [entry.seq for entry in written] == [1, 2, 3]
     assert ledger.read("a", after=2) == written[2:]
     assert ledger.read("b") == ledger.read("a", after=3) == []
-    verify(ledger.read("a"))
+    verify_chain(ledger.read("a"))
 
 
 def test_content_is_read_as_it_was_written(ledger: Ledger) -> None:
@@ -150,7 +152,7 @@ def test_content_is_read_as_it_was_written(ledger: Ledger) -> None:
     ledger.append([Append(stream="a", after=0, rows=(Row(kind="noted", data=data),))], None, at)
     (entry,) = ledger.read("a")
     assert (entry.data, entry.at, entry.epoch) == (data, at, 0)
-    verify([entry])
+    verify_chain([entry])
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 99])
@@ -177,7 +179,7 @@ def test_two_appends_to_one_stream_must_be_consecutive(ledger: Ledger) -> None:
         ledger.append([rows("a", 0, "one"), rows("a", 0, "two")], None, NOON)
     assert ledger.read("a") == []
     ledger.append([rows("a", 0, "one"), rows("a", 1, "two")], None, NOON)
-    verify(ledger.read("a"))
+    verify_chain(ledger.read("a"))
     assert len(ledger.read("a")) == 2
 
 
@@ -257,7 +259,7 @@ def test_reopened_ledger_continues(reopen: Open) -> None:
     lease = reopen().acquire("line", "one", 60, NOON)
     reopen().append([rows("a", 0, "one")], lease, NOON)
     reopen().append([rows("a", 1, "two")], lease, NOON)
-    verify(reopen().read("a"))
+    verify_chain(reopen().read("a"))
     assert reopen().holder("line") == lease
 
 
@@ -274,31 +276,20 @@ def test_any_sequence_of_appends_matches_a_list_model(steps: list[tuple[str, int
             assert after != model[stream]
     for stream, length in model.items():
         assert len(ledger.read(stream)) == length
-        verify(ledger.read(stream))
-
-
-def _contend(url: str, worker: int, wanted: int, results: Any) -> None:
-    ledger, won = SqlLedger(url), 0
-    while won < wanted:
-        try:
-            ledger.append([rows("a", len(ledger.read("a")), f"{worker}-{won}")], None, NOON)
-            won += 1
-        except Retryable:
-            pass
-    results.put((worker, won))
+        verify_chain(ledger.read(stream))
 
 
 def test_concurrent_processes_write_every_row_once(url: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
-    workers = [spawn.Process(target=_contend, args=(url, n, 6, results)) for n in range(4)]  # the database does not exist yet
+    workers = [spawn.Process(target=contend, args=(url, n, 6, results)) for n in range(4)]  # the database does not exist yet
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(120)
         assert worker.exitcode == 0
     entries = SqlLedger(url).read("a")
-    verify(entries)
+    verify_chain(entries)
     assert sorted(entry.key for entry in entries) == sorted(f"{worker}-{n}" for worker in range(4) for n in range(6))
 
 
@@ -359,7 +350,7 @@ def test_any_changed_cell_is_detected(tmp_path: Path, column: str, row: int) -> 
     ledger = _three(tmp_path)
     _sql(tmp_path, f'UPDATE ratchet_rows SET "{column}" = ? WHERE seq = ?', CHANGES[column], row)
     with pytest.raises(Permanent, match="changed"):
-        verify(ledger.read("a"))
+        verify_chain(ledger.read("a"))
 
 
 @pytest.mark.parametrize("row", [1, 2])
@@ -367,20 +358,20 @@ def test_deleted_row_is_detected(tmp_path: Path, row: int) -> None:
     ledger = _three(tmp_path)
     _sql(tmp_path, "DELETE FROM ratchet_rows WHERE seq = ?", row)
     with pytest.raises(Permanent, match="changed"):
-        verify(ledger.read("a"))
+        verify_chain(ledger.read("a"))
 
 
 def test_renamed_stream_is_detected(tmp_path: Path) -> None:
     ledger = _three(tmp_path)
     _sql(tmp_path, "UPDATE ratchet_rows SET stream = ?", "b")
     with pytest.raises(Permanent, match="changed"):
-        verify(ledger.read("b"))
+        verify_chain(ledger.read("b"))
 
 
 def _three(folder: Path) -> SqlLedger:
     ledger = SqlLedger(f"sqlite:///{folder / 'ledger.db'}")
     ledger.append([rows("a", 0, "one", "two", "three")], None, NOON)
-    verify(ledger.read("a"))
+    verify_chain(ledger.read("a"))
     return ledger
 
 
@@ -417,3 +408,38 @@ def test_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
 def test_missing_driver_is_an_error_with_a_remedy() -> None:
     with pytest.raises(Permanent, match="install"):
         SqlLedger("mysql+pymysql://x@127.0.0.1/x")
+
+
+def from_the_future(ledger: Ledger) -> None:
+    """Give the last row of the stream `s` the version of a newer release."""
+    if isinstance(ledger, MemoryLedger):
+        ledger.rows["s"][-1] = ledger.rows["s"][-1].model_copy(update={"schema_version": SCHEMA_VERSION + 1})
+        return
+    with sa.create_engine(ledger.url).begin() as connection:
+        connection.execute(sa.text(f"UPDATE ratchet_rows SET schema_version = {SCHEMA_VERSION + 1} WHERE stream = 's'"))
+
+
+def test_row_of_a_newer_release_is_refused_and_nothing_is_written(ledger: Ledger) -> None:
+    ledger.append([Append(stream="s", after=0, rows=(Row(kind="opened"),))], None, NOON)
+    from_the_future(ledger)
+    with pytest.raises(NewerRelease, match=r"row 1 of s was written by a newer release of Ratchet"):
+        ledger.read("s")
+    both = [Append(stream="other", after=0, rows=(Row(kind="opened"),)), Append(stream="s", after=1, rows=(Row(kind="ended"),))]
+    with pytest.raises(NewerRelease):
+        ledger.append(both, None, NOON)
+    assert ledger.streams("") == ["s"]
+
+
+def test_database_of_a_release_without_versions_is_read_and_continued(url: str) -> None:
+    SqlLedger(url)
+    old = seal_row("s", 1, Row(kind="opened", data={"a": 1}), NOON, 0, GENESIS, UNVERSIONED)
+    values = {**old.model_dump(mode="json", exclude={"schema_version"}), "data": '{"a":1}', "at": NOON.isoformat()}
+    with sa.create_engine(url).begin() as connection:
+        connection.execute(sa.text("ALTER TABLE ratchet_rows DROP COLUMN schema_version"))
+        connection.execute(sa.text(f"INSERT INTO ratchet_rows ({', '.join(values)}) VALUES (:{', :'.join(values)})"), values)
+    ledger = SqlLedger(url)
+    assert ledger.read("s") == [old]
+    ledger.append([Append(stream="s", after=1, rows=(Row(kind="ended"),))], None, NOON)
+    rows = SqlLedger(url).read("s")
+    verify_chain(rows)
+    assert [row.schema_version for row in rows] == [UNVERSIONED, SCHEMA_VERSION]

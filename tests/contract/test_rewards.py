@@ -6,7 +6,8 @@ A scorer returns one score in [0, 1] or an abstention per sample, from the keys 
 from __future__ import annotations
 
 import random
-from importlib.metadata import entry_points
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,21 @@ from contracts.fakes import FakeRewards
 from contracts.loop import RewardSettings
 from contracts.ports import RewardFunction, Rewards
 from contracts.records import FeedbackKind, Tier
-from rewards.installed import GROUP, load
 from rewards.scorer_set import build_scorer_set
+from runtime.extensions import ExtensionKind, load, offers
+from tests.example_plugin import on_path
 
-NAMES = sorted(entry.name for entry in entry_points(group=GROUP))
+NAMES = [*offers(ExtensionKind.REWARD), "mentions_ticket"]
+pytestmark = pytest.mark.usefixtures("example_rewards")
+
+
+@pytest.fixture(scope="module")
+def example_rewards(example_wheel: Path) -> Iterator[None]:
+    """The example package, importable for all tests of this module."""
+    with on_path(example_wheel):
+        yield
+
+
 KEYS = frozenset({"prompt", "answer", "reference", "feedback", "trace"})
 
 _feedback = st.lists(
@@ -49,7 +61,7 @@ SAMPLES = st.lists(
 
 
 def _scorer(name: str) -> RewardFunction:
-    function: RewardFunction = load(name)[0]()
+    function: RewardFunction = load(ExtensionKind.REWARD, name).target()
     return function
 
 

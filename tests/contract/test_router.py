@@ -21,8 +21,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from contracts.errors import Permanent
 from contracts.fakes import FakeRouter, FakeWorld
+from contracts.ids import canonical
 from contracts.serving import Backend, Route
 from local.router import LocalRouter
+from runtime.extensions import ExtensionKind, load
+from tests.waiting import until
 
 
 class Site:
@@ -70,12 +73,6 @@ class Site:
     def attributes(self) -> list[dict[str, Any]]:
         return [{kv.key: getattr(kv.value, str(kv.value.WhichOneof("value"))) for kv in span.attributes} for span in self.spans]
 
-    def until(self, holds: Callable[[], bool]) -> None:
-        limit = time.monotonic() + 30
-        while not holds():
-            assert time.monotonic() < limit
-            time.sleep(0.05)
-
     def close(self) -> None:
         for server in self.servers:
             server.shutdown()
@@ -89,17 +86,60 @@ def site() -> Iterator[Site]:
     site.close()
 
 
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[LocalRouter]:
+    """Yield a router with its files in `folder`, and stop it afterwards."""
+    (folder / "token").write_text("secret")
+    router = LocalRouter(folder / "serving", folder / "receiver.json", folder / "token")
+    try:
+        yield router
+    finally:
+        router.stop()
+
+
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalRouter]:
-    (tmp_path / "token").write_text("secret")
-    router = LocalRouter(tmp_path / "serving", tmp_path / "receiver.json", tmp_path / "token")
+    with started(tmp_path) as router:
+        yield router
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRouter]:
+    """A router for all tests that look at replies only. It has no receiver, so that no trace of one test reaches another."""
+    with started(tmp_path_factory.mktemp("shared")) as router:
+        yield router
+
+
+@pytest.fixture(scope="module")
+def traced_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRouter, Site]]:
+    """A router and its receiver for all tests that wait for the traces of all their requests."""
+    folder, site = tmp_path_factory.mktemp("traced"), Site()
+    (folder / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    with started(folder) as router:
+        yield router, site
+    site.close()
+
+
+@pytest.fixture
+def traced(traced_site: tuple[LocalRouter, Site]) -> tuple[LocalRouter, Site]:
+    """The shared router and site, without the traces of the tests before."""
+    traced_site[1].spans.clear()
+    return traced_site
+
+
+@pytest.fixture
+def gateway(example: Path, tmp_path: Path) -> Any:
+    options = {"file": "gateway.json", "url": "http://gateway"}
+    router = load(ExtensionKind.ROUTER, "gateway-file").create(
+        tmp_path / "serving", tmp_path / "receiver.json", tmp_path / "token", 0, False, options=options, where=""
+    )
     yield router
     router.stop()
 
 
-@pytest.fixture(params=["fake", "local"])
+@pytest.fixture(params=["fake", "local", "gateway"])
 def router(request: pytest.FixtureRequest) -> Any:
-    return FakeRouter(FakeWorld()) if request.param == "fake" else request.getfixturevalue("local")
+    return FakeRouter(FakeWorld()) if request.param == "fake" else request.getfixturevalue(request.param)
 
 
 def route(*backends: Backend, annotation: str = "test") -> Route:
@@ -158,7 +198,7 @@ def test_traces_contain_metadata_and_content_only_with_consent(local: LocalRoute
     told = {"x-user-id": "ada", "x-ratchet-consent": "true", "x-ratchet-region": "eu", "x-ratchet-slice": "pods"}
     reply = ask(local.url(), "s1", headers=told)
     ask(local.url(), body={"user": "bob", "metadata": {"consent": False, "session": "s2"}})
-    site.until(lambda: len(site.spans) == 2)
+    until(lambda: len(site.spans) == 2)
     first, second = site.attributes()
     assert site.tokens == {"Bearer secret"}
     assert reply.headers["x-ratchet-trace"] == f"{site.spans[0].trace_id.hex()}:{site.spans[0].span_id.hex()}"
@@ -184,7 +224,7 @@ def test_traces_are_sent_once_the_receiver_is_available(local: LocalRouter, site
         assert ask(local.url(), f"s{i}").status_code == 200
     time.sleep(0.6)
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
-    site.until(lambda: len(site.spans) >= 5)
+    until(lambda: len(site.spans) >= 5)
     assert Counter(span["gen_ai.conversation.id"] for span in site.attributes()) == Counter(f"s{i}" for i in range(5))
 
 
@@ -193,7 +233,7 @@ def test_unavailable_backend_is_an_error_in_the_reply_and_the_trace(local: Local
     local.set(route(placed("gone", 100)))
     reply = ask(local.url(), "s1")
     assert (reply.status_code, reply.headers["x-ratchet-version"]) == (502, "gone")
-    site.until(lambda: len(site.spans) == 1)
+    until(lambda: len(site.spans) == 1)
     assert "ConnectError" in site.spans[0].status.message
     assert site.attributes()[0]["ratchet.model_version"] == "gone"
 
@@ -208,14 +248,14 @@ ODD: dict[str, tuple[int, bytes]] = {
 
 
 @pytest.mark.parametrize("how", ODD)
-def test_unusual_reply_reaches_the_user_and_the_trace(local: LocalRouter, site: Site, tmp_path: Path, how: str) -> None:
-    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+def test_unusual_reply_reaches_the_user_and_the_trace(traced: tuple[LocalRouter, Site], how: str) -> None:
+    local, site = traced
     site.reply = lambda _name, _body: ODD[how]
     local.set(route(site.backend("old", 100)))
     reply = ask(local.url(), "s1", headers={"x-ratchet-consent": "true"})
     assert reply.status_code == 200
     assert reply.headers["x-ratchet-version"] == "old"
-    site.until(lambda: len(site.spans) == 1)
+    until(lambda: len(site.spans) == 1)
 
 
 @pytest.mark.parametrize(
@@ -230,31 +270,29 @@ def test_unusual_reply_reaches_the_user_and_the_trace(local: LocalRouter, site: 
         (b'{"model": "helper", "messages": [], "n": true}', 400), (b'{"model": "helper", "messages": [], "n": null}', 200),
     ],
 )  # fmt: skip
-def test_unusual_requests_get_a_json_reply(local: LocalRouter, site: Site, content: bytes, status: int) -> None:
-    local.set(route(site.backend("old", 100)))
+def test_unusual_requests_get_a_json_reply(shared: LocalRouter, site: Site, content: bytes, status: int) -> None:
+    shared.set(route(site.backend("old", 100)))
     headers = {"x-ratchet-consent": "true", "content-type": "application/json"}
-    reply = httpx.post(f"{local.url()}/v1/chat/completions", content=content, headers=headers, timeout=20, trust_env=False)
+    reply = httpx.post(f"{shared.url()}/v1/chat/completions", content=content, headers=headers, timeout=20, trust_env=False)
     assert reply.status_code == status
     assert isinstance(reply.json(), dict)
 
 
-def test_body_without_a_length_is_rejected_at_the_limit(local: LocalRouter, site: Site) -> None:
-    local.set(route(site.backend("old", 100)))
+def test_body_without_a_length_is_rejected_at_the_limit(shared: LocalRouter, site: Site) -> None:
+    shared.set(route(site.backend("old", 100)))
     pieces = (b" " * 1_000_000 for _ in range(20))
     with contextlib.suppress(httpx.WriteError):  # the router may have closed the connection already
-        assert httpx.post(f"{local.url()}/v1/chat/completions", content=pieces, timeout=20, trust_env=False).status_code == 413
-    assert ask(local.url()).status_code == 200
+        assert httpx.post(f"{shared.url()}/v1/chat/completions", content=pieces, timeout=20, trust_env=False).status_code == 413
+    assert ask(shared.url()).status_code == 200
 
 
 @pytest.mark.parametrize(("status", "blamed"), [(400, False), (422, False), (404, True), (429, True), (500, True)])
-def test_only_errors_that_a_version_can_cause_are_counted_for_it(
-    local: LocalRouter, site: Site, tmp_path: Path, status: int, blamed: bool
-) -> None:
-    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+def test_only_errors_that_a_version_can_cause_are_counted_for_it(traced: tuple[LocalRouter, Site], status: int, blamed: bool) -> None:
+    local, site = traced
     site.reply = lambda _name, _body: (status, b'{"error": {"message": "no"}}')
     local.set(route(site.backend("old", 100)))
     assert ask(local.url()).status_code == status
-    site.until(lambda: len(site.spans) == 1)
+    until(lambda: len(site.spans) == 1)
     assert (site.spans[0].status.code == 2, "ratchet.refused" in site.attributes()[0]) == (blamed, not blamed)
 
 
@@ -267,7 +305,7 @@ def test_missing_consent_is_treated_as_the_loop_file_says(site: Site, tmp_path: 
         router.set(route(site.backend("old", 100)))
         for session, headers in (("silent", {}), ("no", {"x-ratchet-consent": "false"})):
             ask(router.url(), session, headers={"x-ratchet-slice": "a{b}", **headers})
-        site.until(lambda: len(site.spans) == 2)
+        until(lambda: len(site.spans) == 2)
     finally:
         router.stop()
     silent, no = sorted(site.attributes(), key=lambda values: -len(values["gen_ai.conversation.id"]))
@@ -291,3 +329,14 @@ def test_killed_router_restarts_at_its_address_with_its_route(local: LocalRouter
     assert local.read("line") is None
     assert local.url() == url
     assert ask(url, "s1").headers["x-ratchet-version"] == "old"
+
+
+def test_router_process_of_an_older_release_is_replaced_before_it_gets_a_route_that_it_cannot_read(site: Site, local: LocalRouter) -> None:
+    local.set(route(site.backend("a", 100)))
+    url, before = local.url(), local._service(0).process()
+    ready = local._service(0)._ready
+    ready.write_bytes(canonical({name: value for name, value in json.loads(ready.read_bytes()).items() if name != "schema_version"}))
+    local.set(route(site.backend("b", 100)))
+    assert local._service(0).process() != before
+    assert local.url() == url
+    assert httpx.get(f"{url}/health").json()["weights"] == {"b": 100}

@@ -19,6 +19,7 @@ from contracts.model import model_ref
 from contracts.serving import Endpoint, ModelVersion
 from local.server import EmbeddedServer
 from runtime.artifacts import FolderArtifacts
+from runtime.extensions import ExtensionKind, load
 from tests.unit.trainers.conftest import write_model
 
 pytestmark = [pytest.mark.slow]
@@ -36,7 +37,7 @@ class Site:
         self.server = self.restarted()
 
     def restarted(self) -> EmbeddedServer:
-        return EmbeddedServer(self.folder / "serving", self.folder / "artifacts", {"threads": 1})
+        return EmbeddedServer(self.folder / "serving", FolderArtifacts(self.folder / "artifacts"), threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,29 @@ def test_version_is_served_once_found_after_a_restart_and_stopped(site: Site, en
     fake.stop("v-tiny")
     assert fake.running() == []
     assert endpoint in site.restarted().running()
+
+
+def test_server_of_the_example_follows_the_same_rules(example: Path, tmp_path: Path) -> None:
+    artifacts, model = FolderArtifacts(tmp_path / "artifacts"), tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"weights")
+    (model / "config.json").write_text('{"answer": "hello"}')
+    version = ModelVersion(line="l", number=0, tag="v-canned", model=model_ref(model, artifacts.put_folder(model)), cycle=None)
+
+    def restarted() -> Any:
+        return load(ExtensionKind.SERVER, "canned").create(tmp_path / "serving", artifacts, options={}, where="")
+
+    server = restarted()
+    try:
+        first = server.ensure(version)
+        assert server.ensure(version) == restarted().ensure(version) == first
+        assert server.running() == restarted().running() == [first]
+        assert (first.tag, texts(first)) == ("v-canned", ["hello"])
+        server.stop("v-unknown")
+        assert restarted().running() == [first]
+    finally:
+        server.stop("v-canned")
+    assert restarted().running() == []
 
 
 def test_temperature_zero_gives_the_same_answer_among_concurrent_requests(endpoint: Endpoint) -> None:
@@ -157,4 +181,4 @@ def test_model_that_cannot_be_loaded_is_permanent(site: Site, tmp_path: Path) ->
 
 def test_unknown_options_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="threads"):
-        EmbeddedServer(tmp_path, tmp_path, {"gpus": 3})
+        EmbeddedServer(tmp_path, FolderArtifacts(tmp_path), gpus=3)

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts.errors import ConfigError
-from contracts.model import ModelRef
+from contracts.loop import TrainingSettings
 from contracts.training import Adjustment, Attempt, Method, TrainingPlan
+from runtime.extensions import ExtensionKind, load
+from tests.builders import START, make_plan
 from trainers.backends.trl import DPO, GRPO, SFT
 
-START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
 
-
-@pytest.fixture(params=[DPO, GRPO, SFT])
-def trainer(request: pytest.FixtureRequest) -> Any:
-    return request.param()
+@pytest.fixture(params=["dpo", "grpo", "sft", "canned-sft"])
+def trainer(request: pytest.FixtureRequest, example: Path) -> Any:
+    return load(ExtensionKind.TRAINER, request.param).create(options={}, where="")
 
 
 def plan(trainer: Any) -> TrainingPlan:
-    fixed: dict[str, Any] = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations", "code"), "1" * 64) | {"scorers": ()}
-    return TrainingPlan(
-        line="l", cycle="cycle/l/0001", start=START, method=Method(trainer.method), recipe=trainer.recipe({}), seed=1, **fixed
-    )
+    return make_plan(Method(trainer.method), trainer.recipe({}))
 
 
-def test_trainer_is_found_by_its_method(trainer: Any) -> None:
-    (entry,) = entry_points(group="ratchet.trainers", name=trainer.method)
-    assert entry.load() is type(trainer)
+def test_a_method_is_trained_by_the_trainer_of_its_name_unless_the_loop_file_names_another() -> None:
+    assert [load(ExtensionKind.TRAINER, TrainingSettings().trainer(method)).target for method in ("dpo", "grpo", "sft")] == [DPO, GRPO, SFT]
+    assert TrainingSettings(sft_on="canned-sft").trainer("sft") == "canned-sft"
 
 
 def test_completing_a_recipe_is_idempotent(trainer: Any) -> None:

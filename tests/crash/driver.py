@@ -43,12 +43,10 @@ from flows.engine.work import turn
 from flows.ledger.sql import SqlLedger
 from local.executor import LocalExecutor
 from runtime.artifacts import FolderArtifacts, write_atomic
+from tests.builders import make_facts
 
 LINE = "crash"
-FACTS = Facts(
-    pairs=100, pairs_by_tier={"verifiable": 100}, pairs_dropped={}, prompts=50, prompts_with_reference=50, corrections=0, samples=200,
-    group_coverage=0.5, label_noise=0.1, champion_reward=0.5, best_of_k=0.8, off_policy=0.0,
-)  # fmt: skip
+FACTS = make_facts()
 LOOP = Loop.model_validate(
     {
         "line": {"name": LINE, "served_model": LINE},
@@ -134,11 +132,22 @@ class KilledLedger(SqlLedger):
 
 
 class KilledExecutor(LocalExecutor):
-    """A local executor with a boundary before and after each submission."""
+    """A local executor with a boundary before and after each submission, and around the first reconciliation of each job."""
 
     def __init__(self, root: Path, artifacts: Path, boundary: Callable[[str], None]) -> None:
         super().__init__(root, artifacts)
         self.boundary = boundary
+        self.reconciled: set[str] = set()
+
+    def reconcile(self, name: str) -> None:
+        """Reconcile the job, the first time between two boundaries. Later calls depend on the duration of the job."""
+        first = name not in self.reconciled
+        self.reconciled.add(name)
+        if first:
+            self.boundary("before reconcile")
+        super().reconcile(name)
+        if first:
+            self.boundary("after reconcile")
 
     def submit(self, spec: JobSpec, incarnation: int) -> None:
         """Submit the job between two boundaries."""
@@ -268,17 +277,6 @@ class SteadyMetrics:
         return Evidence(since=since, until=until, champion=arms[0], candidate=arms[1])
 
 
-class Once:
-    """The part of an installation that `turn` needs: the line context."""
-
-    def __init__(self, context: LineContext) -> None:
-        self.context = context
-
-    def house_of(self, _cycle: Any) -> LineContext:
-        """Return the only line context."""
-        return self.context
-
-
 def prepare(root: Path) -> None:
     """Create the external state in `root`: a clock that stands at noon, a base model, and an empty effect log."""
     (root / "base").mkdir(parents=True)
@@ -358,7 +356,7 @@ def _work(context: LineContext, root: Path) -> bool:
         if request.awaiting:
             yes = Answer(approve=True, actor="ada", identity=Identity.CLAIMED, via="cli")
             answer(context.ledger, request, yes, context.clock.now())
-    if not isinstance(turn(Once(context), cycle), End):  # type: ignore[arg-type]
+    if not isinstance(turn(context, cycle), End):
         context.clock.sleep(0.02)
     return False
 

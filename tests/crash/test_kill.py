@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.crash.processes import finished, start, undisturbed
+
 pytestmark = [pytest.mark.slow]
-REPO = Path(__file__).resolve().parents[2]
-
-
-def start(*args: object, **environment: str) -> subprocess.Popen[str]:
-    """Start tests/crash/driver.py as a process with these arguments and environment variables."""
-    command = [sys.executable, "-m", "tests.crash.driver", *map(str, args)]
-    return subprocess.Popen(command, cwd=REPO, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finished(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """Wait for a driver process to succeed and return the results it printed."""
-    out, err = process.communicate(timeout=170)
-    assert process.returncode == 0, err
-    return [json.loads(line) for line in out.splitlines()]
 
 
 def same(told: dict[str, Any], calm: dict[str, Any], where: object) -> None:
@@ -36,24 +20,6 @@ def same(told: dict[str, Any], calm: dict[str, Any], where: object) -> None:
     assert told["route"] == calm["route"], where
     assert told["aliases"] == calm["aliases"], where
     assert told["starts"] == calm["starts"] == ["1\n"], where
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The result of an undisturbed run that ends with a promotion."""
-    return undisturbed(tmp_path_factory.mktemp("calm") / "home")
-
-
-def undisturbed(root: Path, bad_canary: bool = False) -> dict[str, Any]:
-    """Run one cycle without a kill and return its result; with `bad_canary` it ends with a rollback."""
-    from tests.crash.driver import prepare, told
-
-    prepare(root)
-    if bad_canary:
-        (root / "bad_canary").touch()
-    finished(start("live", root))
-    life: dict[str, Any] = json.loads(json.dumps(told(root)))
-    return life
 
 
 def sweeps(root: Path, bad_canary: bool, start_at: int = 1) -> list[dict[str, Any]]:

@@ -18,15 +18,9 @@ import pytest
 
 from flows.ledger.sql import SqlLedger
 from tests.crash.driver import prepare, told
-from tests.crash.test_kill import finished, start, undisturbed
+from tests.crash.processes import finished, start
 
 pytestmark = [pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The result of an undisturbed run that ends with a promotion."""
-    return undisturbed(tmp_path_factory.mktemp("calm") / "home")
 
 
 @pytest.mark.parametrize("rivals", [3])

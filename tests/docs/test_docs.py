@@ -1,19 +1,31 @@
-"""Tests of the documentation: its commands exist, its loop files parse, its code runs, and its links resolve."""
+"""Tests of the documentation: its commands and names exist, its loop files parse, its code runs, and its links resolve."""
 
 from __future__ import annotations
 
 import re
-import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from contracts.ports import RewardFunction
+from docs.code_facts import PACKAGES
 from flows.cli.main import COMMANDS, cli
-from flows.config.load import load_loop, parse_loop
+from flows.config.load import load_loop
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (*PACKAGES, "tests", "docs", "examples", "loops", "benchmarks", "requirements", ".ci")
+EXTERNAL = {
+    "loop.toml",
+    "pg_dump",
+    "GENERATION",
+    "maxRetry",
+    "ErrImagePull",
+    "OOMKilled",
+    "calculate_rewards",
+    "examples/configs/grpo_math_1B.yaml",
+}
+"""Names of the reader's files, of Postgres, Langfuse, Volcano, Kubernetes and NeMo RL."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -27,15 +39,48 @@ def test_every_command_in_the_documentation_exists(page: Path) -> None:
         assert name in targets, f"{page.name} names `make {name}`, which does not exist"
 
 
+@cache
+def _files() -> frozenset[str]:
+    """Returns the files and folders of the repository, relative to its root, without hidden folders other than .ci."""
+    found = [*ROOT.iterdir(), *(path for top in FOLDERS for path in (ROOT / top).rglob("*"))]
+    return frozenset(path.relative_to(ROOT).as_posix() for path in found if "__pycache__" not in path.parts)
+
+
+@cache
+def _words() -> frozenset[str]:
+    """Returns every word in the code of the product, the loop files, the build files and the benchmarks."""
+    ended = (".py", ".toml", ".sh", ".html", ".yaml", ".yml", ".json")
+    code = [name for name in _files() if name.endswith(ended) and not name.startswith(("tests/", "docs/", "benchmarks/results/"))]
+    return frozenset(word for name in [*code, "Makefile"] for word in re.findall(r"\w+", (ROOT / name).read_text()))
+
+
+def stale(span: str) -> bool:
+    """Returns whether a code span of a page is a path, a file name or an identifier that the repository does not contain."""
+    if re.fullmatch(r"[\w.-]*/[\w./-]+", span):
+        name = span.rstrip("/")
+        inside = name.split("/")[0] in FOLDERS or name.endswith((".py", ".sh", ".lock"))
+        return inside and not any(f"/{path}".endswith(f"/{name}") for path in _files())
+    if re.fullmatch(r"[\w.-]+\.(py|sh|lock|yml|toml|md)", span):
+        return not any(path.rsplit("/", 1)[-1] == span for path in _files())
+    if re.fullmatch(r"[A-Za-z_][\w.]*(\(.*\))?", span):
+        return any(word not in _words() for word in re.findall(r"\w+", span.split("(")[0]))
+    return False
+
+
+@pytest.mark.parametrize("span", ["flows/core/absent.py", "absent.py", "job/absent.py", "contracts.AbsentPort", "AbsentPort", "absent_key"])
+def test_a_stale_name_is_found(span: str) -> None:
+    assert stale(span)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "reference"], ids=lambda page: page.name)
+def test_every_name_in_the_documentation_exists(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    spans = set(re.findall(r"`([^`\n]+)`", prose)) - EXTERNAL
+    assert sorted(span for span in spans if not re.fullmatch(r"[0-9a-f]{12}", span) and stale(span)) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_in_the_documentation_exists(page: Path) -> None:
-    for name in set(
-        re.findall(
-            r"`((?:contracts|runtime|rewards|materializer|trainers|gates|k8s|local|flows|tests|loops|docs|benchmarks)/[\w/.]*\w)`",
-            page.read_text(),
-        )
-    ):
-        assert (ROOT / name).exists(), f"{page.name} names {name}, which does not exist"
+def test_every_link_in_the_documentation_leads_to_a_file(page: Path) -> None:
     for link in set(re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())):
         assert (page.parent / link).exists(), f"{page.name} links to {link}, which does not exist"
 
@@ -57,14 +102,3 @@ def test_init_writes_a_valid_loop_file(tmp_path: Path, monkeypatch: pytest.Monke
     result = CliRunner().invoke(cli, ["init", "mine.toml", "--line", "my-line"])
     assert result.exit_code == 0, result.output
     assert load_loop(tmp_path / "mine.toml").line.name == "my-line"
-
-
-def test_reward_in_the_guide_works() -> None:
-    text = (ROOT / "docs" / "extending.md").read_text()
-    code, loop = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], re.findall(r"# the loop file\n(.*?)```", text, re.DOTALL)[0]
-    names: dict = {}
-    exec(code, names)
-    reward: RewardFunction = names["MentionsTicket"](**tomllib.loads(loop)["rewards"][0]["options"])
-    assert reward.score([{"answer": "see OPS-12"}, {"answer": "no"}]) == [1.0, 0.0]
-    line = {"line": {"name": "a", "served_model": "a"}, "sources": [{"name": "r", "kind": "receiver"}]}
-    assert parse_loop({**line, **tomllib.loads(loop)}, "guide").rewards[0].name == reward.name

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import command
 from tests.needs import shared_data
-
-ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.slow
 
@@ -22,10 +20,7 @@ def ratchet(tmp_path: Path):
     """Return a function that runs `ratchet` in an empty folder and asserts the exit code."""
 
     def run(*args: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "RATCHET_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
-        environment.pop("PREFECT_API_URL", None)
-        command = [sys.executable, "-m", "flows.cli.main", *map(str, args)]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = command.ratchet(*args, home=tmp_path / "home", cwd=tmp_path, timeout=300)
         assert done.returncode == code, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
         return done
@@ -133,6 +128,20 @@ def test_commands_without_requests_or_cycles_are_errors(ratchet) -> None:
     assert "there is no request" in ratchet("reject", "approval/x/0001/rollout", code=2).stderr
     assert "there is no cycle" in ratchet("explain", "x/1", code=2).stderr
     assert "there is no line" in ratchet("report", "x", code=2).stderr
+
+
+def test_adopt_without_torch_names_the_missing_extra(ratchet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.unit.trainers.conftest import write_model
+
+    model, path = write_model(tmp_path / "model"), loop_file(tmp_path / "a.toml", 'kind = "receiver"')
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
+    try:
+        refused = ratchet("adopt", path, model, code=1).stderr
+    finally:
+        ratchet("serve", path, "--stop")
+    assert "needs torch; install ratchet[train]" in refused
+    assert "its model server does not run" in refused
 
 
 def test_plan_shows_the_choice_and_changes_nothing(ratchet, tmp_path: Path, gsm8k: Path) -> None:

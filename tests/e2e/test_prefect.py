@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,19 +20,20 @@ import pytest
 
 from contracts.cycle import Append, ApprovalKind, Identity, Row
 from contracts.ids import cycle_stream
+from flows.composition.ports import open_ledger
 from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.core.decide import Wait
 from flows.core.folds import fold_approval
 from flows.engine.advance import drive
 from flows.engine.line import open_cycle
-from flows.engine.wiring import open_ledger
 from runtime.artifacts import FolderArtifacts
+from tests import command
 from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 CYCLE = cycle_stream("sim", 1)
 LOOP = """
 [line]
@@ -67,31 +67,24 @@ class Service:
         self.loop.write_text(LOOP)
         self.traces = folder / "traces"
         self.traces.mkdir()
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "RATCHET_"))}
-        self.environment |= {
-            "RATCHET_HOME": str(self.home.root),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        }
+        self.environment = command.environment(self.home.root)
         self.ledger = open_ledger(self.home)
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
 
     def ratchet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `ratchet` command against this installation."""
-        command = [sys.executable, "-m", "flows.cli.main", *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=240)
+        return command.ratchet(*arguments, home=self.home.root)
 
     def start(self) -> None:
         """Start `ratchet serve` and wait until its deployments are ready."""
-        command = [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop), "--json"]
+        serve = [*command.RATCHET, "serve", str(self.loop), "--json"]
         log = (self.home.root.parent / "serve.log").open("a")
-        self.process = subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-        )
+        self.process = subprocess.Popen(serve, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
         rows = json.loads(_json_on(self.process))
         self.url = next(row["where"] for row in rows if "Prefect" in row["what"]) + "/api"
-        until(lambda: len(self.post("deployments/filter")) == 5)
-        until(lambda: self.deployment("approval")["status"] == "READY")
+        eventually(lambda: len(self.post("deployments/filter")) == 5)
+        eventually(lambda: self.deployment("approval")["status"] == "READY")
 
     def stop(self) -> None:
         """Stop the service and its Prefect server."""
@@ -130,7 +123,7 @@ class Service:
 
     def ended(self, run: str) -> dict[str, Any]:
         """Wait until the run has ended and return it."""
-        return until(lambda: self._final(run))
+        return eventually(lambda: self._final(run))
 
     def _final(self, run: str) -> dict[str, Any] | None:
         found = self.post("flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
@@ -146,7 +139,7 @@ class Service:
 
     def suspended(self, request: str) -> dict[str, Any]:
         """Wait until a run shows the request with a form that can be filled in, and return the run."""
-        return until(lambda: next((run for run in self.views(request) if self._answerable(run)), None))
+        return eventually(lambda: next((run for run in self.views(request) if self._answerable(run)), None))
 
     def _answerable(self, run: dict[str, Any]) -> bool:
         if run["state_type"] != "PAUSED":
@@ -179,13 +172,9 @@ def _json_on(process: subprocess.Popen[str]) -> str:
     raise AssertionError(f"`ratchet serve` ended before it printed its addresses: {text}")
 
 
-def until(condition: Callable[[], Any], seconds: float = 240) -> Any:
+def eventually(condition: Callable[[], Any]) -> Any:
     """Wait until the condition returns a true value and return it. The limit is generous because the machine may be busy."""
-    limit = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < limit, f"the condition did not hold within {seconds:g} s"
-        time.sleep(0.5)
-    return found
+    return until(condition, 240, pause=0.5)
 
 
 def wait_for_approval(service: Service) -> None:
@@ -255,7 +244,7 @@ def test_submitted_form_is_written_to_the_ledger_and_the_cycle_continues(service
     answer = fold_approval(service.ledger.read(request)).answer
     assert answer is not None
     assert (answer.actor, answer.approve, answer.identity, answer.via, answer.note) == ("Ada", True, Identity.CLAIMED, "prefect", "go")
-    until(lambda: any(row.kind == "answered" for row in service.ledger.read(CYCLE)))
+    eventually(lambda: any(row.kind == "answered" for row in service.ledger.read(CYCLE)))
 
 
 def test_first_answer_is_kept_and_the_run_ends(service: Service) -> None:
@@ -293,7 +282,7 @@ def test_new_traces_start_a_retrain_run(service: Service) -> None:
     before = {run["id"] for run in service.runs("retrain")}
     record = {"id": "1", "timestamp": "2026-10-01T00:00:00Z", "messages": "2+2?", "response": "4", "consent": True}
     (service.traces / "one.jsonl").write_text(json.dumps(record) + "\n")
-    run = until(lambda: next((r for r in service.runs("retrain") if r["id"] not in before and _by_event(r)), None))
+    run = eventually(lambda: next((r for r in service.runs("retrain") if r["id"] not in before and _by_event(r)), None))
     assert run["parameters"]["loop"] == str(service.loop)
 
 
@@ -304,7 +293,7 @@ def _by_event(run: dict[str, Any]) -> bool:
 def test_service_continues_after_the_prefect_server_is_killed(service: Service) -> None:
     server = json.loads((service.home.prefect / "server" / "ready.json").read_bytes())
     psutil.Process(server["pid"]).kill()
-    until(lambda: _answers(service.url))
+    eventually(lambda: _answers(service.url))
     service.reconcile()
 
 
@@ -318,15 +307,15 @@ def _answers(url: str) -> bool:
 def test_no_run_is_stuck_after_the_service_is_killed(service: Service) -> None:
     assert service.process is not None
     begun = service.run_now("ingest")
-    until(lambda: service.runs("ingest", type={"any_": ["PENDING", "RUNNING"]}) or service._final(begun))
+    eventually(lambda: service.runs("ingest", type={"any_": ["PENDING", "RUNNING"]}) or service._final(begun))
     os.killpg(service.process.pid, signal.SIGKILL)
     service.process.wait(60)
     stale = {run["id"] for flow in ("ingest", "reconcile", "retrain") for run in service.runs(flow, type={"any_": ["PENDING", "RUNNING"]})}
     service.start()
-    until(lambda: all(service._final(run) for run in stale))
+    eventually(lambda: all(service._final(run) for run in stale))
     service.reconcile()
     assert service.ended(service.run_now("ingest"))["state_type"] in ("COMPLETED", "CANCELLED")
-    until(lambda: any(run["state_type"] == "COMPLETED" for run in service.runs("ingest", name={"any_": ["Completed"]})))
+    eventually(lambda: any(run["state_type"] == "COMPLETED" for run in service.runs("ingest", name={"any_": ["Completed"]})))
 
 
 def test_second_service_and_occupied_port_are_rejected(service: Service) -> None:
@@ -334,11 +323,12 @@ def test_second_service_and_occupied_port_are_rejected(service: Service) -> None
     assert again.returncode == 3
     assert "another `ratchet serve`" in again.stderr
     port = service.url.split(":")[2].split("/")[0]
-    other = subprocess.run(
-        [sys.executable, "-m", "flows.cli.main", "serve", str(service.loop), "--port", port],
-        env={**service.environment, "RATCHET_HOME": str(service.home.root.parent / "other")},
-        capture_output=True,
-        text=True,
+    other = command.ratchet(
+        "serve",
+        service.loop,
+        "--port",
+        port,
+        home=service.home.root.parent / "other",
         timeout=120,
     )
     assert other.returncode == 2

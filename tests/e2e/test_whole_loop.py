@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.test_cli import ROOT
+from tests.command import ROOT, ratchet
 from tests.needs import shared_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -19,10 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 def run(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """Run a `ratchet` command with this home folder and assert that it succeeds."""
-    environment = {**os.environ, "RATCHET_HOME": str(home), "COLUMNS": "200", "HF_HUB_OFFLINE": "1"}
-    environment.pop("PREFECT_API_URL", None)
-    command = [sys.executable, "-m", "flows.cli.main", *args]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500, check=False)
+    done = ratchet(*args, home=home, timeout=1500, HF_HUB_OFFLINE="1")
     assert done.returncode == 0, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -71,12 +68,22 @@ def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) ->
     assert left_running(home) == []
 
 
+def shortened(loop: str, traces: Path, folder: Path) -> str:
+    """Return the text of loops/gsm8k.toml with half of the training steps and 80 of the 300 golden prompts, for a shorter test."""
+    golden = folder / "golden.jsonl"
+    golden.write_text("\n".join((traces / "gsm8k_eval.jsonl").read_text().splitlines()[:80]))
+    data = "../../shared/data/gsm8k_traces"
+    for found, instead in ((f"{data}/gsm8k_eval.jsonl", str(golden)), (data, str(traces)), ("steps = 60", "steps = 30")):
+        assert found in loop
+        loop = loop.replace(found, instead)
+    return loop
+
+
 @pytest.mark.timeout(1200)  # training and evaluation take minutes, more on a busy machine
 def test_candidate_from_traces_that_are_too_hard_does_not_pass_the_gate(tmp_path: Path) -> None:
     traces = shared_data("gsm8k_traces")
     home, loop = tmp_path / "home", tmp_path / "gsm8k.toml"
-    text = (ROOT / "loops" / "gsm8k.toml").read_text()
-    loop.write_text(text.replace("../../shared/data/gsm8k_traces", str(traces)))
+    loop.write_text(shortened((ROOT / "loops" / "gsm8k.toml").read_text(), traces, tmp_path))
     try:
         subprocess.run(
             [sys.executable, "-m", "flows.demo.gsm8k", str(traces), str(home / "base")], check=True, cwd=ROOT, capture_output=True

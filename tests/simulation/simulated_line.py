@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from contracts.cycle import Answer, Append, ApprovalKind, Identity, Row
-from contracts.data import Facts
 from contracts.errors import Rejected
 from contracts.evaluation import Result
 from contracts.exit_codes import Outcome
@@ -43,22 +43,10 @@ from flows.engine.context import LineContext
 from flows.engine.line import answer, approvals, ask_cancel, ask_rollback, open_cycle
 from flows.engine.reconcile import reconcile
 from flows.engine.rollout import tick
+from tests.builders import make_facts
 from trainers.health import REMEDIES
 
-FACTS = Facts(
-    pairs=100,
-    pairs_by_tier={"verifiable": 100},
-    pairs_dropped={},
-    prompts=50,
-    prompts_with_reference=50,
-    corrections=10,
-    samples=200,
-    group_coverage=0.5,
-    label_noise=0.1,
-    champion_reward=0.5,
-    best_of_k=0.8,
-    off_policy=0.0,
-)
+FACTS = make_facts(pairs=100, pairs_by_tier={"verifiable": 100}, champion_reward=0.5, best_of_k=0.8, off_policy=0.0)
 
 
 class Crash(BaseException):
@@ -91,6 +79,8 @@ class Scenario:
     """The turn in which an operator requests a rollback."""
     cancel_at: int | None = None
     """The turn in which an operator requests the end of the cycle."""
+    upgrade_at: int | None = None
+    """The turn in which another release with other training code replaces the service."""
 
 
 def scenario(seed: int) -> Scenario:
@@ -111,6 +101,7 @@ def scenario(seed: int) -> Scenario:
         people=draw.choices(["yes", "no", "never", "auto"], [6, 1, 1, 2])[0],
         rollback_at=draw.randrange(60) if draw.random() < 0.15 else None,
         cancel_at=draw.randrange(60) if draw.random() < 0.1 else None,
+        upgrade_at=watch.randrange(40) if watch.random() < 0.15 else None,
     )
 
 
@@ -134,6 +125,19 @@ def loop_for(people: str, attempts: int = 2) -> Loop:
     )
 
 
+class LeasedExecutor(FakeExecutor):
+    """An executor that is reconciled only while the line's lease is held."""
+
+    context: LineContext
+
+    def reconcile(self, name: str) -> None:
+        """Assert that the lease is held, then reconcile."""
+        lease = self.context.ledger.holder(line_stream("sim"))
+        assert lease is not None, f"{name} is reconciled without the lease"
+        assert lease.expires > self.context.clock.now(), f"{name} is reconciled without the lease"
+        super().reconcile(name)
+
+
 class SimulatedLine:
     """One simulated line: the line context on fake ports, the operators and the clock of one scenario."""
 
@@ -144,10 +148,11 @@ class SimulatedLine:
         self.ledger = MemoryLedger()
         self.turn = 0
         self.note = ""
+        self.upgraded_at: datetime | None = None
         world, loop = self.world, loop_for(scenario.people, scenario.attempts)
         self.router = FakeRouter(world)
         self.router.watch = self.check_route
-        self.executor = FakeExecutor(world, self._outcome, restarts=scenario.restarts)
+        self.executor = LeasedExecutor(world, self._outcome, restarts=scenario.restarts)
         self.executor.propose = self._asks
         self.context = LineContext(
             loop=loop,
@@ -176,6 +181,7 @@ class SimulatedLine:
             read_model=lambda _path, files, _parent: next(m for m in self._models() if m.files == files),
             heartbeat=False,
         )
+        self.executor.context = self.context
         base = ModelVersion(line="sim", number=0, tag=version_tag(digest("base")), model=fake_model("base"), cycle=None)
         adopted = Row(kind="adopted", key=base.tag, data={"version": base.model_dump(mode="json"), "actor": "ada"})
         self.ledger.append([Append(stream=line_stream("sim"), after=0, rows=(adopted,))], None, self.clock.now())
@@ -208,6 +214,9 @@ class SimulatedLine:
         settled = 0
         for self.turn in range(turns):
             self.clock.sleep(7)
+            if self.turn == self.scenario.upgrade_at:
+                self.upgraded_at = self.clock.now()
+                self.context = replace(_reborn(self.context, self.turn), code=digest("code of another release"))
             try:
                 opened = opened or self._open()
                 self._people()
@@ -233,7 +242,8 @@ class SimulatedLine:
             if rollout is not None and not rollout.end:
                 tick(rollout.id, self.context)
             advance(view.id, self.context)
-        reconcile(self.context)
+        if view.ended or self.turn % 3 == 0:  # less often than a turn, as in the service: each reconciliation also advances the job
+            reconcile(self.context)
 
     def _people(self) -> None:
         if self.scenario.people in ("yes", "no"):
@@ -274,8 +284,6 @@ class SimulatedLine:
 
 
 def _reborn(context: LineContext, turn: int) -> LineContext:
-    from dataclasses import replace
-
     context.clock.sleep(61)  # the lease of the dead process expires
     return replace(context, holder=f"process {turn}")
 

@@ -15,8 +15,8 @@ import click
 
 from contracts.ids import digest as digest_of
 from contracts.ids import digest_file
+from tests.simulation.invariants import LIVES, check
 from tests.simulation.simulated_line import SimulatedLine, scenario, seeded_faults
-from tests.simulation.test_simulation import LIVES, check
 
 ROOT = Path(__file__).resolve().parents[2]
 

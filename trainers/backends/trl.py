@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from contracts.data import Facts
-from contracts.errors import ConfigError, Permanent
-from contracts.ids import digest, job_name
+from contracts.errors import ConfigError
 from contracts.training import Attempt, JobSpec, TrainingPlan
+from runtime.job_protocol import PROCESSES
 from runtime.threads import threads_of
+from trainers.backends.job_spec import check_plan, job_spec
 from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe, complete, measured
-
-COMMAND = ("{python}", "-m", "trainers.job.supervisor")
 
 
 class _OnTRL:
@@ -41,29 +40,15 @@ class _OnTRL:
         The same input gives the same specification. Raises ConfigError if the recipe does not fit the resources of the attempt.
         Raises Permanent if the plan is for another method or its start model is an adapter.
         """
-        if plan.method != self.method:
-            raise Permanent(f"plan {plan.id[:12]} asks for {plan.method!r}, not {self.method!r}; use the trainer for that method")
-        if plan.start.parent is not None:
-            raise Permanent("the start model is an adapter; merge it into its base model and adopt the merged folder")
+        check_plan(plan, self.method)
         recipe = complete(self.kind, plan.recipe)
         self._fits(recipe, attempt)
-        spec = JobSpec(
-            name="",
-            plan=plan.id,
-            attempt=attempt.number,
-            command=COMMAND,
-            environment=_environment(recipe, attempt),
-            inputs={"model": plan.start.files} | {f"{kind}.parquet": getattr(plan, kind) for kind in self._reads(recipe)},
-            plan_json=plan.model_dump_json(),
-            grace_seconds=recipe.grace_seconds,
-            nodes=attempt.nodes,
-            gpus=attempt.gpus,
-            cpus=recipe.cpus,
-        )
-        return spec.model_copy(update={"name": job_name(plan.id, attempt.number, digest(spec))})
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if attempt.gpus == 0 else {}
+        more = {**hidden, **threads_of(recipe.cpus), **PROCESSES.to_env(max(1, attempt.gpus))}
+        return job_spec(plan, attempt, recipe, self._reads(recipe), more)
 
     def _reads(self, _recipe: Recipe) -> tuple[str, ...]:
-        """Files of the training set that the job needs, without their extension."""
+        """Fields of the plan with the training data that the job reads."""
         return (self.reads,)
 
     def _fits(self, recipe: Recipe, attempt: Attempt) -> None:
@@ -110,21 +95,3 @@ class GRPO(_OnTRL):
     method = "grpo"
     kind = GRPORecipe
     reads = "prompts"
-
-
-def _environment(recipe: Recipe, attempt: Attempt) -> dict[str, str]:
-    """Environment of the job: offline mode, the number of threads, and the limits that the supervisor enforces."""
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if attempt.gpus == 0 else {}
-    return hidden | {
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        **threads_of(recipe.cpus),
-        "RATCHET_ATTEMPT": str(attempt.number),
-        "RATCHET_TIMEOUT": repr(float(attempt.timeout)),
-        "RATCHET_GRACE": str(recipe.grace_seconds),
-        "RATCHET_GPUS": str(attempt.gpus),
-        "RATCHET_NODES": str(attempt.nodes),
-        "RATCHET_PROCESSES": str(max(1, attempt.gpus)),
-        "RATCHET_ADJUSTMENT": attempt.adjustment.model_dump_json(),
-    }

@@ -9,14 +9,14 @@ The module does not load tensors.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 from contracts.errors import Permanent
 from contracts.ids import Digest
 from contracts.training import ResumePoint
-from runtime.artifacts import sync_folder
+from runtime.artifacts import sync
+from runtime.job_protocol import RunFile, step_folder, step_of
 from runtime.manifest import MANIFEST, verify_manifest, write_manifest
 
 LEAVES = frozenset({".json", ".jinja", ".txt", ".model", ".safetensors"})
@@ -32,21 +32,13 @@ def seal(written: Path, folder: Path) -> Digest:
     """
     for path in written.rglob("*"):
         if path.is_file():
-            _sync(path)
+            sync(path)
     digest = write_manifest(written)
     if folder.exists():  # left by an earlier process with the same incarnation number, never accepted
         shutil.rmtree(folder)
     written.replace(folder)
-    sync_folder(folder.parent)
+    sync(folder.parent)
     return digest
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def prune(incarnation: Path, keep: int, pinned: ResumePoint | None, calm: int | None = None) -> None:
@@ -55,23 +47,19 @@ def prune(incarnation: Path, keep: int, pinned: ResumePoint | None, calm: int | 
     The step up to `calm` is needed for a rollback if a health rule is violated later. Manifests are removed first, so that a partly
     removed step never looks complete.
     """
-    steps = sorted(incarnation.glob("step_*"), key=_number)
-    good = [folder for folder in steps if calm is not None and _number(folder) <= calm][-1:]
+    steps = sorted(incarnation.glob(step_folder("*")), key=lambda folder: step_of(folder.name))
+    good = [folder for folder in steps if calm is not None and step_of(folder.name) <= calm][-1:]
     for folder in steps[:-keep]:
         if folder not in good and (pinned is None or not folder.as_posix().endswith("/" + pinned.path)):
             (folder / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(folder)
 
 
-def _number(folder: Path) -> int:
-    return int(folder.name.removeprefix("step_"))
-
-
 def resume_folder(plan_folder: Path, resume: ResumePoint) -> Path:
     """Return the folder of the pinned step after verification. Raises Permanent if it does not match the pinned manifest."""
     folder = (plan_folder / resume.path).resolve()
     if not folder.is_relative_to(plan_folder.resolve()):
-        raise Permanent(f"resume.json names {resume.path!r}, which is outside the plan's folder; pin a step of this plan")
+        raise Permanent(f"{RunFile.RESUME} names {resume.path!r}, which is outside the plan's folder; pin a step of this plan")
     verify_manifest(folder, resume.manifest)
     return folder
 

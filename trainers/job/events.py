@@ -1,7 +1,7 @@
 """Event log of a job: events.jsonl, one `JobEvent` per line, written by the supervisor and the trainer.
 
 Each line is a single append to the file. So lines of the two writers are never mixed, and a kill truncates at most the last line.
-Executors read the log, and `flows` forwards its figures to experiment trackers.
+`runtime/run_folder.py` reads the log for the job and for executors, and `flows` forwards its figures to experiment trackers.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import os
 import time
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from contracts.ids import canonical
 from contracts.training import JobEvent
@@ -36,26 +34,6 @@ class Events:
             os.write(descriptor, canonical(event) + b"\n")
         finally:
             os.close(descriptor)
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the valid events of the log, or none if the file does not exist.
-
-    After a kill, the last line can be incomplete, and a later event can be appended to it. Such lines are skipped.
-    """
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return []
-    return [event for line in lines if (event := _event(line)) is not None]
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = JobEvent.model_validate_json(line)
-    except ValidationError:
-        return None
-    return found.model_dump()
 
 
 def _finite(value: Any) -> Any:

@@ -1,9 +1,7 @@
 """The context of a job for the supervisor and the trainer: its plan, folders, event log and result.
 
-The module does not load torch. Folder layout:
-
-<plan folder>/aN/               run folder = working directory: plan.json, model/, *.parquet, resume.json
-<plan folder>/aN/iM/            this incarnation: events.jsonl, step_K/, result.json (trainer), ended.json (supervisor)
+The working directory is the run folder of the attempt. The job writes to the folder of its incarnation below it.
+`runtime/job_protocol.py` defines the names. The module does not load torch.
 """
 
 from __future__ import annotations
@@ -17,12 +15,13 @@ from typing import Any
 
 from contracts.errors import Permanent
 from contracts.exit_codes import Outcome
-from contracts.ids import canonical
+from contracts.schema import parse, stamped
 from contracts.training import Adjustment, Proposal, ResumePoint, TrainingPlan
 from runtime.artifacts import write_atomic
-from trainers.job import events
+from runtime.job_protocol import ADJUSTMENT, ATTEMPT, GPUS, INCARNATION, TRAINER, IncarnationFile, RunFile, incarnation_folder, result_file
+from runtime.run_folder import incarnations, read_events
 from trainers.job.events import Events
-from trainers.recipes import KINDS, R, adjusted, complete
+from trainers.recipes import KINDS, R, Recipe, adjusted, complete
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """Folder of this incarnation within the run folder."""
-        return self.run / f"i{self.incarnation}"
+        return self.run / incarnation_folder(self.incarnation)
 
     def recipe(self, kind: type[R]) -> R:
         """Return the recipe of the plan with the adjustment of this attempt. Raises ConfigError if it is not valid."""
@@ -68,8 +67,8 @@ class Job:
     @property
     def resume(self) -> ResumePoint | None:
         """The accepted and pinned step, the only one that this incarnation may resume from. None: start from the beginning."""
-        path = self.run / "resume.json"
-        return ResumePoint.model_validate_json(path.read_bytes()) if path.exists() else None
+        path = self.run / RunFile.RESUME
+        return parse(ResumePoint, path.read_bytes()) if path.exists() else None
 
     @property
     def began(self) -> float:
@@ -77,8 +76,7 @@ class Job:
 
         So the timeout of the attempt includes the time between incarnations. If no event log can be read, this is the current time.
         """
-        diaries = [events.read(path) for path in self._diaries()]
-        return next((float(diary[0]["at"]) for diary in diaries if diary), time.time())
+        return next((event.at for folder in self._incarnations() for event in read_events(folder)), time.time())
 
     @property
     def worked(self) -> float:
@@ -87,33 +85,32 @@ class Job:
         It excludes the time for queueing and loading, because an interruption during that time loses no steps.
         """
         spent = 0.0
-        for path in self._diaries():
-            if path.parent == self.folder:
+        for folder in self._incarnations():
+            if folder == self.folder:
                 continue
-            told = events.read(path)
-            steps = [float(event["at"]) for event in told if event["kind"] == "progress"]
-            spent += max(0.0, max(float(event["at"]) for event in told) - steps[0]) if steps else 0.0
+            logged = list(read_events(folder))
+            steps = [event.at for event in logged if event.kind == "progress"]
+            spent += max(0.0, max(event.at for event in logged) - steps[0]) if steps else 0.0
         return spent
 
-    def _diaries(self) -> list[Path]:
-        """Event logs of all incarnations up to this one, in order."""
-        found = [path for path in self.run.glob("i[0-9]*/events.jsonl") if int(path.parent.name[1:]) <= self.incarnation]
-        return sorted(found, key=lambda path: int(path.parent.name[1:]))
+    def _incarnations(self) -> list[Path]:
+        """Folders of all incarnations up to this one, in order."""
+        return [folder for number, folder in incarnations(self.run) if number <= self.incarnation]
 
     def finish(self, result: JobResult) -> None:
         """Write the result file of the trainer, from which the supervisor derives the outcome."""
         value: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason, "step": result.step, "metrics": result.metrics}
         if result.proposal is not None:
             value["proposal"] = result.proposal.model_dump(mode="json")
-        write_atomic(self.folder / "result.json", canonical(value))
+        write_atomic(self.folder / IncarnationFile.RESULT, stamped(value))
 
     def result(self) -> JobResult | None:
         """Return the result of the trainer, or None if it wrote none."""
-        return _result(self.folder / "result.json")
+        return _result(self.folder / IncarnationFile.RESULT)
 
     def results_elsewhere(self) -> list[JobResult]:
         """Return the results of trainers on other nodes, if the nodes share no file system."""
-        found = (_result(path) for path in sorted(self.folder.glob("result-*.json")))
+        found = (_result(path) for path in sorted(self.folder.glob(result_file("*"))))
         return [result for result in found if result is not None]
 
 
@@ -125,18 +122,28 @@ def _result(path: Path) -> JobResult | None:
     return JobResult(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"], proposal)
 
 
-def here() -> Job:
-    """Return the job of this process, from the working directory and the RATCHET_* variables. Creates the incarnation's folder.
+def supervised(plan: TrainingPlan) -> Recipe:
+    """Return the settings of a plan that the supervisor reads: the number of steps and the health rules.
 
-    Raises Permanent if the working directory is not a run folder or a variable is missing.
+    The recipe of a trainer of another package may have the keys `steps` and `health`. Raises ConfigError for an invalid recipe.
+    """
+    if TRAINER.find(os.environ):
+        return complete(Recipe, {key: plan.recipe[key] for key in ("steps", "health") if key in plan.recipe})
+    return complete(KINDS[plan.method], plan.recipe)
+
+
+def here() -> Job:
+    """Return the job of this process, from the working directory and the environment. Creates the incarnation's folder.
+
+    Raises Permanent if the working directory is not a run folder, and ConfigError if a variable is missing or not valid.
     """
     run = Path.cwd()
     try:
-        plan = TrainingPlan.model_validate_json((run / "plan.json").read_bytes())
-        attempt, incarnation = int(os.environ["RATCHET_ATTEMPT"]), int(os.environ["RATCHET_INCARNATION"])
-    except (OSError, KeyError, ValueError) as error:
+        plan = parse(TrainingPlan, (run / RunFile.PLAN).read_bytes())
+    except (OSError, ValueError) as error:
         raise Permanent(f"{run} is not the run folder of a job ({error}); start jobs through an executor") from error
-    (run / f"i{incarnation}").mkdir(exist_ok=True)
-    diary = Events(run / f"i{incarnation}" / "events.jsonl", incarnation, complete(KINDS[plan.method], plan.recipe).steps)
-    adjustment = Adjustment.model_validate_json(os.environ.get("RATCHET_ADJUSTMENT", "{}"))
-    return Job(run, plan, attempt, incarnation, int(os.environ.get("RATCHET_GPUS", "0")), diary, adjustment)
+    incarnation = INCARNATION.get(os.environ)
+    folder = run / incarnation_folder(incarnation)
+    folder.mkdir(exist_ok=True)
+    events = Events(folder / IncarnationFile.EVENTS, incarnation, supervised(plan).steps)
+    return Job(run, plan, ATTEMPT.get(os.environ), incarnation, GPUS.get(os.environ), events, ADJUSTMENT.get(os.environ))

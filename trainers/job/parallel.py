@@ -1,8 +1,8 @@
 """Distributed training: start of the processes, agreement between ranks, and sharding of large models.
 
 torchrun starts one process per GPU on each node. A single node chooses its own rendezvous. Several nodes read it from the environment
-that the executor sets: RATCHET_NODES, RATCHET_NODE (number of this node, from 0), MASTER_ADDR and MASTER_PORT. The nodes share one
-run folder. If RATCHET_APART is set, each node has its own run folder, and another component transfers the written files.
+that the executor sets (`runtime/job_protocol.py`): NODES, NODE, MASTER_ADDRESS and MASTER_PORT. The nodes share one run folder. If
+APART is set, each node has its own run folder, and another component transfers the written files.
 Only rank 0 writes events, the manifests of checkpoints, and the result. On GPUs, the model is sharded with FSDP2. On CPUs, every
 process holds the complete model (DDP). FSDP2 has not been run on GPUs; a test runs it on CPUs.
 """
@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent
+from runtime.job_protocol import APART, MASTER_ADDRESS, MASTER_PORT, NODE, NODES, PARENT, PROCESSES
 
-PARENT = "RATCHET_PARENT"
-"""Environment variable with the process id of the parent process."""
 LOOPBACK = "127.0.0.1"
 """Rendezvous address of a run on one machine. It is numeric because not every machine resolves a host name."""
 
@@ -36,17 +35,17 @@ def alone() -> bool:
 
 def node() -> int:
     """Return the number of this node in the job, from 0."""
-    return int(os.environ.get("RATCHET_NODE", "0"))
+    return NODE.get(os.environ)
 
 
 def nodes() -> int:
     """Return the number of nodes of the job."""
-    return int(os.environ.get("RATCHET_NODES", "1"))
+    return NODES.get(os.environ)
 
 
 def apart() -> bool:
     """Return whether the nodes have no shared file system."""
-    return os.environ.get("RATCHET_APART") == "1"
+    return APART.get(os.environ)
 
 
 def bring_together(folder: Path) -> None:
@@ -64,13 +63,13 @@ def bring_together(folder: Path) -> None:
             (folder / name).write_bytes(data)
 
 
-def command(module: str, grace: float) -> list[str]:
+def launch_command(module: str, grace: float) -> list[str]:
     """Return the command line that trains with `module`: the module itself for one process, otherwise the torchrun launcher.
 
     `grace` is the time in seconds that the ranks have after SIGTERM. Raises Permanent for several nodes without a rendezvous.
     """
-    machines, here = nodes(), int(os.environ.get("RATCHET_PROCESSES", "0"))
-    if machines * here <= 1:  # without RATCHET_PROCESSES, the trainer starts its own processes, for example on Ray
+    machines, here = nodes(), PROCESSES.get(os.environ)
+    if machines * here <= 1:  # without PROCESSES, the trainer starts its own processes, for example on Ray
         return [sys.executable, "-m", module]
     options = ["--nproc-per-node", str(here), "--max-restarts", "0", "--shutdown-timeout", str(max(1, int(grace)))]
     return [sys.executable, "-m", "trainers.job.parallel", *options, *_meeting(machines), "-m", module]
@@ -79,26 +78,26 @@ def command(module: str, grace: float) -> list[str]:
 def _meeting(machines: int) -> list[str]:
     if machines == 1:  # torchrun's --standalone needs "localhost" to resolve, which is not so in every container
         return ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{LOOPBACK}:0", "--local-addr", LOOPBACK]
-    missing = [name for name in ("RATCHET_NODE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    missing = [variable.name for variable in (NODE, MASTER_ADDRESS, MASTER_PORT) if not os.environ.get(variable.name)]
     if missing:
         raise Permanent(f"{machines} nodes, but {', '.join(missing)} is not set; the executor must set it on every node of the job")
-    place = ["--master-addr", os.environ["MASTER_ADDR"], "--master-port", os.environ["MASTER_PORT"]]
-    return ["--nnodes", str(machines), "--node-rank", os.environ["RATCHET_NODE"], *place]
+    place = ["--master-addr", MASTER_ADDRESS.get(os.environ), "--master-port", str(MASTER_PORT.get(os.environ))]
+    return ["--nnodes", str(machines), "--node-rank", str(node()), *place]
 
 
 def die_with_parent() -> None:
     """Kill this process when its parent dies, so that no orphan continues to write (Linux: prctl(2), PR_SET_PDEATHSIG).
 
-    If the parent died before this call, its process id in RATCHET_PARENT shows this, and the process is killed at once.
-    The function then sets RATCHET_PARENT to the own process id, for the children.
+    If the parent died before this call, its process id in PARENT shows this, and the process is killed at once.
+    The function then sets PARENT to the own process id, for the children.
     """
-    told = os.environ.get(PARENT)
-    parent = os.getppid() if told in (None, str(os.getpid())) else int(told)
+    recorded = PARENT.find(os.environ)
+    parent = os.getppid() if recorded in (None, os.getpid()) else recorded
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
-    os.environ[PARENT] = str(os.getpid())
+    os.environ.update(PARENT.to_env(os.getpid()))
 
 
 def agreed(trainer: Any, flag: bool) -> bool:
@@ -107,9 +106,9 @@ def agreed(trainer: Any, flag: bool) -> bool:
         return flag
     import torch
 
-    said = torch.tensor(int(flag), device=trainer.accelerator.device)
-    torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MAX)
-    return bool(said.item())
+    agreement = torch.tensor(int(flag), device=trainer.accelerator.device)
+    torch.distributed.all_reduce(agreement, op=torch.distributed.ReduceOp.MAX)
+    return bool(agreement.item())
 
 
 def sharding(model: Path, gpus: int) -> dict[str, Any]:

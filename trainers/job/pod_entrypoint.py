@@ -8,7 +8,6 @@ the cluster can detect the loss of a peer first.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -18,14 +17,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contracts.exit_codes import FAILURE, PREEMPTED, STOPPED
-from runtime.gang_member import identity
-from runtime.run_folder import BEAT, BEAT_SECONDS
+from runtime.gang_member import heartbeat, identity
+from runtime.job_protocol import (
+    BACKEND,
+    BEAT_SECONDS,
+    GPUS,
+    INCARNATION,
+    MASTER_ADDRESS,
+    MASTER_PORT,
+    NODE,
+    NODES,
+    SILENT_SECONDS,
+    TrainerBackend,
+    beat_file,
+    incarnation_folder,
+)
 
-PEER_SECONDS, SILENT_SECONDS = 45.0, 4 * BEAT_SECONDS
-"""Timeouts in seconds in a gang of several nodes.
+PEER_SECONDS = 45.0
+"""Seconds that a pod of several waits after a failure, because the failure can be a consequence of a lost peer.
 
-After a failure, the pod waits PEER_SECONDS, because the failure can be a consequence of a lost peer. A peer counts as lost after
-SILENT_SECONDS without a heartbeat. The cluster itself needs about a minute to detect a lost machine."""
+A silent peer counts as lost. The cluster itself needs about a minute to detect a lost machine."""
 JOIN_SECONDS = 900.0
 """Seconds that the Ray head waits for the other nodes."""
 
@@ -35,9 +46,9 @@ class PodEntrypoint:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         incarnation, self.node = identity(environment)
-        self.environment = {**environment, "RATCHET_INCARNATION": str(incarnation), "RATCHET_NODE": str(self.node)}
-        self.nodes = int(self.environment.get("RATCHET_NODES", "1"))
-        self.folder = Path.cwd() / f"i{incarnation}"
+        self.environment = {**environment, **INCARNATION.to_env(incarnation), **NODE.to_env(self.node)}
+        self.nodes = NODES.get(environment)
+        self.folder = Path.cwd() / incarnation_folder(incarnation)
         self.child: subprocess.Popen[bytes] | None = None
         self.stopped = False
         self._beats = 0
@@ -54,7 +65,7 @@ class PodEntrypoint:
         """Run the pod to its end and return its exit code."""
         os.umask(0o077)  # the files of a job contain user data
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.environment.get("RATCHET_BACKEND") != "nemo-rl":
+        if BACKEND.get(self.environment) is not TrainerBackend.NEMO_RL:
             return self._believed(self._attend([sys.executable, "-m", "trainers.job.supervisor"]))
         return self._head() if self.node == 0 else self._worker()
 
@@ -78,13 +89,13 @@ class PodEntrypoint:
         for node in set(range(self.nodes)) - {self.node}:
             beat = ""
             with contextlib.suppress(OSError):
-                beat = (self.folder / f"{BEAT}{node}").read_text()
+                beat = (self.folder / beat_file(node)).read_text()
             if node not in heard or heard[node][0] != beat:
                 heard[node] = (beat, now)
         return any(now - at > SILENT_SECONDS for _, at in heard.values())
 
     def _head(self) -> int:
-        port = self.environment["MASTER_PORT"]
+        port = MASTER_PORT.get(self.environment)
         code = self._attend([*_RAY, "start", "--head", f"--port={port}", "--dashboard-host=127.0.0.1", *self._offer()])
         try:
             if code == 0 and not self.stopped:
@@ -97,7 +108,7 @@ class PodEntrypoint:
 
     def _worker(self) -> int:
         """Provide the machine to Ray until the head ends or the cluster stops the pod. Neither is a failure of this pod."""
-        address = f"{self.environment['MASTER_ADDR']}:{self.environment['MASTER_PORT']}"
+        address = f"{MASTER_ADDRESS.get(self.environment)}:{MASTER_PORT.get(self.environment)}"
         until = time.monotonic() + JOIN_SECONDS
         while not self.stopped and time.monotonic() < until:
             began = time.monotonic()
@@ -109,7 +120,7 @@ class PodEntrypoint:
 
     def _offer(self) -> list[str]:
         """Ray options for the resources of this machine: the number of GPUs of the job, instead of the number that Ray detects."""
-        return [f"--num-gpus={self.environment.get('RATCHET_GPUS', '0')}", "--disable-usage-stats"]
+        return [f"--num-gpus={GPUS.get(self.environment)}", "--disable-usage-stats"]
 
     def _attend(self, command: list[str]) -> int:
         """Run a command to its end with a heartbeat, and return its exit code. After a signal, this is 128 + the number of the signal."""
@@ -126,12 +137,12 @@ class PodEntrypoint:
                 return 128 - code if code < 0 else code
 
     def _beat(self) -> None:
-        """Write the heartbeat, a counter. Observers compare its values, so that no clocks are compared."""
+        """Write the heartbeat if the last one is old enough."""
         if time.monotonic() - self._beaten < BEAT_SECONDS and self._beats:
             return
         self._beaten, self._beats = time.monotonic(), self._beats + 1
         with contextlib.suppress(OSError):  # an unavailable volume is detected by the observer of the heartbeat
-            (self.folder / f"{BEAT}{self.node}").write_text(json.dumps({"beat": self._beats, "host": os.uname().nodename}))
+            (self.folder / beat_file(self.node)).write_bytes(heartbeat(self._beats))
 
 
 _RAY = [sys.executable, "-m", "ray.scripts.scripts"]
@@ -145,7 +156,7 @@ def joined(nodes: int) -> int:
     import ray
 
     ray.init(address="auto", log_to_driver=False)
-    wanted = nodes * int(os.environ.get("RATCHET_GPUS", "0"))
+    wanted = nodes * GPUS.get(os.environ)
     until = time.monotonic() + JOIN_SECONDS
     while time.monotonic() < until:
         alive = [node for node in ray.nodes() if node["Alive"]]

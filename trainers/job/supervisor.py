@@ -19,20 +19,34 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent, RatchetError
-from contracts.exit_codes import DONE, FAILURE, PERMANENT, PREEMPTED, Outcome
-from contracts.ids import canonical, checkpoint_name
+from contracts.exit_codes import Outcome, exit_code_of
+from contracts.ids import checkpoint_name
 from contracts.model import model_ref
-from contracts.training import Checkpoint, Method
+from contracts.schema import stamped
+from contracts.training import Checkpoint, JobEvent, Method
 from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.run_folder import BEAT
+from runtime.job_protocol import (
+    ARTIFACTS,
+    BACKEND,
+    GRACE,
+    INCARNATION,
+    LOCK_FD,
+    PARENT,
+    TIMEOUT,
+    TRAINER,
+    IncarnationFile,
+    RunFile,
+    TrainerBackend,
+    beat_file,
+    incarnation_folder,
+    trainer_log,
+)
+from runtime.run_folder import read_events
 from trainers import health as health_rules
 from trainers.code_digest import code_digest
-from trainers.job import events, parallel
-from trainers.job.job_folder import Job, JobResult, here
-from trainers.recipes import KINDS
+from trainers.job import parallel
+from trainers.job.job_folder import Job, JobResult, here, supervised
 
-CODES = {Outcome.DONE: DONE, Outcome.PREEMPTED: PREEMPTED, Outcome.PERMANENT: PERMANENT, Outcome.FAILED: FAILURE, Outcome.LOST: 137}
-"""Exit code of each outcome."""
 POLL = 0.1
 """Seconds between two checks of the trainer."""
 RESERVE = 2.0
@@ -52,7 +66,7 @@ class Wrapper:
     def __init__(self, job: Job, artifacts: FolderArtifacts) -> None:
         self.job = job
         self.artifacts = artifacts
-        self.recipe = job.recipe(KINDS[job.plan.method])
+        self.recipe = supervised(job.plan)
         self.asked_at: float | None = None
         self.stalled = False
         self._steps: list[float] = []
@@ -119,7 +133,7 @@ class Wrapper:
                 break
             time.sleep(POLL)
             with suppress(OSError):
-                if (now := (self.job.folder / f"{BEAT}0").read_bytes()) != beat:
+                if (now := (self.job.folder / beat_file(0)).read_bytes()) != beat:
                     beat, heard = now, time.monotonic()
         return result
 
@@ -136,7 +150,7 @@ class Wrapper:
 
     def _train(self) -> tuple[int, str | None]:
         """Run the trainer process to its end. Return its exit code, and the reason if the supervisor stopped it."""
-        deadline = self.job.began + float(os.environ.get("RATCHET_TIMEOUT", "inf"))  # an invalid timeout fails before the training starts
+        deadline = self.job.began + TIMEOUT.get(os.environ)  # an invalid timeout fails before the training starts
         trainer = self._spawn()
         try:
             return self._watch(trainer, deadline)
@@ -147,11 +161,11 @@ class Wrapper:
         forwarded, why = False, None
         while (code := _wait(trainer)) is None:
             if why is None and time.time() > deadline:
-                why = f"the attempt exceeded its timeout of {os.environ['RATCHET_TIMEOUT']} s"
-            if why is None and (patience := self._stalls()) is not None:
+                why = f"the attempt exceeded its timeout of {TIMEOUT.get(os.environ)} s"
+            if why is None and (timeout := self._stalls()) is not None:
                 self.stalled, why = (
                     True,
-                    f"no progress{' of the save' if self._last in health_rules.WRITING else ''} for {patience:.3g} s: the run is stalled",
+                    f"no progress{' of the save' if self._last in health_rules.WRITING else ''} for {timeout:.3g} s: the run is stalled",
                 )
                 self.job.events.write("warning", self._step(), rule="stall", reason=why)
             if why is not None:
@@ -168,20 +182,20 @@ class Wrapper:
     def _lingers(self) -> bool:
         """Whether the trainer wrote its result more than LINGER_SECONDS ago. torchrun can then wait minutes for launchers on lost nodes."""
         with suppress(FileNotFoundError):
-            return time.time() - (self.job.folder / "result.json").stat().st_mtime > LINGER_SECONDS
+            return time.time() - (self.job.folder / IncarnationFile.RESULT).stat().st_mtime > LINGER_SECONDS
         return False
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        lock = os.environ.get("RATCHET_LOCK_FD")
-        with (self.job.folder / f"trainer{parallel.node() or ''}.log").open("ab") as log:
+        lock = LOCK_FD.find(os.environ)
+        with (self.job.folder / trainer_log(parallel.node())).open("ab") as log:
             return subprocess.Popen(
-                parallel.command(_module(self.job.plan.method), _grace() - RESERVE),
+                parallel.launch_command(_module(self.job.plan.method), _grace() - RESERVE),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "HF_HOME": str(self.job.run / "cache"), parallel.PARENT: str(os.getpid())},
+                env={**os.environ, "HF_HOME": str(self.job.run / RunFile.CACHE), **PARENT.to_env(os.getpid())},
                 process_group=0,
-                pass_fds=[int(lock)] if lock else [],  # the trainer holds the attempt's lock even if the supervisor is killed
+                pass_fds=[] if lock is None else [lock],  # the trainer holds the attempt's lock even if the supervisor is killed
             )
 
     def _stalls(self) -> float | None:
@@ -192,19 +206,19 @@ class Wrapper:
         sign = self.job.events.path.stat().st_mtime
         if sign != self._read_at:
             self._read_at = sign
-            told = [event for event in self._events() if event["kind"] != "warning"]
-            self._steps = [float(event["at"]) for event in told if event["kind"] == "progress"]
-            self._last = str(told[-1]["kind"]) if told else ""
-            self._saves = health_rules.seconds_of_saves(told)
-        patience = health_rules.patience_for_a_step(self._steps, health, self._last, self._saves)
-        return patience if time.time() - sign > patience else None
+            events = [event for event in self._events() if event.kind != "warning"]
+            self._steps = [event.at for event in events if event.kind == "progress"]
+            self._last = events[-1].kind if events else ""
+            self._saves = health_rules.seconds_of_saves(events)
+        timeout = health_rules.stall_timeout(self._steps, health, self._last, self._saves)
+        return timeout if time.time() - sign > timeout else None
 
     def _step(self) -> int:
         """The last step that the trainer reported."""
-        return max((int(event["step"]) for event in self._events()), default=0)
+        return max((event.step for event in self._events()), default=0)
 
-    def _events(self) -> list[dict[str, Any]]:
-        return events.read(self.job.events.path)
+    def _events(self) -> list[JobEvent]:
+        return list(read_events(self.job.folder))
 
     def _derive(self, code: int, why: str | None) -> JobResult:
         result = self.job.result()
@@ -223,12 +237,12 @@ class Wrapper:
         if code < 0:
             return JobResult(Outcome.LOST, f"the trainer was killed by signal {-code} (out of memory?)", 0, {})
         return JobResult(
-            Outcome.FAILED, f"the trainer left no result file (exit code {code}); see {self.job.folder / 'trainer.log'}", 0, {}
+            Outcome.FAILED, f"the trainer left no result file (exit code {code}); see {self.job.folder / trainer_log(0)}", 0, {}
         )
 
     def _publish(self, result: JobResult) -> None:
         """Publish the model. The files come first, then the checkpoint, then its name, so that a bound checkpoint is always complete."""
-        folder = self.job.folder / "model"
+        folder = self.job.folder / IncarnationFile.MODEL
         files = self.artifacts.put_folder(folder)
         checkpoint = Checkpoint(
             plan=self.job.plan.id,
@@ -239,9 +253,9 @@ class Wrapper:
             model=model_ref(folder, files),
             metrics=result.metrics,
         )
-        bound = self.artifacts.bind(_name(self.job), self.artifacts.put(canonical(checkpoint)))
+        bound = self.artifacts.bind(_name(self.job), self.artifacts.put(stamped(checkpoint)))
         self.job.events.write("published", result.step, checkpoint=bound, files=files)
-        for done_with in (folder, self.job.folder / "work"):
+        for done_with in (folder, self.job.folder / IncarnationFile.WORK):
             shutil.rmtree(done_with, ignore_errors=True)
 
     def _not_an_echo(self, own: JobResult | None) -> JobResult | None:
@@ -260,8 +274,10 @@ class Wrapper:
 
 
 def _module(method: Method) -> str:
-    """The trainer module: that of the method on TRL, or the NeMo RL trainer."""
-    return "trainers.job.nemo" if os.environ.get("RATCHET_BACKEND") == "nemo-rl" else f"trainers.job.trl.{method.value}"
+    """The trainer module: that of another package, the NeMo RL trainer, or that of the method on TRL."""
+    if module := TRAINER.find(os.environ):
+        return module
+    return "trainers.job.nemo" if BACKEND.get(os.environ) is TrainerBackend.NEMO_RL else f"trainers.job.trl.{method.value}"
 
 
 def _name(job: Job) -> str:
@@ -270,7 +286,7 @@ def _name(job: Job) -> str:
 
 def _grace() -> float:
     """Grace period: seconds from SIGTERM to SIGKILL."""
-    return float(os.environ.get("RATCHET_GRACE", "30"))
+    return GRACE.get(os.environ)
 
 
 def _kill(trainer: subprocess.Popen[bytes]) -> None:
@@ -294,15 +310,12 @@ def _wait(trainer: subprocess.Popen[bytes]) -> int | None:
 
 def main() -> int:
     """Run the supervisor and return its exit code. On the first node, `ended.json` is always written, as the last file."""
-    folder = Path.cwd() / f"i{os.environ.get('RATCHET_INCARNATION', '0')}"
+    folder = Path.cwd() / incarnation_folder(os.environ.get(INCARNATION.name, "0"))  # not parsed: an error is reported there, too
     try:
         job = here()
-        root = os.environ.get("RATCHET_ARTIFACTS")
-        if not root:
-            raise Permanent("RATCHET_ARTIFACTS is not set; the executor must set it to the folder for checkpoints")
-        wrapper = Wrapper(job, FolderArtifacts(Path(root)))
+        wrapper = Wrapper(job, FolderArtifacts(ARTIFACTS.get(os.environ)))
         if parallel.node() > 0:
-            return CODES[wrapper.follow().outcome]
+            return exit_code_of(wrapper.follow().outcome)
         result = wrapper.run()
         job.events.write("stopped", result.step, outcome=result.outcome.value, reason=result.reason)
     except Permanent as error:
@@ -316,8 +329,8 @@ def main() -> int:
     ended: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason}
     if result.proposal is not None:
         ended["proposal"] = result.proposal.model_dump(mode="json")
-    write_atomic(folder / "ended.json", canonical(ended))
-    return CODES[result.outcome]
+    write_atomic(folder / IncarnationFile.ENDED, stamped(ended))
+    return exit_code_of(result.outcome)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_both_arms_keep_their_saved_steps_after_kills(tmp_path: Path) -> None:
     out = tmp_path / "goodput.json"
     command = [sys.executable, "benchmarks/goodput.py", "--kills", "2", "--means", "3", "--out", str(out)]

@@ -25,6 +25,7 @@ def report(script: str, out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_speed_of_dpo_is_measured_for_each_optimisation(tmp_path: Path) -> None:
     found = report("dpo_speed.py", tmp_path / "speed.json")
     results = found["profiles"]["traces"]["results"]
@@ -47,6 +48,7 @@ def test_the_gpu_report_has_every_section(tmp_path: Path) -> None:
     assert math.isfinite(short["loss_afterwards"])
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_benchmark_fails_with_a_reason(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--out", str(tmp_path / "x.json")]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}

@@ -9,7 +9,6 @@ import re
 import socket
 import ssl
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from tests.cluster.rig.certificates import Authority, write_kubeconfig
 from tests.cluster.rig.plane import CONTROLLERS, INSTANCES
 from tests.cluster.rig.processes import Processes
 from tests.cluster.rig.site import PORTS, Site, name_of
+from tests.waiting import until
 from tests.zombie_leader import zombie_leader
 
 
@@ -50,10 +50,8 @@ def test_a_process_is_alive_until_its_last_thread_has_ended(tmp_path: Path) -> N
         port = free.getsockname()[1]
     processes = Processes(tmp_path)
     processes.start("server", zombie_leader(port))
-    stat, limit = Path(f"/proc/{processes.pid('server')}/stat"), time.monotonic() + 30
-    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    stat = Path(f"/proc/{processes.pid('server')}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
     assert processes.alive("server")
     processes.end("server")
     assert not processes.alive("server")

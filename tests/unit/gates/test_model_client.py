@@ -35,6 +35,12 @@ def completion(text: Any, **more: Any) -> Reply:
     return 200, json.dumps({"choices": [choice]}).encode(), {"x-ratchet-version": "v-1"}
 
 
+class Server(ThreadingHTTPServer):
+    """An HTTP server whose queue holds all concurrent connections; a refused one would be tried again after a second."""
+
+    request_queue_size = 64
+
+
 class Backend:
     """A server with scripted behaviour. It records the requests."""
 
@@ -61,7 +67,7 @@ class Backend:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 

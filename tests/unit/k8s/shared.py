@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from contracts.ids import canonical, digest
+from contracts.schema import stamped
 from contracts.training import JobEvent, JobSpec, ResumePoint
 from k8s.pod.pod_context import PodContext
 from k8s.pod.upload import Outbound
@@ -31,7 +31,7 @@ from contracts.cluster import BucketSettings
 from contracts.errors import Retryable
 from k8s.pod import download, staging
 from k8s.storage.bucket import Bucket
-staging.LOOK_SECONDS, staging.PATIENCE, download.LOOK_SECONDS = 0.2, float(os.environ.get("PATIENCE", "20")), 0.2
+staging.LOOK_SECONDS, staging.FAILURE_SECONDS, download.LOOK_SECONDS = 0.2, float(os.environ.get("PATIENCE", "20")), 0.2
 send = Bucket.send
 def slowly(self, path, key, expected):
     time.sleep(30)
@@ -97,7 +97,7 @@ class Shared:
             "RATCHET_ARTIFACTS": str(mount / "artifacts"),
             "RATCHET_BUCKET": self.s3.settings.model_dump_json(),
             "RATCHET_JOB": self.spec.name,
-            "RATCHET_SPEC": digest(canonical(self.spec)),
+            "RATCHET_SPEC": digest(stamped(self.spec)),
             "RATCHET_POD_GRACE": "20",
         }
 
@@ -156,11 +156,3 @@ def tell(run: Path, kind: str, step: int, incarnation: int = 1, **data: Any) -> 
     event = JobEvent(at=time.time(), incarnation=incarnation, kind=kind, step=step, total=100, data=data)
     with (run / f"i{incarnation}" / "events.jsonl").open("ab") as file:
         file.write(canonical(event) + b"\n")
-
-
-def until(holds: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Wait until the condition holds; fail after `seconds`."""
-    limit = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < limit, "the condition did not hold in time"
-        time.sleep(0.05)

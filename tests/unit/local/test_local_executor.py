@@ -18,12 +18,13 @@ import psutil
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from contracts.exit_codes import Outcome
+from contracts.exit_codes import ALREADY_STARTED, Outcome
 from contracts.ids import job_name
 from contracts.training import JobSpec, JobState, JobStatus
 from local import executor as executor_module
 from local.executor import LocalExecutor
-from local.processes import NOT_MINE, ProcessIdentity, alive, identity_in
+from local.processes import ProcessIdentity, alive, identity_in
+from tests.waiting import has_result, job_until
 
 SLEEP = "import time\nwhile True: time.sleep(0.05)"
 DUMP = "import os, json, pathlib; pathlib.Path('seen.json').write_text(json.dumps(dict(os.environ)))"
@@ -66,18 +67,12 @@ class Site:
         return int(json.loads((self.run(spec) / f"i{incarnation}" / "process.json").read_text())["pid"])
 
     def until(self, spec: JobSpec, holds: Callable[[JobStatus], bool]) -> JobStatus:
-        """Observe the job until the condition holds. Return that status."""
-        limit = time.monotonic() + 30
-        while time.monotonic() < limit:
-            status = self.executor.observe(spec.name)
-            if holds(status):
-                return status
-            time.sleep(0.02)
-        raise AssertionError(f"timed out; last status: {status}")
+        """Reconcile and observe the job until the condition holds. Return that status."""
+        return job_until(self.executor, spec.name, holds)
 
     def ended(self, spec: JobSpec) -> JobStatus:
-        """Return the job's status after it has ended."""
-        return self.until(spec, lambda status: status.state == JobState.ENDED)
+        """Return the job's status after its result is stored."""
+        return self.until(spec, has_result)
 
     def running(self, spec: JobSpec) -> JobStatus:
         """Return the job's status once it is running."""
@@ -136,7 +131,7 @@ def test_two_launchers_of_one_incarnation_start_one_process(site: Site) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     twin = subprocess.Popen([sys.executable, "-m", "local.processes", str(folder), "--", sys.executable, "-c", SLEEP])
     os.kill(pid, signal.SIGKILL)  # releases the lock; the second launcher must not replace the ended process
-    assert twin.wait(30) == NOT_MINE
+    assert twin.wait(30) == ALREADY_STARTED
     assert site.pid(spec) == pid
 
 
@@ -219,7 +214,7 @@ def test_an_exit_without_a_result_gets_a_lasting_outcome_from_its_code(site: Sit
     assert site.restarted().observe(spec.name) == status
 
 
-def test_a_job_that_ends_during_an_observation_keeps_its_exit_code(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ends_during_a_reconciliation_keeps_its_exit_code(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = site.spec("{python}", "-c", "import sys; sys.stdin.read(); sys.exit(75)")
     site.executor.submit(spec, 1)
     child = site.executor._children[site.run(spec) / "i1"]
@@ -229,7 +224,10 @@ def test_a_job_that_ends_during_an_observation_keeps_its_exit_code(site: Site, m
         return identity_in(folder)
 
     monkeypatch.setattr(executor_module, "identity_in", after_its_death)
-    monkeypatch.setattr(child, "poll", lambda: None)  # as if observed just before its end
+    monkeypatch.setattr(child, "poll", lambda: None)  # as if polled just before its end
+    assert (site.executor.observe(spec.name).state, site.executor.observe(spec.name).outcome) == (JobState.ENDED, None)
+    site.executor.reconcile(spec.name)
+    monkeypatch.undo()
     assert site.executor.observe(spec.name).outcome == Outcome.PREEMPTED
 
 

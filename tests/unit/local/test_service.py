@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from contracts.errors import Permanent, Retryable
+from local.processes import kill_tree
 from local.service import ManagedProcess
 
 SERVE = """
@@ -26,6 +27,8 @@ announce(4711)
 while True: time.sleep(0.05)
 """
 REPO = str(Path(__file__).resolve().parents[3])
+DEAF = SERVE.format(repo=REPO).replace("announce(4711)", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); announce(4711)")
+"""A service that ignores SIGTERM."""
 
 
 @pytest.fixture
@@ -35,9 +38,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     ManagedProcess(tmp_path / "service", []).stop(grace=1)
 
 
-def service(folder: Path, code: str = SERVE.format(repo=REPO), patience: float = 30) -> ManagedProcess:
-    """Return a service that runs `code`, with a timeout of `patience` seconds for its start."""
-    return ManagedProcess(folder, ["-c", code], patience=patience)
+def service(folder: Path, code: str = SERVE.format(repo=REPO), timeout: float = 30) -> ManagedProcess:
+    """Return a service that runs `code`, with a timeout of `timeout` seconds for its start."""
+    return ManagedProcess(folder, ["-c", code], timeout=timeout)
 
 
 def starts(folder: Path) -> list[str]:
@@ -55,7 +58,7 @@ def test_a_service_is_started_once_and_found_again(folder: Path) -> None:
 def test_a_service_gets_no_credentials_of_its_starter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-word")
     monkeypatch.setenv("RATCHET_LEDGER_URL", "postgresql://u:secret-word@h/d")
-    pid = ManagedProcess(folder, ["-c", SERVE.format(repo=REPO)], {"OMP_NUM_THREADS": "2"}, patience=30).ensure()["pid"]
+    pid = ManagedProcess(folder, ["-c", SERVE.format(repo=REPO)], {"OMP_NUM_THREADS": "2"}, timeout=30).ensure()["pid"]
     seen = psutil.Process(pid).environ()
     assert not [name for name, value in seen.items() if "secret-word" in value]
     assert (seen["OMP_NUM_THREADS"], seen["PATH"]) == ("2", os.environ["PATH"])
@@ -111,18 +114,35 @@ def test_a_slow_service_is_retryable_and_not_started_again(folder: Path) -> None
     slow = "import time; open('starts', 'a').write('x\\n'); time.sleep(60)"
     for _ in range(2):
         with pytest.raises(Retryable, match="not ready"):
-            service(folder, slow, patience=1).ensure()
+            service(folder, slow, timeout=1).ensure()
     assert starts(folder) == ["x"]
 
 
 def test_stop_ends_the_service_and_can_be_repeated(folder: Path) -> None:
-    deaf = SERVE.format(repo=REPO).replace("announce(4711)", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); announce(4711)")
-    pid = service(folder, deaf).ensure()["pid"]
+    pid = service(folder, DEAF).ensure()["pid"]
     service(folder).stop(grace=0.2)
     service(folder).stop()
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     service(folder).remove()
     assert not folder.exists()
+
+
+def test_stop_returns_after_the_end_of_a_killed_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = service(folder, DEAF).ensure()["pid"]
+    family = [psutil.Process(pid)]
+    monkeypatch.setattr("local.service.kill_tree", lambda process: threading.Timer(0.3, kill_tree, [process]).start() or family)
+    service(folder).stop(grace=0.1)
+    assert not psutil.pid_exists(pid)
+
+
+def test_stop_of_a_service_that_survives_sigkill_is_retryable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = service(folder, DEAF).ensure()["pid"]
+    with monkeypatch.context() as patched:
+        patched.setattr("local.service.kill_tree", lambda process: [process])
+        patched.setattr("local.service.KILL_SECONDS", 0.1)
+        with pytest.raises(Retryable, match=f"after SIGKILL.*{pid}"):
+            service(folder).stop(grace=0.1)
+    assert service(folder).ready() is not None, "a service that still runs is not forgotten"
 
 
 def test_a_process_without_a_record_of_its_start_ends_itself(folder: Path) -> None:

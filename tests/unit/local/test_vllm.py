@@ -12,7 +12,7 @@ from contracts.errors import ConfigError, Permanent
 from contracts.model import model_ref
 from contracts.serving import ModelVersion
 from local.server import VllmServer
-from local.vllm import command
+from local.vllm import serve_command
 from runtime.artifacts import FolderArtifacts
 
 STAND_IN = """#!{python}
@@ -67,7 +67,7 @@ def version(tmp_path: Path) -> ModelVersion:
 
 def server(folder: Path, **options: object) -> VllmServer:
     """Return a server with these options, for the test's folders."""
-    return VllmServer(folder / "serving", folder / "artifacts", dict(options))
+    return VllmServer(folder / "serving", FolderArtifacts(folder / "artifacts"), **options)
 
 
 def test_a_version_is_served_found_again_and_stopped(tmp_path: Path, version: ModelVersion) -> None:
@@ -99,5 +99,5 @@ def test_the_error_for_an_unknown_option_names_the_known_ones(tmp_path: Path) ->
 
 
 def test_the_server_listens_on_loopback_only() -> None:
-    argv = command("m", "n", 8000, "vllm", ["--x"])
+    argv = serve_command("m", "n", 8000, "vllm", ["--x"])
     assert argv[argv.index("--host") + 1] == "127.0.0.1"

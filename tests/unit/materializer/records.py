@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from contracts.data import RawBatch
 from contracts.ids import digest
@@ -70,3 +74,23 @@ def batch(*requests: Any, source: str = "gateway", kind: str = "otlp-json") -> R
 
 def raw(data: bytes, source: str = "gateway", kind: str = "otlp-json") -> RawBatch:
     return RawBatch(source, kind, digest(data), "test", lambda: io.BytesIO(data))
+
+
+def request_of(n: int = 1) -> ExportTraceServiceRequest:
+    """Return an OTLP export request with `n` spans of one chat turn."""
+    request = ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    values = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "1 + 1?"}]}]),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "A: 2"}]}]),
+        "metadata.consent": "true",
+        "ratchet.model_version": "v-1",
+    }
+    for index in range(1, n + 1):
+        span = spans.add(trace_id=index.to_bytes(16, "big"), span_id=index.to_bytes(8, "big"))
+        span.start_time_unix_nano = int(datetime(2026, 10, 5, tzinfo=UTC).timestamp() * 1e9) + index
+        span.end_time_unix_nano = span.start_time_unix_nano + 5_000_000
+        span.attributes.extend(KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in values.items())
+    return request

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from contracts.data import ScorerVersion
 from contracts.errors import ConfigError, Permanent
 from contracts.loop import RewardSettings
-from contracts.model import ModelRef
 from contracts.records import Tier
 from contracts.training import Method, TrainingPlan
 from rewards.scorer_set import Scorer, ScorerSet, build_scorer_set, planned_scorer_set
+from tests.builders import make_plan
 
 
 class Fixed:
@@ -106,19 +106,7 @@ def test_error_for_an_unknown_reward_names_the_installed_rewards() -> None:
 
 
 def _plan(scorer_set: ScorerSet, **options: Any) -> TrainingPlan:
-    model = ModelRef(weights="w", tokenizer="t", chat_template="c", generation_config="g", files="f")
-    fields = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations", "code"), "d")
-    return TrainingPlan(
-        line="l",
-        cycle="c",
-        start=model,
-        method=Method.GRPO,
-        recipe={},
-        seed=0,
-        scorers=scorer_set.versions,
-        scorer_options=options,
-        **fields,
-    )
+    return make_plan(Method.GRPO, {}, scorers=scorer_set.versions, scorer_options=options)
 
 
 def test_job_uses_the_planned_scorers_and_options_or_fails() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from contracts.cycle import Row
 from contracts.errors import Permanent, Retryable
-from contracts.hash_chain import GENESIS, seal, verify
+from contracts.hash_chain import GENESIS, seal_row, verify_chain
 from contracts.ids import canonical, digest, job_name, version_tag
 from contracts.model import model_ref
 from runtime.artifacts import FolderArtifacts, write_atomic
@@ -182,10 +182,10 @@ def test_rows_of_another_stream_or_order_are_an_invalid_chain() -> None:
     from datetime import UTC, datetime
 
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    one = seal("s", 1, Row(kind="a"), at, 0, GENESIS)
-    two = seal("s", 2, Row(kind="b"), at, 0, one.hash)
-    verify([])
-    verify([one, two])
+    one = seal_row("s", 1, Row(kind="a"), at, 0, GENESIS)
+    two = seal_row("s", 2, Row(kind="b"), at, 0, one.hash)
+    verify_chain([])
+    verify_chain([one, two])
     for wrong in ([two], [two, one], [one, one], [one, two.model_copy(update={"stream": "t"})]):
         with pytest.raises(Permanent):
-            verify(wrong)
+            verify_chain(wrong)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from runtime.process_identity import process_identity
+from runtime.process_identity import is_running, process_identity, same_boot
 
 
 def test_identity_of_a_process_is_constant_until_it_ends() -> None:
@@ -15,8 +15,11 @@ def test_identity_of_a_process_is_constant_until_it_ends() -> None:
         assert first is not None
         assert process_identity(child.pid) == first
         assert process_identity(os.getpid()) != first
+        assert is_running(child.pid, first)
+        assert not is_running(os.getpid(), first)
         child.kill()
     assert process_identity(child.pid) is None
+    assert not is_running(child.pid, first)
 
 
 def test_identity_starts_with_the_boot_id() -> None:
@@ -24,3 +27,5 @@ def test_identity_starts_with_the_boot_id() -> None:
     assert mine is not None
     with open("/proc/sys/kernel/random/boot_id") as boot:  # noqa: PTH123
         assert mine.startswith(boot.read().strip() + "-")
+    assert same_boot(mine, f"{mine}0")
+    assert not same_boot(mine, f"x{mine}")

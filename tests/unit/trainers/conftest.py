@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,12 @@ from contracts.exit_codes import Outcome
 from contracts.ids import Digest
 from contracts.loop import RewardSettings
 from contracts.model import model_ref
-from contracts.training import Attempt, JobEvent, JobSpec, JobState, JobStatus, Method, ResumePoint, TrainingPlan
+from contracts.training import Attempt, JobEvent, JobSpec, JobStatus, Method, ResumePoint, TrainingPlan
 from local.executor import LocalExecutor
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
 from tests.unit.trainers.judge import SOURCE, Judge, install, judging
+from tests.waiting import has_result, job_until
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.code_digest import code_digest
 
@@ -121,15 +121,17 @@ class Workshop:
         """Return the job of an attempt at the plan."""
         return TRAINERS[plan.method].job(plan, Attempt(number=attempt, timeout=timeout))
 
-    def wait(self, spec: JobSpec, until: Callable[[JobStatus], bool] = lambda status: status.state == JobState.ENDED) -> JobStatus:
-        """Observe the job until the condition holds, by default until it has ended. Return that status."""
-        limit = time.monotonic() + 240
-        while time.monotonic() < limit:
-            status = self.executor.observe(spec.name)
-            if until(status):
-                return status
-            time.sleep(0.02)
-        raise AssertionError(f"timed out; last status: {status}; {self.log(spec)}")
+    def wait(self, spec: JobSpec, until: Callable[[JobStatus], bool] = has_result) -> JobStatus:
+        """Reconcile and observe the job until the condition holds, by default until its result is stored. Return that status."""
+        return job_until(self.executor, spec.name, until, 240, lambda: self.log(spec))
+
+    def preempt(self, spec: JobSpec, step: int) -> JobStatus:
+        """Cancel the job once it has reached the step, and return its status after it has ended as preempted."""
+        self.wait(spec, lambda status: status.step >= step or has_result(status))
+        self.executor.cancel(spec.name)
+        status = self.wait(spec)
+        assert status.outcome == Outcome.PREEMPTED, (status, self.log(spec))
+        return status
 
     def run_folder(self, spec: JobSpec) -> Path:
         """Return the run folder of the job."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.unit.trainers.job.trl import test_dpo_trainer as stepwise
+from tests.unit.trainers import dpo_trainers
 
 
 def shard_on_cpus() -> None:
@@ -39,9 +39,9 @@ def trainer_in(work: Path, model: Path, sharded: bool, lora: bool) -> Any:
     from trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
     from trainers.job.trl.reference_logps import computed
 
-    own = stepwise.recipe(micro_tokens=150, losses={"sigmoid": 1.0, "sft": 0.5})
-    given = stepwise.shared(work) | {"save_strategy": "steps", "save_steps": 1} | (sharding(model, gpus=2) if sharded else {})
-    pairs = stepwise.PAIRS * 3
+    own = dpo_trainers.recipe(micro_tokens=150, losses={"sigmoid": 1.0, "sft": 0.5})
+    given = dpo_trainers.shared(work) | {"save_strategy": "steps", "save_steps": 1} | (sharding(model, gpus=2) if sharded else {})
+    pairs = dpo_trainers.PAIRS * 3
     return Stepwise(
         own,
         pairs,

@@ -11,28 +11,8 @@ from hypothesis import strategies as st
 from contracts.data import UNMEASURED_NOISE, Facts
 from contracts.loop import TrainingSettings
 from contracts.training import Choice, Method
+from tests.builders import make_facts
 from trainers.choose import MIN_GAIN, choose, effective_pairs, usable_prompts
-
-
-def facts(**changes: Any) -> Facts:
-    """Return the facts of a line with plenty of everything, with `changes`."""
-    plenty: dict[str, Any] = {
-        "pairs": 300,
-        "pairs_by_tier": {"verifiable": 200, "feedback": 100},
-        "pairs_dropped": {},
-        "prompts": 400,
-        "prompts_with_reference": 300,
-        "corrections": 40,
-        "demonstrations": {"correction": 40, "verifiable": 60},
-        "teachable": 50,
-        "samples": 900,
-        "group_coverage": 0.4,
-        "label_noise": 0.1,
-        "champion_reward": 0.6,
-        "best_of_k": 0.85,
-        "off_policy": 0.2,
-    }
-    return Facts(**(plenty | changes))
 
 
 def pick(found: Facts, unseen: bool = True, **settings: Any) -> Choice:
@@ -41,10 +21,10 @@ def pick(found: Facts, unseen: bool = True, **settings: Any) -> Choice:
 
 
 def test_the_order_of_methods_decides_if_several_are_possible() -> None:
-    assert pick(facts()).method == Method.SFT
-    assert pick(facts(), methods=("dpo", "grpo")).method == Method.DPO
-    assert pick(facts(), methods=("grpo", "dpo")).method == Method.GRPO
-    assert "would also be possible" in pick(facts()).reason
+    assert pick(make_facts()).method == Method.SFT
+    assert pick(make_facts(), methods=("dpo", "grpo")).method == Method.DPO
+    assert pick(make_facts(), methods=("grpo", "dpo")).method == Method.GRPO
+    assert "would also be possible" in pick(make_facts()).reason
 
 
 @pytest.mark.parametrize(
@@ -52,21 +32,21 @@ def test_the_order_of_methods_decides_if_several_are_possible() -> None:
     [(0.6, None, None, True), (0.2, 0.9, 0.1, True), (0.2, 0.9, 0.3, False), (0.2, -0.2, 0.0, False), (None, None, None, False)],
 )
 def test_off_policy_pairs_are_reported(share: float | None, distance: float | None, error: float | None, holds: bool) -> None:
-    found = facts(off_policy=share, policy_distance=distance, policy_distance_error=error)
+    found = make_facts(off_policy=share, policy_distance=distance, policy_distance_error=error)
     (row,) = (row for row in pick(found).rules if row.rule == "off-policy pairs")
     assert row.holds == holds
     assert (distance == 0.9) == ("90% of the logged answers" in row.evidence)
 
 
 def test_answers_that_the_model_already_gives_are_not_imitated() -> None:
-    known = facts(teachable=3)
+    known = make_facts(teachable=3)
     assert pick(known, methods=("sft",)).method == Method.NONE
     assert "repeat answers that the model already gives" in pick(known, methods=("sft",)).reason
     assert pick(known).method == Method.GRPO
 
 
 def test_a_row_names_the_change_that_would_reverse_it() -> None:
-    rows = {row.rule: row for row in pick(facts(demonstrations={"correction": 20}, teachable=8)).rules}
+    rows = {row.rule: row for row in pick(make_facts(demonstrations={"correction": 20}, teachable=8)).rules}
     assert rows["answers to imitate"].change == "30 more correct answers"
     assert rows["answers that teach something new"].change == "12 more correct answers where the model fails"
     assert rows["group coverage"].change == "25 fewer points of coverage would still be enough"
@@ -79,22 +59,22 @@ def test_the_choice_changes_exactly_at_each_limit(lacking: str) -> None:
     at: dict[str, Any] = {"demonstrations": {"correction": 50}, "teachable": 20, "group_coverage": 0.15, "pairs": 50}
     below: dict[str, Any] = {"demonstrations": {"correction": 49}, "teachable": 19, "group_coverage": 0.149, "pairs": 49}
     tiers = {"pairs_by_tier": {"verifiable": 1000}}
-    assert pick(facts(**{lacking: at[lacking]}, **tiers), methods=(method,)).method == method
-    assert pick(facts(**{lacking: below[lacking]}, **tiers), methods=(method,)).method == Method.NONE
+    assert pick(make_facts(**{lacking: at[lacking]}, **tiers), methods=(method,)).method == method
+    assert pick(make_facts(**{lacking: below[lacking]}, **tiers), methods=(method,)).method == Method.NONE
 
 
 def test_without_pairs_groups_with_mixed_rewards_lead_to_grpo() -> None:
-    assert pick(facts(pairs=0, pairs_by_tier={}), methods=("dpo", "grpo")).method == Method.GRPO
+    assert pick(make_facts(pairs=0, pairs_by_tier={}), methods=("dpo", "grpo")).method == Method.GRPO
 
 
 @pytest.mark.parametrize(
     ("found", "unseen"),
     [
-        (facts(pairs=0, pairs_by_tier={}, group_coverage=0.0, demonstrations={}, teachable=0), True),
-        (facts(pairs=0, pairs_by_tier={}, group_coverage=None, teachable=19), True),
-        (facts(pairs=0, pairs_by_tier={}, demonstrations={"correction": 49}), False),
-        (facts(pairs=49, group_coverage=0.1, teachable=0), True),
-        (facts(pairs=300, pairs_by_tier={"feedback": 300}, label_noise=0.5, group_coverage=0.0, demonstrations={}), True),
+        (make_facts(pairs=0, pairs_by_tier={}, group_coverage=0.0, demonstrations={}, teachable=0), True),
+        (make_facts(pairs=0, pairs_by_tier={}, group_coverage=None, teachable=19), True),
+        (make_facts(pairs=0, pairs_by_tier={}, demonstrations={"correction": 49}), False),
+        (make_facts(pairs=49, group_coverage=0.1, teachable=0), True),
+        (make_facts(pairs=300, pairs_by_tier={"feedback": 300}, label_noise=0.5, group_coverage=0.0, demonstrations={}), True),
     ],
 )
 def test_data_that_cannot_teach_is_not_trained_on(found: Facts, unseen: bool) -> None:
@@ -104,32 +84,32 @@ def test_data_that_cannot_teach_is_not_trained_on(found: Facts, unseen: bool) ->
 
 
 def test_a_model_without_a_possible_gain_is_not_trained() -> None:
-    at_its_best = facts(best_of_k=0.61, corrections=0, demonstrations={"verifiable": 100}, teachable=0)
+    at_its_best = make_facts(best_of_k=0.61, corrections=0, demonstrations={"verifiable": 100}, teachable=0)
     assert pick(at_its_best).method == Method.NONE
     assert "nothing to gain" in pick(at_its_best).reason
 
 
 def test_corrections_are_used_if_the_model_never_samples_a_correct_answer() -> None:
-    never_right = facts(best_of_k=0.6, champion_reward=0.6, group_coverage=0.0)
+    never_right = make_facts(best_of_k=0.6, champion_reward=0.6, group_coverage=0.0)
     assert pick(never_right).method == Method.SFT
     assert pick(never_right, methods=("dpo", "grpo")).method == Method.DPO
     assert pick(never_right, methods=("grpo",)).method == Method.NONE
 
 
 def test_every_row_has_its_evidence_and_effect() -> None:
-    for rule in pick(facts()).rules:
+    for rule in pick(make_facts()).rules:
         assert rule.evidence
         assert rule.effect
 
 
 def test_label_noise_reduces_the_effective_pairs() -> None:
-    assert effective_pairs(facts(pairs=100, pairs_by_tier={"feedback": 100}, label_noise=0.25)) == pytest.approx(25)
-    assert effective_pairs(facts(pairs=100, pairs_by_tier={"verifiable": 100}, label_noise=0.25)) == 100
+    assert effective_pairs(make_facts(pairs=100, pairs_by_tier={"feedback": 100}, label_noise=0.25)) == pytest.approx(25)
+    assert effective_pairs(make_facts(pairs=100, pairs_by_tier={"verifiable": 100}, label_noise=0.25)) == 100
 
 
 def test_measuring_the_assumed_noise_changes_nothing() -> None:
     """Unmeasured labels do not count as clean. Otherwise, a measurement of the noise could only ever prevent training."""
-    liked = facts(pairs=100, pairs_by_tier={"feedback": 100})
+    liked = make_facts(pairs=100, pairs_by_tier={"feedback": 100})
     unknown, known = (liked.model_copy(update={"label_noise": noise}) for noise in (None, UNMEASURED_NOISE))
     assert effective_pairs(unknown) == effective_pairs(known) == pytest.approx(36)
     assert pick(unknown, methods=("dpo",)).method == pick(known, methods=("dpo",)).method == Method.NONE
@@ -161,7 +141,7 @@ any_facts = st.builds(
     off_policy=share,
     **usual,
 )
-some_facts = any_facts | st.builds(facts, prompts_with_reference=st.integers(0, 50), **usual)
+some_facts = any_facts | st.builds(make_facts, prompts_with_reference=st.integers(0, 50), **usual)
 """Arbitrary facts, or facts with plenty of everything except prompts and the usual answers of the champion.
 
 The second kind is necessary because arbitrary facts rarely reach the rules about prompts and usual answers.
@@ -249,8 +229,8 @@ def test_more_to_learn_never_stops_training(found: Facts, settings: TrainingSett
 @pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
 def test_a_champion_that_is_usually_right_is_not_trained(method: str) -> None:
     """This holds despite plenty of pairs and corrections: a sampled answer can be wrong where the usual answer is right."""
-    assert pick(facts(usual_reward=0.97), methods=(method,)).method == method
-    done = pick(facts(usual_reward=0.985), methods=(method,))
+    assert pick(make_facts(usual_reward=0.97), methods=(method,)).method == method
+    done = pick(make_facts(usual_reward=0.985), methods=(method,))
     assert done.method == Method.NONE
     assert "no training could show a gain" in done.reason
     assert {row.rule: row.change for row in done.rules}["room"] == "a usual reward below 0.980"
@@ -258,12 +238,12 @@ def test_a_champion_that_is_usually_right_is_not_trained(method: str) -> None:
 
 def test_one_wrong_answer_among_few_prompts_is_no_room_for_a_gain() -> None:
     """For one of 47 prompts, the most frequent of four sampled answers may differ from the model's usual answer."""
-    assert pick(facts(usual_reward=46 / 47, usual_error=0.021)).method == Method.NONE
-    assert pick(facts(usual_reward=43 / 47, usual_error=0.041)).method == Method.SFT
+    assert pick(make_facts(usual_reward=46 / 47, usual_error=0.021)).method == Method.NONE
+    assert pick(make_facts(usual_reward=43 / 47, usual_error=0.041)).method == Method.SFT
 
 
 def test_a_champion_that_was_not_probed_may_be_trained() -> None:
-    assert pick(facts(usual_reward=None)).method == Method.SFT
+    assert pick(make_facts(usual_reward=None)).method == Method.SFT
 
 
 @pytest.mark.parametrize(
@@ -279,4 +259,4 @@ def test_a_champion_that_was_not_probed_may_be_trained() -> None:
     ],
 )
 def test_grpo_counts_the_prompts_that_it_will_train_on(changes: dict[str, Any], settings: dict[str, Any], trains: bool) -> None:
-    assert (pick(facts(**changes), methods=("grpo",), **settings).method == Method.GRPO) is trains
+    assert (pick(make_facts(**changes), methods=("grpo",), **settings).method == Method.GRPO) is trains

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import ConfigError
-from contracts.training import Adjustment
-from trainers.health import REMEDIES, RULES, HealthVerdict, Watch, out_of_memory, patience_for_a_step, proposed, seconds_of_saves
+from contracts.training import Adjustment, JobEvent
+from trainers.health import REMEDIES, RULES, HealthVerdict, Watch, out_of_memory, proposed, seconds_of_saves, stall_timeout
 from trainers.recipes import LIMITS, DPORecipe, GRPORecipe, Health, SFTRecipe, adjusted, complete
 
 CHANCE = random.Random(4)
@@ -193,11 +193,11 @@ def test_out_of_memory_is_recognised_by_its_message(reason: str, short: bool) ->
 
 def test_the_limit_for_a_stall_follows_from_the_runs_own_steps() -> None:
     health = Health(stall_seconds=1000, stall_times=10, stall_least_seconds=5)
-    assert patience_for_a_step([], health) == 1000
-    assert patience_for_a_step([0, 2, 4], health) == 1000, "too few steps for a measurement"
-    assert patience_for_a_step([0, 2, 4, 6, 8], health) == 20
-    assert patience_for_a_step([0, 0.1, 0.2, 0.3, 0.4], health) == 5
-    assert patience_for_a_step([0, 500, 1000, 1500], health) == 1000
+    assert stall_timeout([], health) == 1000
+    assert stall_timeout([0, 2, 4], health) == 1000, "too few steps for a measurement"
+    assert stall_timeout([0, 2, 4, 6, 8], health) == 20
+    assert stall_timeout([0, 0.1, 0.2, 0.3, 0.4], health) == 5
+    assert stall_timeout([0, 500, 1000, 1500], health) == 1000
 
 
 DIFFICULTIES = {
@@ -249,15 +249,14 @@ def test_a_reward_that_really_falls_is_found(mix: str, worse: float) -> None:
 def test_a_large_save_is_no_stall_but_an_endless_save_is() -> None:
     health = Health(stall_seconds=1000, stall_times=10, stall_least_seconds=5, save_seconds=4000)
     steps = [0, 2, 4, 6, 8]
-    assert [patience_for_a_step(steps, health, last) for last in ("saving", "exporting", "checkpoint")] == [4000, 4000, 20]
-    events = [
-        {"kind": kind, "at": at} for kind, at in (("saving", 10), ("checkpoint", 12), ("progress", 13), ("saving", 20), ("checkpoint", 27))
-    ]
+    assert [stall_timeout(steps, health, last) for last in ("saving", "exporting", "checkpoint")] == [4000, 4000, 20]
+    told = (("saving", 10), ("checkpoint", 12), ("progress", 13), ("saving", 20), ("checkpoint", 27))
+    events = [JobEvent(kind=kind, at=at, incarnation=1, step=1, total=9, data={}) for kind, at in told]
     saves = seconds_of_saves(events)
     assert saves == [2, 7]
-    assert patience_for_a_step(steps, health, "saving", saves) == 70, "the duration of a save is known"
-    assert patience_for_a_step(steps, health, "exporting", saves) == 4000, "the exported model has another size than a checkpoint"
-    assert patience_for_a_step(steps, health, "saving", [1e6]) == 4000
+    assert stall_timeout(steps, health, "saving", saves) == 70, "the duration of a save is known"
+    assert stall_timeout(steps, health, "exporting", saves) == 4000, "the exported model has another size than a checkpoint"
+    assert stall_timeout(steps, health, "saving", [1e6]) == 4000
 
 
 @pytest.mark.parametrize(

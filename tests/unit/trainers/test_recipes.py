@@ -17,12 +17,11 @@ from contracts.data import Facts
 from contracts.errors import ConfigError, Permanent
 from contracts.model import ModelRef
 from contracts.training import Attempt, Method, TrainingPlan
+from tests.builders import START, make_plan
 from trainers.backends.trl import DPO, GRPO
 from trainers.code_digest import code_digest
 from trainers.job.trl.grpo import sampling
 from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe, complete
-
-START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
 
 FIRST = Attempt(number=1, timeout=60)
 
@@ -30,20 +29,7 @@ FIRST = Attempt(number=1, timeout=60)
 def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPlan:
     """Return a plan for a method, with `changes` to its recipe."""
     trainer = DPO() if method == Method.DPO else GRPO()
-    return TrainingPlan(
-        line="l",
-        cycle="cycle/l/0001",
-        start=start,
-        dataset="1" * 64,
-        pairs="2" * 64,
-        prompts="3" * 64,
-        demonstrations="5" * 64,
-        method=method,
-        recipe=trainer.recipe(changes),
-        seed=0,
-        scorers=(),
-        code=code_digest(),
-    )
+    return make_plan(method, trainer.recipe(changes), start=start, code=code_digest())
 
 
 @pytest.mark.parametrize(

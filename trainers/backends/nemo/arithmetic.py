@@ -23,7 +23,7 @@ class ClusterShape:
     """GPUs per node."""
 
 
-def check(recipe: GRPORecipe, cluster: ClusterShape, prompts: int | None = None) -> None:
+def check_arithmetic(recipe: GRPORecipe, cluster: ClusterShape, prompts: int | None = None) -> None:
     """Raise ConfigError with all findings if the recipe does not fit the cluster.
 
     `prompts` is the number of training prompts without the validation share, or None if it is not known yet.

@@ -11,18 +11,15 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from contracts.data import Facts
-from contracts.errors import Permanent
-from contracts.ids import digest, job_name
 from contracts.training import Attempt, JobSpec, TrainingPlan
-from trainers.backends.nemo.arithmetic import ClusterShape, check, check_prompts
-from trainers.backends.nemo.config import Places, RunCounts, render
+from runtime.job_protocol import BACKEND, TrainerBackend
+from trainers.backends.job_spec import check_plan, job_spec
+from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, check_prompts
+from trainers.backends.nemo.config import Places, RunCounts, render_config
 from trainers.backends.nemo.keys import PINNED, refuse_unknown, shipped
 from trainers.choose import usable_prompts
 from trainers.recipes import GRPORecipe, adjusted, complete
 
-COMMAND = ("{python}", "-m", "trainers.job.supervisor")
-BACKEND = "nemo-rl"
-"""Value of RATCHET_BACKEND. It selects the trainer module in the supervisor and the container image."""
 ANYWHERE = Places(base="/base", model="/m", train="/t", validation="/v", checkpoints="/c", logs="/l", plan="/p", journal="/j")
 """Placeholder paths to check the keys of a configuration at planning time."""
 
@@ -53,43 +50,11 @@ class NemoGRPO:
         Raises ConfigError if the recipe does not fit the cluster; the message names the remedy. Raises Permanent if the plan is for
         another method or its start model is an adapter.
         """
-        if plan.method != self.method:
-            raise Permanent(f"plan {plan.id[:12]} asks for {plan.method!r}, not {self.method!r}; use the trainer for that method")
-        if plan.start.parent is not None:
-            raise Permanent("the start model is an adapter; merge it into its base model and adopt the merged folder")
+        check_plan(plan, self.method)
         recipe = complete(GRPORecipe, plan.recipe)
         cluster = ClusterShape(attempt.nodes, attempt.gpus)
         as_run = adjusted(recipe, attempt.adjustment)
-        check(as_run, cluster)
-        config = render(as_run, cluster, ANYWHERE, RunCounts(train=1, validation=1), plan.seed)
+        check_arithmetic(as_run, cluster)
+        config = render_config(as_run, cluster, ANYWHERE, RunCounts(train=1, validation=1), plan.seed)
         refuse_unknown(config, shipped(PINNED), f"NeMo RL {PINNED}")
-        spec = JobSpec(
-            name="",
-            plan=plan.id,
-            attempt=attempt.number,
-            command=COMMAND,
-            environment=_environment(recipe, attempt),
-            inputs={"model": plan.start.files, "prompts.parquet": plan.prompts},
-            plan_json=plan.model_dump_json(),
-            grace_seconds=recipe.grace_seconds,
-            nodes=attempt.nodes,
-            gpus=attempt.gpus,
-            cpus=recipe.cpus,
-        )
-        return spec.model_copy(update={"name": job_name(plan.id, attempt.number, digest(spec))})
-
-
-def _environment(recipe: GRPORecipe, attempt: Attempt) -> dict[str, str]:
-    """Environment of the job: offline mode, and the limits that the supervisor enforces. Ray passes it on to its workers."""
-    return {
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "RATCHET_BACKEND": BACKEND,
-        "RATCHET_ATTEMPT": str(attempt.number),
-        "RATCHET_TIMEOUT": repr(float(attempt.timeout)),
-        "RATCHET_GRACE": str(recipe.grace_seconds),
-        "RATCHET_NODES": str(attempt.nodes),
-        "RATCHET_GPUS": str(attempt.gpus),
-        "RATCHET_ADJUSTMENT": attempt.adjustment.model_dump_json(),
-    }
+        return job_spec(plan, attempt, recipe, ("prompts",), BACKEND.to_env(TrainerBackend.NEMO_RL))  # Ray passes it on to its workers

@@ -61,7 +61,7 @@ class RunCounts:
     """Validation prompts."""
 
 
-def render(
+def render_config(
     recipe: GRPORecipe,
     cluster: ClusterShape,
     places: Places,

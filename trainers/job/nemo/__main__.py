@@ -16,6 +16,7 @@ from pathlib import Path
 
 from contracts.errors import Permanent, RatchetError
 from contracts.exit_codes import Outcome
+from runtime.job_protocol import GRACE, LOCK_FD, IncarnationFile, RunFile, step_folder, trainer_log
 from trainers.health import HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints
 from trainers.job.fast_exit import brief, loaded
@@ -52,7 +53,7 @@ class ReleaseRun:
         self.job = job
         self.stop = stop
         self.recipe = job.recipe(GRPORecipe)
-        self.work = job.folder / "work"
+        self.work = job.folder / IncarnationFile.WORK
         self.checkpoints = self.work / prepare.CHECKPOINTS
         self.resume = None if _holds_another_rate(job) else job.resume
         self.kept = self.resume.step if self.resume else 0
@@ -94,40 +95,40 @@ class ReleaseRun:
             self.job.events.write("warning", self.kept, reason=reason)
 
     def _start(self, config: Path, found: release.Release) -> subprocess.Popen[bytes]:
-        lock = os.environ.get("RATCHET_LOCK_FD")
+        lock = LOCK_FD.find(os.environ)
         return subprocess.Popen(
             [sys.executable, "-m", "trainers.job.nemo.launcher", str(config), str(self.work), str(found.entry)],
             stdin=subprocess.DEVNULL,
             cwd=found.root,
-            pass_fds=[int(lock)] if lock else [],
+            pass_fds=[] if lock is None else [lock],
         )
 
     def _follow(self, run: subprocess.Popen[bytes]) -> int:
         """Observe the run until it has ended, and return its exit code."""
         reader = Reader(self.work / launcher.FIGURES, self.work / prepare.JOURNAL)
         while (code := run.poll()) is None:
-            self._look(reader)
+            self._find_steps(reader)
             if self.wrong:
                 run.kill()
             if self.stop.asked:
                 self._ask(run)
             time.sleep(POLL)
-        self._look(reader)
+        self._find_steps(reader)
         self._keep(None)
         return code
 
     def _ask(self, run: subprocess.Popen[bytes]) -> None:
         self.asked_at = self.asked_at or time.monotonic()
-        grace = float(os.environ.get("RATCHET_GRACE", "30"))
+        grace = GRACE.get(os.environ)
         if not self._hooked("TimeoutChecker") or time.monotonic() - self.asked_at > grace - RESERVE:
             run.kill()
 
     def _hooked(self, name: str) -> bool:
         """Whether the launcher could install the subclass of this name. True until the launcher reports it."""
-        said = self.work / launcher.HOOKS
-        return not said.exists() or bool(json.loads(said.read_text() or "{}").get(name, True))
+        hooks = self.work / launcher.HOOKS
+        return not hooks.exists() or bool(json.loads(hooks.read_text() or "{}").get(name, True))
 
-    def _look(self, reader: Reader) -> None:
+    def _find_steps(self, reader: Reader) -> None:
         """Process new figures first, then new checkpoints, because the release saves a step before it logs the figures of the step."""
         if self.wrong:
             return
@@ -149,7 +150,7 @@ class ReleaseRun:
         for found in self._found():
             if self.wrong or found.step <= self.kept or found.missing or (judged is not None and found.step > judged):
                 continue
-            folder = self.job.folder / f"step_{found.step}"
+            folder = self.job.folder / step_folder(found.step)
             self.job.events.write("saving", found.step)
             try:
                 manifest = steps.keep(found, folder, self.work, self.recipe.lora is not None)
@@ -162,7 +163,7 @@ class ReleaseRun:
 
     def _found(self) -> list[steps.FoundStep]:
         adapter = self.recipe.lora is not None
-        return steps.look(self.checkpoints, adapter, consolidated=False)
+        return steps.find_steps(self.checkpoints, adapter, consolidated=False)
 
     def _derive(self, code: int) -> JobResult:
         self._tell_broken()
@@ -193,13 +194,13 @@ class ReleaseRun:
     def _why(self, code: int) -> str:
         error = self.work / launcher.ERROR
         if error.exists():
-            said = json.loads(error.read_text())
-            memory = "out of memory: " if "out of memory" in said["message"].lower() else ""
-            return f"{memory}{said['type']}: {said['message'][-600:]}"
+            report = json.loads(error.read_text())
+            memory = "out of memory: " if "out of memory" in report["message"].lower() else ""
+            return f"{memory}{report['type']}: {report['message'][-600:]}"
         if code < 0:
             return f"the run was killed by signal {-code} (out of memory?) at step {self.step}"
         if code:
-            return f"the run ended with exit code {code} at step {self.step}; see {self.job.folder / 'trainer.log'}"
+            return f"the run ended with exit code {code} at step {self.step}; see {self.job.folder / trainer_log(0)}"
         return (
             f"the run ended early at step {self.step} of {self.recipe.steps}, checkpointed at step {self.kept}: its timeout was near, "
             "or its epochs had too few prompts with mixed rewards; raise training.timeout, or set nemo.dynamic_sampling = false"
@@ -212,7 +213,7 @@ class ReleaseRun:
         if missing:
             return JobResult(Outcome.FAILED, f"the last step cannot be published, it lacks: {', '.join(missing)}", self.kept, self.figures)
         self.job.events.write("exporting", self.kept)
-        export.export(self.job.run / "model", folder, adapter, self.work, self.job.folder / "model")
+        export.export(self.job.run / RunFile.MODEL, folder, adapter, self.work, self.job.folder / IncarnationFile.MODEL)
         return JobResult(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
 
 

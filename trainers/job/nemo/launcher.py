@@ -27,7 +27,7 @@ ACTOR = "trainers.job.nemo.reward.PanelEnvironment"
 """Import path of the reward environment."""
 
 
-def register() -> None:
+def register_product() -> None:
     """Register the reward environment and the data processor in the registries of the release."""
     from nemo_rl.data.processors import register_processor
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
@@ -105,7 +105,7 @@ def _append(path: Path, value: dict[str, Any]) -> None:
 def main(config: Path, folder: Path, entry: Path) -> None:
     """Run the entry point of the release to its end. An exception is written to a file and then raised again."""
     try:
-        register()
+        register_product()
         write_atomic(folder / HOOKS, json.dumps(hook(folder)).encode())
         sys.argv = [str(entry), "--config", str(config)]
         runpy.run_path(str(entry), run_name="__main__")

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 from contracts.errors import ConfigError, Permanent
-from trainers.backends.nemo.arithmetic import ClusterShape, check
-from trainers.backends.nemo.config import Places, RunCounts, render
+from runtime.job_protocol import NODES, TIMEOUT, RunFile
+from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic
+from trainers.backends.nemo.config import Places, RunCounts, render_config
 from trainers.backends.nemo.keys import refuse_unknown
 from trainers.job.job_folder import Job
 from trainers.job.nemo import data, release
@@ -25,11 +26,11 @@ def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) ->
     Raises Permanent or ConfigError if the prompts, the recipe, the cluster and the release `found` do not fit together. The message
     names the remedy.
     """
-    cluster = ClusterShape(int(os.environ.get("RATCHET_NODES", "1")), job.gpus)
+    cluster = ClusterShape(NODES.get(os.environ), job.gpus)
     counts = _data(job, recipe, cluster, work)
-    check(recipe, cluster, counts.train)
+    check_arithmetic(recipe, cluster, counts.train)
     left = time_left(job, recipe)
-    config = render(recipe, cluster, _places(job, found, work), counts, job.plan.seed, found.dialect, job.adjustment.memory, left)
+    config = render_config(recipe, cluster, _places(job, found, work), counts, job.plan.seed, found.dialect, job.adjustment.memory, left)
     refuse_unknown(config, found.keys, f"the release at {found.root}")
     return release.write(config, work / "config.yaml")
 
@@ -37,12 +38,12 @@ def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) ->
 def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> RunCounts:
     from rewards.scorer_set import planned_scorer_set
 
-    rows = data.rows(job.run / "prompts.parquet", planned_scorer_set(job.plan).without_reference())
+    rows = data.rows(job.run / RunFile.PROMPTS, planned_scorer_set(job.plan).without_reference())
     if not rows:
         raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
-    check(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded
-    _fits(job.run / "model", recipe)
-    rows = data.short(rows, _lengths(job.run / "model"), recipe.nemo.max_prompt)
+    check_arithmetic(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded
+    _fits(job.run / RunFile.MODEL, recipe)
+    rows = data.short(rows, _lengths(job.run / RunFile.MODEL), recipe.nemo.max_prompt)
     return data.write(work / "data", *data.split(rows, recipe.nemo.validation_prompts, job.plan.seed))
 
 
@@ -60,12 +61,12 @@ def _fits(model: Path, recipe: GRPORecipe) -> None:
 def _places(job: Job, found: release.Release, work: Path) -> Places:
     return Places(
         base=str(found.base),
-        model=str(job.run / "model"),
+        model=str(job.run / RunFile.MODEL),
         train=str(work / "data" / "train.jsonl"),
         validation=str(work / "data" / "validation.jsonl"),
         checkpoints=str(work / CHECKPOINTS),
         logs=str(work / "logs"),
-        plan=str(job.run / "plan.json"),
+        plan=str(job.run / RunFile.PLAN),
         journal=str(work / JOURNAL),
     )
 
@@ -75,7 +76,7 @@ def time_left(job: Job, recipe: GRPORecipe) -> float | None:
 
     None without a timeout.
     """
-    whole = float(os.environ.get("RATCHET_TIMEOUT", "inf"))
+    whole = TIMEOUT.get(os.environ)
     if whole == float("inf"):
         return None
     return max(1.0, job.began + whole - time.time() - recipe.grace_seconds)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent
+from runtime.job_protocol import NEMO_RL
 from trainers.backends.nemo.config import Dialect
 from trainers.backends.nemo.keys import Tree, tree_of
 
@@ -45,18 +46,18 @@ class Release:
 
 
 def find() -> Release:
-    """Return the release in RATCHET_NEMO_RL, or in its default folder in NVIDIA's images. Raises Permanent if there is none."""
-    root = Path(os.environ.get("RATCHET_NEMO_RL", "/opt/nemo-rl"))
+    """Return the release in NEMO_RL of the environment, or in its default folder in NVIDIA's images. Raises Permanent if there is none."""
+    root = NEMO_RL.get(os.environ)
     for needed in (BASE, ENTRY):
         if not (root / needed).is_file():
-            raise Permanent(f"{root / needed} is missing; run in a NeMo RL image, or set RATCHET_NEMO_RL to the folder of the release")
+            raise Permanent(f"{root / needed} is missing; run in a NeMo RL image, or set {NEMO_RL.name} to the folder of the release")
     base = read(root / BASE)
     policy = base.get("policy") or {}
     if "automodel_cfg" not in policy and "dtensor_cfg" not in policy:
         raise Permanent(f"{root / BASE} has neither policy.dtensor_cfg nor policy.automodel_cfg; use the pinned release")
     worker = root / WORKER
-    mended = worker.is_file() and "defer_checkpoint_load" in worker.read_text(encoding="utf-8")
-    return Release(root, "0.8" if "automodel_cfg" in policy else "0.7", tree_of(base), mended)
+    deferred = worker.is_file() and "defer_checkpoint_load" in worker.read_text(encoding="utf-8")
+    return Release(root, "0.8" if "automodel_cfg" in policy else "0.7", tree_of(base), deferred)
 
 
 def read(path: Path) -> dict[str, Any]:

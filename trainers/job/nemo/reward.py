@@ -18,6 +18,7 @@ import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
 from contracts.errors import Retryable
+from contracts.schema import parse
 from contracts.training import TrainingPlan
 from rewards.scorer_set import ScorerSet, planned_scorer_set
 from trainers.job.nemo import abstentions
@@ -71,7 +72,7 @@ class PanelEnvironment(EnvironmentInterface):
     """Ray actor with episodes of a single turn: it returns the reward of each answer and ends the episode."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        plan = TrainingPlan.model_validate_json(Path(config["plan"]).read_bytes())
+        plan = parse(TrainingPlan, Path(config["plan"]).read_bytes())
         self.bench = Bench(planned_scorer_set(plan), Path(config["journal"]))
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> EnvironmentReturn:

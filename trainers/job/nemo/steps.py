@@ -40,7 +40,7 @@ class FoundStep:
     """Missing or invalid files. Empty if the step is complete."""
 
 
-def look(folder: Path, adapter: bool, consolidated: bool) -> list[FoundStep]:
+def find_steps(folder: Path, adapter: bool, consolidated: bool) -> list[FoundStep]:
     """Return all steps in `folder`, oldest first, without tmp_step_N and old_step_N.
 
     `adapter` and `consolidated` state which weights a complete step must contain.

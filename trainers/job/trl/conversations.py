@@ -82,8 +82,8 @@ def read(path: Path, weigh: bool) -> list[Example]:
 def _example(row: Mapping[str, Any], number: int, weigh: bool) -> Example:
     pair = f"pair {number}"
     prompt, tools = messages(row["prompt"], pair), _listed(row["tools"], pair, "tools") if row.get("tools") else None
-    read_answer = answer if tools else _text_answer  # without tools there are no calls, so JSON text stays plain text
-    chosen, rejected = (read_answer(words(row[name], pair, f"{name} answer")) for name in ("chosen", "rejected"))
+    read_answer = assistant_message if tools else _text_answer  # without tools there are no calls, so JSON text stays plain text
+    chosen, rejected = (read_answer(answer_text(row[name], pair, f"{name} answer")) for name in ("chosen", "rejected"))
     return Example(_all_plain(prompt, pair), chosen, rejected, tools or None, weight(row["weight"], pair) if weigh else 1.0)
 
 
@@ -97,7 +97,7 @@ def read_shown(path: Path) -> list[Example]:
 
 def _shown(row: Mapping[str, Any], name: str) -> Example:
     prompt = _all_plain(messages(row["prompt"], name), name)
-    return Example(prompt, _text_answer(words(row["answer"], name, "answer")), None, None, weight(row["weight"], name))
+    return Example(prompt, _text_answer(answer_text(row["answer"], name, "answer")), None, None, weight(row["weight"], name))
 
 
 def _all_plain(prompt: list[Message], row: str) -> list[Message]:
@@ -118,7 +118,7 @@ def messages(text: Any, row: str) -> list[Message]:
     return found
 
 
-def words(text: Any, row: str, what: str) -> str:
+def answer_text(text: Any, row: str, what: str) -> str:
     """Return the text of an answer. Raises Permanent if it is not a string; the message names the `row` and `what` is missing."""
     if not isinstance(text, str):
         raise Permanent(f"{row}: its {what} is {text}, not text; {_REMEDY}")
@@ -142,15 +142,15 @@ def _text_answer(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def answer(text: str) -> Message:
+def assistant_message(text: str) -> Message:
     """Return the assistant message for `text`.
 
     If `text` is the JSON of a valid assistant message, this is that message. Otherwise, `text` is its content.
     """
     if text.startswith("{"):
         with suppress(ValidationError):
-            said = _Assistant.model_validate_json(text)
-            if said.content is not None or said.tool_calls:
+            message = _Assistant.model_validate_json(text)
+            if message.content is not None or message.tool_calls:
                 return _plain(json.loads(text))
     return _text_answer(text)
 
@@ -191,8 +191,8 @@ def imitable(answer: Message | str, control: frozenset[str]) -> bool:
     A special token in an answer would teach the model to end its turn early and to write the user's next message. So a malicious
     correction could forge messages of other users.
     """
-    said = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-    return not any(word in said for word in control)
+    text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    return not any(word in text for word in control)
 
 
 def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[tuple[int, PairSize]]:

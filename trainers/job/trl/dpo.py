@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import Permanent
+from runtime.job_protocol import RunFile
 from trainers.job.job_folder import Job
 from trainers.job.trl.conversations import Example, control_words, encode, imitable, read, read_shown
 from trainers.job.trl.micro_batches import PairSize
@@ -36,10 +37,10 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from trainers.job.trl.reference_logps import Reference
 
     recipe = job.recipe(DPORecipe)
-    examples = read(job.run / "pairs.parquet", recipe.weigh_pairs)
+    examples = read(job.run / RunFile.PAIRS, recipe.weigh_pairs)
     if not examples:
         raise Permanent("the training set has no pairs, so the plan is not valid; plan again")
-    tokenizer = AutoTokenizer.from_pretrained(job.run / "model")
+    tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL)
     kept, left = encoded(tokenizer, examples, recipe)
     leave_out(job, "pairs", len(examples), left)
     return Stepwise(
@@ -48,7 +49,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         weights=[example.weight for example, _ in kept],
         references=Reference(job, recipe),
         rehearsal=rehearsal(job, tokenizer, recipe, {_prompt(example) for example, _ in kept if example.weight > 0}),
-        model=str(job.run / "model"),
+        model=str(job.run / RunFile.MODEL),
         args=configuration(recipe, shared),
         train_dataset=placeholder(),
         processing_class=tokenizer,
@@ -78,7 +79,7 @@ def rehearsal(job: Job, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> 
 
     if not recipe.rehearsed:
         return NOTHING
-    shown = [example for example in read_shown(job.run / "demonstrations.parquet") if example.weight > 0 and _prompt(example) not in paired]
+    shown = [example for example in read_shown(job.run / RunFile.DEMONSTRATIONS) if example.weight > 0 and _prompt(example) not in paired]
     rendered = [example for example in shown if _is_rendered(tokenizer, example, recipe)]
     kept, left = encoded(tokenizer, rendered, recipe)
     left["that the chat template cannot render"] = len(shown) - len(rendered)

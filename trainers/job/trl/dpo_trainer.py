@@ -24,19 +24,19 @@ import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from trl import DPOConfig, DPOTrainer
-from trl.models.utils import disable_gradient_checkpointing
-from trl.trainer.utils import add_fused_lm_head, use_adapter
+from trl.trainer.utils import add_fused_lm_head
 
 from trainers.job.parallel import agreed
 from trainers.job.trl import losses
 from trainers.job.trl.collate import Layout, lay_out
-from trainers.job.trl.micro_batches import Groups, PairSize, in_order, plan
+from trainers.job.trl.micro_batches import Groups, PairSize, in_order, plan_micro_batches
 from trainers.job.trl.sampler import drawn
+from trainers.job.trl.start_model import computes_shared_rows_exactly, start_model, without_adapter
 from trainers.recipes import DPORecipe
 
 
-class Levers(NamedTuple):
-    """Optimisations that a benchmark can switch off one by one. By default, all are active."""
+class Optimizations(NamedTuple):
+    """Optimisations of a step that a benchmark can switch off one by one. By default, all are active."""
 
     known_reference: bool = True
     """Computes the log-probabilities of the start model once, before the first step."""
@@ -48,10 +48,10 @@ class Levers(NamedTuple):
     """Uses one row for both answers if the model computes it exactly. Requires `answers_only`."""
 
 
-ALL = Levers()
+ALL = Optimizations()
 
 
-def configuration(recipe: DPORecipe, shared: Mapping[str, Any], levers: Levers = ALL) -> DPOConfig:
+def configuration(recipe: DPORecipe, shared: Mapping[str, Any], optimizations: Optimizations = ALL) -> DPOConfig:
     """Return the configuration of the library, in which one batch is one step. `shared` holds the arguments of all methods."""
     return DPOConfig(
         **{**shared, "per_device_train_batch_size": recipe.batch},
@@ -62,7 +62,7 @@ def configuration(recipe: DPORecipe, shared: Mapping[str, Any], levers: Levers =
         label_smoothing=recipe.smoothing,
         max_length=recipe.max_length,
         router_aux_loss_coef=0.0,
-        precompute_ref_log_probs=levers.known_reference,
+        precompute_ref_log_probs=optimizations.known_reference,
     )
 
 
@@ -98,7 +98,7 @@ class Stepwise(DPOTrainer):
     """
 
     def __init__(
-        self, recipe: DPORecipe, pairs: list[PairSize], weights: list[float], references: References, levers: Levers = ALL,
+        self, recipe: DPORecipe, pairs: list[PairSize], weights: list[float], references: References, optimizations: Optimizations = ALL,
         rehearsal: Rehearsal = NOTHING, **given: Any,
     ) -> None:  # fmt: skip
         self.recipe = recipe
@@ -106,7 +106,7 @@ class Stepwise(DPOTrainer):
         self.weights = weights
         self.rehearsal = rehearsal
         self.rows = [*pairs, *rehearsal.shown]
-        self.levers = levers
+        self.optimizations = optimizations
         self.terms = {name: weight for name, weight in recipe.losses.items() if weight > 0}
         self.knobs = losses.Knobs(recipe.beta, recipe.smoothing)
         self.shares = False
@@ -117,7 +117,7 @@ class Stepwise(DPOTrainer):
         self._ready = False
         super().__init__(**given)
         self._get_ready()
-        add_fused_lm_head(self._bare(self.model))  # computes only log-probabilities, without entropies or means over the vocabulary
+        add_fused_lm_head(without_adapter(self.model))  # computes only log-probabilities, without entropies or means over the vocabulary
 
     def order(self) -> list[int]:
         """Return the indices of the sampled pairs of the whole run, in order: `steps * batch` of them."""
@@ -184,8 +184,8 @@ class Stepwise(DPOTrainer):
                 self.accelerator.backward(part * self.args.world_size)  # the library averages over ranks; parts are summed
             if not idle:
                 total += part.detach()
-                seen.append(_sums(scores))
-        sums = torch.stack(seen).sum(0) if seen else torch.zeros(SUMS, device=total.device)
+                seen.append(losses.step_sums(scores))
+        sums = torch.stack(seen).sum(0) if seen else torch.zeros(losses.STEP_SUMS, device=total.device)
         return self._whole(total, sums, pairs, len(rows) - pairs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -199,9 +199,11 @@ class Stepwise(DPOTrainer):
 
         In the separate layout, a demonstration counts as two rows in the plan, like a pair.
         """
-        if not self.levers.by_length:
+        if not self.optimizations.by_length:
             return in_order(len(rows), self.recipe.micro_batch)[0]
-        plans = plan([row.length(self.shares) for row in rows], self.recipe.budget, 1 if self.shares else 2, self.args.world_size)
+        plans = plan_micro_batches(
+            [row.length(self.shares) for row in rows], self.recipe.budget, 1 if self.shares else 2, self.args.world_size
+        )
         return plans[self.args.process_index]
 
     def _quiet(self, model: Any, last: bool) -> AbstractContextManager[Any]:
@@ -230,7 +232,7 @@ class Stepwise(DPOTrainer):
     def answers(self, model: Any, layout: Layout) -> torch.Tensor:
         """Return the log-probabilities of the answers, float32 of shape [pairs, 2] (chosen, rejected), in nats."""
         given = {"input_ids": layout.ids, "attention_mask": layout.mask, "position_ids": layout.positions, "fused_lm_head": True}
-        if self.levers.answers_only:
+        if self.optimizations.answers_only:
             self._picked = layout.sources
             scored = model(**given, shift_labels=layout.targets[None]).log_probs[0]
         else:
@@ -249,27 +251,18 @@ class Stepwise(DPOTrainer):
     def _whole(self, loss: torch.Tensor, sums: torch.Tensor, pairs: int, shown: int) -> torch.Tensor:
         """Reduce loss and figures over all ranks, store the figures, and return the loss of the step.
 
-        `sums` has shape [SUMS], `pairs` and `shown` are the numbers of pairs and demonstrations in the step. Every rank returns the
-        same loss, so the library's mean over ranks is the loss of the step.
+        `sums` has shape [STEP_SUMS], `pairs` and `shown` are the numbers of pairs and demonstrations in the step. Every rank returns
+        the same loss, so the library's mean over ranks is the loss of the step.
         """
         both = torch.cat([loss[None], sums])
         if self.args.world_size > 1:
             torch.distributed.all_reduce(both)
-        chosen, rejected, chosen_gain, rejected_gain, in_order, margin = (both[1:-1] / pairs).tolist()
-        beta = self.recipe.beta
-        self._figures = {"logps/chosen": chosen, "logps/rejected": rejected}
+        self._figures = losses.step_figures(self.terms, both[1:].tolist(), self.recipe.beta, pairs, shown)
         if self.rehearsal.rows:
-            self._figures |= {"rehearsal/rows": shown} | ({"rehearsal/logps": float(both[-1]) / shown} if shown else {})
-        if losses.needs_reference(self.terms):
-            self._figures |= {
-                "rewards/chosen": beta * chosen_gain,
-                "rewards/rejected": beta * rejected_gain,
-                "rewards/accuracies": in_order,
-                "rewards/margins": beta * margin,
-            }
+            self._figures["rehearsal/rows"] = shown
         return both[0]
 
-    # The start model
+    # Start-up
 
     def _get_ready(self) -> None:
         """Determine once whether prompts can be shared, and load the log-probabilities of the start model."""
@@ -277,83 +270,13 @@ class Stepwise(DPOTrainer):
             return
         self._ready = True
         for model in filter(None, (self.model, self.ref_model)):
-            self._bare(self.accelerator.unwrap_model(model)).base_model.register_forward_hook(self._keep_picked)
-        if self.levers.answers_only and self.levers.shared_prompt:
+            without_adapter(self.accelerator.unwrap_model(model)).base_model.register_forward_hook(self._keep_picked)
+        if self.optimizations.answers_only and self.optimizations.shared_prompt:
             with self.start_model() as start:
-                self.shares = not agreed(self, not self._sharing_is_exact(start))
-        if self.levers.known_reference and losses.needs_reference(self.terms):
+                self.shares = not agreed(self, not computes_shared_rows_exactly(self, start))
+        if self.optimizations.known_reference and losses.needs_reference(self.terms):
             self._known = self._references(self)
 
     def start_model(self) -> AbstractContextManager[Any]:
-        """Return a context manager that provides the start model without gradients.
-
-        It is the reference copy, the model without its adapter, or the model before its first step.
-        """
-        return _Start(self)
-
-    def _sharing_is_exact(self, model: Any) -> bool:
-        """Whether the shared layout gives the same log-probabilities as the separate layout.
-
-        Models with other attention (windows, recurrence, other kernels) are excluded by their configuration. For the others, one pair is
-        computed in both layouts and compared.
-        """
-        config = self._bare(self.model).config.get_text_config()
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if config._attn_implementation not in ("sdpa", "eager") or kinds != {"full_attention"} or getattr(config, "sliding_window", None):
-            return False
-        both = [pair for pair in self.pairs if pair.prompt and pair.chosen and pair.rejected]
-        if not both:
-            return False
-        pair = min(both, key=lambda pair: abs(pair.length(True) - PROBE))
-        one, two = (self.answers(model, self.layout([pair], shared)) for shared in (True, False))
-        tolerance = (0.02 if getattr(model, "is_quantized", False) else 1e-4) * max(len(pair.chosen), len(pair.rejected)) + 1e-4 * two.abs()
-        return bool(((one - two).abs() <= tolerance).all())
-
-    def _bare(self, model: Any) -> Any:
-        """The language model without its adapter wrapper."""
-        return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-PROBE = 256
-"""Target length in tokens of the pair that is computed in both layouts. The pair with the nearest length is used."""
-
-
-class _Start(AbstractContextManager[Any]):
-    """Context manager of `Stepwise.start_model`."""
-
-    def __init__(self, trainer: Stepwise) -> None:
-        self.trainer = trainer
-
-    def __enter__(self) -> Any:
-        trainer = self.trainer
-        model = trainer.ref_model or trainer.model
-        trained = trainer.accelerator.unwrap_model(trainer.model)
-        adapted = trainer.ref_model is None and hasattr(trained, "disable_adapter")
-        self.contexts: list[Any] = [
-            torch.no_grad(),
-            disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs),
-            use_adapter(trained, adapter_name=None) if adapted else nullcontext(),
-            trainer.accelerator.autocast(),
-        ]
-        for context in self.contexts:
-            context.__enter__()
-        return model
-
-    def __exit__(self, *error: Any) -> None:
-        for context in reversed(self.contexts):
-            context.__exit__(*error)
-
-
-SUMS = 7
-"""Number of values that `_sums` returns."""
-
-
-def _sums(scores: losses.Scores) -> torch.Tensor:
-    """Sums over a micro-batch as a float32 tensor of shape [SUMS].
-
-    Over pairs: log-probabilities and gains (each chosen, rejected), number of correctly ordered pairs, and margins. Over
-    demonstrations: log-probabilities.
-    """
-    chosen, rejected = (gain.detach() for gain in scores.gains)
-    both = (scores.chosen.detach(), scores.rejected.detach(), chosen, rejected, (chosen > rejected).float(), chosen - rejected)
-    return torch.stack([part.sum() for part in (*both, scores.shown.detach())])
+        """Return a context manager that provides the start model without gradients."""
+        return start_model(self)

@@ -14,6 +14,7 @@ import random
 from typing import Any
 
 from contracts.errors import Permanent
+from runtime.job_protocol import RunFile
 from trainers.job.job_folder import Job
 from trainers.job.online_rewards import comparable, scored
 from trainers.job.trl.runner import ABSTAINED, lora, main
@@ -29,7 +30,7 @@ def rows(job: Job) -> list[dict[str, Any]]:
 
     from rewards.scorer_set import planned_scorer_set
 
-    table = pq.read_table(job.run / "prompts.parquet", columns=["prompt", "reference"])
+    table = pq.read_table(job.run / RunFile.PROMPTS, columns=["prompt", "reference"])
     found = [{"prompt": json.loads(row["prompt"]), "reference": row["reference"]} for row in table.to_pylist()]
     return found if planned_scorer_set(job.plan).without_reference() else [row for row in found if row["reference"] is not None]
 
@@ -110,11 +111,11 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         shuffle_dataset=False,
     )
     return GRPOTrainer(
-        model=str(job.run / "model"),
+        model=str(job.run / RunFile.MODEL),
         reward_funcs=reward,
         args=config,
         train_dataset=Dataset.from_list(prompts).select(chosen),
-        processing_class=AutoTokenizer.from_pretrained(job.run / "model", padding_side="left"),
+        processing_class=AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, padding_side="left"),
         peft_config=lora(recipe),
     )
 

@@ -9,7 +9,7 @@ APO arXiv:2408.06266.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -111,3 +111,37 @@ def part(terms: Mapping[Loss, float], scores: Scores, knobs: Knobs, pairs: int, 
         elif weight > 0:
             total = total + weight * PAIRWISE[name](scores, knobs).sum() / pairs
     return total
+
+
+STEP_SUMS = 7
+"""Number of values that `step_sums` returns."""
+
+
+def step_sums(scores: Scores) -> torch.Tensor:
+    """Return sums over a micro-batch as a float32 tensor of shape [STEP_SUMS]. Sums of micro-batches add up to those of the step.
+
+    Over pairs: log-probabilities and gains (each chosen, rejected), number of correctly ordered pairs, and margins. Over
+    demonstrations: log-probabilities.
+    """
+    chosen, rejected = (gain.detach() for gain in scores.gains)
+    both = (scores.chosen.detach(), scores.rejected.detach(), chosen, rejected, (chosen > rejected).float(), chosen - rejected)
+    return torch.stack([values.sum() for values in (*both, scores.shown.detach())])
+
+
+def step_figures(terms: Mapping[Loss, float], sums: Sequence[float], beta: float, pairs: int, shown: int) -> dict[str, float]:
+    """Return the figures of a step by the names that the library uses in its log.
+
+    `sums` are the `step_sums` of the whole step. `pairs` and `shown` are the numbers of pairs and demonstrations in it.
+    """
+    chosen, rejected, chosen_gain, rejected_gain, in_order, margin = (value / pairs for value in sums[:-1])
+    figures = {"logps/chosen": chosen, "logps/rejected": rejected}
+    if shown:
+        figures["rehearsal/logps"] = sums[-1] / shown
+    if needs_reference(terms):
+        figures |= {
+            "rewards/chosen": beta * chosen_gain,
+            "rewards/rejected": beta * rejected_gain,
+            "rewards/accuracies": in_order,
+            "rewards/margins": beta * margin,
+        }
+    return figures

@@ -45,7 +45,7 @@ Groups = list[list[int]]
 """Micro-batches as lists of pair indices."""
 
 
-def plan(lengths: Sequence[int], budget: int, rows: int = 1, ranks: int = 1) -> list[Groups]:
+def plan_micro_batches(lengths: Sequence[int], budget: int, rows: int = 1, ranks: int = 1) -> list[Groups]:
     """Return the micro-batches of each rank.
 
     All ranks have the same number of micro-batches, because collective calls must match; some of them can be empty.

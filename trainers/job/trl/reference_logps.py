@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from contracts.errors import RatchetError
 from contracts.ids import digest
 from runtime.artifacts import FolderArtifacts
+from runtime.job_protocol import ARTIFACTS
 from trainers.job import parallel
 from trainers.job.job_folder import Job
-from trainers.job.trl.micro_batches import PairSize, plan
+from trainers.job.trl.micro_batches import PairSize, plan_micro_batches
 from trainers.recipes import DPORecipe
 
 VERSION = 2
@@ -31,8 +31,8 @@ class Reference:
     def __init__(self, job: Job, recipe: DPORecipe) -> None:
         self.job = job
         self.recipe = recipe
-        root = os.environ.get("RATCHET_ARTIFACTS")
-        self.artifacts = FolderArtifacts(Path(root)) if root else None
+        root = ARTIFACTS.find(os.environ)
+        self.artifacts = FolderArtifacts(root) if root else None
 
     def __call__(self, trainer: Any) -> Any:
         """Return the log-probabilities of all pairs of the trainer (a `Stepwise`).
@@ -126,9 +126,9 @@ def _from_rank_0(trainer: Any, value: Any) -> Any:
         return value
     from accelerate.utils import broadcast_object_list
 
-    said = [value]
-    broadcast_object_list(said, from_process=0)
-    return said[0]
+    values = [value]
+    broadcast_object_list(values, from_process=0)
+    return values[0]
 
 
 def computed(trainer: Any, block: Sequence[int]) -> Any:
@@ -141,7 +141,7 @@ def computed(trainer: Any, block: Sequence[int]) -> Any:
 
     lengths = [trainer.pairs[i].length(trainer.shares) for i in block]
     # Without gradients, twice the tokens of a training micro-batch fit in memory.
-    plans = plan(lengths, 2 * trainer.recipe.budget, 1 if trainer.shares else 2, trainer.args.world_size)
+    plans = plan_micro_batches(lengths, 2 * trainer.recipe.budget, 1 if trainer.shares else 2, trainer.args.world_size)
     table = torch.full((len(block), 2), float("nan"))
     with trainer.start_model() as start:
         for group in plans[trainer.args.process_index]:  # the same number on every rank; an empty group computes one pair and discards it

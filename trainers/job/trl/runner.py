@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import signal
 import time
 import traceback
@@ -18,6 +19,7 @@ from typing import Any
 from contracts.errors import Permanent, RatchetError
 from contracts.exit_codes import Outcome
 from contracts.training import ResumePoint
+from runtime.job_protocol import IncarnationFile, RunFile, step_folder
 from trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints, parallel
 from trainers.job.fast_exit import brief, loaded
@@ -66,11 +68,12 @@ Build = Callable[[Job, dict[str, Any]], Any]
 
 def main(build: Build, kind: type[Recipe]) -> None:
     """Entry point of a trainer process: run `train` and exit."""
+    os.environ.setdefault("DISABLE_MLFLOW_INTEGRATION", "TRUE")  # GRPO in TRL loads an installed MLflow; no run reports to it
     with brief():
-        train(build, kind)
+        train_job(build, kind)
 
 
-def train(build: Build, kind: type[Recipe]) -> None:
+def train_job(build: Build, kind: type[Recipe]) -> None:
     """Train the job that the environment defines, and write its result file in all cases except a kill.
 
     Unexpected exceptions are raised again after the result file is written.
@@ -85,19 +88,19 @@ def train(build: Build, kind: type[Recipe]) -> None:
     except Permanent as error:
         _finish(job, JobResult(Outcome.PERMANENT, str(error), 0, {}))
     except (Exception, MemoryError) as error:
-        _finish(job, _failure(job, _told(error), kind))
+        _finish(job, _failure(job, _error_text(error), kind))
         raise
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Describe an error for the result file.
 
     For Ratchet's own errors and out-of-memory errors, this is the message. For other errors it is the type and the place, because
     their message may quote users. The message is in the log.
     """
-    words = f"{type(error).__name__}: {str(error)[:400]}"
-    if isinstance(error, RatchetError) or out_of_memory(words):
-        return words
+    message = f"{type(error).__name__}: {str(error)[:400]}"
+    if isinstance(error, RatchetError) or out_of_memory(message):
+        return message
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = "/".join(Path(place.filename).parts[-2:])
     return f"unexpected {type(error).__name__} at {where}:{place.lineno}; see the trainer's log for the message"
@@ -127,7 +130,7 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
         folder = checkpoints.resume_folder(job.run.parent, resume) if resume else None
     except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
         return JobResult(Outcome.FAILED, f"cannot resume: {error}", 0, {})
-    _number_type(job.run / "model")  # rejects weights that could not be published before the first step
+    _number_type(job.run / RunFile.MODEL)  # rejects weights that could not be published before the first step
     trainer = build(job, arguments(job, recipe))
     if recipe.lora and recipe.lora.quantize != "none":
         keep_exact(trainer.model)
@@ -164,8 +167,8 @@ def leave_out(job: Job, what: str, total: int, without: Mapping[str, int]) -> No
 
 def tell_left_out(job: Job, what: str, total: int, without: Mapping[str, int]) -> None:
     """Report how many of `total` rows are excluded, by reason, as a warning. The run may continue without any of them."""
-    if (said := _counted(without)) and parallel.rank() == 0:
-        job.events.write("warning", reason=f"of {total} {what}, excluded: {said}")
+    if (counts := _counted(without)) and parallel.rank() == 0:
+        job.events.write("warning", reason=f"of {total} {what}, excluded: {counts}")
 
 
 def _counted(without: Mapping[str, int]) -> str:
@@ -180,7 +183,7 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
     on_gpu = job.gpus > 0
     bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and on_gpu)
     return {
-        "output_dir": str(job.folder / "work"),
+        "output_dir": str(job.folder / IncarnationFile.WORK),
         "seed": job.plan.seed,
         "max_steps": recipe.steps,
         "per_device_train_batch_size": recipe.micro_batch,
@@ -203,7 +206,7 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
         "ddp_find_unused_parameters": False,
         "disable_tqdm": True,
         "report_to": "none",
-    } | parallel.sharding(job.run / "model", job.gpus)
+    } | parallel.sharding(job.run / RunFile.MODEL, job.gpus)
 
 
 def lora(recipe: Recipe) -> Any:
@@ -306,8 +309,8 @@ class _Watcher:
                 self.wrong = verdict
 
     def saved(self, step: int) -> None:
-        folder = self.job.folder / f"step_{step}"
-        written = self.job.folder / "work" / f"checkpoint-{step}"
+        folder = self.job.folder / step_folder(step)
+        written = self.job.folder / IncarnationFile.WORK / f"checkpoint-{step}"
         (written / "training_args.bin").unlink(missing_ok=True)  # an unnecessary pickle: the recipe has all settings
         manifest = checkpoints.seal(written, folder)
         path = folder.relative_to(self.job.run.parent).as_posix()
@@ -351,7 +354,7 @@ class _Watcher:
 
             def on_save(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
                 trainer.accelerator.wait_for_everyone()  # each rank writes its own random number state
-                parallel.bring_together(watcher.job.folder / "work" / f"checkpoint-{state.global_step}")
+                parallel.bring_together(watcher.job.folder / IncarnationFile.WORK / f"checkpoint-{state.global_step}")
                 if parallel.rank() == 0:
                     watcher.saved(state.global_step)
                 trainer.accelerator.wait_for_everyone()
@@ -378,21 +381,21 @@ def save(trainer: Any, job: Job) -> None:
     """
     import torch
 
-    start = job.run / "model"
+    start = job.run / RunFile.MODEL
     stored = getattr(torch, _number_type(start))
     whole = trainer.accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
     if parallel.rank() == 0:
-        raw = job.folder / "work" / "trained"
+        raw = job.folder / IncarnationFile.WORK / "trained"
         model = trainer.accelerator.unwrap_model(trainer.model)
         if hasattr(model, "merge_and_unload"):
-            adapter = job.folder / "work" / "adapter"
+            adapter = job.folder / IncarnationFile.WORK / "adapter"
             model.save_pretrained(adapter, state_dict=whole)
             model, whole = merged(start, adapter), None
         if whole is None:
             model.to(stored).save_pretrained(raw)
         else:
             model.save_pretrained(raw, state_dict={name: value.to(stored) for name, value in whole.items()})
-        checkpoints.publishable(start, raw, job.folder / "model")
+        checkpoints.publishable(start, raw, job.folder / IncarnationFile.MODEL)
     trainer.accelerator.wait_for_everyone()
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts.errors import Permanent
+from runtime.job_protocol import RunFile
 from trainers.job.job_folder import Job
-from trainers.job.trl.conversations import control_words, imitable, messages, words
+from trainers.job.trl.conversations import answer_text, control_words, imitable, messages
 from trainers.job.trl.runner import CONTROL, leave_out, lora, main
 from trainers.job.trl.sampler import drawn, weight
 from trainers.recipes import SFTRecipe
@@ -17,14 +18,14 @@ def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
     """Return prompts and completions as conversations with their weights. Raises Permanent for an invalid row."""
     import pyarrow.parquet as pq
 
-    table = pq.read_table(job.run / "demonstrations.parquet", columns=["prompt", "answer", "weight"])
+    table = pq.read_table(job.run / RunFile.DEMONSTRATIONS, columns=["prompt", "answer", "weight"])
     return [_row(row, f"demonstration {number}", recipe) for number, row in enumerate(table.to_pylist())]
 
 
 def _row(row: Mapping[str, Any], name: str, recipe: SFTRecipe) -> dict[str, Any]:
     return {
         "prompt": messages(row["prompt"], name),
-        "completion": [{"role": "assistant", "content": words(row["answer"], name, "answer")}],
+        "completion": [{"role": "assistant", "content": answer_text(row["answer"], name, "answer")}],
         "weight": weight(row["weight"], name) if recipe.weigh else 1.0,
     }
 
@@ -43,7 +44,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     if not answers:
         raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
 
-    tokenizer = AutoTokenizer.from_pretrained(job.run / "model")
+    tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL)
     control = control_words(tokenizer)
     plain = [row for row in answers if imitable(row["completion"][0], control)]
     leave_out(job, "answers", len(answers), {CONTROL: len(answers) - len(plain)})
@@ -60,7 +61,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         packing=False,
     )
     trainer = Weighted(
-        model=str(job.run / "model"),
+        model=str(job.run / RunFile.MODEL),
         args=config,
         train_dataset=Dataset.from_list(plain),
         processing_class=tokenizer,

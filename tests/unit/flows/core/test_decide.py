@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,25 +12,19 @@ from contracts.cycle import ENDS, Answer, ApprovalKind, Identity, State, Step
 from contracts.data import Cursor
 from contracts.evaluation import CheckResult, Result, verdict_of
 from contracts.exit_codes import Outcome
-from contracts.fakes import MemoryLedger
+from contracts.fakes import MemoryLedger, fake_model
 from contracts.ids import digest
 from contracts.loop import RolloutSettings, TriggerSettings
 from contracts.serving import Endpoint, StepJudgement, StepResult
-from contracts.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint
+from contracts.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint, TrainingPlan
 from flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
 from flows.core.folds import AUTO, CycleView, Incarnation, LineView, RolloutStep, RolloutView, train_key
 from flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
-from flows.core.triggers import due, edition_number
+from flows.core.triggers import cycle_is_due, edition_number
 from tests.simulation.simulated_line import FACTS, loop_for
+from tests.unit.flows.cycles import NOON, cycle, run, training
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)
-
-
-def cycle(state: State, people: str = "yes", **fields: Any) -> CycleView:
-    opened = {"line": "sim", "number": 1, "loop": loop_for(people).model_dump(mode="json")}
-    values: dict[str, Any] = {"intended": frozenset(), "done": {}} | fields
-    return CycleView(id="cycle/sim/0001", seq=1, state=state, opened=opened, opened_at=NOON, **values)
 
 
 def answer(approve: bool, note: str = "") -> Answer:
@@ -76,6 +70,73 @@ def test_cycle_without_a_method_ends_untrained() -> None:
     assert isinstance(decision, End)
 
 
+PLAN = TrainingPlan(
+    line="sim",
+    cycle="cycle/sim/0001",
+    start=fake_model("base"),
+    dataset=digest("dataset"),
+    pairs=digest("pairs"),
+    prompts=digest("prompts"),
+    demonstrations=digest("demonstrations"),
+    method=Method.DPO,
+    recipe={},
+    seed=0,
+    scorers=(),
+    code=digest("code"),
+)
+OTHER = Observation(code=digest("code of another release"))
+
+
+def with_plan(state: State, **fields: Any) -> CycleView:
+    choice = Choice(method=Method.DPO, reason="the figures", rules=(), facts=FACTS)
+    made = {"choice": choice.model_dump(mode="json"), "plan": PLAN.model_dump(mode="json")}
+    return cycle(state, "auto", done={Step.PLAN: made}, **fields)
+
+
+RUNNING = (Incarnation(1, 1, "job"),)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        with_plan(State.PLANNED),
+        with_plan(State.TRAINING_APPROVED),
+        with_plan(State.ATTEMPT, incarnations=RUNNING),
+        with_plan(State.ATTEMPT, incarnations=(Incarnation(1, 1, "job", Outcome.PREEMPTED),)),
+        with_plan(State.ATTEMPT, incarnations=(Incarnation(1, 1, "job", Outcome.PERMANENT),)),
+    ],
+    ids=["planned", "approved", "training", "preempted", "refused-by-the-job"],
+)
+def test_plan_of_another_release_ends_the_cycle_and_names_both_digests(view: CycleView) -> None:
+    decision = decide(view, OTHER, NOON)
+    assert isinstance(decision, End)
+    assert (decision.state, decision.plan_again) == (State.SUPERSEDED, True)
+    assert PLAN.code[:12] in decision.reason
+    assert OTHER.code[:12] in decision.reason
+    assert decide(view, Observation(code=PLAN.code, job=JobStatus(state=JobState.RUNNING, incarnation=1)), NOON) != decision
+
+
+@pytest.mark.parametrize("state", [State.ACCEPTED, State.EVALUATED, State.ROLLOUT_APPROVED])
+def test_cycle_with_a_candidate_goes_on_after_an_upgrade(state: State) -> None:
+    assert isinstance(decide(with_plan(state), OTHER, NOON), Do)
+
+
+def test_training_that_is_complete_is_accepted_after_an_upgrade() -> None:
+    done = with_plan(State.ATTEMPT, incarnations=(Incarnation(1, 1, "job", Outcome.DONE),))
+    assert decide(done, OTHER, NOON) == Do.of(Step.ACCEPT)
+    ended = replace(OTHER, job=JobStatus(state=JobState.ENDED, incarnation=1, outcome=Outcome.DONE))
+    decision = decide(with_plan(State.ATTEMPT, incarnations=RUNNING), ended, NOON)
+    assert isinstance(decision, JobEnded)
+    assert decision.outcome is Outcome.DONE
+
+
+def test_next_cycle_is_due_at_once_after_a_plan_of_another_release() -> None:
+    again = line(last_opened=NOON, last_traces=100, plan_again=True)
+    cursor = Cursor(traces=100, feedback=0, newest=NOON)
+    assert cycle_is_due(again, cursor, TriggerSettings(min_interval=3600), scheduled=False, now=NOON)[0]
+    assert not cycle_is_due(replace(again, plan_again=False), cursor, TriggerSettings(min_interval=3600), scheduled=False, now=NOON)[0]
+
+
 ASKED = {"asked": {ApprovalKind.TRAINING: LATER}}
 
 
@@ -97,14 +158,6 @@ def test_request_expires_without_an_answer_and_rejection_ends_the_cycle() -> Non
     assert rejected.state is State.REJECTED
     assert "ada" in rejected.reason
     assert "too early" in rejected.reason
-
-
-def training(*incarnations: Incarnation, **fields: Any) -> CycleView:
-    return cycle(State.ATTEMPT, incarnations=incarnations, **fields)
-
-
-def run(attempt: int, number: int, outcome: Outcome | None = None) -> Incarnation:
-    return Incarnation(attempt, number, "job", outcome, "because")
 
 
 @pytest.mark.parametrize(
@@ -216,6 +269,13 @@ def test_status_of_a_running_job_is_matched_by_incarnation() -> None:
         assert decision.outcome is Outcome.LOST
 
 
+def test_an_end_is_recorded_only_after_its_result_is_stored() -> None:
+    """The result decides which checkpoints count, so no checkpoint is accepted before it either."""
+    for incarnation in (1, 2):
+        seen = Observation(job=job(JobState.ENDED, incarnation), saved=resume(2, 2))
+        assert decide(training(run(1, 2)), seen, NOON) == Wait("training, attempt 1, has ended; its result is not stored yet")
+
+
 def test_only_newer_checkpoints_are_accepted() -> None:
     now = training(run(1, 1, Outcome.LOST), run(1, 2), accepted=(resume(1, 4),))
     running = job(JobState.RUNNING)
@@ -255,7 +315,6 @@ def test_end_of_the_rollout_determines_the_end_of_the_cycle() -> None:
 
 
 def line(**fields: Any) -> LineView:
-    from contracts.fakes import fake_model
     from contracts.serving import ModelVersion
 
     champion = ModelVersion(line="sim", number=0, tag="v-0", model=fake_model("base"), cycle=None)
@@ -281,7 +340,7 @@ def line(**fields: Any) -> LineView:
 def test_when_a_cycle_is_due(fields: dict[str, Any], traces: int, scheduled: bool, expected: bool) -> None:
     settings = TriggerSettings(new_traces=100, min_interval=60)
     cursor = Cursor(traces=traces, feedback=0, newest=None)
-    wanted, reason = due(line(**fields), cursor, settings, scheduled, NOON)
+    wanted, reason = cycle_is_due(line(**fields), cursor, settings, scheduled, NOON)
     assert wanted is expected, reason
     assert reason
 

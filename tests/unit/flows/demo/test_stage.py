@@ -11,7 +11,7 @@ import pytest
 from contracts.errors import ConfigError, Permanent
 from flows.config.home import Home
 from flows.demo.play import MARKER, Demo
-from flows.demo.stage import LOOP, empty, stop
+from flows.demo.stage import LOOP, clear_home, stop
 
 
 def _ending(monkeypatch: pytest.MonkeyPatch, code: int) -> list[Any]:
@@ -29,7 +29,7 @@ def test_folder_with_a_foreign_loop_file_is_not_deleted(tmp_path: Path, monkeypa
     (tmp_path / LOOP).write_text("mine")
     asked = _ending(monkeypatch, 0)
     with pytest.raises(ConfigError, match="--home"):
-        empty(Home(tmp_path))
+        clear_home(Home(tmp_path))
     assert (tmp_path / LOOP).read_text() == "mine"
     assert asked == []
 
@@ -40,7 +40,7 @@ def test_demo_processes_are_stopped_and_its_folder_is_deleted(tmp_path: Path, mo
     assert (home.root / MARKER).exists()
     assert home.root.stat().st_mode & 0o077 == 0
     asked = _ending(monkeypatch, 0)
-    empty(home)
+    clear_home(home)
     assert [command[-2:] for command in asked] == [[str(home.root / LOOP), "--stop"]]
     assert not home.root.exists()
 
@@ -59,7 +59,7 @@ def test_folder_is_not_deleted_while_a_process_still_runs(tmp_path: Path, monkey
     Demo(home, print, lambda *_: None).prepare()
     _ending(monkeypatch, 1)
     with pytest.raises(Permanent, match="does not end"):
-        empty(home)
+        clear_home(home)
     assert (home.root / LOOP).exists()
 
 
@@ -67,4 +67,4 @@ def test_folder_is_not_deleted_while_a_process_still_runs(tmp_path: Path, monkey
 def test_missing_or_empty_folder_is_accepted(tmp_path: Path, made: bool) -> None:
     if made:
         (tmp_path / "demo").mkdir()
-    empty(Home(tmp_path / "demo"))
+    clear_home(Home(tmp_path / "demo"))

@@ -14,38 +14,21 @@ from hypothesis import strategies as st
 from contracts.data import Facts
 from contracts.errors import ConfigError
 from contracts.loop import TrainingSettings
-from contracts.model import ModelRef
 from contracts.training import Choice, Cost, Method, TrainingPlan
 from flows.config.load import load_loop
 from flows.engine.choosing import choose_plan
+from tests.builders import make_facts, make_plan
 from trainers.backends.nemo.backend import NemoGRPO
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.choose import choose
 from trainers.estimate import estimate
 from trainers.recipes import KINDS, complete
 
-START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
-FACTS = Facts(
-    pairs=300,
-    pairs_by_tier={"verifiable": 300},
-    pairs_dropped={},
-    prompts=400,
-    prompts_with_reference=300,
-    corrections=40,
-    demonstrations={"correction": 100},
-    teachable=50,
-    samples=900,
-    group_coverage=0.4,
-    label_noise=0.1,
-    champion_reward=0.6,
-    best_of_k=0.85,
-    off_policy=0.2,
-)
+FACTS = make_facts()
 
 
 def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
-    fixed: dict[str, Any] = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations", "code"), "1" * 64) | {"scorers": ()}
-    return TrainingPlan(line="l", cycle="cycle/l/0001", start=START, method=method, recipe=recipe, seed=1, **fixed)
+    return make_plan(method, recipe)
 
 
 def chosen(facts: Facts = FACTS, trainer: Any = None, cost: Any = None, **settings: Any) -> tuple[Choice, TrainingPlan | None]:

@@ -16,7 +16,7 @@ from contracts.training import JobSpec, ResumePoint
 from flows.engine.effects import lay_resume_point
 from local.executor import LocalExecutor
 from runtime.manifest import MANIFEST, write_manifest
-from tests.unit.flows.core.test_decide import run, training
+from tests.unit.flows.cycles import run, training
 from trainers.job.checkpoints import resume_folder
 
 POINTS = 200

@@ -23,7 +23,7 @@ def _waiting(kind: ApprovalKind) -> dict[str, object]:
     sim = SimulatedLine(Scenario(seed=1))
     cycle = open_cycle(sim.context, "500 new traces")
     while True:
-        assert isinstance(drive(cycle, sim.context, patience=30), Wait)
+        assert isinstance(drive(cycle, sim.context, timeout=30), Wait)
         if kind in sim.view().asked:
             return approval_evidence(sim.view(), kind)
         sim._people()

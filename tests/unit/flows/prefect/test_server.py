@@ -12,6 +12,7 @@ import pytest
 
 from contracts.errors import ConfigError, Retryable
 from contracts.ids import canonical
+from flows.config import variables
 from flows.config.home import Home
 from flows.prefect import run_pidfiles, server
 from runtime.artifacts import write_atomic
@@ -19,7 +20,7 @@ from runtime.artifacts import write_atomic
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    for name in ("PREFECT_API_URL", server.OURS):
+    for name in ("PREFECT_API_URL", variables.PREFECT_OWN):
         monkeypatch.delenv(name, raising=False)
     return Home(tmp_path)
 
@@ -34,7 +35,7 @@ def test_external_server_is_used_and_never_started(home: Home, monkeypatch: pyte
     assert server.known_url(home) == "http://127.0.0.1:9/api"
     with pytest.raises(ConfigError, match="no Prefect server responds"):
         server.join_or_start(home)
-    assert server.OURS not in server.settings(home, "http://127.0.0.1:9/api")
+    assert variables.PREFECT_OWN not in server.settings(home, "http://127.0.0.1:9/api")
 
 
 def test_own_address_in_the_environment_is_not_external(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,10 @@ from contracts.fakes import MemoryArtifacts
 from contracts.ids import rollout_stream
 from contracts.training import Adjustment, JobEvent, Method, Proposal
 from flows.core.folds import fold_rollout
-from flows.core.training_curves import accepted_line
-from flows.engine.job_events import read_diaries
-from flows.report.page import render
+from flows.engine.training_curves import accepted_line, read_event_logs
+from flows.report.page import render_report
 from flows.report.story import ledger_table, tell
+from tests.browser import PHONE, content_width
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -78,8 +79,9 @@ def test_report_can_be_built_after_every_row() -> None:
 
 def test_page_contains_all_rows_and_no_external_references() -> None:
     sim = lived()
-    page = render(sim.ledger, sim.world.artifacts, "sim", NOW)
-    assert "cycle/sim/0001" in page
+    page = render_report(sim.ledger, sim.world.artifacts, "sim", NOW)
+    assert '<a href="#cycle/sim/0001">cycle/sim/0001</a>' in page
+    assert 'id="cycle/sim/0001"' in page
     assert "<svg" in page
     assert "promoted" in page
     assert "http://" not in page
@@ -108,7 +110,7 @@ def diaried() -> SimulatedLine:
 
 def test_page_draws_the_training_curves() -> None:
     sim = diaried()
-    page = render(sim.ledger, sim.world.artifacts, "sim", NOW)
+    page = render_report(sim.ledger, sim.world.artifacts, "sim", NOW)
     for words_ in (
         "Training: Loss",
         "Training: Mean reward",
@@ -122,18 +124,25 @@ def test_page_draws_the_training_curves() -> None:
     assert "KL divergence from the start model" not in page, "all values are NaN, so there is no curve"
 
 
+def test_page_fits_a_phone(tmp_path: Path) -> None:
+    sim = diaried()
+    page = tmp_path / "report.html"
+    page.write_text(render_report(sim.ledger, sim.world.artifacts, "sim", NOW), encoding="utf-8")
+    assert content_width(page, tmp_path) == PHONE
+
+
 def test_accepted_line_contains_the_steps_that_led_to_the_model() -> None:
     sim = diaried()
     cycle = sim.view()
-    diaries = read_diaries(cycle, sim.world.artifacts)
-    line = accepted_line(cycle, diaries, cycle.checkpoint.attempt)
+    logs = read_event_logs(cycle, sim.world.artifacts)
+    line = accepted_line(cycle, logs, cycle.checkpoint.attempt)
     assert cycle.checkpoint.attempt == 2
     assert [step.step for step in line] == [1, 2, 3]
     assert [step.figures["loss"] for step in line] == [1 + 1, 1 / 2 + 2, 1 / 3 + 2], (
         "step 1 belongs to attempt 1, from which attempt 2 resumed"
     )
     assert all("kl" not in step.figures for step in line)
-    assert read_diaries(cycle, MemoryArtifacts()) == {}, "a missing event log is not an error"
+    assert read_event_logs(cycle, MemoryArtifacts()) == {}, "a missing event log is not an error"
 
 
 def test_changed_ledger_gives_an_error_instead_of_a_report() -> None:
@@ -141,13 +150,13 @@ def test_changed_ledger_gives_an_error_instead_of_a_report() -> None:
     rows = sim.ledger.rows[sim.cycle_stream()]
     rows[0] = rows[0].model_copy(update={"data": {**rows[0].data, "reason": "another one"}})
     with pytest.raises(Permanent, match="the ledger was changed"):
-        render(sim.ledger, sim.world.artifacts, "sim", NOW)
+        render_report(sim.ledger, sim.world.artifacts, "sim", NOW)
 
 
 def test_text_from_operators_is_escaped() -> None:
     sim = SimulatedLine(Scenario(seed=1, people="no"))
     sim.note = "<script>alert(1)</script>"
     sim.live()
-    page = render(sim.ledger, sim.world.artifacts, "sim", NOW)
+    page = render_report(sim.ledger, sim.world.artifacts, "sim", NOW)
     assert "<script" not in page
     assert "&lt;script&gt;" in page

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent, RatchetError, Retryable
-from k8s.api.client import JOB, POD, Expired, KubernetesCluster, Moved, Taken
+from k8s.api.client import JOB, POD, AlreadyExists, Expired, KubernetesCluster, ObjectConflict
 
 
 class Connection:
@@ -33,10 +33,10 @@ BODY = {"metadata": {"name": "x", "namespace": "n"}}
 @pytest.mark.parametrize(
     ("status", "reason", "message", "error"),
     [
-        (409, "AlreadyExists", 'pods "x" already exists', Taken),
-        (409, "AlreadyExists", 'object is being deleted: pods "x" already exists', Moved),
-        (409, "Conflict", "the object has been modified; please apply your changes to the latest version and try again", Moved),
-        (409, "Conflict", 'Apply failed with 1 conflict: conflict with "kubectl" using v1: .spec.replicas', Moved),
+        (409, "AlreadyExists", 'pods "x" already exists', AlreadyExists),
+        (409, "AlreadyExists", 'object is being deleted: pods "x" already exists', ObjectConflict),
+        (409, "Conflict", "the object has been modified; please apply your changes to the latest version and try again", ObjectConflict),
+        (409, "Conflict", 'Apply failed with 1 conflict: conflict with "kubectl" using v1: .spec.replicas', ObjectConflict),
         (410, "Expired", "too old resource version", Expired),
         (422, "Invalid", "spec.containers: Required value", Permanent),
         (403, "Forbidden", "exceeded quota: team", Retryable),
@@ -56,5 +56,5 @@ def test_an_object_with_another_uid_is_not_deleted_and_other_conflicts_are_raise
     KubernetesCluster(Connection(409, "Conflict", other)).delete(POD, "x", "n", uid="a")  # type: ignore[arg-type]
     busy = KubernetesCluster(Connection(409, "Conflict", "the object has been modified"))  # type: ignore[arg-type]
     for uid in ("a", None):
-        with pytest.raises(Moved):
+        with pytest.raises(ObjectConflict):
             busy.delete(POD, "x", "n", uid=uid)

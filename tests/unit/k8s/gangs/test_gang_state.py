@@ -18,7 +18,7 @@ def pod(number: int, phase: str = "Running", node: str | None = "one", ends: flo
 
 def gang(*pods: GangPod, phase: str = "Running") -> Gang:
     """Return a gang that needs two pods and has the given ones."""
-    return Gang("g", "job", "here", phase, "", 2, 8, 0, pods, 0.0)
+    return Gang("g", "job", "here", "u", phase, "", 2, 8, 0, pods, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,8 @@ def gang(*pods: GangPod, phase: str = "Running") -> Gang:
         (gang(pod(0), pod(1, "Pending")), GangState.WAITING),
         (gang(pod(0, "Pending", None, None, "Schedulable"), pod(1, "Pending", None, None, "Unschedulable")), GangState.HALF_PRESENT),
         (gang(pod(0, "Pending", None, None, "Unschedulable"), pod(1, "Pending", None, None, "Unschedulable")), GangState.WAITING),
+        (gang(phase="Pending"), GangState.WITHOUT_PODS),
+        (gang(phase="Running"), GangState.WAITING),
         (gang(phase="Restarting"), GangState.RESTARTING),
         (gang(pod(0), phase="Terminating"), GangState.RESTARTING),
         (gang(phase="Completed"), GangState.ENDED),
@@ -104,4 +106,6 @@ def test_an_action_is_due_before_the_limit_but_not_immediately() -> None:
     assert due(GangState.HALF_ALIVE, since=0, now=49, limit=60) is Act.NOTHING
     assert due(GangState.HALF_ALIVE, since=0, now=51, limit=60) is Act.RESTART
     assert due(GangState.HALF_PRESENT, since=0, now=51, limit=60) is Act.RELEASE
+    assert due(GangState.WITHOUT_PODS, since=0, now=14, limit=600) is Act.NOTHING
+    assert due(GangState.WITHOUT_PODS, since=0, now=15, limit=600) is Act.SYNC
     assert all(due(state, 0, 1e9, 60) is Act.NOTHING for state in (GangState.WHOLE, GangState.WAITING, GangState.RESTARTING))

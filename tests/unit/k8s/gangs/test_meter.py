@@ -24,7 +24,7 @@ def pod(
 
 def gang(*pods: GangPod, retries: int = 0) -> Gang:
     """Return a gang that needs two pods of eight GPUs each."""
-    return Gang("g", "job", "here", "Running", "", 2, 8, retries, pods, 100.0)
+    return Gang("g", "job", "here", "u", "Running", "", 2, 8, retries, pods, 100.0)
 
 
 def test_machines_of_a_waiting_gang_are_idle_from_their_launch() -> None:

@@ -14,12 +14,12 @@ from pydantic import BaseModel, ValidationError
 from contracts.errors import ConfigError
 from contracts.loop import Loop
 from contracts.serving import ModelVersion
+from flows.composition.cluster import cluster_site, render_cluster
 from flows.config.home import Home
 from flows.config.load import load_loop
-from flows.engine.wiring import cluster_site, render_cluster
 from k8s.manifests.environment import Extras, extras, reminders, render_environment
 from k8s.manifests.gang_manifest import GANG
-from k8s.manifests.network import opening
+from k8s.manifests.network import gang_network_policy
 from k8s.manifests.pod_objects import Shape, manifest
 from k8s.manifests.policies import security_level
 from k8s.manifests.pools import Account, dynamic_pool, node_class, queue, static_pool
@@ -27,7 +27,7 @@ from k8s.manifests.render import as_yaml
 from k8s.manifests.serving import ModelServer, judge_fleet, version_server
 from k8s.profiles.profile import Profile, known, load_profile
 from tests.unit.k8s.golden import agrees
-from tests.unit.k8s.ground import BUCKET, gang, job, settings
+from tests.unit.k8s.samples import BUCKET, gang, job, settings
 
 REPO = Path(__file__).resolve().parents[4]
 PROFILES = ["aws-p4d-efa", "aws-p5en-efa", "cpu", "generic-gpu", "gke-a3", "gke-a4-rdma"]
@@ -55,10 +55,10 @@ def everything(name: str) -> Iterator[Shape]:
         if kind == "static":
             yield static_pool("a-gang", 2, chosen, profile)
     yield from version_server(version(), Path("/fsx/m"), settings(profile=name), load_profile(name), ModelServer("vllm:1", gpus=0))
-    yield opening("a-gang", "ratchet")
+    yield gang_network_policy("a-gang", "ratchet")
     if not load_profile(name).root:
         shared = settings(volume=BUCKET)
-        yield opening("a-gang", "ratchet", shared.volume.bucket)
+        yield gang_network_policy("a-gang", "ratchet", shared.volume.bucket)
         yield gang(name, job(gpus=load_profile(name).gpus), volume=BUCKET)
     yield from (gang(name, job(gpus=load_profile(name).gpus, nemo=nemo)) for nemo in (False, True))
 
@@ -76,7 +76,7 @@ def test_gangs_match_their_golden_files(name: str, nemo: bool) -> None:
 
 def test_a_gang_with_a_bucket_matches_its_golden_file() -> None:
     shared = settings(volume=BUCKET).volume.bucket
-    made = gang("generic-gpu", volume=BUCKET), opening("a-gang", "ratchet", shared)
+    made = gang("generic-gpu", volume=BUCKET), gang_network_policy("a-gang", "ratchet", shared)
     agrees("bucket.yaml", "---\n".join(as_yaml(one) for one in made))
 
 

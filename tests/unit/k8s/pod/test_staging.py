@@ -20,7 +20,8 @@ from k8s.pod import upload
 from k8s.pod.upload import KEPT_SECONDS
 from runtime.run_folder import read_events
 from tests.s3 import S3
-from tests.unit.k8s.shared import PLAN, Shared, kill, save, tell, until
+from tests.unit.k8s.shared import PLAN, Shared, kill, save, tell
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 JOB = f"""
@@ -137,14 +138,14 @@ def test_the_uploaded_event_log_names_only_uploaded_steps(shared: Shared) -> Non
     tell(pod.place.run, "progress", 10)
     save(pod.place.run, 10)
     tell(pod.place.run, "progress", 11)
-    pod.words()
+    pod.upload_small_files()
     assert told(shared) == [("progress", 10)]
     pod.bulk()
-    pod.words()
+    pod.upload_small_files()
     assert told(shared) == [("progress", 10), ("checkpoint", 10), ("progress", 11)]
     with (pod.place.folder / "events.jsonl").open("ab") as file:
         file.write(b'{"torn')
-    pod.words()
+    pod.upload_small_files()
     assert len(told(shared)) == 3
 
 
@@ -169,10 +170,10 @@ def test_a_trainer_may_save_faster_than_steps_are_uploaded(shared: Shared, monke
     pod.bulk()
     assert sent == ["step_30"]
     assert steps_there(shared) == {"step_30"}
-    pod.words()
+    pod.upload_small_files()
     assert told(shared)[-1] == ("checkpoint", 30)
     save(pod.place.run, 40)
-    pod.words()
+    pod.upload_small_files()
     assert told(shared)[-1] == ("checkpoint", 30)
 
 
@@ -363,7 +364,7 @@ def test_pods_of_a_gang_start_at_the_same_step_and_exchange_results(shared: Shar
     manifests = {step: save(source.place.run, step) for step in (10, 20)}
     while source.bulk():
         pass
-    source.words()
+    source.upload_small_files()
     shared.remote.pin(shared.spec, shared.point(10, manifests[10]))
     job = """
 import json

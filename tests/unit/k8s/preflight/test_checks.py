@@ -14,10 +14,10 @@ from contracts.errors import Retryable
 from k8s.manifests.pod_objects import VolcanoJob, manifest
 from k8s.manifests.pools import SCHEDULER, dynamic_pool
 from k8s.manifests.render import Site
-from k8s.preflight.checks import Finding, findings, lint
+from k8s.preflight.checks import Finding, find_problems, findings
 from k8s.preflight.cluster_facts import ClusterFacts, Unread
 from k8s.profiles.profile import load_profile
-from tests.unit.k8s.ground import BUCKET, gang, job, settings
+from tests.unit.k8s.samples import BUCKET, gang, job, settings
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 
@@ -243,7 +243,7 @@ def site(**changes: Any) -> Site:
 
 def test_faults_of_the_settings_are_found_without_a_server() -> None:
     chosen = site(profile="generic-gpu", pool={"kind": "static"}, cap_run=5.0)
-    found = [str(one) for one in lint(Away(), chosen, [("dpo", job(gpus=16)), ("grpo", "too few GPUs")])]  # type: ignore[arg-type]
+    found = [str(one) for one in find_problems(Away(), chosen, [("dpo", job(gpus=16)), ("grpo", "too few GPUs")])]  # type: ignore[arg-type]
     assert [line.split(":")[0] for line in found] == ["stop pool", "stop caps", "stop dpo", "stop grpo", "stop server"]
     assert "too few GPUs" in found[3]
 

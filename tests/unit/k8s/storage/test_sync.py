@@ -10,6 +10,7 @@ import pytest
 
 from contracts.errors import Permanent, Retryable
 from contracts.ids import canonical, checkpoint_name, digest
+from contracts.schema import stamped
 from k8s.storage import sync
 from runtime.run_folder import newest_sign
 from tests.s3 import S3
@@ -27,7 +28,7 @@ def sent(shared: Shared, step: int = 10) -> str:
     pod = shared.leaving()
     manifest = save(pod.place.run, step, weights=b"w", optimizer=b"o")
     pod.bulk()
-    pod.words()
+    pod.upload_small_files()
     return manifest
 
 
@@ -55,7 +56,7 @@ def test_small_files_are_downloaded_with_their_times_and_again_when_they_change(
     assert path.read_bytes() == b"1", "at most one download every two seconds"
     shared.remote.pull(shared.run, fresh=True)
     assert path.read_bytes() == b"2"
-    monkeypatch.setattr(sync, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "POLL_SECONDS", 0.0)
     asked: list[str] = []
     get = shared.bucket.get
     monkeypatch.setattr(shared.bucket, "get", lambda key: (asked.append(key), get(key))[1])
@@ -89,7 +90,7 @@ def test_a_step_is_pinned_on_disk_and_in_the_bucket(shared: Shared) -> None:
     point = shared.point(10, sent(shared))
     shared.remote.pin(shared.spec, point)
     assert shared.remote.folders.pinned(shared.spec) == point
-    assert shared.bucket.get(shared.key("resume.json")) == canonical(point)
+    assert shared.bucket.get(shared.key("resume.json")) == stamped(point)
 
 
 @pytest.mark.parametrize(

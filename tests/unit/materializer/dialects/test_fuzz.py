@@ -10,12 +10,11 @@ import random
 
 import pytest
 
+from contracts.decoding import Limits
 from contracts.records import FEEDBACK, TRACES
 from materializer.dialects.decode import decode
-from materializer.dialects.decode_result import Limits
 from materializer.lake.schemas import arrow_table
-from tests.unit.materializer.receive.test_receiver import request_of
-from tests.unit.materializer.records import T0, evaluation, log, logs, raw, span, spans
+from tests.unit.materializer.records import T0, evaluation, log, logs, raw, request_of, span, spans
 
 LIMITS = Limits(now=T0 // 1000 + 10**12, assume_consent=True)
 _JSON = (

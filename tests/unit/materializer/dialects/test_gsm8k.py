@@ -20,7 +20,7 @@ from materializer.receive.sources import FileSource
 from rewards.verifiable import FinalNumber
 from tests.unit.materializer.conftest import make_datasets, make_loop
 
-pytestmark = pytest.mark.shared
+pytestmark = [pytest.mark.shared, pytest.mark.slow]
 
 
 def _ingest(datasets: LakeDatasets, folder: Path) -> IngestReport:

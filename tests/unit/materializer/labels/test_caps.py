@@ -10,7 +10,7 @@ import pytest
 from materializer.labels.scores import pseudonym
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
-from tests.unit.materializer.training_sets.test_training_sets import TRAIN, _assembled, _rows
+from tests.unit.materializer.small_datasets import TRAIN, assembled, rows
 
 
 def lines(folder: Path) -> Any:
@@ -34,27 +34,27 @@ def test_corrections_count_for_their_author(raters: list[str | None], tmp_path: 
     named = [] if raters[0] else [asked(9, "fine", by("ada", "user_feedback", 1.0), "ada")]
     items = named + [asked(n, "no", by(raters[n], "user_correction", text="yes"), askers[n]) for n in range(8)]
     datasets = lines(tmp_path)
-    training, pairs = _assembled(datasets, *items)
-    assert (len(pairs), len(_rows(datasets, training.demonstrations)), training.facts.corrections) == (2, 2, 8)
+    training, pairs = assembled(datasets, *items)
+    assert (len(pairs), len(rows(datasets, training.demonstrations)), training.facts.corrections) == (2, 2, 8)
     assert training.facts.pairs_dropped == {"per_person": 6}
 
 
 def test_no_cap_per_person_applies_if_no_user_has_an_id(tmp_path: Path) -> None:
     """With a cap, an application that logs no user ids would yield almost no training data."""
-    _, pairs = _assembled(lines(tmp_path), *[asked(n, "no", by(None, "user_correction", text="yes"), None) for n in range(8)])
+    _, pairs = assembled(lines(tmp_path), *[asked(n, "no", by(None, "user_correction", text="yes"), None) for n in range(8)])
     assert len(pairs) == 8
 
 
 def test_corrections_without_a_rater_count_for_the_author_of_the_request(tmp_path: Path) -> None:
     items = [asked(n, "no", by(None, "user_correction", text="yes"), f"user-{n}") for n in range(8)]
-    _, pairs = _assembled(lines(tmp_path), *items)
+    _, pairs = assembled(lines(tmp_path), *items)
     assert len(pairs) == 8
 
 
 def test_ratings_count_for_the_rater(tmp_path: Path) -> None:
     datasets = lines(tmp_path)
-    training, _ = _assembled(datasets, *[asked(n, f"a{n}", by("mallory", "user_feedback", 1.0), f"user-{n}") for n in range(4)])
+    training, _ = assembled(datasets, *[asked(n, f"a{n}", by("mallory", "user_feedback", 1.0), f"user-{n}") for n in range(4)])
     snapshot = datasets.freeze("s", datasets.clock.now(), datasets.edition(1))
-    users = {row["user"] for row in _rows(datasets, snapshot.samples) if row["tier"] == "feedback"}
+    users = {row["user"] for row in rows(datasets, snapshot.samples) if row["tier"] == "feedback"}
     assert users == {pseudonym("mallory", "ratchet")}
     assert sum(training.facts.demonstrations.values()) <= 2

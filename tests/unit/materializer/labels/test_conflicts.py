@@ -16,7 +16,7 @@ from materializer.lake.schemas import frame_of
 from materializer.training_sets.pairs import make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
-from tests.unit.materializer.training_sets.test_training_sets import TRAIN, VERSIONS, _assembled, _rows
+from tests.unit.materializer.small_datasets import TRAIN, VERSIONS, assembled, rows
 
 
 def people_only(folder: Path) -> Any:
@@ -29,28 +29,28 @@ def corrected(number: int, answer: str, text: str, who: str = "ann", question: s
 
 def test_corrections_that_contradict_each_other_are_dropped(tmp_path: Path) -> None:
     datasets = people_only(tmp_path)
-    training, pairs = _assembled(datasets, corrected(1, "A", "B", "ann"), corrected(2, "B", "A ", "bob"))
+    training, pairs = assembled(datasets, corrected(1, "A", "B", "ann"), corrected(2, "B", "A ", "bob"))
     assert pairs == []
     assert training.facts.corrections == 0
-    assert _rows(datasets, training.demonstrations) == []
-    assert _rows(datasets, training.prompts) == [], "a contested correction is not used as a reference"
+    assert rows(datasets, training.demonstrations) == []
+    assert rows(datasets, training.prompts) == [], "a contested correction is not used as a reference"
 
 
 def test_correction_that_was_itself_corrected_is_dropped(tmp_path: Path) -> None:
     datasets = people_only(tmp_path)
-    training, pairs = _assembled(datasets, corrected(1, "A", "B", "ann"), corrected(2, "B", "C", "bob"))
+    training, pairs = assembled(datasets, corrected(1, "A", "B", "ann"), corrected(2, "B", "C", "bob"))
     assert [(pair["chosen"], pair["rejected"]) for pair in pairs] == [("C", "B")]
     assert training.facts.corrections == 1
 
 
 def test_different_corrections_of_the_same_answer_are_no_conflict(tmp_path: Path) -> None:
-    _, pairs = _assembled(people_only(tmp_path), corrected(1, "A", "B", "ann"), corrected(2, "A", "C", "bob"))
+    _, pairs = assembled(people_only(tmp_path), corrected(1, "A", "B", "ann"), corrected(2, "A", "C", "bob"))
     assert {(pair["chosen"], pair["rejected"]) for pair in pairs} == {("B", "A"), ("C", "A")}
 
 
 def test_snapshot_counts_contested_corrections(tmp_path: Path) -> None:
     datasets = people_only(tmp_path)
-    _assembled(datasets, corrected(1, "A", "B"), corrected(2, "B", "A"), corrected(3, "X", "Y", question=TRAIN[1]))
+    assembled(datasets, corrected(1, "A", "B"), corrected(2, "B", "A"), corrected(3, "X", "Y", question=TRAIN[1]))
     snapshot = json.loads(datasets.artifacts.get(datasets.artifacts.resolve("s") or ""))
     assert (snapshot["counts"]["contested_corrections"], snapshot["counts"]["corrections"]) == (2, 1)
 
@@ -85,6 +85,6 @@ def test_answer_with_contradictory_rewards_is_in_no_pair(rows: Any, pairs: set[t
 def test_votes_on_equal_answers_are_pooled(tmp_path: Path) -> None:
     """Three of four users rate the answer positively: it is chosen in one pair, and there is no reversed pair."""
     thumbs = [span(n, TRAIN[0], "x", [evaluation("user_feedback", float(n != 1), user__id=f"u{n}")]) for n in range(1, 5)]
-    training, pairs = _assembled(people_only(tmp_path), *thumbs, span(9, TRAIN[0], "y", [evaluation("user_feedback", 0.0)]))
+    training, pairs = assembled(people_only(tmp_path), *thumbs, span(9, TRAIN[0], "y", [evaluation("user_feedback", 0.0)]))
     assert [(pair["chosen"], pair["rejected"], pair["margin"]) for pair in pairs] == [("x", "y", 0.75)]
     assert training.facts.pairs_dropped == {}

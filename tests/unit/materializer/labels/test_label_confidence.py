@@ -15,7 +15,7 @@ from contracts.data import ScorerVersion
 from contracts.loop import SnapshotSettings
 from contracts.records import PROMPTS, SAMPLES, Tier
 from materializer.labels.label_confidence import believe
-from materializer.lake.schemas import empty, frame_of
+from materializer.lake.schemas import empty_frame, frame_of
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
 
 SCORERS = tuple(
@@ -80,7 +80,7 @@ def test_more_agreeing_votes_never_lower_the_confidence(votes: int, noise: float
 
 def demonstrations(rows: Sequence[dict[str, Any]], prompts: pl.DataFrame | None = None, **settings: Any) -> list[dict[str, Any]]:
     frame = make_demonstrations(
-        samples(rows), empty(PROMPTS) if prompts is None else prompts, SnapshotSettings(**settings), SCORERS, 0.1, "salt"
+        samples(rows), empty_frame(PROMPTS) if prompts is None else prompts, SnapshotSettings(**settings), SCORERS, 0.1, "salt"
     )
     return frame.sort("prompt_id", "answer").to_dicts()
 
@@ -110,7 +110,7 @@ def test_prompts_that_the_model_answers_wrongly_are_teachable() -> None:
         {"prompt_id": "cannot", "answer": "told", "reward": 1.0, "tier": "verifiable", "origin": "correction"},
     ]
     frame = samples(rows)
-    shown = make_demonstrations(frame, empty(PROMPTS), SnapshotSettings(), SCORERS, 0.1, "salt")
+    shown = make_demonstrations(frame, empty_frame(PROMPTS), SnapshotSettings(), SCORERS, 0.1, "salt")
     assert (len(shown), teachable(shown, frame, SCORERS, 0.1)) == (2, 1)
 
 

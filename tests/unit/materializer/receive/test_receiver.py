@@ -9,14 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from contracts.errors import ConfigError, Retryable
 from materializer.receive import receiver, spool
@@ -24,6 +22,7 @@ from materializer.receive.receiver import create_app
 from materializer.receive.sources import SpoolSource
 from materializer.receive.spool import Spool
 from tests.unit.materializer.conftest import make_datasets
+from tests.unit.materializer.records import request_of
 
 TOKEN = "t" * 32
 AUTH = {"authorization": f"Bearer {TOKEN}"}
@@ -32,25 +31,6 @@ AUTH = {"authorization": f"Bearer {TOKEN}"}
 @pytest.fixture
 def client(tmp_path: Path) -> TestClient:
     return TestClient(create_app(Spool(tmp_path / "spool"), TOKEN, max_body=100_000))
-
-
-def request_of(n: int = 1) -> ExportTraceServiceRequest:
-    request = ExportTraceServiceRequest()
-    spans = request.resource_spans.add().scope_spans.add().spans
-    values = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.request.model": "m",
-        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "1 + 1?"}]}]),
-        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "A: 2"}]}]),
-        "metadata.consent": "true",
-        "ratchet.model_version": "v-1",
-    }
-    for index in range(1, n + 1):
-        span = spans.add(trace_id=index.to_bytes(16, "big"), span_id=index.to_bytes(8, "big"))
-        span.start_time_unix_nano = int(datetime(2026, 10, 5, tzinfo=UTC).timestamp() * 1e9) + index
-        span.end_time_unix_nano = span.start_time_unix_nano + 5_000_000
-        span.attributes.extend(KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in values.items())
-    return request
 
 
 def _send(client: TestClient, body: bytes, kind: str = receiver.PROTO, path: str = "/v1/traces", **headers: str) -> httpx.Response:
@@ -108,9 +88,9 @@ def test_without_the_token_nothing_is_stored(client: TestClient, tmp_path: Path,
         (b"\xff\xff\xff", receiver.PROTO, {}, 400),
         (b"[" * 5000, receiver.JSON, {}, 400),
         (b"not gzip", receiver.PROTO, {"content_encoding": "gzip"}, 400),
-        (gzip.compress(b"{}")[:-3], receiver.JSON, {"content_encoding": "gzip"}, 400),
+        (gzip.compress(b"{}", mtime=0)[:-3], receiver.JSON, {"content_encoding": "gzip"}, 400),
         (b"x" * 100_001, receiver.PROTO, {}, 413),
-        (gzip.compress(b" " * 100_001), receiver.JSON, {"content_encoding": "gzip"}, 413),
+        (gzip.compress(b" " * 100_001, mtime=0), receiver.JSON, {"content_encoding": "gzip"}, 413),
         (b"{}", "text/plain", {}, 415),
         (b"{}", receiver.JSON, {"content_encoding": "br"}, 415),
     ],

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import ConfigError, Inconclusive
+from contracts.ids import root_id
 from materializer.lake.schemas import read_parquet
-from materializer.training_sets.holdout import held_out, identify, normalise, read_golden, root_id
+from materializer.training_sets.holdout import held_out, identify_prompts, read_golden
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 
@@ -24,23 +25,10 @@ def _user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def test_normaliser_version_1_is_unchanged() -> None:
-    assert normalise("  What\tIS\n ﬁve? ") == "what is five?"
-    assert root_id(_user("Straße")) == root_id(_user("STRASSE"))
-    assert held_out("a" * 64, "ratchet", 0.2) is held_out("a" * 64, "ratchet", 0.2)
-
-
-@given(st.text(), st.lists(st.text(), max_size=3))
-def test_all_turns_of_a_conversation_have_the_same_root(first: str, rest: list[str]) -> None:
-    system = [{"role": "system", "content": "Be brief."}]
-    later = [{"role": "assistant" if index % 2 == 0 else "user", "content": text} for index, text in enumerate(rest)]
-    assert root_id(_user(first)) == root_id(system + _user(first) + later)
-
-
 def test_share_of_held_out_prompts_equals_the_fraction() -> None:
     texts = pl.Series([json.dumps(_user(f"question {n}")) for n in range(4000)])
-    assert identify(texts, "salt", 0.2)["held"].mean() == pytest.approx(0.2, abs=0.02)
-    one, other = (set(identify(texts, salt, 0.2).filter(pl.col("held"))["prompt_id"]) for salt in ("salt", "other"))
+    assert identify_prompts(texts, "salt", 0.2)["held"].mean() == pytest.approx(0.2, abs=0.02)
+    one, other = (set(identify_prompts(texts, salt, 0.2).filter(pl.col("held"))["prompt_id"]) for salt in ("salt", "other"))
     assert one != other
 
 

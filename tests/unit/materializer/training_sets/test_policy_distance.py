@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from contracts.records import PROMPTS, SAMPLES
-from materializer.lake.schemas import empty, frame_of
+from materializer.lake.schemas import empty_frame, frame_of
 from materializer.training_sets.policy_distance import policy_distance
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -44,7 +44,7 @@ def samples(prompts: int, times: int, policy: Policy, origin: str, seed: int) ->
 
 def distance(logging: Policy, model: Policy, prompts: int = 400, seed: int = 0) -> tuple[float, float]:
     logged, drawn = samples(prompts, 5, logging, "traffic", seed), samples(prompts, 4, model, "probe", seed + 1000)
-    found = policy_distance(logged, drawn, empty(PROMPTS))
+    found = policy_distance(logged, drawn, empty_frame(PROMPTS))
     assert found[0] is not None
     assert found[1] is not None
     return found
@@ -79,10 +79,10 @@ def test_most_likely_answers_of_the_model_have_a_negative_distance() -> None:
 
 def test_corrections_and_prompts_without_a_probe_are_ignored() -> None:
     logged, drawn = samples(40, 2, free_text, "traffic", 1), samples(40, 4, mostly_the_same, "probe", 2)
-    asked = empty(PROMPTS)
+    asked = empty_frame(PROMPTS)
     only = policy_distance(pl.concat([logged, samples(40, 3, free_text, "correction", 3)]), drawn, asked)
     assert only == policy_distance(logged, drawn, asked)
-    assert policy_distance(logged, empty(SAMPLES), asked) == (None, None)
+    assert policy_distance(logged, empty_frame(SAMPLES), asked) == (None, None)
     assert policy_distance(samples(19, 2, free_text, "traffic", 1), drawn, asked) == (None, None)
     assert policy_distance(logged, samples(40, 1, free_text, "probe", 2), asked) == (None, None), (
         "a single draw cannot be compared with other draws"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,69 +12,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data import ScorerVersion, Snapshot, TrainingSet
+from contracts.data import ScorerVersion
 from contracts.errors import ConfigError, Retryable
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.loop import SnapshotSettings
 from contracts.ports import Progress
 from contracts.records import SAMPLES, Tier
-from materializer.datasets import LakeDatasets
-from materializer.lake.schemas import frame_of, read_parquet
+from materializer.lake.schemas import frame_of
 from materializer.training_sets.facts import off_policy
-from materializer.training_sets.holdout import held_out, root_id
 from materializer.training_sets.pairs import make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
-
-LATER = datetime(2026, 12, 1, tzinfo=UTC)
-
-
-def _questions(held: bool, count: int) -> list[str]:
-    texts = (f"question {n}?" for n in range(1000))
-    return [text for text in texts if held_out(root_id([{"role": "user", "content": text}]), "ratchet", 0.2) is held][:count]
-
-
-HELD = _questions(True, 1)[0]
-TRAIN = _questions(False, 9)
-
-
-def _frozen(datasets: LakeDatasets, *items: Any, name: str = "s") -> Snapshot:
-    datasets.ingest(batch(spans(span(900, HELD, metadata__reference="1"), *items)))
-    return datasets.freeze(name, LATER, datasets.edition(1))
-
-
-def _rows(datasets: LakeDatasets, key: str) -> list[dict[str, Any]]:
-    return read_parquet(datasets.artifacts.get(key)).to_dicts()
-
-
-def _assembled(datasets: LakeDatasets, *items: Any) -> tuple[TrainingSet, list[dict[str, Any]]]:
-    training = datasets.assemble("t", _frozen(datasets, *items), None)
-    return training, _rows(datasets, training.pairs)
+from tests.unit.materializer.small_datasets import LATER, TRAIN, VERSIONS, assembled, frozen, rows
 
 
 def test_correction_is_a_reference_and_the_chosen_answer_of_a_pair(tmp_path: Path) -> None:
     wrong = span(1, TRAIN[0], "A: 3", [evaluation("user_correction", text="1 + 1 = 2\nA: 2")])
     datasets = make_datasets(tmp_path)
-    training, pairs = _assembled(datasets, wrong, span(2, TRAIN[0], "A: 2"))
+    training, pairs = assembled(datasets, wrong, span(2, TRAIN[0], "A: 2"))
     assert {(pair["chosen"], pair["rejected"], pair["tier"], pair["weight"]) for pair in pairs} == {
         ("1 + 1 = 2\nA: 2", "A: 3", "verifiable", 1.0),
         ("A: 2", "A: 3", "verifiable", 1.0),
     }
     assert training.facts.corrections == 1
-    prompts = _rows(datasets, training.prompts)
+    prompts = rows(datasets, training.prompts)
     assert [(row["reference"], row["reference_kind"]) for row in prompts] == [("1 + 1 = 2\nA: 2", "correction")]
 
 
 def test_correction_that_contradicts_a_better_reference_is_dropped(tmp_path: Path) -> None:
     confused = span(1, TRAIN[0], "A: 2", [evaluation("user_correction", text="A: 5")], metadata__reference="2")
     datasets = make_datasets(tmp_path)
-    training, pairs = _assembled(datasets, confused)
+    training, pairs = assembled(datasets, confused)
     assert (pairs, training.facts.corrections) == ([], 0)
 
 
 def test_correction_gives_a_pair_if_user_feedback_is_the_only_scorer(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
-    _, pairs = _assembled(datasets, span(1, TRAIN[0], "no", [evaluation("user_correction", text="yes")]))
+    _, pairs = assembled(datasets, span(1, TRAIN[0], "no", [evaluation("user_correction", text="yes")]))
     assert [(pair["chosen"], pair["rejected"], pair["tier"]) for pair in pairs] == [("yes", "no", "verifiable")]
 
 
@@ -92,30 +65,30 @@ def test_latest_rating_of_a_rater_counts_and_early_feedback_is_matched(tmp_path:
             )
         )
     )
-    snapshot = _frozen(datasets, span(1, TRAIN[0], "x"), span(2, TRAIN[1], "y"))
-    samples = {row["answer"]: (row["reward"], row["votes"], row["tier"]) for row in _rows(datasets, snapshot.samples)}
+    snapshot = frozen(datasets, span(1, TRAIN[0], "x"), span(2, TRAIN[1], "y"))
+    samples = {row["answer"]: (row["reward"], row["votes"], row["tier"]) for row in rows(datasets, snapshot.samples)}
     assert samples == {"x": (0.5, 2, "feedback"), "y": (1.0, 1, "feedback")}
 
 
 def test_feedback_after_the_freeze_changes_only_the_next_snapshot(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
-    first = _frozen(datasets, span(1, TRAIN[0], "x"))
+    first = frozen(datasets, span(1, TRAIN[0], "x"))
     as_of = datasets.clock.now()
     datasets.ingest(batch(logs(log(1, evaluation("user_feedback", 1)))))
     assert datasets.freeze("s", LATER, datasets.edition(1)) == first
     assert datasets.freeze("past", as_of, datasets.edition(1)).content == first.content
     now = datasets.freeze("now", LATER, datasets.edition(1))
     assert now.content != first.content
-    assert _rows(datasets, now.samples)[0]["reward"] == 1.0
+    assert rows(datasets, now.samples)[0]["reward"] == 1.0
 
 
 def test_equal_records_give_equal_content(tmp_path: Path) -> None:
     items = [span(n, TRAIN[n % 3], f"A: {n % 4}", metadata__reference="1", at=T0 + n) for n in range(1, 20)]
     one, other = make_datasets(tmp_path / "one"), make_datasets(tmp_path / "other")
-    first = _frozen(one, *items)
+    first = frozen(one, *items)
     for item in reversed(items):
         other.ingest(batch(spans(item)))
-    second = _frozen(other, *items)
+    second = frozen(other, *items)
     assert first.content == second.content
     assert one.assemble("t", first, None).content == other.assemble("t", second, None).content
 
@@ -135,9 +108,7 @@ class Client:
 
 def test_probe_measures_group_coverage(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(probe={"samples": 2}))
-    snapshot = _frozen(
-        datasets, *(span(n, text, "A: 0", metadata__reference="1") for n, text in enumerate(TRAIN[:4], 1)), span(8, TRAIN[5])
-    )
+    snapshot = frozen(datasets, *(span(n, text, "A: 0", metadata__reference="1") for n, text in enumerate(TRAIN[:4], 1)), span(8, TRAIN[5]))
     client = Client(["A: 1", "A: 0", None, "A: 0", "A: 0", "A: 0"])
     report = datasets.probe("p", snapshot, client, lambda *_: None)
     assert (report.prompts, report.answered, report.scored, report.failures) == (4, 7, 7, 1)
@@ -145,16 +116,16 @@ def test_probe_measures_group_coverage(tmp_path: Path) -> None:
     assert datasets.probe("p", snapshot, Client([None]), lambda *_: None) == report
     assert len({request.seed for request in client.asked}) == len(client.asked) == 8
     training = datasets.assemble("t", snapshot, report)
-    assert _rows(datasets, training.prompts)[0]["prompt_id"] in {
-        row["prompt_id"] for row in _rows(datasets, report.answers) if row["reward"] == 1.0
+    assert rows(datasets, training.prompts)[0]["prompt_id"] in {
+        row["prompt_id"] for row in rows(datasets, report.answers) if row["reward"] == 1.0
     }
     assert training.facts.champion_reward == report.mean_reward
-    assert all(row["origin"] == "probe" and row["votes"] == 0 for row in _rows(datasets, report.answers))
+    assert all(row["origin"] == "probe" and row["votes"] == 0 for row in rows(datasets, report.answers))
 
 
 def test_probe_without_any_answer_is_retryable(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
-    snapshot = _frozen(datasets, span(1, TRAIN[0], metadata__reference="1"))
+    snapshot = frozen(datasets, span(1, TRAIN[0], metadata__reference="1"))
     with pytest.raises(Retryable, match="down"):
         datasets.probe("p", snapshot, Client([None]), lambda *_: None)
 
@@ -162,13 +133,8 @@ def test_probe_without_any_answer_is_retryable(tmp_path: Path) -> None:
 def test_probe_needs_a_scorer_for_unseen_answers(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     with pytest.raises(ConfigError, match="unseen"):
-        datasets.probe("p", _frozen(datasets, span(1, TRAIN[0])), Client(["x"]), lambda *_: None)
+        datasets.probe("p", frozen(datasets, span(1, TRAIN[0])), Client(["x"]), lambda *_: None)
 
-
-VERSIONS = tuple(
-    ScorerVersion(name=n, distribution="d", version="1", code="c", tier=t, weight=1.0)
-    for n, t in (("v", Tier.VERIFIABLE), ("f", Tier.FEEDBACK))
-)
 
 _SAMPLE = st.fixed_dictionaries(
     {

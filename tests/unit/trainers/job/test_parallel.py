@@ -20,7 +20,7 @@ from contracts.errors import Permanent
 from contracts.exit_codes import DONE, Outcome
 from contracts.training import JobSpec, JobState, Method, TrainingPlan
 from tests.unit.trainers.conftest import Workshop
-from tests.unit.trainers.job.trl.test_runs import checkpoint_of, finish, kinds, pin_newest
+from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest
 from trainers.job import parallel
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -82,10 +82,7 @@ def test_two_processes_train_the_same_weights_as_one(pair: Pair, tmp_path: Path)
 def test_two_processes_stop_together_and_resume(workshop: Any, pair: Pair) -> None:
     spec = on_two(workshop.spec(pair.plan, attempt=1))
     workshop.executor.submit(spec, 1)
-    workshop.wait(spec, lambda status: status.step >= 3 or status.state == JobState.ENDED)
-    workshop.executor.cancel(spec.name)
-    status = workshop.wait(spec)
-    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    workshop.preempt(spec, step=3)
     resume = pin_newest(workshop, spec)
     written = {path.name for path in (workshop.run_folder(spec).parent / resume.path).iterdir()}
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= written, "the checkpoint must be sealed after every rank has written its file"
@@ -127,13 +124,13 @@ def test_two_nodes_are_one_run(workshop: Any, pair: Pair) -> None:
 def test_one_process_needs_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RATCHET_NODES", raising=False)
     monkeypatch.setenv("RATCHET_PROCESSES", "1")
-    assert parallel.command("some.module", 30) == [sys.executable, "-m", "some.module"]
+    assert parallel.launch_command("some.module", 30) == [sys.executable, "-m", "some.module"]
 
 
 def test_a_single_node_uses_a_local_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_NODES", "1")
     monkeypatch.setenv("RATCHET_PROCESSES", "4")
-    argv = parallel.command("some.module", 118.0)
+    argv = parallel.launch_command("some.module", 118.0)
     assert argv[3:] == [
         "--nproc-per-node", "4", "--max-restarts", "0", "--shutdown-timeout", "118",
         "--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", "some.module",
@@ -144,13 +141,13 @@ def test_several_nodes_take_the_rendezvous_from_the_environment(monkeypatch: pyt
     given = {"RATCHET_NODES": "2", "RATCHET_PROCESSES": "8", "RATCHET_NODE": "1", "MASTER_ADDR": "job-0", "MASTER_PORT": "29500"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    argv = parallel.command("some.module", 30)
+    argv = parallel.launch_command("some.module", 30)
     assert argv[argv.index("--nnodes") :][:8] == [
         "--nnodes", "2", "--node-rank", "1", "--master-addr", "job-0", "--master-port", "29500",
     ]  # fmt: skip
     monkeypatch.delenv("MASTER_PORT")
     with pytest.raises(Permanent, match="MASTER_PORT"):
-        parallel.command("some.module", 30)
+        parallel.launch_command("some.module", 30)
 
 
 def test_the_sharded_layers_are_those_of_the_model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +167,7 @@ def sharded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     with pytest.MonkeyPatch.context() as two:
         two.setenv("RATCHET_PROCESSES", "2")
         two.setenv("OMP_NUM_THREADS", "1")
-        script = [*parallel.command("tests.unit.trainers.sharded_run", 30), str(tiny_model), str(tmp_path_factory.mktemp("sharded"))]
+        script = [*parallel.launch_command("tests.unit.trainers.sharded_run", 30), str(tiny_model), str(tmp_path_factory.mktemp("sharded"))]
         done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
     (line,) = [line for line in done.stdout.splitlines() if "RESULT" in line] or [pytest.fail(done.stderr[-3000:])]
     return dict(json.loads(line.split("RESULT ", 1)[1]))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contracts.exit_codes import FAILURE, PREEMPTED, STOPPED
-from runtime.run_folder import BEAT
+from runtime.job_protocol import beat_file
 from trainers.job import pod_entrypoint
 
 TOLD = {"RATCHET_FIRST_INCARNATION": "3", "RATCHET_RESTARTS": "2", "RATCHET_TASK": "worker", "VC_TASK_INDEX": "1", "RATCHET_NODES": "2"}
@@ -42,14 +42,14 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pod_entrypoint.PodEn
 
 
 def test_a_failure_next_to_a_silent_peer_is_a_preemption(one: pod_entrypoint.PodEntrypoint) -> None:
-    (one.folder / f"{BEAT}1").write_text("7")
+    (one.folder / beat_file(1)).write_text("7")
     assert one._believed(FAILURE) == PREEMPTED
 
 
 def test_a_failure_next_to_live_peers_is_a_failure(one: pod_entrypoint.PodEntrypoint) -> None:
     beat = "import pathlib, time\nfor n in range(40):\n    pathlib.Path('beat-1').write_text(str(n)); time.sleep(0.1)"
     with subprocess.Popen([sys.executable, "-c", beat], cwd=one.folder) as peer:
-        while not (one.folder / f"{BEAT}1").exists():
+        while not (one.folder / beat_file(1)).exists():
             time.sleep(0.01)
         assert one._believed(FAILURE) == FAILURE
         peer.kill()
@@ -71,4 +71,4 @@ def test_a_pod_ends_with_its_supervisors_exit_code_and_sends_heartbeats(tmp_path
         check=False,
     )
     assert done.returncode == 78, "without a plan, a retry cannot succeed"
-    assert (tmp_path / "i5" / f"{BEAT}0").exists()
+    assert (tmp_path / "i5" / beat_file(0)).exists()

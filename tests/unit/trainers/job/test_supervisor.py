@@ -24,7 +24,8 @@ from contracts.exit_codes import FAILURE, Outcome
 from contracts.ids import checkpoint_name
 from contracts.training import Adjustment, JobEvent, Method, Proposal
 from runtime.artifacts import FolderArtifacts
-from trainers.job import events, parallel, supervisor
+from runtime.run_folder import read_events
+from trainers.job import parallel, supervisor
 from trainers.job.events import Events
 from trainers.job.job_folder import Job, JobResult, here
 from trainers.job.trl import runner
@@ -45,7 +46,7 @@ def run(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     for name, value in {"ATTEMPT": "1", "INCARNATION": "1", "ARTIFACTS": str(workshop.folder / "artifacts"), "TIMEOUT": "3600"}.items():
         monkeypatch.setenv(f"RATCHET_{name}", value)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr(parallel, "launch_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
     before = signal.getsignal(signal.SIGTERM)
     yield folder
     signal.signal(signal.SIGTERM, before)
@@ -64,15 +65,15 @@ def test_the_valid_lines_of_a_damaged_event_log_are_read(tmp_path: Path) -> None
     path = diary(tmp_path, "started", "progress", begins=TORN + b"\n[]\n\xff\n")
     with path.open("ab") as file:
         file.write(TORN)
-    assert [event["kind"] for event in events.read(path)] == ["started", "progress"]
-    assert events.read(tmp_path / "none.jsonl") == []
+    assert [event.kind for event in read_events(path.parent)] == ["started", "progress"]
+    assert list(read_events(tmp_path / "none")) == []
 
 
 def test_an_attempt_starts_with_its_first_readable_event(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diary(run / "i1", begins=TORN)
     diary(run / "i2", "started")
     monkeypatch.setenv("RATCHET_INCARNATION", "3")
-    assert here().began == events.read(run / "i2" / "events.jsonl")[0]["at"]
+    assert here().began == next(read_events(run / "i2")).at
 
 
 def children() -> list[psutil.Process]:
@@ -182,7 +183,7 @@ with open("i1/result.json", "w") as file:
     json.dump({"outcome": "preempted", "reason": "asked", "step": 1, "metrics": {}}, file)
 time.sleep(600)
 """
-    monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setattr(parallel, "launch_command", lambda *_: [sys.executable, "-c", program])
     before = children()
     one = supervisor.Wrapper(here(), FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"])))
     one.asked_at = time.monotonic()
@@ -227,7 +228,7 @@ def test_the_reported_reason_is_the_cause_on_a_peer_and_not_its_consequence(
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_follower_waits_for_the_result_only_without_a_shared_file_system(run: Path, monkeypatch: pytest.MonkeyPatch, apart: bool) -> None:
-    monkeypatch.setattr(parallel, "command", lambda *_: [sys.executable, "-c", ""])
+    monkeypatch.setattr(parallel, "launch_command", lambda *_: [sys.executable, "-c", ""])
     monkeypatch.setattr(supervisor, "WORD_SECONDS", 10.0)
     if apart:
         monkeypatch.setenv("RATCHET_APART", "1")

@@ -64,7 +64,7 @@ def environment(root: Path, argument: str) -> Any:
     from trainers.job.nemo import launcher
 
     folder = Path(argument)
-    launcher.register()
+    launcher.register_product()
     hooks = launcher.hook(folder)
     config = configs(root, str(folder))["config"]
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)

@@ -12,12 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import ConfigError, Permanent
-from contracts.model import ModelRef
 from contracts.training import Adjustment, Attempt, Method, TrainingPlan
+from tests.builders import START, make_plan
 from tests.unit.trainers.nemo import variants
-from trainers.backends.nemo.arithmetic import ClusterShape, check, data_parallel, epochs, sampled_at_once, training_gpus, validate_every
+from trainers.backends.nemo.arithmetic import (
+    ClusterShape,
+    check_arithmetic,
+    data_parallel,
+    epochs,
+    sampled_at_once,
+    training_gpus,
+    validate_every,
+)
 from trainers.backends.nemo.backend import NemoGRPO
-from trainers.backends.nemo.config import RunCounts, elapsed, render, schedule
+from trainers.backends.nemo.config import RunCounts, elapsed, render_config, schedule
 from trainers.backends.nemo.keys import DELIBERATE, refuse_unknown, shipped
 from trainers.recipes import GRPORecipe, complete
 
@@ -33,7 +41,7 @@ def test_rendered_configurations_match_their_golden_files(name: str) -> None:
 @pytest.mark.parametrize("name", variants.VARIANTS)
 @pytest.mark.parametrize("dialect", ["0.7", "0.8"])
 def test_every_variant_is_consistent_and_has_only_known_keys(name: str, dialect: Any) -> None:
-    check(variants.recipe(name), variants.VARIANTS[name][1], 500)
+    check_arithmetic(variants.recipe(name), variants.VARIANTS[name][1], 500)
     refuse_unknown(variants.config(name, dialect), shipped(dialect), dialect)
 
 
@@ -80,7 +88,7 @@ def test_durations_have_the_format_of_the_release() -> None:
 
 
 def test_a_memory_adjustment_reaches_the_generation_engine() -> None:
-    config = render(complete(GRPORecipe, {}), ClusterShape(1, 8), variants.PLACES, RunCounts(100, 10), 1, memory=0.5)
+    config = render_config(complete(GRPORecipe, {}), ClusterShape(1, 8), variants.PLACES, RunCounts(100, 10), 1, memory=0.5)
     assert config["policy"]["generation"]["vllm_cfg"]["gpu_memory_utilization"] == 0.3
 
 
@@ -106,7 +114,7 @@ REFUSED: list[tuple[dict[str, Any], ClusterShape, str]] = [
 @pytest.mark.parametrize(("changes", "cluster", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
 def test_an_inconsistent_recipe_is_refused_with_a_remedy(changes: dict[str, Any], cluster: ClusterShape, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
-        check(complete(GRPORecipe, changes), cluster, 50)
+        check_arithmetic(complete(GRPORecipe, changes), cluster, 50)
 
 
 @st.composite
@@ -136,10 +144,10 @@ def cases(draw: st.DrawFn) -> tuple[GRPORecipe, ClusterShape, int]:
 def test_every_accepted_recipe_takes_all_its_steps_in_whole_batches(case: tuple[GRPORecipe, ClusterShape, int]) -> None:
     recipe, cluster, prompts = case
     try:
-        check(recipe, cluster, prompts)
+        check_arithmetic(recipe, cluster, prompts)
     except ConfigError:
         return
-    config = render(recipe, cluster, variants.PLACES, RunCounts(prompts, 5), 1)
+    config = render_config(recipe, cluster, variants.PLACES, RunCounts(prompts, 5), 1)
     grpo, policy = config["grpo"], config["policy"]
     total, batch = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"], policy["train_global_batch_size"]
     ways = data_parallel(recipe, cluster)
@@ -192,13 +200,9 @@ def test_the_learning_rate_follows_the_recipe(name: str) -> None:
     assert rates[-1] == pytest.approx(1.0) if name == "constant_with_warmup" else rates[-1] < 0.1
 
 
-START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
-
-
 def plan(**changes: Any) -> TrainingPlan:
     """Return a plan with `changes` to its recipe."""
-    fixed: dict[str, Any] = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations", "code"), "1" * 64) | {"scorers": ()}
-    return TrainingPlan(line="l", cycle="c", start=START, method=Method.GRPO, recipe=NemoGRPO().recipe(changes), seed=1, **fixed)
+    return make_plan(Method.GRPO, NemoGRPO().recipe(changes))
 
 
 def test_a_job_is_a_function_of_plan_and_attempt() -> None:

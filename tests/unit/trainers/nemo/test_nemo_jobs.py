@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from contracts.exit_codes import Outcome
-from contracts.training import Checkpoint, JobSpec, JobState, ResumePoint
+from contracts.training import Checkpoint, JobSpec, ResumePoint
 from runtime.manifest import verify_manifest
 
 pytestmark = pytest.mark.slow
@@ -57,19 +57,14 @@ def test_a_run_is_observed_saved_and_published(workshop: Any, job: Callable[...,
 def test_a_preempted_run_saves_at_the_next_step_and_resumes_from_the_pinned_step(workshop: Any, job: Callable[..., JobSpec]) -> None:
     spec = job(stub="plain", seconds=0.2, steps=60, save_every=50, keep_checkpoints=2, nemo={"validate_every": 0})
     workshop.executor.submit(spec, 1)
-    workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
-    workshop.executor.cancel(spec.name)
-    status = workshop.wait(spec)
-    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    workshop.preempt(spec, step=2)
     resume = pinned(workshop, spec)
     assert 2 <= resume.step < 50, "the stop request must cause a save between the regular ones"
     verify_manifest(workshop.run_folder(spec).parent / resume.path, resume.manifest)
     stray = workshop.run_folder(spec) / "i1" / "work" / "checkpoints" / "step_59"
     stray.mkdir()  # the release would resume from the highest step that it finds
     workshop.executor.submit(spec, 2)
-    workshop.wait(spec, lambda status: status.step >= resume.step + 2 or status.state == JobState.ENDED)
-    workshop.executor.cancel(spec.name)
-    assert workshop.wait(spec).outcome == Outcome.PREEMPTED
+    workshop.preempt(spec, step=resume.step + 2)
     events = workshop.executor.events(spec.name)
     again = [event for event in events if event.incarnation == 2]
     assert min(event.step for event in again if event.kind == "progress") == resume.step + 1
@@ -100,10 +95,7 @@ def test_a_failing_run_ends_with_a_reason(workshop: Any, job: Callable[..., JobS
 def test_a_release_that_ignores_stop_requests_is_killed_and_lost_steps_are_named(workshop: Any, job: Callable[..., JobSpec]) -> None:
     spec = job(stub="deaf", seconds=0.3, steps=90, save_every=3, nemo={"validate_every": 0})
     workshop.executor.submit(spec, 1)
-    workshop.wait(spec, lambda status: status.step >= 5 or status.state == JobState.ENDED)
-    workshop.executor.cancel(spec.name)
-    status = workshop.wait(spec)
-    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    status = workshop.preempt(spec, step=5)
     assert pinned(workshop, spec).step % 3 == 0
     assert "steps lost" in status.reason or status.step % 3 == 0
 

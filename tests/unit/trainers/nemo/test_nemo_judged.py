@@ -19,7 +19,7 @@ from contracts.loop import RewardSettings
 from contracts.training import JobSpec
 from rewards.scorer_set import build_scorer_set
 from tests.unit.trainers.judge import Judge, verdict
-from tests.unit.trainers.nemo.test_reward import advantages, logs
+from tests.unit.trainers.nemo.advantages import advantages, logs
 
 PROMPTS, ANSWERS, STEPS = 4, 6, 2
 BATCH = PROMPTS * ANSWERS

@@ -39,7 +39,7 @@ def step(tmp_path: Path, tiny_model: Path, stub_path: Path) -> Callable[[int], P
 
 def test_a_complete_step_has_no_missing_parts(step: Callable[[int], Path]) -> None:
     step(2), step(10)
-    found = steps.look(step(1).parent, adapter=False, consolidated=True)
+    found = steps.find_steps(step(1).parent, adapter=False, consolidated=True)
     assert [(one.step, one.missing) for one in found] == [(1, ()), (2, ()), (10, ())], "the order must be numerical, not alphabetical"
 
 
@@ -63,7 +63,7 @@ def test_missing_parts_are_named(step: Callable[[int], Path], name: str) -> None
     path.unlink()
     if how != "drop":
         path.write_bytes(b"" if how == "empty" else data[:-1])
-    (found,) = steps.look(path.parents[len(Path(name).parts)], adapter=False, consolidated=True)
+    (found,) = steps.find_steps(path.parents[len(Path(name).parts)], adapter=False, consolidated=True)
     assert len(found.missing) == 1
     assert words in found.missing[0]
 
@@ -146,14 +146,14 @@ def test_unfinished_saves_are_no_steps(step: Callable[[int], Path]) -> None:
     shutil.copytree(folder / "step_4", folder / "tmp_step_6")
     shutil.copytree(folder / "step_4", folder / "old_step_4")
     shutil.copytree(folder / "step_4", folder / "step_5")
-    found = steps.look(folder, False, False)
+    found = steps.find_steps(folder, False, False)
     assert [(one.step, one.missing) for one in found] == [(4, ()), (5, ("training_info.json (of another step)",))]
     assert steps.leftovers(folder) == ["old_step_4", "tmp_step_6"]
 
 
 def test_a_kept_step_remains_after_the_release_deletes_its_own(step: Callable[[int], Path], tmp_path: Path) -> None:
     folder = step(2)
-    (found,) = steps.look(folder.parent, False, False)
+    (found,) = steps.find_steps(folder.parent, False, False)
     kept = tmp_path / "i1" / "step_2"
     kept.parent.mkdir()
     manifest = steps.keep(found, kept, tmp_path / "work", False)
@@ -233,7 +233,7 @@ def test_a_run_that_resumes_after_its_last_step_only_publishes_its_model(
     (run / "i1").mkdir(parents=True)
     (run / "i2").mkdir()
     shutil.copytree(tiny_model, run / "model")
-    (found,) = steps.look(step(3).parent, False, False)
+    (found,) = steps.find_steps(step(3).parent, False, False)
     manifest = steps.keep(found, run / "i1" / "step_3", tmp_path / "work", False)
     resume = ResumePoint(attempt=1, incarnation=1, step=3, path="a1/i1/step_3", manifest=manifest)
     (run / "resume.json").write_text(resume.model_dump_json())

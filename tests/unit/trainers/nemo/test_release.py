@@ -20,13 +20,14 @@ import pytest
 import yaml
 
 from contracts.loop import RewardSettings
-from contracts.training import Method, TrainingPlan
+from contracts.training import Method
 from rewards.scorer_set import build_scorer_set
+from tests.builders import make_plan
 from tests.needs import Need, lacks
 from tests.unit.trainers.nemo import variants
-from tests.unit.trainers.nemo.test_reward import CASES, padded
+from tests.unit.trainers.nemo.advantages import CASES, padded
 from trainers.backends.nemo.arithmetic import ClusterShape
-from trainers.backends.nemo.config import Places, RunCounts, render
+from trainers.backends.nemo.config import Places, RunCounts, render_config
 from trainers.backends.nemo.keys import refuse_unknown
 from trainers.code_digest import code_digest
 from trainers.job.nemo import data, release
@@ -108,22 +109,9 @@ def test_the_release_runs_the_environment_the_data_and_the_hooks_of_the_product(
     ]
     pq.write_table(pa.table({"prompt": [json.dumps(one) for one in talk], "reference": ["yes"] * 20}), folder / "prompts.parquet")
     counts = data.write(folder, *data.split(data.rows(folder / "prompts.parquet"), 4, 1))
-    fixed: dict[str, Any] = dict.fromkeys(("dataset", "pairs", "prompts", "demonstrations"), "1" * 64)
     recipe = complete(GRPORecipe, {"prompts_per_step": 2, "generations": 2})
-    from contracts.model import ModelRef
-
-    start = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
-    plan = TrainingPlan(
-        line="l",
-        cycle="c",
-        start=start,
-        method=Method.GRPO,
-        recipe=recipe.model_dump(mode="json"),
-        seed=1,
-        code=code_digest(),
-        scorers=build_scorer_set([RewardSettings(name="exact_match")]).versions,
-        **fixed,
-    )
+    scorers = build_scorer_set([RewardSettings(name="exact_match")]).versions
+    plan = make_plan(Method.GRPO, recipe.model_dump(mode="json"), code=code_digest(), scorers=scorers)
     (folder / "plan.json").write_text(plan.model_dump_json())
     found = release.find()
     places = Places(
@@ -136,7 +124,7 @@ def test_the_release_runs_the_environment_the_data_and_the_hooks_of_the_product(
         plan=str(folder / "plan.json"),
         journal=str(folder / "rewards.jsonl"),
     )
-    config = render(recipe, ClusterShape(1, 1), places, RunCounts(counts.train, counts.validation), 1, found.dialect)
+    config = render_config(recipe, ClusterShape(1, 1), places, RunCounts(counts.train, counts.validation), 1, found.dialect)
     release.write(config, folder / "config.yaml")
     answer = ask("environment", root, folder)
     assert answer["hooks"] == {"TimeoutChecker": True, "Logger": True}

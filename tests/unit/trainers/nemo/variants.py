@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainers.backends.nemo.arithmetic import ClusterShape
-from trainers.backends.nemo.config import Dialect, Places, RunCounts, render
+from trainers.backends.nemo.config import Dialect, Places, RunCounts, render_config
 from trainers.recipes import GRPORecipe, complete
 
 PLACES = Places(
@@ -50,4 +50,6 @@ def recipe(name: str) -> GRPORecipe:
 def config(name: str, dialect: Dialect = "0.7", base: str = PLACES.base, counts: RunCounts | None = None) -> dict[str, Any]:
     """Return the rendered configuration of a variant."""
     places = Places(**{**vars(PLACES), "base": base})
-    return render(recipe(name), VARIANTS[name][1], places, counts or RunCounts(500, 50), seed=7, dialect=dialect, save_by=86_400 + 3_725.9)
+    return render_config(
+        recipe(name), VARIANTS[name][1], places, counts or RunCounts(500, 50), seed=7, dialect=dialect, save_by=86_400 + 3_725.9
+    )

@@ -15,7 +15,7 @@ import pytest
 from contracts.errors import Permanent
 from contracts.ids import canonical
 from tests.unit.trainers.conftest import TEMPLATE
-from trainers.job.trl.conversations import answer, encode, read
+from trainers.job.trl.conversations import assistant_message, encode, read
 from trainers.job.trl.sft import rows as demonstrations
 from trainers.recipes import SFTRecipe
 
@@ -147,12 +147,12 @@ def test_the_error_of_a_template_is_reported(tiny_model: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("text", ['{"a": 1}', '{"role": "user", "content": "x"}', "{broken", "[]", "plain"])
 def test_text_that_only_looks_like_a_message_stays_text(text: str) -> None:
-    assert answer(text) == {"role": "assistant", "content": text}
+    assert assistant_message(text) == {"role": "assistant", "content": text}
 
 
 def test_invalid_arguments_of_a_tool_call_stay_unchanged() -> None:
     broken = {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{oops"}}]}
-    assert answer(json.dumps(broken))["tool_calls"][0]["function"]["arguments"] == "{oops"
+    assert assistant_message(json.dumps(broken))["tool_calls"][0]["function"]["arguments"] == "{oops"
 
 
 def test_long_answers_are_truncated_and_long_prompts_are_dropped(tiny_model: Path, tmp_path: Path) -> None:
@@ -198,4 +198,4 @@ def test_a_tool_call_without_tools_is_text(tiny_model: Path, tmp_path: Path) -> 
 
 
 def test_arguments_that_nest_too_deeply_stay_text() -> None:
-    assert answer(DEEP_ARGUMENTS)["tool_calls"][0]["function"]["arguments"] == "[" * 100_000
+    assert assistant_message(DEEP_ARGUMENTS)["tool_calls"][0]["function"]["arguments"] == "[" * 100_000

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -14,61 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.job.trl.micro_batches import OVERHEAD, PairSize, plan
-from trainers.recipes import DPORecipe, Loss, complete
-
-CHANCE = random.Random(5)
-
-
-def some_pairs(n: int) -> list[PairSize]:
-    """Return `n` pairs of very different lengths, as token ids of the tiny model."""
-
-    def ids(low: int, high: int) -> list[int]:
-        return [CHANCE.randrange(5, 19) for _ in range(CHANCE.randint(low, high))]
-
-    return [PairSize(ids(1, 30), ids(1, 12), ids(1, 20)) for _ in range(n)]
-
-
-PAIRS = some_pairs(12)
-
-
-def recipe(**changes: Any) -> DPORecipe:
-    """Return a small DPO recipe with `changes`."""
-    small = {"batch": 12, "micro_batch": 4, "max_length": 48, "steps": 3, "gradient_checkpointing": False, "warmup_steps": 0}
-    return complete(DPORecipe, {**small, **changes})
-
-
-def shared(folder: Path, batch: int = 12) -> dict[str, Any]:
-    """Return the arguments of the library that both trainers use."""
-    return {
-        "output_dir": str(folder), "seed": 3, "max_steps": 3, "learning_rate": 1e-2, "use_cpu": True, "bf16": False, "report_to": "none",
-        "per_device_train_batch_size": batch, "model_init_kwargs": {"dtype": "float32"}, "gradient_checkpointing": False,
-        "disable_tqdm": True, "lr_scheduler_type": "constant", "save_strategy": "no", "logging_steps": 1,
-    }  # fmt: skip
-
-
-def ours(
-    model: Path,
-    folder: Path,
-    own: DPORecipe,
-    levers: Any = None,
-    pairs: list[PairSize] = PAIRS,
-    references: Any = None,
-    given: dict[str, Any] | None = None,
-    **more: Any,
-) -> Any:
-    """Return the product's trainer for these pairs."""
-    from transformers import AutoTokenizer
-
-    from trainers.job.trl.dpo_trainer import Levers, Stepwise, configuration, placeholder
-    from trainers.job.trl.reference_logps import computed
-
-    levers = levers or Levers()
-    return Stepwise(
-        own, pairs, [1.0] * len(pairs), references or (lambda trainer: computed(trainer, range(len(pairs)))), levers,
-        model=str(model), args=configuration(own, shared(folder) | (given or {}), levers), train_dataset=placeholder(),
-        processing_class=AutoTokenizer.from_pretrained(model), **more,
-    )  # fmt: skip
+from tests.unit.trainers.dpo_trainers import PAIRS, SHOWN, ours, recipe, rehearsing, shared
+from trainers.job.trl.micro_batches import OVERHEAD, PairSize, plan_micro_batches
+from trainers.recipes import DPORecipe, Loss
 
 
 def plain(model: Path, folder: Path, own: DPORecipe) -> Any:
@@ -141,16 +90,6 @@ def test_loss_and_gradients_equal_those_of_the_library(losses: dict[Loss, float]
     close(found, wanted)
 
 
-SHOWN = [pair._replace(rejected=[]) for pair in some_pairs(5)]
-
-
-def rehearsing(rows: float = 5, shown: list[PairSize] = SHOWN) -> Any:
-    """Return a rehearsal of these demonstrations, with `rows` of them per step."""
-    from trainers.job.trl.dpo_trainer import Rehearsal
-
-    return Rehearsal(shown, [1.0] * len(shown), rows)
-
-
 def by_hand(model: Any, start: Any) -> Any:
     """Return the expected loss: the mean DPO loss of the pairs plus half of the mean loss per token of all correct answers."""
     import torch
@@ -173,14 +112,14 @@ def by_hand(model: Any, start: Any) -> Any:
 def test_demonstrations_contribute_only_to_the_sft_loss(shared_prompt: bool, tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from trainers.job.trl.dpo_trainer import Levers
+    from trainers.job.trl.dpo_trainer import Optimizations
 
     model, start = (AutoModelForCausalLM.from_pretrained(tiny_model) for _ in range(2))
     away_from_start(model)
     expected = by_hand(model, start)
     expected.backward()
     own = recipe(losses={"sigmoid": 1.0, "sft": 0.5}, micro_tokens=150)
-    trainer = ours(tiny_model, tmp_path, own, Levers(shared_prompt=shared_prompt), rehearsal=rehearsing())
+    trainer = ours(tiny_model, tmp_path, own, Optimizations(shared_prompt=shared_prompt), rehearsal=rehearsing())
     assert trainer.shares == shared_prompt
     loss, found = one_step(trainer, {"rows": list(range(17))})
     assert loss == pytest.approx(float(expected), rel=1e-4)
@@ -285,11 +224,11 @@ def test_rehearsed_prompts_have_no_pairs_and_excluded_rows_are_counted(tiny_mode
 
 
 def test_each_optimisation_alone_changes_only_the_speed(tiny_model: Path, tmp_path: Path) -> None:
-    from trainers.job.trl.dpo_trainer import Levers
+    from trainers.job.trl.dpo_trainer import Optimizations
 
-    none = Levers(*[False] * 4)
-    variants = [none, Levers(), none._replace(known_reference=True), none._replace(by_length=True), none._replace(answers_only=True)]
-    results = [one_step(ours(tiny_model, tmp_path, recipe(), levers), {"rows": list(range(12))}) for levers in variants]
+    none = Optimizations(*[False] * 4)
+    variants = [none, Optimizations(), none._replace(known_reference=True), none._replace(by_length=True), none._replace(answers_only=True)]
+    results = [one_step(ours(tiny_model, tmp_path, recipe(), optimizations), {"rows": list(range(12))}) for optimizations in variants]
     for loss, found in results[1:]:
         assert loss == pytest.approx(results[0][0], rel=1e-4)
         close(found, results[0][1])
@@ -329,6 +268,26 @@ def test_a_model_that_cannot_share_a_prompt_keeps_separate_rows(tiny_model: Path
     assert not ours(folder, tmp_path, recipe()).shares
 
 
+def test_a_start_model_that_fails_to_open_leaves_the_trainer_as_it_was(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    trainer = ours(tiny_model, tmp_path, recipe())
+    trainer.model.gradient_checkpointing_enable()
+
+    @contextmanager
+    def broken() -> Iterator[None]:
+        raise OSError("no device")
+        yield
+
+    monkeypatch.setattr(trainer.accelerator, "autocast", broken)
+    with pytest.raises(OSError, match="no device"), trainer.start_model():
+        pass
+    assert torch.is_grad_enabled()
+    assert trainer.model.is_gradient_checkpointing
+
+
 def test_an_adapter_is_compared_with_the_model_without_it(tiny_model: Path, tmp_path: Path) -> None:
     import torch
     from peft import LoraConfig
@@ -349,7 +308,7 @@ lengths = st.lists(st.integers(1, 900), min_size=1, max_size=40)
 
 @given(lengths, st.integers(1, 4000), st.integers(1, 2), st.integers(1, 5))
 def test_a_plan_has_every_pair_once_and_the_same_number_of_groups_per_rank(lengths: list[int], budget: int, rows: int, ranks: int) -> None:
-    plans = plan(lengths, budget, rows, ranks)
+    plans = plan_micro_batches(lengths, budget, rows, ranks)
     assert len(plans) == ranks
     assert len({len(groups) for groups in plans}) == 1
     assert sorted(i for groups in plans for group in groups for i in group) == list(range(len(lengths)))
@@ -363,4 +322,4 @@ def test_no_plan_is_worse_than_groups_of_four(lengths: list[int]) -> None:
         return sum(len(group) * max(lengths[i] for i in group) + OVERHEAD for group in groups)
 
     four_by_four = [list(range(begin, min(begin + 4, len(lengths)))) for begin in range(0, len(lengths), 4)]
-    assert cost(plan(lengths, 4 * 900)[0]) <= cost(four_by_four)
+    assert cost(plan_micro_batches(lengths, 4 * 900)[0]) <= cost(four_by_four)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts.training import Method
-from tests.unit.trainers.job.trl.test_dpo_trainer import ours, recipe, rehearsing, some_pairs
+from tests.unit.trainers.dpo_trainers import ours, recipe, rehearsing, some_pairs
 from trainers.job.events import Events
 from trainers.job.job_folder import Job
 from trainers.job.trl import reference_logps

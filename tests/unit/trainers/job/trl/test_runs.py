@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,52 +14,31 @@ from typing import Any
 import pytest
 
 from contracts.exit_codes import Outcome
-from contracts.ids import Digest, checkpoint_name
-from contracts.training import Checkpoint, JobEvent, JobSpec, JobState, Method, ResumePoint
-from runtime.artifacts import FolderArtifacts
+from contracts.ids import Digest
+from contracts.training import JobSpec, JobState, Method, ResumePoint
 from runtime.manifest import MANIFEST
 from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
+from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest, weights
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[5]
+LOAD = """
+import sys
+from trainers.job.trl import runner
 
+def train(*_):
+    import trl.trainer.grpo_trainer
+    print("mlflow" in sys.modules)
 
-def checkpoint_of(artifacts: FolderArtifacts, spec: JobSpec) -> Checkpoint:
-    """Return the newest published checkpoint of the attempt."""
-    names = [checkpoint_name(spec.plan, spec.attempt, incarnation) for incarnation in range(9, 0, -1)]
-    bound = next(found for name in names if (found := artifacts.resolve(name)))
-    return Checkpoint.model_validate_json(artifacts.get(bound))
-
-
-def weights(artifacts: FolderArtifacts, checkpoint: Checkpoint) -> Digest:
-    """Return the digest of the checkpoint's weights."""
-    files: dict[str, Digest] = json.loads(artifacts.get(checkpoint.files))["files"]
-    return files["model.safetensors"]
+runner.train = train
+runner.main(None, None)
+"""
+"""A trainer process that ends after it has loaded the library."""
 
 
 def published(run: Trained) -> Digest:
     """Return the digest of the weights that a run published."""
     return weights(run.workshop.artifacts, checkpoint_of(run.workshop.artifacts, run.spec))
-
-
-def kinds(events: list[JobEvent]) -> list[str]:
-    """Return the kinds of the events."""
-    return [event.kind for event in events]
-
-
-def pin_newest(workshop: Any, spec: JobSpec) -> ResumePoint:
-    """Pin the job's newest checkpoint and return it."""
-    event = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"][-1]
-    resume = ResumePoint(attempt=1, incarnation=event.incarnation, step=event.step, **event.data)
-    workshop.executor.pin(spec, resume)
-    return resume
-
-
-def finish(workshop: Any, spec: JobSpec, incarnation: int = 1) -> Checkpoint:
-    """Run an incarnation to its end and return the published checkpoint."""
-    workshop.executor.submit(spec, incarnation)
-    status = workshop.wait(spec)
-    assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
-    return checkpoint_of(workshop.artifacts, spec)
 
 
 Undisturbed = Callable[[Method], Trained]
@@ -95,10 +76,7 @@ def test_a_job_trains_and_publishes_a_model_that_loads(undisturbed: Undisturbed,
 def test_a_preempted_run_resumes_to_the_same_weights(workshop: Any, undisturbed: Undisturbed, method: Method) -> None:
     spec = workshop.spec(undisturbed(method).plan)
     workshop.executor.submit(spec, 1)
-    workshop.wait(spec, lambda status: status.step >= 3 or status.state == JobState.ENDED)
-    workshop.executor.cancel(spec.name)
-    status = workshop.wait(spec)
-    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    workshop.preempt(spec, step=3)
     assert 3 <= pin_newest(workshop, spec).step < STEPS
     assert weights(workshop.artifacts, finish(workshop, spec, 2)) == published(undisturbed(method))
     assert [event.step for event in workshop.executor.events(spec.name) if event.kind == "progress"] == list(range(1, STEPS + 1))
@@ -169,10 +147,7 @@ def test_an_adapter_is_resumed_and_merged_into_the_published_model(tmp_path: Pat
     undisturbed = weights(workshop.artifacts, finish(workshop, workshop.spec(plan, attempt=2)))
     spec = workshop.spec(plan)
     workshop.executor.submit(spec, 1)
-    workshop.wait(spec, lambda status: status.step >= 2 or status.state == JobState.ENDED)
-    workshop.executor.cancel(spec.name)
-    status = workshop.wait(spec)
-    assert status.outcome == Outcome.PREEMPTED, (status, workshop.log(spec))
+    workshop.preempt(spec, step=2)
     assert pin_newest(workshop, spec).step < 30
     checkpoint = finish(workshop, spec, 2)
     assert weights(workshop.artifacts, checkpoint) == undisturbed
@@ -210,6 +185,11 @@ def test_loading_the_resume_state_runs_no_code(undisturbed: Undisturbed) -> None
     with safe_globals():  # allows NumPy arrays, as the library does when it resumes
         for name in states:
             assert torch.load(folder / name, weights_only=True)
+
+
+def test_a_trainer_process_does_not_load_mlflow() -> None:
+    done = subprocess.run([sys.executable, "-c", LOAD], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "False\n", done.stderr
 
 
 def mean_of(workshop: Any, spec: JobSpec, figure: str, part: slice) -> float:

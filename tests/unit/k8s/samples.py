@@ -7,7 +7,7 @@ from typing import Any
 
 from contracts.cluster import ClusterSettings
 from contracts.training import JobSpec
-from k8s.manifests.gang_manifest import Ground, render
+from k8s.manifests.gang_manifest import RenderContext, render
 from k8s.manifests.pod_objects import VolcanoJob
 from k8s.profiles.profile import Profile, load_profile
 
@@ -49,5 +49,5 @@ def gang(profile: str | Profile = "generic-gpu", spec: JobSpec | None = None, **
     found = load_profile(profile) if isinstance(profile, str) else profile
     chosen = settings(**({"profile": profile} if isinstance(profile, str) else {}) | changes)
     mount = Path(chosen.volume.mount)
-    ground = Ground("support", chosen, found, mount / "home/jobs" / PLAN, mount / "home/artifacts", max_restarts=10)
-    return render(spec or job(gpus=found.gpus), ground)
+    context = RenderContext("support", chosen, found, mount / "home/jobs" / PLAN, mount / "home/artifacts", max_restarts=10)
+    return render(spec or job(gpus=found.gpus), context)

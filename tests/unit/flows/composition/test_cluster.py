@@ -9,8 +9,8 @@ import pytest
 
 from contracts.errors import Retryable
 from contracts.loop import Loop
+from flows.composition import cluster
 from flows.config.home import Home
-from flows.engine import wiring
 
 LOOP = Loop.model_validate(
     {
@@ -25,28 +25,28 @@ LOOP = Loop.model_validate(
 class Watched:
     """An executor whose `guard` returns or raises the given results in turn. It sets `stop` with the last one."""
 
-    def __init__(self, stop: Event, *looks: list[str] | Exception) -> None:
-        self.stop, self.looks = stop, list(looks)
+    def __init__(self, stop: Event, *results: list[str] | Exception) -> None:
+        self.stop, self.results = stop, list(results)
 
     def guard(self) -> list[str]:
-        look = self.looks.pop(0)
-        if not self.looks:
+        result = self.results.pop(0)
+        if not self.results:
             self.stop.set()
-        if isinstance(look, Exception):
-            raise look
-        return look
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 def test_guardian_continues_after_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stop = Event()
     away, defect = Retryable("the API server does not answer"), ValueError("unexpected value")
     watched = Watched(stop, away, away, ["restarted a"], away, defect, defect, [], ["restarted b"])
-    monkeypatch.setattr(wiring, "open_cluster", lambda *_: watched)
-    said = list(wiring.guard_cluster(LOOP, tmp_path, Home(tmp_path), 0.0, once=False, stop=stop))
-    assert said == [str(away), "restarted a", str(away), "the guardian failed: ValueError: unexpected value", "restarted b"]
+    monkeypatch.setattr(cluster, "open_cluster", lambda *_: watched)
+    reports = list(cluster.guard_cluster(LOOP, tmp_path, Home(tmp_path), 0.0, once=False, stop=stop))
+    assert reports == [str(away), "restarted a", str(away), "the guardian failed: ValueError: unexpected value", "restarted b"]
 
 
 def test_single_check_raises_its_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(wiring, "open_cluster", lambda *_: Watched(Event(), Retryable("unavailable")))
+    monkeypatch.setattr(cluster, "open_cluster", lambda *_: Watched(Event(), Retryable("unavailable")))
     with pytest.raises(Retryable, match="unavailable"):
-        list(wiring.guard_cluster(LOOP, tmp_path, Home(tmp_path), 0.0, once=True))
+        list(cluster.guard_cluster(LOOP, tmp_path, Home(tmp_path), 0.0, once=True))

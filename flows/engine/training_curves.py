@@ -1,21 +1,29 @@
-"""Reads training figures from job event logs: all steps, and the steps that led to the accepted model. Pure.
+"""Training curves from the event logs of ended jobs: all steps, and the steps that led to the accepted model.
 
 A step may have run twice, after an interruption or in another attempt. `accepted_line` keeps the run that the final model is based on.
-Events are passed in as lists, one per attempt.
+A missing log leaves a gap in the curves, but never fails a cycle.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter
+
+from contracts.errors import RatchetError
 from contracts.exit_codes import Outcome
+from contracts.ports import Artifacts
+from contracts.schema import unstamped
 from contracts.training import JobEvent, StepFigures
 from flows.core.folds import CycleView, train_key
 
-Diaries = Mapping[int, Sequence[JobEvent]]
+EventLogs = Mapping[int, Sequence[JobEvent]]
 """Maps an attempt number to its events, over all incarnations, in order."""
+
+_EVENTS = TypeAdapter(list[JobEvent])
 
 
 @dataclass(frozen=True)
@@ -34,46 +42,56 @@ class Mark:
     step: int
     kind: str
     """checkpoint | interruption | warning | attempt"""
-    words: str
+    text: str
     """Text to show to the user."""
 
 
-def runs(diaries: Diaries) -> list[TrainingRun]:
+def read_event_logs(cycle: CycleView, artifacts: Artifacts) -> EventLogs:
+    """Read the event logs of a cycle: attempt number to its events, from its newest ended incarnation with a readable log."""
+    logs: dict[int, list[JobEvent]] = {}
+    for incarnation in cycle.incarnations:
+        if incarnation.events is not None:
+            with contextlib.suppress(RatchetError, ValueError):
+                logs[incarnation.attempt] = _EVENTS.validate_python(unstamped(artifacts.get(incarnation.events), "EventLog")["events"])
+    return logs
+
+
+def training_runs(logs: EventLogs) -> list[TrainingRun]:
     """List every incarnation that completed at least one step, in order."""
     found = []
-    for attempt, events in sorted(diaries.items()):
+    for attempt, events in sorted(logs.items()):
         for incarnation in sorted({event.incarnation for event in events}):
             steps = tuple(_figures(e) for e in events if e.incarnation == incarnation and e.kind == "progress")
             found += [TrainingRun(attempt, incarnation, steps)] if steps else []
     return found
 
 
-def marks(cycle: CycleView, diaries: Diaries) -> list[Mark]:
+def curve_marks(cycle: CycleView, logs: EventLogs) -> list[Mark]:
     """List checkpoints, interruptions, warnings and new attempts, each with its step."""
     found = []
-    for attempt, events in sorted(diaries.items()):
-        who = f"attempt {attempt}"
+    for attempt, events in sorted(logs.items()):
+        name = f"attempt {attempt}"
         if attempt > 1:
             begins = cycle.done.get(train_key(attempt, 1), {}).get("resume")
-            found.append(Mark(begins["step"] if begins else 0, "attempt", f"{who} starts"))
-        found += [Mark(e.step, "checkpoint", f"{who}: checkpoint at step {e.step}") for e in events if e.kind == "checkpoint"]
-        found += [Mark(e.step, "warning", f"{who}: {e.data.get('reason', '')}") for e in events if e.kind == "warning"]
+            found.append(Mark(begins["step"] if begins else 0, "attempt", f"{name} starts"))
+        found += [Mark(e.step, "checkpoint", f"{name}: checkpoint at step {e.step}") for e in events if e.kind == "checkpoint"]
+        found += [Mark(e.step, "warning", f"{name}: {e.data.get('reason', '')}") for e in events if e.kind == "warning"]
         for ended in cycle.incarnations:
             if ended.attempt == attempt and ended.outcome in (Outcome.PREEMPTED, Outcome.LOST):
                 last = max((e.step for e in events if e.incarnation == ended.number), default=0)
-                found.append(Mark(last, "interruption", f"{who}, incarnation {ended.number}: {ended.outcome} after step {last}"))
+                found.append(Mark(last, "interruption", f"{name}, incarnation {ended.number}: {ended.outcome} after step {last}"))
     return found
 
 
-def accepted_line(cycle: CycleView, diaries: Diaries, attempt: int) -> list[StepFigures]:
+def accepted_line(cycle: CycleView, logs: EventLogs, attempt: int) -> list[StepFigures]:
     """List the steps that led to an attempt's model, by step number.
 
     These are the attempt's own steps and, before them, the steps of the attempt it resumed from. If a step ran twice, the later run counts.
     """
-    line = {event.step: _figures(event) for event in diaries.get(attempt, ()) if event.kind == "progress"}
+    line = {event.step: _figures(event) for event in logs.get(attempt, ()) if event.kind == "progress"}
     taken = cycle.done.get(train_key(attempt, 1), {}).get("resume")
     if taken and taken["attempt"] < attempt:
-        earlier = [step for step in accepted_line(cycle, diaries, taken["attempt"]) if step.step <= taken["step"]]
+        earlier = [step for step in accepted_line(cycle, logs, taken["attempt"]) if step.step <= taken["step"]]
         line = {step.step: step for step in earlier} | line
     return [line[step] for step in sorted(line)]
 

@@ -1,4 +1,4 @@
-"""The result of a decoder: rows, and counts and reasons for the records that gave no row."""
+"""Types of decoding: its parameters, and its result, which has rows, and counts and reasons for the records that gave no row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from contracts.errors import Rejected
 
 Row: TypeAlias = dict[str, Any]
 """Columns of records.TRACES or records.FEEDBACK that the record itself determines (not source, ingested, batch), plus `position`. Times
-are microseconds since the epoch."""
+are microseconds since the epoch. A dialect of another package may leave out optional columns, and may use the looser forms that
+`ports.Dialect` lists."""
 
 Kind: TypeAlias = Literal["traces", "feedback"]
 

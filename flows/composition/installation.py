@@ -11,11 +11,11 @@ from pathlib import Path
 from contracts.ids import Digest, cycle_stream, digest, line_stream
 from contracts.loop import Loop
 from contracts.ports import Ledger, Progress
+from flows.composition.ports import build_line_context, open_ledger, silent
 from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.core.folds import CycleView, LineView, fold_cycle, fold_line
 from flows.engine.context import LineContext
-from flows.engine.wiring import build_line_context, open_ledger, silent
 
 
 class Installation:
@@ -24,7 +24,7 @@ class Installation:
     def __init__(self, home: Home, progress: Progress = silent) -> None:
         self.home = home
         self.progress = progress
-        self._houses: dict[Digest, LineContext] = {}
+        self._contexts: dict[Digest, LineContext] = {}
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -34,17 +34,17 @@ class Installation:
     def context(self, path: Path) -> LineContext:
         """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid."""
         path = path.absolute()
-        return self._house(load_loop(path), path.parent)
+        return self._build(load_loop(path), path.parent)
 
-    def house_of(self, cycle: CycleView) -> LineContext:
+    def cycle_context(self, cycle: CycleView) -> LineContext:
         """Return the line context of a cycle, with the loop content stored when the cycle was opened."""
-        return self._house(cycle.loop, Path(cycle.opened["folder"]))
+        return self._build(cycle.loop, Path(cycle.opened["folder"]))
 
-    def _house(self, loop: Loop, folder: Path) -> LineContext:
+    def _build(self, loop: Loop, folder: Path) -> LineContext:
         key = digest([loop.model_dump(mode="json"), str(folder)])
-        if key not in self._houses:
-            self._houses[key] = build_line_context(loop, folder, self.home, self.progress)
-        return self._houses[key]
+        if key not in self._contexts:
+            self._contexts[key] = build_line_context(loop, folder, self.home, self.progress)
+        return self._contexts[key]
 
     def lines(self) -> list[LineView]:
         """List the views of all lines in the ledger."""

@@ -1,0 +1,109 @@
+"""Operations on the cluster of a line: opens the executor, renders manifests, guards gangs, reads job logs, checks the cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from contracts.cluster import ClusterSettings
+from contracts.errors import ConfigError, RatchetError
+from contracts.loop import Loop
+from contracts.training import JobSpec
+from flows.composition.extensions import open_trainers
+from flows.composition.samples import samples
+from flows.config.home import Home
+
+if TYPE_CHECKING:
+    from k8s.gangs.executor import KubernetesExecutor
+    from k8s.manifests.render import Site
+
+
+def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home) -> KubernetesExecutor:
+    """Open the executor for the cluster named in the loop file. Sends no request yet."""
+    from k8s.api.client import connect
+    from k8s.gangs.executor import KubernetesExecutor
+    from k8s.profiles.profile import load_profile
+
+    name, profile, restarts = loop.line.name, load_profile(settings.profile, folder), loop.training.max_restarts
+    return KubernetesExecutor(connect(settings.context), name, settings, profile, home.jobs(name), home.artifacts, restarts)
+
+
+def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple[str, JobSpec | str]]]:
+    """Return the line's site on its cluster, and a sample job per method, or the reason why there is none.
+
+    If RATCHET_HOME is not on the shared volume, the folder `ratchet` on that volume is assumed. This is the case on a machine that only
+    prepares the cluster. Raises ConfigError if the loop file has no section [cluster].
+    """
+    from k8s.manifests.render import Site
+    from k8s.profiles.profile import load_profile
+
+    if loop.cluster is None:
+        raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
+    mount = Path(loop.cluster.volume.mount)
+    home = home if home.root.is_relative_to(mount) and home.root != mount else Home(mount / "ratchet")
+    profile = load_profile(loop.cluster.profile, folder)
+    site = Site(loop.line.name, loop.cluster, profile, home.jobs(loop.line.name), home.artifacts, loop.training.max_restarts)
+    return site, [(method, job or problem) for method, job, problem in samples(loop, open_trainers(loop))]
+
+
+def render_cluster(loop: Loop, folder: Path, home: Home, part: str, **options: Any) -> str:
+    """Render the manifests that the loop file requires on its cluster, as YAML.
+
+    `part` is admin, gang or all. `options` are those of k8s.manifests.environment.extras.
+    """
+    from k8s.manifests.environment import extras
+    from k8s.manifests.render import write_sheet
+
+    site, jobs = cluster_site(loop, folder, home)
+    return write_sheet(site, jobs, extras(**options), "admin" if part == "admin" else "gang" if part == "gang" else "all")
+
+
+def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bool, stop: Event | None = None) -> Iterator[str]:
+    """Run the guardian of the line's gangs every `seconds` seconds until `stop` is set. Yield one text per repair.
+
+    The guardian must not end because of an error: an error is yielded once while it repeats, and the check is retried.
+    With `once`, the guardian checks once and raises errors. Raises ConfigError if the loop file has no section [cluster].
+    """
+    if loop.cluster is None:
+        raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
+    executor, stop, problem = open_cluster(loop, loop.cluster, folder, home), stop or Event(), ""
+    if once:
+        yield from executor.guard()
+        return
+    while not stop.is_set():
+        try:
+            yield from executor.guard()
+            problem = ""
+        except Exception as error:
+            report = str(error) if isinstance(error, RatchetError) else f"the guardian failed: {type(error).__name__}: {error}"
+            if report != problem:
+                problem = report
+                yield report
+        stop.wait(seconds)
+
+
+def job_logs(loop: Loop, folder: Path, home: Home, job: str | None, lines: int, follow: bool) -> Iterator[str]:
+    """Yield the last log lines of a job's pods and trainers on the cluster. The default job is the newest one.
+
+    With `follow`, new lines are yielded as they arrive. Raises ConfigError if the loop file has no section [cluster].
+    """
+    from k8s.gangs.logs import log_lines, newest_job
+
+    if loop.cluster is None:
+        raise ConfigError(f"line {loop.line.name} trains on this machine: its jobs' logs are below {home.jobs(loop.line.name)}")
+    executor = open_cluster(loop, loop.cluster, folder, home)
+    name = job or newest_job(executor)
+    yield f"{name}:"
+    yield from log_lines(executor, name, lines, follow, time.sleep)
+
+
+def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, str, str]]:
+    """List the problems of the live cluster for the line's gangs: (level, subject, text, remedy); level is stop or note."""
+    from k8s.api.client import connect
+    from k8s.preflight.checks import find_problems
+
+    site, jobs = cluster_site(loop, folder, home)
+    return [(one.level, one.about, one.text, one.remedy) for one in find_problems(connect(site.settings.context), site, jobs)]

@@ -1,0 +1,43 @@
+"""Estimates time and price of a training attempt, with the price table of the cluster if the line has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from contracts.loop import Loop
+from contracts.model import count_parameters
+from contracts.ports import Artifacts
+from contracts.training import Cost, Method, TrainingPlan
+
+
+def estimate_cost(loop: Loop, folder: Path, method: str, recipe: Mapping[str, Any], parameters: int) -> dict[str, Any]:
+    """Estimate the maximum cost of one attempt for a model with `parameters` weights.
+
+    Return the estimate as JSON values. On a cluster it also contains `price` in the price table's currency, or None for unknown machines.
+    """
+    from trainers.estimate import estimate
+    from trainers.recipes import KINDS, complete
+
+    found = estimate(complete(KINDS[Method(method)], recipe), parameters, loop.training.nodes, loop.training.gpus).model_dump(mode="json")
+    if loop.cluster is not None:
+        from k8s.gangs.meter import at_most
+        from k8s.profiles.profile import load_profile
+
+        profile = load_profile(loop.cluster.profile, folder)
+        found["price"] = at_most(profile, loop.cluster.pool.capacity, loop.training.nodes, found["seconds"])
+    return found
+
+
+def estimate_plan_cost(plan: TrainingPlan, loop: Loop, folder: Path, artifacts: Artifacts, scratch: Path) -> Cost | None:
+    """Estimate the maximum time and price of one attempt at the plan, with the lower one of the cluster's caps.
+
+    Return None for a trainer of another package, whose recipe is unknown here.
+    """
+    if not loop.training.built_in(plan.method):
+        return None
+    model = artifacts.fetch(plan.start.files, scratch / "models" / plan.start.files)
+    found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model))
+    caps = [cap for cap in (loop.cluster.cap_run, loop.cluster.cap_month) if cap is not None] if loop.cluster else []
+    return Cost(seconds=found["seconds"], price=found.get("price"), cap=min(caps, default=None), basis=found["basis"])

@@ -1,0 +1,122 @@
+"""Opens the extensions of one line: those that its loop file names, and all installed dialects and checks, which apply without a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import ConfigError
+from contracts.extension import ExtensionVersion
+from contracts.loop import GateSettings, Loop, SourceSettings
+from contracts.ports import Artifacts, Check, Dialect, Metrics, Router, Server, TraceSource, Trainer
+from flows.config.home import Home
+from runtime.extensions import Extension, ExtensionKind, load, nearest, offers
+
+BUILT_IN_CHECKS = ("coverage", "quality", "slices", "agreement", "length")
+"""Names of Ratchet's own checks, in the order in which the gate applies them. The other installed checks follow in the order of names."""
+
+
+@dataclass(frozen=True)
+class LineExtensions:
+    """The opened extensions of a line."""
+
+    sources: tuple[TraceSource, ...]
+    dialects: Mapping[str, Dialect]
+    checks: tuple[Check, ...]
+    server: Server
+    router: Router
+    metrics: Metrics
+    trainers: Mapping[str, Trainer]
+    """Method -> its trainer."""
+    versions: Mapping[str, tuple[ExtensionVersion, ...]]
+    """Kind -> code versions of the extensions that influence decisions: dialects, checks, metrics and trainers."""
+
+
+def open_extensions(loop: Loop, folder: Path, home: Home, artifacts: Artifacts, gate: GateSettings) -> LineExtensions:
+    """Open all extensions of a line. `folder` is that of the loop file; `gate` are the settings for the checks.
+
+    Raises ConfigError if an extension is not installed, cannot be imported, or rejects its options.
+    """
+    line, serving = loop.line.name, loop.serving
+    dialects = {name: load(ExtensionKind.DIALECT, name) for name in offers(ExtensionKind.DIALECT)}
+    checks = _checks(gate)
+    server = load(ExtensionKind.SERVER, serving.kind)
+    metrics = load(ExtensionKind.METRICS, loop.rollout.metrics)
+    trainers = {method: load(ExtensionKind.TRAINER, loop.training.trainer(method)) for method in loop.training.methods}
+    return LineExtensions(
+        sources=tuple(open_source(source, folder, home, line) for source in loop.sources),
+        dialects={name: _named(dialect, {}, "dialect") for name, dialect in dialects.items()},
+        checks=tuple(_named(check, gate.checks.get(check.name, {}), f"gate.checks.{check.name}", gate) for check in checks),
+        server=server.create(home.serving(line), artifacts, options=serving.options, where="serving.options"),
+        router=_router(loop, home),
+        metrics=metrics.create(home.lake(line), options=loop.rollout.metrics_options, where="rollout.metrics_options"),
+        trainers={method: _trainer(trainer, method) for method, trainer in trainers.items()},
+        versions={
+            ExtensionKind.DIALECT.value: _identities(*dialects.values()),
+            ExtensionKind.CHECK.value: _identities(*checks),
+            ExtensionKind.METRICS.value: _identities(metrics),
+            ExtensionKind.TRAINER.value: _identities(*trainers.values()),
+        },
+    )
+
+
+def open_source(settings: SourceSettings, folder: Path, home: Home, line: str) -> TraceSource:
+    """Open a source of a loop file. `folder`, that of the loop file, is where relative paths start.
+
+    The receiver's source reads the line's spool. Any other source may keep its state in a folder of its own.
+    """
+    state = home.spool(line) if settings.kind == "receiver" else home.source(line, settings.name)
+    where = f"sources.{settings.name}.options"
+    source: TraceSource = load(ExtensionKind.SOURCE, settings.kind).create(settings, folder, state, options=settings.options, where=where)
+    return source
+
+
+def open_trainers(loop: Loop) -> dict[str, Trainer]:
+    """Open the trainers of the loop file's methods. Raises ConfigError if one is not installed or trains another method."""
+    return {method: _trainer(load(ExtensionKind.TRAINER, loop.training.trainer(method)), method) for method in loop.training.methods}
+
+
+def _trainer(extension: Extension, method: str) -> Trainer:
+    trainer: Trainer = extension.create(options={}, where=f"training.{method}_on")
+    if trainer.method != method:
+        raise ConfigError(f"training.{method}_on: trainer {extension.name!r} trains {trainer.method}, not {method}")
+    return trainer
+
+
+def _checks(gate: GateSettings) -> list[Extension]:
+    """Load all installed checks in their order. Raises ConfigError if a built-in one is missing, because the gate would be weaker."""
+    installed = offers(ExtensionKind.CHECK)
+    missing = [name for name in BUILT_IN_CHECKS if name not in installed]
+    if missing:
+        raise ConfigError(f"the checks {', '.join(missing)} are not installed; the entry points are out of date: reinstall ratchet")
+    for name in gate.checks:
+        if name not in installed:
+            raise ConfigError(
+                f"gate.checks.{name}: no check {name!r} is installed{nearest(name, list(installed))}; installed: {', '.join(installed)}"
+            )
+    return [load(ExtensionKind.CHECK, name) for name in (*BUILT_IN_CHECKS, *(name for name in installed if name not in BUILT_IN_CHECKS))]
+
+
+def _router(loop: Loop, home: Home) -> Router:
+    line, serving = loop.line.name, loop.serving
+    places = home.serving(line), home.receiver(line), home.token(line)
+    assumed = loop.governance.consent == "assumed"
+    extension = load(ExtensionKind.ROUTER, serving.router)
+    router: Router = extension.create(*places, serving.router_port, assumed, options=serving.router_options, where="serving.router_options")
+    return router
+
+
+def _named(extension: Extension, options: Mapping[str, Any], where: str, *given: Any) -> Any:
+    """Create a dialect or a check. Raises ConfigError unless it has the name of its entry point, by which records and verdicts name it."""
+    made = extension.create(*given, options=options, where=where)
+    if getattr(made, "name", None) != extension.name:
+        raise ConfigError(
+            f"{extension.kind} {extension.name!r} of {extension.distribution}: its attribute `name` must be {extension.name!r}"
+        )
+    return made
+
+
+def _identities(*extensions: Extension) -> tuple[ExtensionVersion, ...]:
+    return tuple(extension.identity() for extension in extensions)

@@ -1,0 +1,106 @@
+"""Selects the implementation of each port from the loop file and the home folder, and builds the line context from them."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from contracts.loop import Loop
+from contracts.ports import Artifacts, Executor, Ledger, Progress
+from flows.composition.cluster import open_cluster
+from flows.composition.cost import estimate_plan_cost
+from flows.composition.extensions import open_extensions
+from flows.config.home import Home
+from flows.core.triggers import evaluation_level
+from flows.engine.context import LineContext, process_holder
+from flows.ledger.sql import SqlLedger
+from runtime.artifacts import FolderArtifacts
+
+
+class SystemClock:
+    """A clock that uses the machine's time."""
+
+    def now(self) -> datetime:
+        """Return the current time in UTC."""
+        return datetime.now(UTC)
+
+    def sleep(self, seconds: float) -> None:
+        """Block the thread for `seconds` seconds."""
+        time.sleep(seconds)
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Ignore a progress report. This is the default progress callback."""
+
+
+def open_ledger(home: Home) -> Ledger:
+    """Open the installation's ledger. A new database is created at first use."""
+    return SqlLedger(home.ledger_url)
+
+
+def open_artifacts(home: Home) -> Artifacts:
+    """Open the installation's artifact store."""
+    return FolderArtifacts(home.artifacts)
+
+
+def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress = silent) -> LineContext:
+    """Build the line context: all ports of one line, as selected by its loop file. Starts no process.
+
+    `folder` is the folder of the loop file. Raises ConfigError if a named trainer, server or setting is not available.
+    """
+    from gates.evaluate import PairedEvaluator
+    from gates.model_client import HttpModelClient
+    from gates.registry import MlflowRegistry
+    from gates.rollout_judge import EvidenceJudge
+    from materializer.datasets import LakeDatasets
+    from rewards.scorer_set import build_scorer_set
+    from trainers.choose import choose
+    from trainers.code_digest import code_digest
+
+    name, clock = loop.line.name, SystemClock()
+    artifacts = open_artifacts(home)
+    gate = loop.gate.model_copy(update={"level": evaluation_level(loop)})
+    rewards = build_scorer_set(loop.rewards)
+    opened = open_extensions(loop, folder, home, artifacts, gate)
+    datasets = LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, opened.dialects)
+    return LineContext(
+        loop=loop,
+        folder=folder,
+        ledger=open_ledger(home),
+        clock=clock,
+        artifacts=artifacts,
+        sources=opened.sources,
+        datasets=datasets,
+        rewards=rewards,
+        choose=choose,
+        trainers=opened.trainers,
+        code=code_digest(),
+        executor=open_executor(loop, folder, home),
+        server=opened.server,
+        client=HttpModelClient,
+        evaluator=PairedEvaluator(artifacts, rewards, gate),
+        checks=opened.checks,
+        registry=MlflowRegistry(home.mlflow_url, home.root / "mlflow"),
+        router=opened.router,
+        metrics=opened.metrics,
+        judge=EvidenceJudge(loop.rollout),
+        scratch=home.scratch,
+        progress=progress,
+        holder=process_holder(),
+        cost=lambda plan: estimate_plan_cost(plan, loop, folder, artifacts, home.scratch),
+        versions=opened.versions,
+    )
+
+
+def open_executor(loop: Loop, folder: Path, home: Home) -> Executor:
+    """Open the executor for the line's jobs: this machine, or the cluster named in the loop file.
+
+    Raises ConfigError if the cluster's profile or kubeconfig is missing or invalid.
+    """
+    name = loop.line.name
+    if loop.cluster is None:
+        from local.executor import LocalExecutor
+
+        return LocalExecutor(home.jobs(name), home.artifacts)
+    return open_cluster(loop, loop.cluster, folder, home)

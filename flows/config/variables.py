@@ -1,0 +1,12 @@
+"""Environment variables of the service. Those of jobs are in `runtime/job_protocol.py`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HOME: Final = "RATCHET_HOME"
+"""Folder with all state of the installation. Default: `./.ratchet`. The operator sets it; the service passes it on to its processes."""
+LEDGER_URL: Final = "RATCHET_LEDGER_URL"
+"""SQLAlchemy URL of the ledger, for example of a Postgres database. Default: a SQLite file in the home folder."""
+PREFECT_OWN: Final = "RATCHET_PREFECT_OWN"
+"""Marks a `PREFECT_API_URL` that Ratchet has set, as opposed to one that the user has set."""

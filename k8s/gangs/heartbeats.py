@@ -1,0 +1,36 @@
+"""Heartbeats of a gang's processes, from its run folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from contracts.errors import Retryable
+from k8s.gangs.gang_state import Gang
+from k8s.gangs.submissions import Submissions
+from k8s.storage.sync import Remote
+from runtime.job_protocol import beat_file, incarnation_folder
+from runtime.run_folder import RunFolders
+
+
+class Heartbeats:
+    """Reads the heartbeats of one line's gangs. With a bucket, it first downloads the run's small files."""
+
+    def __init__(self, folders: RunFolders, submissions: Submissions, remote: Remote | None) -> None:
+        self.folders, self.submissions, self.remote = folders, submissions, remote
+
+    def __call__(self, gang: Gang) -> Mapping[str, str]:
+        """Return the newest heartbeat per process of a gang's newest incarnation.
+
+        Unreadable heartbeats give an empty mapping, so that no process counts as silent while the volume or the bucket is away.
+        """
+        spec = self.folders.spec(gang.job)
+        if spec is None or gang.installation != self.submissions.installation:
+            return {}
+        first = next((submission.incarnation for submission in self.submissions.of(gang.job) if submission.name == gang.name), 1)
+        folder = self.folders.run(spec) / incarnation_folder(first + (gang.version or 0))
+        with contextlib.suppress(OSError, Retryable):
+            if self.remote:
+                self.remote.pull(folder.parent)
+            return {f"{folder.name}/{path.name}": path.read_text() for path in folder.glob(beat_file("*"))}
+        return {}

@@ -1,0 +1,142 @@
+"""Decodes one record with its dialect, so that a failing dialect of another package costs only that record.
+
+The dialects of this package write complete rows. The rows of other dialects are checked and completed here, because a wrong value would
+stop the whole batch, or a cycle long afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from contracts.decoding import Decoded, Limits, Row
+from contracts.errors import Rejected
+from contracts.ports import Dialect
+from contracts.records import FEEDBACK, TRACES, Column, FeedbackKind
+from materializer.dialects.jsonl import JsonlDialect
+from materializer.dialects.messages import prompt_of
+from materializer.dialects.otlp import ORIGINS, OtlpDialect
+from materializer.dialects.values import clean, dump, fits, rating, start_time
+
+_SET_BY_INGEST = frozenset({"source", "ingested", "batch"})
+_DEFAULTS: Row = {"origin": "traffic", "status": "ok", "consent": False}
+_STATUSES = frozenset({"ok", "error", "refused"})
+_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "double": (int, float), "long": int, "boolean": bool}
+
+
+def decode_with(named: Dialect, others: Sequence[Dialect], record: Any, position: str, limits: Limits, into: Decoded) -> None:
+    """Decode `record` with the one dialect of `others` that recognises it, or with `named`, the dialect of the batch's format.
+
+    A record that several dialects recognise is quarantined, because it is unknown which of them is right.
+    """
+    try:
+        claims = [dialect for dialect in others if _recognises(dialect, record)]
+        if len(claims) > 1:
+            names = ", ".join(sorted(dialect.name for dialect in claims))
+            raise Rejected("ambiguous_dialect", f"the dialects {names} recognise the record; uninstall all but one")
+        dialect = claims[0] if claims else named
+        if isinstance(dialect, OtlpDialect | JsonlDialect):
+            dialect.decode(record, position, limits, into)
+        else:
+            _merge(_decoded(dialect, record, position, limits), into)
+    except Rejected as error:
+        into.reject("traces", position, error)
+
+
+def _recognises(dialect: Dialect, record: Any) -> bool:
+    try:
+        return bool(dialect.recognises(record))
+    except Exception as error:
+        raise _failed(dialect, error) from error
+
+
+def _decoded(dialect: Dialect, record: Any, position: str, limits: Limits) -> Decoded:
+    """Return the checked rows of one record. Raises Rejected if the dialect rejects it or fails, or if a row is invalid."""
+    found = Decoded()
+    try:
+        dialect.decode(record, position, limits, found)
+    except Rejected:
+        raise
+    except Exception as error:
+        raise _failed(dialect, error) from error
+    found.traces = [_trace(row, dialect, position, limits) for row in found.traces]
+    found.feedback = [_feedback(row, dialect, position, limits) for row in found.feedback]
+    return found
+
+
+def _failed(dialect: Dialect, error: Exception) -> Rejected:
+    return Rejected("dialect_failed", f"dialect {dialect.name!r} raised {type(error).__name__}")  # the message may quote a user
+
+
+def _merge(found: Decoded, into: Decoded) -> None:
+    into.traces += found.traces
+    into.feedback += found.feedback
+    into.bad += found.bad
+    for kind, counts in found.skipped.items():
+        into.skipped[kind] += counts
+
+
+def _trace(given: Row, dialect: Dialect, position: str, limits: Limits) -> Row:
+    row = _complete(_DEFAULTS | given, TRACES, dialect, position, limits)
+    if row["origin"] not in ORIGINS:
+        raise _bad_row(dialect, f"origin must be one of {', '.join(sorted(ORIGINS))}")
+    if row["status"] not in _STATUSES:
+        raise _bad_row(dialect, f"status must be one of {', '.join(sorted(_STATUSES))}")
+    if not (row["consent"] or limits.assume_consent):
+        return row | dict.fromkeys(("messages", "answer", "reference"))
+    messages = prompt_of(row["messages"])
+    if row["messages"] is not None and not any(message["content"].strip() for message in messages):
+        raise Rejected("empty_prompt", "the prompt has no text")
+    if messages and row["status"] == "ok" and not (row["answer"] or "").strip():
+        raise Rejected("empty_response", "the answer has no text")
+    fits(row["answer"], *(message["content"] for message in messages))
+    return row | {"messages": dump(messages) if messages else None}
+
+
+def _feedback(given: Row, dialect: Dialect, position: str, limits: Limits) -> Row:
+    row = _complete(given, FEEDBACK, dialect, position, limits)
+    if row["kind"] not in set(FeedbackKind):
+        raise _bad_row(dialect, f"kind must be one of {', '.join(FeedbackKind)}")
+    if row["trace_id"] is None and row["response_id"] is None:
+        raise Rejected("missing_id", "feedback refers to neither a trace nor a response")
+    if row["kind"] == FeedbackKind.RATING:
+        return row | {"value": rating(row["value"]), "text": None}
+    if not (row["text"] or "").strip():
+        raise Rejected("bad_value", f"a {row['kind']} has no text")
+    fits(row["text"])
+    return row | {"value": None}
+
+
+def _complete(given: Row, columns: Sequence[Column], dialect: Dialect, position: str, limits: Limits) -> Row:
+    """Return the row with all columns that ingest does not set. Missing optional columns are None."""
+    wanted = [column for column in columns if column.name not in _SET_BY_INGEST]
+    unknown = sorted(given.keys() - {column.name for column in wanted} - {"position"})
+    if unknown:
+        raise _bad_row(dialect, f"unknown columns: {', '.join(unknown)}")
+    row = {column.name: _value(given.get(column.name), column, dialect, limits) for column in wanted}
+    return row | {"position": str(given.get("position", position))}
+
+
+def _value(value: Any, column: Column, dialect: Dialect, limits: Limits) -> Any:
+    if value is None and column.required:
+        raise _bad_row(dialect, f"{column.name} is missing")
+    if value is None:
+        return None
+    if column.type == "timestamp":
+        return start_time(value, limits.now)
+    if column.name == "messages" and isinstance(value, list):
+        return value
+    wrong = isinstance(value, bool) != (column.type == "boolean") or not isinstance(value, _TYPES[column.type])
+    if wrong or (column.type == "double" and not math.isfinite(value)) or (column.type == "long" and abs(value) >= 1 << 63):
+        raise _bad_row(dialect, f"{column.name} must be a {column.type}, not {type(value).__name__}")
+    if isinstance(value, str):
+        try:
+            return clean(value).encode().decode()
+        except UnicodeEncodeError:
+            raise Rejected("invalid_encoding", f"{column.name} has an unpaired surrogate") from None
+    return float(value) if column.type == "double" else value
+
+
+def _bad_row(dialect: Dialect, detail: str) -> Rejected:
+    return Rejected("bad_row", f"dialect {dialect.name!r}: {detail}")

@@ -1,0 +1,86 @@
+"""The names and exit codes of the job protocol occur in the product only where they are defined."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts import exit_codes
+from flows.config import variables
+from local import service
+from materializer.receive import receiver
+from runtime import job_protocol
+from runtime.job_protocol import IncarnationFile, RunFile, Variable
+from tests.architecture.test_rules import PACKAGES, REPO, SOURCES
+
+PROTOCOL, CODES = REPO / "runtime/job_protocol.py", REPO / "contracts/exit_codes.py"
+VARIABLES = sorted(one.name for one in vars(job_protocol).values() if isinstance(one, Variable))
+FILES = sorted({file.value for kind in (RunFile, IncarnationFile) for file in kind if "." in file})
+"""Names with an extension. The names `model`, `work`, `cache` and `lock` are common words, which other modules use for other things."""
+OTHERS = {
+    ("local/service.py", "output.log"): "the log of a background process, in its own folder",
+}
+"""Allowed occurrences: (file, name) -> reason."""
+NUMBERED = re.compile(r"(^|/)(beat-|step_)($|\*|\(|\\d|\{)")
+"""Beginning of a name that a number completes."""
+OF_THE_RELEASE = "trainers/job/nemo/steps.py"
+"""NeMo RL names its checkpoints `step_N`, too."""
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and content of each string constant and each part of an f-string. Docstrings are left out."""
+    tree = ast.parse(path.read_text())
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.lineno, node.value
+
+
+def found(pattern: str) -> set[tuple[str, str]]:
+    """Return (file, match) of all string constants of the product outside the protocol that contain `pattern`."""
+    paths = [path for path in SOURCES if path != PROTOCOL]
+    return {(path.relative_to(REPO).as_posix(), hit) for path in paths for _, text in texts(path) for hit in re.findall(pattern, text)}
+
+
+def test_variables_of_jobs_are_named_only_in_the_protocol() -> None:
+    names = "|".join(map(re.escape, VARIABLES))
+    assert not found(rf"(?<!\w)(?:{names})(?!\w)"), "use runtime/job_protocol.py"
+    data = [
+        path for package in PACKAGES for path in (REPO / package).rglob("*") if path.suffix in (".toml", ".yaml", ".yml", ".json", ".html")
+    ]
+    assert data
+    assert not [path for path in data if re.search(rf"\b({names})\b", path.read_text())]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_jobs_are_named_only_in_the_protocol(name: str) -> None:
+    hits = found(rf"(?<![\w-]){re.escape(name)}(?!\w)")
+    assert hits == {place for place in OTHERS if place[1] == name}, "use runtime/job_protocol.py"
+
+
+def test_numbered_files_of_jobs_are_named_only_in_the_protocol() -> None:
+    paths = [path for path in SOURCES if path not in (PROTOCOL, REPO / OF_THE_RELEASE) and "fakes" not in path.parts]
+    assert not {(path.relative_to(REPO).as_posix(), line, text) for path in paths for line, text in texts(path) if NUMBERED.search(text)}
+
+
+def test_exit_codes_of_jobs_are_numbers_only_where_they_are_defined() -> None:
+    codes = {value for value in vars(exit_codes).values() if isinstance(value, int) and value > 1}
+    assert len(codes) == 5
+    places = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if path != CODES and isinstance(node, ast.Constant) and type(node.value) is int and node.value in codes:
+                places.append(f"{path.relative_to(REPO)}:{node.lineno}: {node.value}")
+    assert not places, "use contracts/exit_codes.py"
+
+
+def test_variables_of_the_service_are_defined_once() -> None:
+    modules = (variables, service, receiver)
+    ours = {value for module in modules for value in vars(module).values() if isinstance(value, str) and value.startswith("RATCHET_")}
+    assert {"RATCHET_HOME", "RATCHET_SERVICE", "RATCHET_RECEIVER_TOKEN"} <= ours
+    literals = [text for path in SOURCES if path != PROTOCOL for _, text in texts(path) if re.fullmatch(r"RATCHET_[A-Z_]*[A-Z]", text)]
+    assert sorted(literals) == sorted(ours)

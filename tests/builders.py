@@ -1,0 +1,41 @@
+"""Builds values of contracts for tests, with defaults where a test does not depend on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contracts.data import Facts
+from contracts.model import ModelRef
+from contracts.training import Method, TrainingPlan
+
+START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
+"""A start model without files."""
+
+
+def make_facts(**changes: Any) -> Facts:
+    """Return the facts of a line with enough data for every method, with `changes`."""
+    plenty: dict[str, Any] = {
+        "pairs": 300,
+        "pairs_by_tier": {"verifiable": 200, "feedback": 100},
+        "pairs_dropped": {},
+        "prompts": 400,
+        "prompts_with_reference": 300,
+        "corrections": 40,
+        "demonstrations": {"correction": 40, "verifiable": 60},
+        "teachable": 50,
+        "samples": 900,
+        "group_coverage": 0.4,
+        "label_noise": 0.1,
+        "champion_reward": 0.6,
+        "best_of_k": 0.85,
+        "off_policy": 0.2,
+    }
+    return Facts(**(plenty | changes))
+
+
+def make_plan(method: Method, recipe: dict[str, Any], **changes: Any) -> TrainingPlan:
+    """Return a plan of the line `l` with a complete recipe and placeholder digests, with `changes` to its fields."""
+    names = ("dataset", "pairs", "prompts", "demonstrations", "code")
+    placeholders: dict[str, Any] = {name: str(number) * 64 for number, name in enumerate(names, 1)}
+    fields = {"line": "l", "cycle": "cycle/l/0001", "start": START, "seed": 1, "scorers": (), **placeholders, **changes}
+    return TrainingPlan(method=method, recipe=recipe, **fields)

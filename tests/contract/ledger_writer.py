@@ -1,0 +1,23 @@
+"""A process that writes to a ledger in competition with others. It is a module of its own, so that it starts without the test libraries."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from contracts.cycle import Append, Row
+from contracts.errors import Retryable
+from flows.ledger.sql import SqlLedger
+
+
+def contend(url: str, worker: int, wanted: int, results: Any) -> None:
+    """Append `wanted` rows to the stream `a`, each as soon as no other process was faster, and report the number."""
+    ledger, won = SqlLedger(url), 0
+    while won < wanted:
+        try:
+            row = Row(kind="noted", key=f"{worker}-{won}", data={})
+            ledger.append([Append(stream="a", after=len(ledger.read("a")), rows=(row,))], None, datetime.now(UTC))
+            won += 1
+        except Retryable:
+            pass
+    results.put((worker, won))

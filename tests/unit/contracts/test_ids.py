@@ -1,0 +1,30 @@
+"""Tests of prompt identities and hash shares. Splits and routes depend on them, so their values must never change."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.ids import hash_share, normalise, root_id
+
+
+def _user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_normaliser_version_1_is_unchanged() -> None:
+    assert normalise("  What\tIS\n ﬁve? ") == "what is five?"
+    assert root_id(_user("Straße")) == root_id(_user("STRASSE"))
+
+
+def test_hash_shares_are_unchanged() -> None:
+    assert hash_share("holdout", "ratchet", "a" * 64) == pytest.approx(0.15333536548604015, rel=1e-12)
+    assert hash_share("a", "b") != hash_share("ab")
+
+
+@given(st.text(), st.lists(st.text(), max_size=3))
+def test_all_turns_of_a_conversation_have_the_same_root(first: str, rest: list[str]) -> None:
+    system = [{"role": "system", "content": "Be brief."}]
+    later = [{"role": "assistant" if index % 2 == 0 else "user", "content": text} for index, text in enumerate(rest)]
+    assert root_id(_user(first)) == root_id(system + _user(first) + later)

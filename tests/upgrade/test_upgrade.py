@@ -1,0 +1,182 @@
+"""Opens home folders that earlier releases left in the middle of a cycle: every row is readable, and each cycle comes to its proper end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from contracts.cycle import State
+from contracts.ids import canonical
+from contracts.schema import SCHEMA_VERSION, UNVERSIONED
+from flows.composition.installation import Installation
+from flows.config.home import Home
+from flows.prefect.flow_handlers import run_reconcile, run_retrain
+from local.processes import own_record
+from runtime.job_protocol import IncarnationFile
+from tests.upgrade.record_homes import HOMES, PLACE, ROOT, STATES, alone, environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+RELEASES = ("fc659e0", "26d3584")
+"""Commits whose homes were recorded, oldest first: the last one before the packages were divided into folders, and the last one whose rows
+and documents carry no version."""
+READS = (["status"], ["explain", "old", "--rows"], ["report", "old"], ["verify"])
+LOOP = PLACE / "loop" / "loop.toml"
+
+
+@pytest.fixture(autouse=True)
+def place() -> Iterator[None]:
+    """Reserve the place in which the homes were recorded, and stop every process of the home at the end."""
+    with alone():
+        yield
+        if (PLACE / "home").exists():
+            ratchet("serve", str(LOOP), "--stop")
+
+
+def unpack(release: str, state: str) -> None:
+    """Put the home of one release in one state, and its loop file, at the place in which they were recorded."""
+    with tarfile.open(HOMES / f"{release}.tar.xz") as archive:
+        wanted = [member for member in archive.getmembers() if member.name.startswith(f"./{state}/")]
+        archive.extractall(PLACE, members=wanted, filter="data")
+    for part in (PLACE / state).iterdir():
+        shutil.move(part, PLACE / part.name)
+
+
+def ratchet(*args: str, code: int = 0, home: Path = PLACE / "home") -> subprocess.CompletedProcess[str]:
+    """Run a command of the present release on the recorded home, and assert its exit code and that it prints no traceback."""
+    command = [sys.executable, "-m", "flows.cli.main", *args]
+    known = {**environment(ROOT), "RATCHET_HOME": str(home), "COLUMNS": "400"}
+    done = subprocess.run(command, cwd=PLACE / "loop", env=known, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == code, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stdout + done.stderr, done.stderr
+    return done
+
+
+def run_to(state: State) -> str:
+    """Run the open cycle until it is in this state, and return the reason of its end, which is empty while it is open."""
+    for _ in range(60):
+        said = json.loads(ratchet("run", str(LOOP), "--no-ingest", "--wait", "0", "--json").stdout)
+        if said["state"] == state:
+            return str(said["reason"])
+        assert not said["ended"], said
+    raise AssertionError(f"the cycle has not reached the state {state}, but {said}")
+
+
+def rows() -> list[tuple[object, ...]]:
+    """Return all rows of the ledger, as they are stored."""
+    with contextlib.closing(sqlite3.connect(PLACE / "home" / "ledger.db")) as ledger:
+        return ledger.execute("SELECT stream, seq, kind, key, data, at, epoch, previous, hash FROM ratchet_rows ORDER BY 1, 2").fetchall()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("state", STATES)
+def test_home_of_an_earlier_release_is_readable(release: str, state: str) -> None:
+    unpack(release, state)
+    written = rows()
+    for command in READS:
+        ratchet(*command)
+    found = json.loads(ratchet("doctor", str(LOOP), "--json", code=1).stdout)  # the recorded model server does not run
+    assert {finding["about"] for finding in found if finding["level"] == "error"} == {"serving", "router"}
+    assert next(finding for finding in found if finding["about"] == "ledger")["level"] == "ok"
+    [line] = json.loads(ratchet("status", "--json").stdout)
+    expected = {"training": "attempt"}.get(state, state)
+    assert line["cycles"][-1]["state"] == expected
+    assert rows() == written
+    assert {row["schema_version"] for row in json.loads(ratchet("explain", "old", "--json").stdout)} == {UNVERSIONED}
+
+
+def test_cycle_that_has_not_planned_continues_with_a_plan_of_this_release() -> None:
+    unpack(RELEASES[-1], "probed")
+    run_to(State.PLANNED)
+    ratchet("approve", "old/0001/training", "--by", "ada")
+    run_to(State.REGISTERED)
+    ratchet("verify")
+
+
+@pytest.mark.parametrize("state", ["accepted", "registered"])
+def test_cycle_with_a_candidate_comes_to_its_end(state: str) -> None:
+    unpack(RELEASES[-1], state)
+    run_to(State.REGISTERED)
+    ratchet("approve", "old/0001/rollout", "--by", "ada")
+    assert "no traffic" in run_to(State.ROLLED_BACK)  # as the loop file says, because nobody sends requests
+    ratchet("verify")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_planned_cycle_plans_again_and_the_next_one_opens_without_new_traces(release: str) -> None:
+    unpack(release, "planned")
+    run_to(State.SUPERSEDED)
+    said = ratchet("explain", "old/1").stdout
+    assert "Ended: superseded" in said
+    assert "plan again: the plan was made with training code" in said
+    installation = Installation(Home(PLACE / "home"))
+    code = installation.context(LOOP).code
+    plan = installation.cycle("old", 1).plan
+    assert code != plan.code
+    assert {code[:12], plan.code[:12]} <= set(said.replace(",", " ").split())
+    assert "old/0001/training" not in ratchet("status").stdout
+    assert run_reconcile(installation, LOOP)[1].next == "retrain"
+    status = run_retrain(installation, LOOP, scheduled=False, timeout=0)
+    assert status.cycle == "cycle/old/0002"
+    assert installation.cycle("old", 2).state is State.PLANNED
+    assert installation.cycle("old", 2).plan.code == code
+
+
+def test_running_job_is_stopped_if_its_cycle_plans_again() -> None:
+    unpack(RELEASES[-1], "training")
+    with subprocess.Popen(["sleep", "600"]) as job:
+        [folder] = (PLACE / "home" / "lines" / "old" / "jobs").glob("*/a1/i1")
+        (folder / IncarnationFile.PROCESS).write_bytes(canonical(own_record(job.pid)))
+        (folder / IncarnationFile.ENDED).unlink(missing_ok=True)
+        try:
+            assert psutil.Process(job.pid).is_running()
+            assert "plan again" in run_to(State.SUPERSEDED)
+            assert job.wait(30) != 0
+        finally:
+            job.kill()
+
+
+def set_version(version: int) -> None:
+    """Change the schema version of a row of the cycle."""
+    with contextlib.closing(sqlite3.connect(PLACE / "home" / "ledger.db")) as ledger:
+        ledger.execute("UPDATE ratchet_rows SET schema_version = ? WHERE stream = 'cycle/old/0001' AND seq = 2", (version,))
+        ledger.commit()
+
+
+def test_row_of_a_newer_release_is_a_clear_error_and_nothing_is_changed() -> None:
+    unpack(RELEASES[-1], "planned")
+    ratchet("status")  # adds the column
+    set_version(SCHEMA_VERSION + 1)
+    written = rows()
+    for command in (*READS, ["run", str(LOOP), "--no-ingest", "--wait", "0"]):
+        said = ratchet(*command, code=1).stderr
+        assert "row 2 of cycle/old/0001 was written by a newer release of Ratchet" in said
+        assert "upgrade Ratchet" in said
+    found = json.loads(ratchet("doctor", "--json", code=1).stdout)
+    assert "upgrade Ratchet" in next(finding["text"] for finding in found if finding["about"] == "ledger")
+    assert rows() == written
+    set_version(UNVERSIONED)
+    ratchet("status")  # usable again after the upgrade
+
+
+def test_moved_home_is_a_clear_error() -> None:
+    unpack(RELEASES[-1], "planned")
+    moved = PLACE / "moved"
+    (PLACE / "home").rename(moved)
+    said = ratchet("plan", str(LOOP), "--no-probe", code=3, home=moved).stderr
+    assert f"was written in {PLACE / 'home'}" in said
+    assert "move RATCHET_HOME back to its former path" in said
+    ratchet("status", home=moved)
+    found = json.loads(ratchet("doctor", str(LOOP), "--json", code=1, home=moved).stdout)
+    assert said.split("later: ")[1].strip() == next(finding["text"] for finding in found if finding["about"] == "lake")
+    (PLACE / "home").symlink_to(moved)
+    ratchet("plan", str(LOOP), "--no-probe", home=moved)
