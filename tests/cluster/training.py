@@ -7,6 +7,7 @@ from typing import Any
 
 from contracts.exit_codes import Outcome
 from contracts.ids import checkpoint_name
+from contracts.schema import parse
 from contracts.training import Attempt, Checkpoint, JobSpec, JobState, JobStatus, Method, ResumePoint
 from local.executor import LocalExecutor
 from tests.cluster.bench import Bench
@@ -57,7 +58,7 @@ def weights(workshop: Workshop, spec: JobSpec, incarnation: int) -> str:
     """Return the digest of the weights that the incarnation published."""
     bound = workshop.artifacts.resolve(checkpoint_name(spec.plan, spec.attempt, incarnation))
     assert bound is not None
-    checkpoint = Checkpoint.model_validate_json(workshop.artifacts.get(bound))
+    checkpoint = parse(Checkpoint, workshop.artifacts.get(bound))
     return checkpoint.model.weights
 
 

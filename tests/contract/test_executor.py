@@ -13,6 +13,7 @@ from contracts.exit_codes import Outcome
 from contracts.ports import Executor
 from contracts.training import JobState
 from tests.contract.executor_benches import FakeBench, GangBench, LocalBench, running
+from tests.waiting import has_result
 
 
 @pytest.fixture(params=[LocalBench, FakeBench, GangBench], ids=["local", "fake", "gang"])
@@ -62,7 +63,7 @@ def test_next_incarnation_runs_after_the_first(bench: Any) -> None:
     bench.executor.submit(spec, 1)
     bench.until(spec.name)
     bench.executor.submit(spec, 2)
-    assert bench.until(spec.name, lambda status: status.incarnation == 2 and stored(status))
+    assert bench.until(spec.name, lambda status: status.incarnation == 2 and has_result(status))
     bench.executor.submit(spec, 1)
     assert bench.executor.observe(spec.name).incarnation == 2, "an earlier incarnation never starts after a later one"
     assert (bench.starts(spec, 1), bench.starts(spec, 2)) == (1, 1)
@@ -106,7 +107,7 @@ def test_next_incarnation_finds_the_pinned_checkpoint(machine: LocalBench) -> No
     assert machine.until(spec.name).outcome == Outcome.PREEMPTED
     machine.executor.pin(spec, machine.checkpoint(spec, 2))
     machine.executor.submit(spec, 2)
-    status = machine.until(spec.name, lambda status: status.incarnation == 2 and stored(status))
+    status = machine.until(spec.name, lambda status: status.incarnation == 2 and has_result(status))
     assert (status.outcome, status.reason) == (Outcome.DONE, "resumed from True")
 
 

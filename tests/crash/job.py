@@ -14,6 +14,7 @@ from pathlib import Path
 
 from contracts.ids import canonical
 from contracts.model import model_ref
+from contracts.schema import parse
 from contracts.training import Checkpoint, TrainingPlan
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.manifest import write_manifest
@@ -32,7 +33,7 @@ def event(kind: str, step: int, **data: str) -> None:
         events.write(json.dumps(line) + "\n")
 
 
-plan = TrainingPlan.model_validate_json((run / "plan.json").read_bytes())
+plan = parse(TrainingPlan, (run / "plan.json").read_bytes())
 assert (run / "start" / "model.safetensors").read_bytes() == b"base weights"
 event("started", 0)
 model = here / "step_2"

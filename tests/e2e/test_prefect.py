@@ -31,6 +31,7 @@ from runtime.artifacts import FolderArtifacts
 from tests import command
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
+from trainers.code_digest import code_digest
 
 pytestmark = pytest.mark.slow
 
@@ -188,6 +189,7 @@ def wait_for_approval(service: Service) -> None:
         folder=service.loop.parent,
         ledger=service.ledger,
         artifacts=FolderArtifacts(service.home.artifacts),
+        code=code_digest(),
     )
     context.clock.time = datetime.now(UTC)
     row = Row(kind="adopted", key=adopted.key, data=adopted.data)

@@ -15,6 +15,7 @@ from contracts.data import Facts
 from contracts.errors import ConfigError, Permanent
 from contracts.exit_codes import Outcome
 from contracts.ids import digest, job_name
+from contracts.schema import parse
 from contracts.training import Attempt, JobSpec, TrainingPlan
 from runtime.job_protocol import INCARNATION, SUPERVISOR, TRAINER, IncarnationFile, RunFile, attempt_environment, incarnation_folder
 
@@ -62,7 +63,7 @@ def main() -> None:
     from pyarrow import parquet  # only the job needs it
 
     incarnation = Path(incarnation_folder(INCARNATION.get(os.environ)))
-    plan = TrainingPlan.model_validate_json(Path(RunFile.PLAN).read_bytes())
+    plan = parse(TrainingPlan, Path(RunFile.PLAN).read_bytes())
     answers = Counter(parquet.read_table(RunFile.DEMONSTRATIONS).column("answer").to_pylist())
     (answer, count) = min(answers.items(), key=lambda item: (-item[1], item[0]))
     result = {"outcome": Outcome.DONE.value, "reason": "", "step": plan.recipe["steps"], "metrics": {"demonstrations": float(count)}}

@@ -7,6 +7,7 @@ from typing import Any
 
 from contracts.exit_codes import Outcome
 from contracts.ids import Digest, checkpoint_name
+from contracts.schema import parse
 from contracts.training import Checkpoint, JobEvent, JobSpec, ResumePoint
 from runtime.artifacts import FolderArtifacts
 
@@ -15,7 +16,7 @@ def checkpoint_of(artifacts: FolderArtifacts, spec: JobSpec) -> Checkpoint:
     """Return the newest published checkpoint of the attempt."""
     names = [checkpoint_name(spec.plan, spec.attempt, incarnation) for incarnation in range(9, 0, -1)]
     bound = next(found for name in names if (found := artifacts.resolve(name)))
-    return Checkpoint.model_validate_json(artifacts.get(bound))
+    return parse(Checkpoint, artifacts.get(bound))
 
 
 def weights(artifacts: FolderArtifacts, checkpoint: Checkpoint) -> Digest:

@@ -25,7 +25,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 JOB = f"""
-import os, signal, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).resolve().parents[4])!r})
 from runtime.artifacts import FolderArtifacts, write_atomic
@@ -74,7 +74,7 @@ def told(shared: Shared, incarnation: int = 1) -> list[tuple[str, int]]:
 
 def test_a_job_gets_its_inputs_and_the_service_gets_the_artifacts(shared: Shared) -> None:
     job = """
-assert (run / "plan.json").read_text() == '{"a": "plan"}'
+assert json.loads((run / "plan.json").read_text())["a"] == "plan"
 assert (run / "model" / "model.safetensors").read_bytes() == b"w" * 100_000
 assert (run / "pairs.parquet").read_text() == "pairs"
 assert not list(artifacts.root.glob("sha256/*/*")), "the disk must hold the model only once"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from contracts.exit_codes import Outcome
+from contracts.schema import parse
 from contracts.training import Checkpoint, JobSpec, ResumePoint
 from runtime.manifest import verify_manifest
 
@@ -41,7 +42,7 @@ def test_a_run_is_observed_saved_and_published(workshop: Any, job: Callable[...,
     assert 0 <= progress[0].data["reward"] <= 1
     assert [event.step for event in events if event.kind == "checkpoint"] == [2, 4]
     bound = workshop.artifacts.resolve(f"checkpoint/{spec.plan}/a1/i1")
-    checkpoint = Checkpoint.model_validate_json(workshop.artifacts.get(bound))
+    checkpoint = parse(Checkpoint, workshop.artifacts.get(bound))
     same = {"weights", "files"}
     assert checkpoint.model.model_dump(exclude=same) == workshop.start.model_dump(exclude=same), "only weights may differ"
     folder = workshop.artifacts.fetch(checkpoint.files, workshop.folder / "fetched")

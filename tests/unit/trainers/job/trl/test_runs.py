@@ -26,11 +26,11 @@ LOAD = """
 import sys
 from trainers.job.trl import runner
 
-def train(*_):
+def train_job(*_):
     import trl.trainer.grpo_trainer
     print("mlflow" in sys.modules)
 
-runner.train = train
+runner.train_job = train_job
 runner.main(None, None)
 """
 """A trainer process that ends after it has loaded the library."""
