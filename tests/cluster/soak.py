@@ -1,7 +1,7 @@
 """The long interruption test, `python -m tests.cluster.soak`: 50 interruptions by default, in about twelve minutes.
 
-The test suite itself runs five interruptions, one of each kind. A fifth of the interruptions remove machines of a static pool. The results go to
-benchmarks/results/interruptions.json. The first failed expectation ends the run with its seed, which reproduces it.
+The test suite itself runs five interruptions, one of each kind. A fifth of the interruptions remove machines of a static pool. The results
+go to benchmarks/results/interruptions.json. The first failed expectation ends the run with its seed, which reproduces it.
 """
 
 from __future__ import annotations
