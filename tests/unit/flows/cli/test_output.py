@@ -72,7 +72,7 @@ def test_json_keeps_the_exact_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_progress_bars_show_texts_as_they_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with output.watched(quiet=False) as progress:
-        for text in _texts():
+        for text in ATTACKS:
             progress(text, 0, 0)
             progress(text, 1, 2)
     assert "gnp.exe" in capsys.readouterr().err
