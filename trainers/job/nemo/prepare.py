@@ -48,8 +48,11 @@ def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> Ru
 
 
 def _fits(model: Path, recipe: GRPORecipe) -> None:
-    """Check that prompt and answer fit into the context of the model, if its configuration defines one."""
+    """Check the recipe against the model: the context must hold prompt and answer, and a tied output head cannot have an adapter."""
     config = json.loads((model / "config.json").read_bytes())
+    named = [] if recipe.lora is None or isinstance(recipe.lora.targets, str) else recipe.lora.targets
+    if config.get("tie_word_embeddings") and any(name.endswith("lm_head") for name in named):
+        raise ConfigError("lora.targets names lm_head, but it is tied to the embedding, so its adapter cannot be merged; remove lm_head")
     context = config.get("max_position_embeddings")
     wanted = recipe.nemo.max_prompt + recipe.max_completion
     if isinstance(context, int) and wanted > context:
