@@ -18,7 +18,7 @@ from flows.composition.cluster import cluster_site, render_cluster
 from flows.config.home import Home
 from flows.config.load import load_loop
 from k8s.manifests.environment import Extras, extras, reminders, render_environment
-from k8s.manifests.gang_manifest import ROOT_CAPABILITIES, GANG
+from k8s.manifests.gang_manifest import GANG, ROOT_CAPABILITIES
 from k8s.manifests.network import gang_network_policy
 from k8s.manifests.pod_objects import Shape, manifest
 from k8s.manifests.policies import security_level
@@ -190,7 +190,7 @@ def test_a_fabric_profile_mounts_its_plugin_and_does_not_fall_back_to_tcp(name: 
 def test_caches_are_on_the_disk_of_the_pod(nemo: bool) -> None:
     found = variables("generic-gpu", nemo)
     caches = ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
-    assert all(Path(found[name]).is_relative_to("/tmp") for name in caches)  # noqa: S108 -- inside the pod
+    assert all(Path(found[name]).is_relative_to("/tmp") for name in caches)
     assert ("RAY_memory_monitor_refresh_ms" in found, "RAY_worker_register_timeout_seconds" in found) == (nemo, nemo)
 
 
@@ -320,9 +320,9 @@ def test_ratchet_home_decides_the_folder_of_the_jobs(example: Loop, tmp_path: Pa
 
 
 def test_a_method_that_the_settings_exclude_is_named_and_not_rendered(example: Loop, tmp_path: Path) -> None:
-    loop = example.model_copy(update={"training": example.training.model_copy(update={"methods": ("sft",)})})
+    loop = example.model_copy(update={"training": example.training.model_copy(update={"methods": ("sft",), "sft": {"batch": 24}})})
     text = render_cluster(loop, REPO / "loops", Home(tmp_path), "gang")
-    assert "# No gang for sft: training.gpus = 8 on 2 nodes" in text
+    assert "# No gang for sft: recipe: batch 24 is not a multiple of the 16 GPUs of the run" in text
     assert not any(yaml.safe_load_all(text))
 
 

@@ -174,13 +174,24 @@ def sharded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adapter", ["all weights", "adapter"])
-def test_a_sharded_run_has_the_same_results(sharded: dict[str, Any], adapter: str) -> None:
-    expected, _ = sharded[adapter]["whole"]
-    found, resumed = sharded[adapter]["sharded"]
+@pytest.mark.parametrize("kind", ["all weights", "adapter", "sft"])
+def test_a_sharded_run_has_the_same_results(sharded: dict[str, Any], kind: str) -> None:
+    expected, _ = sharded[kind]["whole"]
+    found, resumed = sharded[kind]["sharded"]
     assert (expected["parameters"], found["parameters"]) == ("Parameter", "DTensor"), "only the second run may be sharded"
     for figure in ("losses", "norms"):
         assert found[figure] == pytest.approx(expected[figure], rel=1e-4)
         assert resumed[figure] == found[figure]
     assert found["published"] == pytest.approx(expected["published"], rel=1e-4)
     assert resumed["published"] == found["published"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all weights", "adapter", "sft"])
+def test_one_process_reads_the_weights_of_a_sharded_run_once(sharded: dict[str, Any], kind: str, tiny_model: Path) -> None:
+    """With one copy per process and one of the reference, eight processes would hold sixteen copies of the model in memory."""
+    from safetensors.torch import load_file
+
+    size = sum(value.numel() * value.element_size() for value in load_file(tiny_model / "model.safetensors").values())
+    for run in sharded[kind]["sharded"]:
+        assert run["loads"] == [[1, size], [0, 0]], "only rank 0 may read the weights, and only once"

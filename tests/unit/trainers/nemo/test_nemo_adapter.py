@@ -110,9 +110,7 @@ def test_a_tied_output_head_is_no_target(start: Path) -> None:
 
 @pytest.mark.parametrize("root", RELEASES or [Path()], ids=lambda root: root.name or "none")
 @pytest.mark.parametrize("targets", TARGETS)
-def test_the_matcher_of_the_release_selects_the_same_layers(
-    start: Path, targets: str, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_matcher_of_the_release_selects_the_same_layers(start: Path, targets: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     if not (root / MATCHER).is_file():
