@@ -48,6 +48,6 @@ def scripted(script: Path, environment: Mapping[str, str]) -> dict[str, str]:
 def umask_of(folder: Path) -> int:
     """Return the umask for the files of a job in `folder`, which contain user data.
 
-    Only their owner may read them. If the process runs as root in a folder of another user, their group may, too: it is that of the service.
+    Only their owner may read them. If the process runs as root in a folder of another user, their group may, too: the service's.
     """
     return 0o007 if os.geteuid() == 0 and folder.stat().st_uid != 0 else 0o077

@@ -1,8 +1,8 @@
 """Program for torchrun on two CPU processes: `sharded_run.py MODEL WORK` trains three steps and prints the results.
 
-It trains DPO with all weights and with an adapter, and SFT with all weights, each of them unsharded and sharded. The library shards only on GPUs, so the program makes it treat the
-processes as GPU processes. No other change is needed, because FSDP2 itself runs on CPUs over gloo. The library's own code for sharding,
-gathering of state, checkpoints and resuming is therefore tested.
+It trains DPO with all weights and with an adapter, and SFT with all weights, each of them unsharded and sharded. The library shards only
+on GPUs, so the program makes it treat the processes as GPU processes. No other change is needed, because FSDP2 itself runs
+on CPUs over gloo. The library's own code for sharding, gathering of state, checkpoints and resuming is therefore tested.
 """
 
 from __future__ import annotations

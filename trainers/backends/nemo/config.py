@@ -76,7 +76,8 @@ def render_config(
     """Return the NeMo RL configuration as data; it inherits from `places.base`.
 
     The recipe must have passed `check_arithmetic` of `trainers/backends/nemo/arithmetic.py`. `memory` is the attempt's factor on the
-    generation engine's share of GPU memory. `save_by` is the training time, in seconds, after which the release saves a checkpoint and ends the run.
+    generation engine's share of GPU memory. `save_by` is the training time, in seconds, after which the release saves a checkpoint and
+    ends the run.
     """
     return {
         "defaults": places.base,
