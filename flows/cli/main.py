@@ -69,9 +69,10 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
         return
     from importlib.metadata import version
 
+    from flows.cli.output import show
     from trainers.code_digest import code_digest
 
-    click.echo(f"ratchet {version('ratchet')} (training code {code_digest()[:12]})")
+    show(f"ratchet {version('ratchet')} (training code {code_digest()[:12]})")
     context.exit()
 
 
@@ -106,9 +107,11 @@ def main(args: list[str] | None = None) -> Any:
     try:
         return cli.main(args=args, prog_name="ratchet", standalone_mode=True)
     except RatchetError as error:
+        from flows.cli.output import show
+
         kind = {2: "error", 3: "retry later"}.get(exit_code(error), "failed" if isinstance(error, Permanent) else "error")
-        click.secho(f"{kind}: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(str(error), err=True)
+        show(f"{kind}: ", fg="red", bold=True, newline=False, error=True)
+        show(str(error), error=True)
         sys.exit(exit_code(error))
     except BrokenPipeError:
         sys.exit(141)

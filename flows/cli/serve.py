@@ -93,7 +93,8 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
     with run_pidfiles.only_one(home):
         rows = [row for path, context in lines for row in _start_line(path, context, installation)]
         ui = url.removesuffix("/api")
-        _announce([["all", "Prefect UI and approvals", ui], *rows], as_json)
+        login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
+        _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
         with _guarded([context for _, context in lines], installation):
             asyncio.run(service.serve(home, served, url, installation.progress))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
