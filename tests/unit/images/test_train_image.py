@@ -9,8 +9,8 @@ import pytest
 
 from k8s.profiles.profile import Profile
 
-ROOT = Path(__file__).resolve().parents[4]
-FILE = ROOT / "k8s" / "images" / "train.Dockerfile"
+ROOT = Path(__file__).resolve().parents[3]
+FILE = ROOT / "images" / "train.Dockerfile"
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 # Image of training jobs on TRL, for cluster.image. NeMo RL has its own image (docs/nemo_rl.md).
 #
 # Build from the root of the repository, after `uv build --wheel`:
-#   docker build -f k8s/images/train.Dockerfile --build-arg BASE_DIGEST=sha256:... -t REGISTRY/ratchet-train:VERSION .
+#   docker build -f images/train.Dockerfile --build-arg BASE_DIGEST=sha256:... -t REGISTRY/ratchet-train:VERSION .
 # BASE_DIGEST is the digest of BASE_IMAGE that you have checked. The build fails without it.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 ARG BASE_DIGEST
