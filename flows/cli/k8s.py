@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from flows.cli.output import json_option, loop_argument, print_json, show
+from flows.cli.output import json_option, loop_argument, print_json
+from flows.cli.terminal import show
 from flows.config.home import Home
 from flows.config.load import load_loop
 

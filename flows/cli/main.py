@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from contracts.errors import ConfigError, Conflict, Permanent, RatchetError, Rejected, Retryable
+from flows.cli.terminal import show
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("flows.cli.setup", "Create a starter loop file."),
@@ -69,7 +70,6 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
         return
     from importlib.metadata import version
 
-    from flows.cli.output import show
     from trainers.code_digest import code_digest
 
     show(f"ratchet {version('ratchet')} (training code {code_digest()[:12]})")
@@ -107,8 +107,6 @@ def main(args: list[str] | None = None) -> Any:
     try:
         return cli.main(args=args, prog_name="ratchet", standalone_mode=True)
     except RatchetError as error:
-        from flows.cli.output import show
-
         kind = {2: "error", 3: "retry later"}.get(exit_code(error), "failed" if isinstance(error, Permanent) else "error")
         show(f"{kind}: ", fg="red", bold=True, newline=False, error=True)
         show(str(error), error=True)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from contracts.ports import Progress
+from flows.cli.terminal import CONTROL, say, visible
 from flows.composition.installation import Installation
 from flows.config.home import Home
 
@@ -20,29 +21,10 @@ loop_argument = click.argument("loop", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-_CONTROL: dict[int, str] = {
-    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"},
-    0x0D: "\n",  # the next text would overwrite the line
-    **{code: f"\\u{code:04x}" for code in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))},
-}
-"""Character -> the text shown in its place. C0 and C1 control characters can control a terminal (ECMA-48, section 5). Bidirectional
-controls change the order in which a text is shown (Unicode Standard Annex 9, section 2)."""
-
-
-def visible(text: str) -> str:
-    """Return the text with its control characters replaced by escapes, because a person or a model may have written it."""
-    return text.translate(_CONTROL)
-
-
-def show(text: str = "", newline: bool = True, error: bool = False, **style: Any) -> None:
-    """Print a text on standard output, or on standard error if `error`. `style` are the arguments of `click.style`."""
-    click.secho(visible(text), nl=newline, err=error, **style)
-
-
 def print_json(value: Any) -> None:
     """Print the value as JSON on standard output. Control characters are printed as escapes."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)  # escapes C0 itself
-    click.echo(text.translate({code: f"\\u{code:04x}" for code in _CONTROL}))
+    click.echo(text.translate({code: f"\\u{code:04x}" for code in CONTROL}))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -61,11 +43,6 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
         shown.add_row(*[Text("" if cell is None else visible(str(cell))) for cell in row])
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(shown)
-
-
-def say(text: str) -> None:
-    """Print a message on standard error, because standard output is reserved for results."""
-    show(text, error=True)
 
 
 def actor() -> str:

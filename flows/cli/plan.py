@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from flows.cli.output import json_option, loop_argument, open_installation, print_json, show, table, watched
+from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from flows.cli.terminal import show
 from flows.engine.context import LineContext
 from flows.engine.preview import Preview
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 
 from contracts.errors import ConfigError, Permanent, RatchetError
-from flows.cli.output import json_option, open_installation, print_json, say, table
+from flows.cli.output import json_option, open_installation, print_json, table
+from flows.cli.terminal import say
 from flows.composition.installation import Installation
 from flows.config import variables
 from flows.config.load import load_loop

@@ -11,7 +11,8 @@ from contracts.cycle import ApprovalKind
 from contracts.errors import ConfigError
 from contracts.hash_chain import verify_chain
 from contracts.ids import approval_stream, cycle_stream, rollout_stream
-from flows.cli.output import json_option, open_installation, picked_line, print_json, say, show, table
+from flows.cli.output import json_option, open_installation, picked_line, print_json, table
+from flows.cli.terminal import say, show
 from flows.composition.installation import Installation
 from flows.core.folds import CycleView, LineView, fold_rollout
 
