@@ -68,6 +68,46 @@ def model_ref(folder: Path, files: Digest, parent: Digest | None = None) -> Mode
     )
 
 
+PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
+"""Suffixes of files that a loader may read as a pickle, which can run any code."""
+
+
+def refuse_custom_code(folder: Path) -> None:
+    """Raise Permanent if a JSON file of the model folder contains `auto_map`.
+
+    This key names Python code in the folder. Libraries that are told to trust it, as NeMo RL is, run this code when they load the model.
+    """
+    for path in sorted(folder.glob("*.json")):
+        if b"auto_map" in path.read_bytes() and _holds_auto_map(path):
+            raise Permanent(
+                f"{path} contains auto_map, which names Python code that a loader would run; "
+                "use an architecture that transformers has itself, and remove the key"
+            )
+
+
+def refuse_code(folder: Path) -> None:
+    """Raise Permanent if the model folder contains code: `auto_map`, Python files or pickles."""
+    refuse_custom_code(folder)
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".py" or path.suffix in PICKLES:
+            raise Permanent(
+                f"{path} is {'Python code' if path.suffix == '.py' else 'a pickle, which can run code'}; "
+                "adopt a folder with only safetensors, JSON, the tokenizer and the chat template"
+            )
+
+
+def _holds_auto_map(path: Path) -> bool:
+    def held(value: object) -> bool:
+        if isinstance(value, dict):
+            return "auto_map" in value or any(map(held, value.values()))
+        return isinstance(value, list) and any(map(held, value))
+
+    try:
+        return held(json.loads(path.read_bytes()))
+    except (ValueError, RecursionError):
+        return True  # a loader may read it in another way
+
+
 def count_parameters(folder: Path) -> int:
     """Return the number of parameters in a model folder, read from the headers of its safetensors files.
 

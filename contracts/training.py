@@ -198,7 +198,7 @@ class JobEvent(Frozen):
     """Time in seconds since the epoch."""
     incarnation: int
     kind: str
-    """started | progress | saving | checkpoint | warning | exporting | stopped | published"""
+    """started | layout | progress | saving | checkpoint | warning | exporting | stopped | published"""
     step: int = 0
     total: int = 0
     data: dict[str, Any] = Field(default_factory=dict)

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 from pathlib import Path
 
 from contracts.errors import Permanent, Retryable
@@ -23,19 +22,20 @@ from contracts.schema import stamped, unstamped
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically: after a crash, and for concurrent readers, the file is either the old or the new one.
 
-    Raises `Retryable` if writing fails.
+    The umask decides whether the group may use the file; others may not. Raises `Retryable` if writing fails.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".part-")
+        temporary = path.parent / f".part-{secrets.token_hex(8)}"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         sync(path.parent)
     except OSError as error:

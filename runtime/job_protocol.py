@@ -140,6 +140,10 @@ MASTER_ADDRESS = Variable("MASTER_ADDR", Scope.POD, str)
 """Host name of the first node, where torchrun's rendezvous or Ray's head listens."""
 MASTER_PORT = Variable("MASTER_PORT", Scope.POD, int)
 """TCP port of torchrun's rendezvous or of Ray's head on the first node."""
+LIBRARY_PATH = Variable("RATCHET_LIBRARY_PATH", Scope.POD, str)
+"""Folders, separated by `:`, that process 1 of a pod puts in front of LD_LIBRARY_PATH."""
+ENVIRONMENT_SCRIPT = Variable("RATCHET_ENVIRONMENT_SCRIPT", Scope.POD, str)
+"""Shell script from which process 1 of a pod takes variables of NCCL."""
 BUCKET = Variable("RATCHET_BUCKET", Scope.POD, _bucket, text=lambda value: value.model_dump_json(exclude_none=True))
 """Section `cluster.volume.bucket` of the loop file as JSON. This and the variables below are set only with a bucket."""
 MOUNT = Variable("RATCHET_MOUNT", Scope.POD, Path)

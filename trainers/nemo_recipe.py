@@ -16,7 +16,7 @@ NotNegative = Annotated[int, Field(ge=0)]
 
 
 class NemoRL(Frozen, allow_inf_nan=False):
-    """Settings of GRPO on NeMo RL. The TRL trainer ignores them."""
+    """Settings of GRPO on NeMo RL. The TRL trainer uses only `max_prompt`."""
 
     max_prompt: Positive = 1024
     """Maximum tokens of a prompt including its chat template, without the answer. Longer prompts are excluded from the run."""

@@ -41,6 +41,19 @@ def time_between(declared: float, elapsed: float, interruptions: int) -> float:
     return (declared + elapsed) / (1 + interruptions)
 
 
+def grace_shortfall(step: float, save: float, grace: float) -> str | None:
+    """Return a warning if a step and a save, measured in seconds, do not fit into the grace period of `grace` seconds; otherwise None.
+
+    After SIGTERM, the current step is finished and saved. Otherwise the run is killed and loses the steps since its last checkpoint.
+    """
+    if step + save <= grace:
+        return None
+    return (
+        f"a step took {step:.0f} s and a checkpoint {save:.0f} s, more than the grace period of {grace:.0f} s: a preemption will kill the "
+        "run and lose the steps since its last checkpoint; lower save_every or the work of a step, or raise grace_seconds"
+    )
+
+
 class Cadence:
     """Decides after each step whether to save a checkpoint."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from contracts.cycle import Answer, Append, Row
 from contracts.errors import Conflict, Permanent, Rejected
 from contracts.ids import cycle_stream, digest, line_stream, version_tag
-from contracts.model import model_ref
+from contracts.model import model_ref, refuse_code
 from contracts.ports import Ledger
 from contracts.serving import ModelVersion
 from flows.core.folds import ApprovalView, fold_approval, fold_line
@@ -22,11 +22,12 @@ from flows.engine.context import LineContext
 def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     """Adopt the model in `folder` as the line's version 0 and first champion. Adopting the same model again changes nothing.
 
-    Raises Permanent if `folder` is not a folder, or if the line has already adopted another model.
+    Raises Permanent if `folder` is not a folder or contains code, or if the line has already adopted another model.
     """
     line = context.line_view()
     if not folder.is_dir():
         raise Permanent(f"{folder} is not a folder; pass the folder of the currently served model (config.json, *.safetensors, tokenizer)")
+    refuse_code(folder)
     model = model_ref(folder, context.artifacts.put_folder(folder))
     version = ModelVersion(line=line.line, number=0, tag=version_tag(digest(model.id)), model=model, cycle=None)
     if line.base is not None:

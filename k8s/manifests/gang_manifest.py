@@ -70,6 +70,10 @@ RAY_SECRET, RAY_TOKEN = "ratchet-ray", "/var/run/ratchet/ray"
 
 All processes of a Ray cluster authenticate to each other with the token.
 """
+CACHES = "/tmp/cache"  # noqa: S108 -- inside the pod
+"""Folder for the caches of libraries: on the disk of the pod, because HOME is the run folder, which all nodes share."""
+ROOT_CAPABILITIES = ("DAC_OVERRIDE", "FOWNER")
+"""Capabilities that root needs to read and write the folders of the service's user. All others are dropped."""
 NODE_GONE = 15
 """Seconds that a pod stays bound to a node that is not ready. The gang is broken then; an earlier restart wastes less machine time."""
 
@@ -219,7 +223,7 @@ def _pod(
             allow_privilege_escalation=bool(profile.privileged),
             privileged=True if profile.privileged else None,
             read_only_root_filesystem=not _nemo(spec),  # NeMo RL's image keeps virtual environments below /opt
-            capabilities=Capabilities(add=profile.capabilities or None),
+            capabilities=Capabilities(add=_capabilities(spec, profile) or None),
         ),
     )
     pod = PodSpec(
@@ -229,7 +233,7 @@ def _pod(
         tolerations=_tolerations(profile),
         affinity=_apart(name) if profile.one_per_node and spec.nodes > 1 else None,
         host_network=True if profile.host_network else None,
-        security_context=_user(profile),
+        security_context=_user(spec, profile),
         containers=(container,),
         volumes=volumes,
     )
@@ -244,9 +248,19 @@ def _grace(spec: JobSpec, profile: Profile) -> int:
     return max(profile.grace, spec.grace_seconds)
 
 
-def _user(profile: Profile) -> PodSecurity:
-    if profile.root:
-        return PodSecurity(run_as_user=0)
+def _as_root(spec: JobSpec, profile: Profile) -> bool:
+    """Whether the pods run as root. NeMo RL's image keeps Python and the packages below /root, which other users cannot read."""
+    return bool(profile.root) or _nemo(spec)
+
+
+def _capabilities(spec: JobSpec, profile: Profile) -> tuple[str, ...]:
+    needed = ROOT_CAPABILITIES if _as_root(spec, profile) else ()
+    return (*profile.capabilities, *(name for name in needed if name not in profile.capabilities))
+
+
+def _user(spec: JobSpec, profile: Profile) -> PodSecurity:
+    if _as_root(spec, profile):  # with the service's group, so that the service can use the files that the pods write
+        return PodSecurity(run_as_user=0, run_as_group=profile.user, fs_group=profile.user)
     return PodSecurity(run_as_non_root=True, run_as_user=profile.user, run_as_group=profile.user, fs_group=profile.user)
 
 
@@ -289,13 +303,15 @@ def _environment(spec: JobSpec, context: RenderContext, name: str, incarnation: 
         "PYTHONUNBUFFERED": "1",
         **job_protocol.ARTIFACTS.to_env(context.artifacts),
         **job_protocol.TASK.to_env(task),
-        **({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{RAY_TOKEN}/token"} if _nemo(spec) else {}),
+        **(_ray_settings() if _nemo(spec) else {}),
+        **(job_protocol.LIBRARY_PATH.to_env(":".join(context.profile.library_path)) if context.profile.library_path else {}),
+        **(job_protocol.ENVIRONMENT_SCRIPT.to_env(script) if (script := context.profile.environment_script) else {}),
         **job_protocol.FIRST_INCARNATION.to_env(incarnation),
         **job_protocol.MASTER_ADDRESS.to_env(f"{name}-{PodTask.HEAD if _nemo(spec) else PodTask.WORKER}-0.{name}"),
         **job_protocol.MASTER_PORT.to_env(RAY_PORT if _nemo(spec) else MEETING_PORT),
         **(_staged(spec, context, bucket) if (bucket := context.settings.volume.bucket) else {}),
     }
-    plain = {**context.profile.environment, **spec.environment, **places}
+    plain = {**_caches(), **context.profile.environment, **spec.environment, **places}
     references = [
         Env(name=variable, value_from=ValueFrom(secret_key_ref=SecretKey(name=reference.split("/")[0], key=reference.split("/")[1])))
         for variable, reference in sorted(context.settings.secrets.items())
@@ -303,6 +319,25 @@ def _environment(spec: JobSpec, context: RenderContext, name: str, incarnation: 
     restarts = ValueFrom(field_ref=FieldRef(field_path=f"metadata.annotations['{VERSION}']"))
     version = Env(name=job_protocol.RESTARTS.name, value_from=restarts)
     return (*references, *(Env(name=key, value=value) for key, value in sorted(plain.items())), version)
+
+
+def _caches() -> dict[str, str]:
+    """Return the variables that keep the caches of compiled kernels and of libraries on the pod's own disk."""
+    folders = {
+        "XDG_CACHE_HOME": "",
+        "VLLM_CACHE_ROOT": "vllm",
+        "TRITON_CACHE_DIR": "triton",
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        "CUDA_CACHE_PATH": "cuda",
+        "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    }
+    return {name: f"{CACHES}/{folder}".rstrip("/") for name, folder in folders.items()}
+
+
+def _ray_settings() -> dict[str, str]:
+    """Return the variables of Ray: the token, no killing of workers by host memory, and time for workers that load slowly."""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{RAY_TOKEN}/token"}
+    return token | {"RAY_memory_monitor_refresh_ms": "0", "RAY_worker_register_timeout_seconds": "1800"}
 
 
 def _staged(spec: JobSpec, context: RenderContext, bucket: BucketSettings) -> dict[str, str]:
@@ -346,7 +381,7 @@ def _places(spec: JobSpec, context: RenderContext) -> tuple[tuple[Volume, ...], 
     if _nemo(spec):
         volumes.append(Volume(name="ray", secret=SecretVolume(secret_name=RAY_SECRET)))
         mounts.append(Mount(name="ray", mount_path=RAY_TOKEN, read_only=True))
-    for number, path in enumerate((*profile.mounts,)):
+    for number, (path, _, inside) in enumerate(mount.partition(":") for mount in profile.mounts):
         volumes.append(Volume(name=f"node-{number}", host_path=HostPath(path=path)))
-        mounts.append(Mount(name=f"node-{number}", mount_path=path, read_only=True))
+        mounts.append(Mount(name=f"node-{number}", mount_path=inside or path, read_only=True))
     return tuple(volumes), tuple(mounts)

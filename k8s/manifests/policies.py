@@ -44,12 +44,12 @@ Level = Literal["restricted", "baseline", "privileged"]
 def security_level(settings: ClusterSettings, profile: Profile) -> Level:
     """Return the strictest pod-security level that admits the profile's pods.
 
-    Root alone needs `baseline`. Host paths, the host's network, privileged pods and extra capabilities such as IPC_LOCK need
-    `privileged`.
+    Root alone needs `baseline`, and so do pods on NeMo RL, which run as root. Host paths, the host's network, privileged pods and extra
+    capabilities such as IPC_LOCK need `privileged`.
     """
     if profile.privileged or profile.host_network or profile.mounts or profile.capabilities or settings.volume.host_path:
         return "privileged"
-    return "baseline" if profile.root else "restricted"
+    return "baseline" if profile.root or settings.nemo_image else "restricted"
 
 
 def namespace(settings: ClusterSettings, profile: Profile) -> Namespace:

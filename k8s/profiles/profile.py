@@ -52,15 +52,23 @@ class Profile(Frozen):
     taints: tuple[Taint, ...] = ()
     """Taints of the nodes; the pods tolerate them."""
     mounts: tuple[str, ...] = ()
-    """Folders of the node that are mounted read-only in a pod at the same path."""
+    """Folders of the node that are mounted read-only in a pod: at the same path, or `NODE:POD` for another path in the pod."""
+    library_path: tuple[str, ...] = ()
+    """Folders in a pod that precede the image's own `LD_LIBRARY_PATH`."""
+    environment_script: str = ""
+    """Shell script in a pod that sets variables of NCCL, such as `set_nccl_env.sh` of Google's plugin. Its values take precedence over
+    `environment`. A pod whose script is missing does not start."""
     python_path: tuple[str, ...] = ()
     """Folders in which a pod's Python finds Ratchet if the image does not contain it. They must be in `mounts`."""
     root: str = ""
-    """Reason why the pods run as root. Empty means that they do not."""
+    """Reason why the pods run as root. Empty means that they do not. Pods on NeMo RL always run as root, because its image keeps Python
+    in a folder of root."""
     user: Annotated[int, Field(gt=0)] = 1000
-    """Numeric user and group of pods that do not run as root. It must own the shared volume."""
+    """Numeric user and group of the service and of the pods. It must own the shared volume. Pods that run as root have only the group;
+    their files are readable and writable for it."""
     capabilities: tuple[str, ...] = ()
-    """Linux capabilities to keep. By default all are dropped."""
+    """Linux capabilities to keep. By default all are dropped. Pods that run as root also keep those that root needs to use files of the
+    service (`k8s/manifests/gang_manifest.py`)."""
     privileged: str = ""
     """Reason why the pods are privileged. Empty means that they are not."""
     host_network: str = ""
@@ -91,6 +99,12 @@ class Profile(Frozen):
     def _rooted(self) -> Profile:
         if self.privileged and not self.root:
             raise ValueError("a privileged pod runs as root; give the reason in `root`, too")
+        return self
+
+    @model_validator(mode="after")
+    def _libraries_are_added(self) -> Profile:
+        if "LD_LIBRARY_PATH" in self.environment:
+            raise ValueError("environment must not contain LD_LIBRARY_PATH, because it would replace the image's own; use library_path")
         return self
 
     @model_validator(mode="after")

@@ -54,11 +54,17 @@ class _OnTRL:
     def _fits(self, recipe: Recipe, attempt: Attempt) -> None:
         if isinstance(recipe, DPORecipe):
             _ = recipe.smoothing  # raises ConfigError if a measured value is required but missing
-        many = max(1, attempt.gpus) * attempt.nodes > 1
+        processes = max(1, attempt.gpus) * attempt.nodes
+        many = processes > 1
         if many and not self.spreads:
             raise ConfigError(
                 f"training.gpus = {attempt.gpus} on {attempt.nodes} nodes: {self.method} on TRL uses at most one GPU; "
                 "set training.nodes to 1 and training.gpus to 0 or 1"
+            )
+        if isinstance(recipe, SFTRecipe) and recipe.batch % processes:
+            raise ConfigError(
+                f"recipe: batch {recipe.batch} is not a multiple of the {processes} GPUs of the run; "
+                f"set batch to {-(-recipe.batch // processes) * processes}, or change training.gpus and training.nodes"
             )
         if recipe.lora and recipe.lora.quantize != "none" and many:
             raise ConfigError(
@@ -87,10 +93,15 @@ class SFT(_OnTRL):
     method = "sft"
     kind = SFTRecipe
     reads = "demonstrations"
+    spreads = True
 
 
 class GRPO(_OnTRL):
-    """GRPO trainer: samples answers to prompts and scores them with the line's scorers for new answers."""
+    """GRPO trainer: samples answers to prompts and scores them with the line's scorers for new answers.
+
+    It uses at most one GPU. With several, the answers are sampled by a sharded model, or by one vLLM per GPU that gets gathered weights at
+    each step; neither can be checked without GPUs. NeMo RL trains GRPO on several GPUs.
+    """
 
     method = "grpo"
     kind = GRPORecipe

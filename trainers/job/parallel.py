@@ -30,7 +30,12 @@ def rank() -> int:
 
 def alone() -> bool:
     """Return whether the run has a single process."""
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+    return world() == 1
+
+
+def world() -> int:
+    """Return the number of processes of the run, over all nodes."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def node() -> int:
@@ -123,6 +128,7 @@ def sharding(model: Path, gpus: int) -> dict[str, Any]:
         "fsdp_config": {
             "version": 2,
             "reshard_after_forward": True,
+            "cpu_ram_efficient_loading": True,  # all ranks get their shards from rank 0; see `policy` in trl/start_model.py
             "state_dict_type": "FULL_STATE_DICT",
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "transformer_layer_cls_to_wrap": layers(model),
@@ -137,7 +143,7 @@ def layers(model: Path) -> list[str]:
     """
     import transformers
 
-    (name,) = transformers.AutoConfig.from_pretrained(model).architectures[:1]
+    (name,) = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False).architectures[:1]
     names = sorted(getattr(getattr(transformers, name, None), "_no_split_modules", None) or ())
     if not names:
         raise Permanent(f"the library does not define the repeated layers of {name}, so it cannot be sharded; train it on one GPU")

@@ -16,7 +16,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from contracts.exit_codes import FAILURE, PREEMPTED, STOPPED
+from contracts.errors import Permanent
+from contracts.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
 from runtime.gang_member import heartbeat, identity
 from runtime.job_protocol import (
     BACKEND,
@@ -32,6 +33,7 @@ from runtime.job_protocol import (
     beat_file,
     incarnation_folder,
 )
+from trainers.job.pod_environment import completed, umask_of
 
 PEER_SECONDS = 45.0
 """Seconds that a pod of several waits after a failure, because the failure can be a consequence of a lost peer.
@@ -39,6 +41,20 @@ PEER_SECONDS = 45.0
 A silent peer counts as lost. The cluster itself needs about a minute to detect a lost machine."""
 JOIN_SECONDS = 900.0
 """Seconds that the Ray head waits for the other nodes."""
+RAY_PORTS = {
+    "node-manager-port": 9911,
+    "object-manager-port": 9912,
+    "runtime-env-agent-port": 9913,
+    "dashboard-agent-grpc-port": 9914,
+    "dashboard-agent-listen-port": 9915,
+    "metrics-export-port": 9916,
+    "min-worker-port": 10002,
+    "max-worker-port": 11000,
+}
+"""Ports of Ray on every node. By default, Ray takes any free ones, which vLLM (from 20001) and the release's process groups
+(25000 to 28000) may need later. All are below the ephemeral ports, from 32768, which outgoing connections take."""
+HEAD_PORTS = {"ray-client-server-port": 9917, "dashboard-port": 8265}
+"""Further ports of Ray's head."""
 
 
 class PodEntrypoint:
@@ -46,7 +62,7 @@ class PodEntrypoint:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         incarnation, self.node = identity(environment)
-        self.environment = {**environment, **INCARNATION.to_env(incarnation), **NODE.to_env(self.node)}
+        self.environment = {**completed(environment), **INCARNATION.to_env(incarnation), **NODE.to_env(self.node)}
         self.nodes = NODES.get(environment)
         self.folder = Path.cwd() / incarnation_folder(incarnation)
         self.child: subprocess.Popen[bytes] | None = None
@@ -63,7 +79,7 @@ class PodEntrypoint:
 
     def run(self) -> int:
         """Run the pod to its end and return its exit code."""
-        os.umask(0o077)  # the files of a job contain user data
+        os.umask(umask_of(Path.cwd()))
         self.folder.mkdir(parents=True, exist_ok=True)
         if BACKEND.get(self.environment) is not TrainerBackend.NEMO_RL:
             return self._believed(self._attend([sys.executable, "-m", "trainers.job.supervisor"]))
@@ -96,7 +112,7 @@ class PodEntrypoint:
 
     def _head(self) -> int:
         port = MASTER_PORT.get(self.environment)
-        code = self._attend([*_RAY, "start", "--head", f"--port={port}", "--dashboard-host=127.0.0.1", *self._offer()])
+        code = self._attend([*_RAY, "start", "--head", f"--port={port}", "--dashboard-host=127.0.0.1", *_ports(HEAD_PORTS), *self._offer()])
         try:
             if code == 0 and not self.stopped:
                 code = self._attend([sys.executable, "-m", "trainers.job.pod_entrypoint", "--joined", str(self.nodes)])
@@ -119,8 +135,8 @@ class PodEntrypoint:
         return STOPPED
 
     def _offer(self) -> list[str]:
-        """Ray options for the resources of this machine: the number of GPUs of the job, instead of the number that Ray detects."""
-        return [f"--num-gpus={GPUS.get(self.environment)}", "--disable-usage-stats"]
+        """Ray options of this machine: its ports, and the number of GPUs of the job instead of the number that Ray detects."""
+        return [f"--num-gpus={GPUS.get(self.environment)}", "--disable-usage-stats", *_ports(RAY_PORTS)]
 
     def _attend(self, command: list[str]) -> int:
         """Run a command to its end with a heartbeat, and return its exit code. After a signal, this is 128 + the number of the signal."""
@@ -143,6 +159,10 @@ class PodEntrypoint:
         self._beaten, self._beats = time.monotonic(), self._beats + 1
         with contextlib.suppress(OSError):  # an unavailable volume is detected by the observer of the heartbeat
             (self.folder / beat_file(self.node)).write_bytes(heartbeat(self._beats))
+
+
+def _ports(ports: Mapping[str, int]) -> list[str]:
+    return [f"--{name}={port}" for name, port in ports.items()]
 
 
 _RAY = [sys.executable, "-m", "ray.scripts.scripts"]
@@ -168,5 +188,16 @@ def joined(nodes: int) -> int:
     return STOPPED  # not a failure of the training: the gang is restarted
 
 
+def main() -> int:
+    """Run the pod, or the wait for the nodes of Ray, and return the exit code."""
+    if sys.argv[1:2] == ["--joined"]:
+        return joined(int(sys.argv[2]))
+    try:
+        return PodEntrypoint(os.environ).run()
+    except Permanent as error:
+        sys.stderr.write(f"{error}\n")
+        return PERMANENT
+
+
 if __name__ == "__main__":
-    sys.exit(joined(int(sys.argv[2])) if sys.argv[1:2] == ["--joined"] else PodEntrypoint(os.environ).run())
+    sys.exit(main())

@@ -39,8 +39,11 @@ TEMPLATE = (
 )
 
 
-def write_model(folder: Path, width: int = 32) -> Path:
-    """Write a Llama model of two layers and a word-level tokenizer, together some tens of kilobytes."""
+def write_model(folder: Path, width: int = 32, tied: bool = False) -> Path:
+    """Write a Llama model of two layers and a word-level tokenizer, together some tens of kilobytes.
+
+    `tied`: the output head is the embedding.
+    """
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -58,7 +61,7 @@ def write_model(folder: Path, width: int = 32) -> Path:
         "num_key_value_heads": 2,
     }
     ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=64, **ends, **shape))
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=64, tie_word_embeddings=tied, **ends, **shape))
     model.generation_config = GenerationConfig(do_sample=True, eos_token_id=1, pad_token_id=0, max_new_tokens=7)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -18,7 +18,7 @@ from contracts.errors import ConfigError, Permanent
 from contracts.model import ModelRef
 from contracts.training import Attempt, Method, TrainingPlan
 from tests.builders import START, make_plan
-from trainers.backends.trl import DPO, GRPO
+from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.code_digest import code_digest
 from trainers.job.trl.grpo import sampling
 from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe, complete
@@ -28,7 +28,7 @@ FIRST = Attempt(number=1, timeout=60)
 
 def plan(method: Method, start: ModelRef = START, **changes: Any) -> TrainingPlan:
     """Return a plan for a method, with `changes` to its recipe."""
-    trainer = DPO() if method == Method.DPO else GRPO()
+    trainer = {Method.DPO: DPO(), Method.GRPO: GRPO(), Method.SFT: SFT()}[method]
     return make_plan(method, trainer.recipe(changes), start=start, code=code_digest())
 
 
@@ -111,6 +111,9 @@ def test_each_gpu_gets_a_process() -> None:
     assert (spec.gpus, spec.nodes) == (4, 2)
     assert (spec.environment["RATCHET_PROCESSES"], spec.environment["RATCHET_NODES"]) == ("4", "2")
     assert DPO().job(plan(Method.DPO), FIRST).environment["RATCHET_PROCESSES"] == "1"
+    assert SFT().job(plan(Method.SFT), Attempt(number=1, timeout=60, gpus=8, nodes=2)).environment["RATCHET_PROCESSES"] == "8"
+    with pytest.raises(ConfigError, match=r"batch 32 is not a multiple of the 24 GPUs of the run; set batch to 48"):
+        SFT().job(plan(Method.SFT), Attempt(number=1, timeout=60, gpus=8, nodes=3))
 
 
 def test_a_trainer_refuses_jobs_that_it_cannot_run() -> None:
@@ -171,14 +174,14 @@ def test_vllm_samples_on_a_gpu_if_it_is_installed_and_is_refused_otherwise(monke
     from trl import GRPOConfig
 
     recipe, wanted = complete(GRPORecipe, {}), complete(GRPORecipe, {"generation": "vllm", "vllm_memory": 0.4})
-    assert sampling(recipe, 1) == sampling(recipe, 0) == {"steps_per_generation": 64 // recipe.micro_batch}
+    assert sampling(recipe, 1, 100) == sampling(recipe, 0, 100) == {"steps_per_generation": 64 // recipe.micro_batch}
     with pytest.raises(Permanent, match="vllm is not installed"):
-        sampling(wanted, 1)
+        sampling(wanted, 1, 100)
     with pytest.raises(ConfigError, match=r"set training\.gpus = 1"):
         GRPO().job(plan(Method.GRPO, generation="vllm"), Attempt(number=1, timeout=60))
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
-    told = sampling(wanted, 1)
+    told = sampling(wanted, 1, 100)
     assert told["vllm_gpu_memory_utilization"] == 0.4
-    assert "use_vllm" in sampling(recipe, 1)
-    assert "use_vllm" not in sampling(complete(GRPORecipe, {"generation": "plain"}), 1)
+    assert "use_vllm" in sampling(recipe, 1, 100)
+    assert "use_vllm" not in sampling(complete(GRPORecipe, {"generation": "plain"}), 1, 100)
     assert set(told) <= {field.name for field in dataclasses.fields(GRPOConfig)}, "the library must know these names"

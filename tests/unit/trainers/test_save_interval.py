@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.save_interval import FIRST, MOST_SECONDS, Cadence, best_seconds, time_between
+from trainers.save_interval import FIRST, MOST_SECONDS, Cadence, best_seconds, grace_shortfall, time_between
 
 
 def test_the_interval_follows_youngs_formula_if_saves_are_cheap() -> None:
@@ -84,3 +84,12 @@ def test_the_first_save_measures_the_cost_for_later_saves() -> None:
     rare.due(1.0)
     rare.saved(10.0)
     assert rare.steps == MOST_SECONDS
+
+
+@pytest.mark.parametrize(("step", "save", "warned"), [(80.0, 30.0, False), (80.1, 30.0, True), (122.87, 21.5, True)])
+def test_a_step_and_a_save_that_exceed_the_grace_period_are_reported(step: float, save: float, warned: bool) -> None:
+    said = grace_shortfall(step, save, 110.0)
+    assert bool(said) == warned
+    if said:
+        assert "grace period of 110 s" in said
+        assert "lower save_every" in said

@@ -92,6 +92,11 @@ def _spelling(recipe: GRPORecipe) -> list[str]:
         found.append(f"lora.targets {recipe.lora.targets!r} must be 'all-linear' or a list of module names")
     if recipe.lora and getattr(recipe.lora, "quantize", "none") != "none":
         found.append("lora.quantize is not supported; set lora.quantize = 'none'")
+    if recipe.precision == "float32" and recipe.nemo.packing:
+        found.append(
+            "precision float32 cannot be packed: the release packs with flash attention, which only has 16-bit kernels; "
+            "set nemo.packing = false, or precision = 'bf16'"
+        )
     return found
 
 

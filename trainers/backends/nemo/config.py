@@ -23,6 +23,8 @@ METRIC = "val:accuracy"
 """The release's name for the mean validation reward."""
 LOSSES = {"dapo": True, "grpo": False}
 """Loss in the recipe -> `token_level_loss` of the release, which has no other way of averaging."""
+OUTPUT_HEAD = "*lm_head"
+"""Pattern of the release for the output head. `*.lm_head` would not match it, because the head is at the top level of a model."""
 FOREVER = 10**10
 """Number of steps of a constant schedule: more than any run has."""
 
@@ -73,8 +75,9 @@ def render_config(
 ) -> dict[str, Any]:
     """Return the NeMo RL configuration as data; it inherits from `places.base`.
 
-    The recipe must have passed `nemo_arithmetic.check`. `memory` is the attempt's factor on the generation engine's share of GPU
-    memory. `save_by` is the training time, in seconds, after which the release saves a checkpoint and ends the run.
+    The recipe must have passed `check_arithmetic` of `trainers/backends/nemo/arithmetic.py`. `memory` is the attempt's factor on the
+    generation engine's share of GPU memory. `save_by` is the training time, in seconds, after which the release saves a checkpoint and
+    ends the run.
     """
     return {
         "defaults": places.base,
@@ -160,16 +163,22 @@ def _engine(recipe: GRPORecipe, dialect: Dialect) -> dict[str, Any]:
 
 
 def _lora(lora: Lora | None, tensor_parallel: int) -> dict[str, Any]:
+    """The section on the adapter.
+
+    The release compares its patterns with the full dotted name of a module (`ModuleMatcher` of NeMo Automodel). Its
+    `match_all_linear` includes the output head, and it rejects a configuration with both lists.
+    """
     if lora is None:
         return {"enabled": False}
-    named = [] if isinstance(lora.targets, str) else list(lora.targets)
+    named = [] if isinstance(lora.targets, str) else [name if "*" in name else f"*.{name}" for name in lora.targets]
     return {
         "enabled": True,
         "dim": lora.rank,
         "alpha": int(lora.alpha),
         "dropout": lora.dropout,
-        "match_all_linear": not named,
+        "match_all_linear": False,
         "target_modules": named,
+        "exclude_modules": [] if named else [OUTPUT_HEAD],
         "use_triton": tensor_parallel == 1,
     }
 

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from contracts.errors import Permanent, RatchetError
@@ -26,6 +27,7 @@ from trainers.job.nemo.figures import Reader
 from trainers.job.parallel import die_with_parent
 from trainers.job.trl.runner import Stop
 from trainers.recipes import GRPORecipe
+from trainers.save_interval import grace_shortfall
 
 POLL = 0.2
 """Seconds between two checks of the run."""
@@ -62,6 +64,7 @@ class ReleaseRun:
         self.figures: dict[str, float] = {}
         self.watch = Watch(self.recipe.health, self.recipe.beta, job.adjustment.rules)
         self.wrong: HealthVerdict | None = None
+        self.warned = False
         self.asked_at: float | None = None
 
     def result(self) -> JobResult:
@@ -136,6 +139,7 @@ class ReleaseRun:
             self.step = step
             self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
             self.job.events.write("progress", step, **figures)
+            self._check_grace(step, figures)
             for verdict in self.watch.judge(step, figures):
                 self.job.events.write("warning", step, rule=verdict.rule, action=verdict.action, reason=verdict.reason)
                 self.wrong = self.wrong or (verdict if verdict.action != "note" else None)
@@ -144,6 +148,17 @@ class ReleaseRun:
             if (step + 1) % self.recipe.fixed_save_every == 0 or step + 1 == self.recipe.steps:
                 self.job.events.write("saving", step)  # the release saves the next step before it logs its figures
         self._keep(self.step if self._hooked("Logger") else None)
+
+    def _check_grace(self, step: int, figures: Mapping[str, float]) -> None:
+        """Warn once if a step and a checkpoint together take longer than the grace period. The first step includes compilation."""
+        if self.warned or "checkpoint_seconds" not in figures or "step_seconds" not in figures:
+            return
+        save = figures["checkpoint_seconds"]
+        short = grace_shortfall(max(0.0, figures["step_seconds"] - save), save, GRACE.get(os.environ))  # a step's time includes its save
+        if short:
+            self.warned = True
+            self.job.events.write("warning", step, reason=short)
+            sys.stderr.write(f"{short}\n")
 
     def _keep(self, judged: int | None) -> None:
         """Seal new complete steps up to the step `judged` (None: all new steps), unless a health rule ended the run."""

@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 
 from contracts.errors import ConfigError, Permanent
+from contracts.model import refuse_custom_code
 from runtime.job_protocol import NODES, TIMEOUT, RunFile
 from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic
 from trainers.backends.nemo.config import Places, RunCounts, render_config
 from trainers.backends.nemo.keys import refuse_unknown
 from trainers.job.job_folder import Job
 from trainers.job.nemo import data, release
+from trainers.job.prompt_length import prompt_length
 from trainers.recipes import GRPORecipe
 
 CHECKPOINTS, JOURNAL = "checkpoints", "rewards.jsonl"
@@ -42,14 +44,18 @@ def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> Ru
     if not rows:
         raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
     check_arithmetic(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded
+    refuse_custom_code(job.run / RunFile.MODEL)  # the release loads models with trust_remote_code
     _fits(job.run / RunFile.MODEL, recipe)
     rows = data.short(rows, _lengths(job.run / RunFile.MODEL), recipe.nemo.max_prompt)
     return data.write(work / "data", *data.split(rows, recipe.nemo.validation_prompts, job.plan.seed))
 
 
 def _fits(model: Path, recipe: GRPORecipe) -> None:
-    """Check that prompt and answer fit into the context of the model, if its configuration defines one."""
+    """Check the recipe against the model: the context must hold prompt and answer, and a tied output head cannot have an adapter."""
     config = json.loads((model / "config.json").read_bytes())
+    named = [] if recipe.lora is None or isinstance(recipe.lora.targets, str) else recipe.lora.targets
+    if config.get("tie_word_embeddings") and any(name.endswith("lm_head") for name in named):
+        raise ConfigError("lora.targets names lm_head, but it is tied to the embedding, so its adapter cannot be merged; remove lm_head")
     context = config.get("max_position_embeddings")
     wanted = recipe.nemo.max_prompt + recipe.max_completion
     if isinstance(context, int) and wanted > context:
@@ -86,10 +92,4 @@ def _lengths(model: Path) -> data.Length:
     """Return a function that counts the tokens of a rendered prompt with the tokenizer of the start model."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
-
-    def length(messages: list[dict[str, object]]) -> int:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    return length
+    return prompt_length(AutoTokenizer.from_pretrained(model, trust_remote_code=False))

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 from datasets import Dataset
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 from trl import DPOConfig, DPOTrainer
 from trl.trainer.utils import add_fused_lm_head
@@ -31,7 +32,7 @@ from trainers.job.trl import losses
 from trainers.job.trl.collate import Layout, lay_out
 from trainers.job.trl.micro_batches import Groups, PairSize, in_order, plan_micro_batches
 from trainers.job.trl.sampler import drawn
-from trainers.job.trl.start_model import computes_shared_rows_exactly, start_model, without_adapter
+from trainers.job.trl.start_model import computes_shared_rows_exactly, no_reference, start_model, without_adapter
 from trainers.recipes import DPORecipe
 
 
@@ -62,7 +63,7 @@ def configuration(recipe: DPORecipe, shared: Mapping[str, Any], optimizations: O
         label_smoothing=recipe.smoothing,
         max_length=recipe.max_length,
         router_aux_loss_coef=0.0,
-        precompute_ref_log_probs=optimizations.known_reference,
+        precompute_ref_log_probs=optimizations.known_reference and not shared.get("fsdp"),  # it would hash weights that only rank 0 has
     )
 
 
@@ -94,12 +95,13 @@ class Stepwise(DPOTrainer):
     """DPO trainer on `pairs`, sampled by `weights`, with the losses of `recipe` (arXiv:2305.18290).
 
     Row numbers refer to the pairs first and then to the demonstrations. `references` provides the log-probabilities of the start
-    model. The other arguments are those of the library's trainer.
+    model. `report` is told once whether both answers of a pair share the computation of their prompt. The other arguments are those of the
+    library's trainer.
     """
 
     def __init__(
         self, recipe: DPORecipe, pairs: list[PairSize], weights: list[float], references: References, optimizations: Optimizations = ALL,
-        rehearsal: Rehearsal = NOTHING, **given: Any,
+        rehearsal: Rehearsal = NOTHING, report: Callable[[bool], object] = bool, **given: Any,
     ) -> None:  # fmt: skip
         self.recipe = recipe
         self.pairs = pairs
@@ -111,12 +113,21 @@ class Stepwise(DPOTrainer):
         self.knobs = losses.Knobs(recipe.beta, recipe.smoothing)
         self.shares = False
         self._references = references
+        self._report = report
         self._known: torch.Tensor | None = None
         self._picked: torch.Tensor | None = None
         self._figures: dict[str, float] = {}
         self._ready = False
+        sharded = bool(given["args"].fsdp)
+        if sharded and given.get("peft_config") is None:
+            given["ref_model"] = no_reference(given["model"])
         super().__init__(**given)
-        self._get_ready()
+        if sharded:
+            self.ref_model = None
+        for model in filter(None, (self.model, self.ref_model)):
+            without_adapter(self.accelerator.unwrap_model(model)).base_model.register_forward_hook(self._keep_picked)
+        if not sharded:
+            self._get_ready()
         add_fused_lm_head(without_adapter(self.model))  # computes only log-probabilities, without entropies or means over the vocabulary
 
     def order(self) -> list[int]:
@@ -150,8 +161,16 @@ class Stepwise(DPOTrainer):
         return dataset  # the pairs are already tokenized
 
     def _precompute_ref_logps(self, dataset: Any, *_: Any) -> Any:
-        self._get_ready()  # at this point, the library still holds the reference copy of a sharded run
-        return dataset
+        return dataset  # `_get_ready` computes them
+
+    def _prepare_for_training(self, *given: Any, **named: Any) -> Any:
+        prepared = super()._prepare_for_training(*given, **named)
+        self._get_ready()  # the policy of a sharded run is the start model until its first step
+        return prepared
+
+    def _load_from_checkpoint(self, *given: Any, **named: Any) -> None:
+        self._get_ready()  # a sharded run that resumes: the policy is the start model until its checkpoint is loaded
+        super()._load_from_checkpoint(*given, **named)
 
     def get_train_dataloader(self) -> Any:
         """Return a data loader whose batches are complete steps. Every rank gets the whole step and processes its part of the plan."""
@@ -265,17 +284,22 @@ class Stepwise(DPOTrainer):
     # Start-up
 
     def _get_ready(self) -> None:
-        """Determine once whether prompts can be shared, and load the log-probabilities of the start model."""
+        """Determine once whether prompts can be shared, and load the log-probabilities of the start model.
+
+        A sharded run calls this after its policy is sharded and before its weights change; then no second copy of the model is needed.
+        """
         if self._ready:
             return
         self._ready = True
-        for model in filter(None, (self.model, self.ref_model)):
-            without_adapter(self.accelerator.unwrap_model(model)).base_model.register_forward_hook(self._keep_picked)
         if self.optimizations.answers_only and self.optimizations.shared_prompt:
             with self.start_model() as start:
                 self.shares = not agreed(self, not computes_shared_rows_exactly(self, start))
+            self._report(self.shares)
         if self.optimizations.known_reference and losses.needs_reference(self.terms):
             self._known = self._references(self)
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # some layers stay gathered after a forward pass, and a checkpoint is loaded into shards
 
     def start_model(self) -> AbstractContextManager[Any]:
         """Return a context manager that provides the start model without gradients."""

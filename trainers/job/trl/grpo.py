@@ -17,7 +17,8 @@ from contracts.errors import Permanent
 from runtime.job_protocol import RunFile
 from trainers.job.job_folder import Job
 from trainers.job.online_rewards import comparable, scored
-from trainers.job.trl.runner import ABSTAINED, lora, main
+from trainers.job.prompt_length import prompt_length
+from trainers.job.trl.runner import ABSTAINED, leave_out, lora, main
 from trainers.recipes import GRPORecipe
 
 
@@ -64,9 +65,32 @@ def reward_function(job: Job) -> Any:
     return reward
 
 
-def sampling(recipe: GRPORecipe, gpus: int) -> dict[str, Any]:
-    """Return the library arguments for the sampling engine.
+def fitting(job: Job, tokenizer: Any, recipe: GRPORecipe) -> tuple[list[dict[str, Any]], int]:
+    """Return the prompts that are short enough, and the tokens of the longest of them with its chat template.
 
+    The limit is `nemo.max_prompt`, and what the model's context leaves beside an answer. The number of longer prompts is reported.
+    Raises Permanent if no prompt remains.
+    """
+    found = rows(job)
+    if not found:
+        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
+    context = json.loads((job.run / RunFile.MODEL / "config.json").read_bytes()).get("max_position_embeddings")
+    limit = recipe.nemo.max_prompt
+    if isinstance(context, int):
+        limit = min(limit, context - recipe.max_completion)
+    if limit < 1:
+        raise Permanent(f"max_completion {recipe.max_completion} leaves no room for a prompt in the model's context of {context}; lower it")
+    length = prompt_length(tokenizer)
+    lengths = [length(row["prompt"]) for row in found]
+    kept = [row for row, tokens in zip(found, lengths, strict=True) if tokens <= limit]
+    leave_out(job, "prompts", len(found), {f"longer than {limit} tokens (nemo.max_prompt and the model's context)": len(found) - len(kept)})
+    return kept, max(tokens for tokens in lengths if tokens <= limit)
+
+
+def sampling(recipe: GRPORecipe, gpus: int, longest: int) -> dict[str, Any]:
+    """Return the library arguments for the sampling engine. `longest` is the number of tokens of the longest prompt.
+
+    By default, vLLM reserves memory for the whole context of the model, and refuses to start if it does not fit.
     Raises Permanent if the recipe requires vLLM and it is not installed. The vLLM path has not been run on a GPU.
     """
     at_once = {"steps_per_generation": recipe.sampled_at_once // recipe.micro_batch}
@@ -75,7 +99,8 @@ def sampling(recipe: GRPORecipe, gpus: int) -> dict[str, Any]:
         raise Permanent("recipe: generation = vllm, but vllm is not installed where the job runs; install it, or set generation to plain")
     if recipe.generation == "plain" or gpus == 0 or not installed:
         return at_once
-    return {**at_once, "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": recipe.vllm_memory}
+    engine = {"vllm_gpu_memory_utilization": recipe.vllm_memory, "vllm_max_model_length": longest + recipe.max_completion}
+    return {**at_once, "use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True, **engine}
 
 
 def build(job: Job, shared: dict[str, Any]) -> Any:
@@ -90,13 +115,12 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
 
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)  # its warning about an abstention quotes the user's text
     recipe = job.recipe(GRPORecipe)
-    prompts = rows(job)
-    if not prompts:
-        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
+    tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, padding_side="left", trust_remote_code=False)
+    prompts, longest = fitting(job, tokenizer, recipe)
     chosen = order(len(prompts), recipe.steps * recipe.prompts_per_step, job.plan.seed)
     config = GRPOConfig(
         **shared,
-        **sampling(recipe, job.gpus),
+        **sampling(recipe, job.gpus, longest),
         gradient_accumulation_steps=recipe.answers // recipe.micro_batch,
         num_generations=recipe.generations,
         max_completion_length=recipe.max_completion,
@@ -115,7 +139,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         reward_funcs=reward,
         args=config,
         train_dataset=Dataset.from_list(prompts).select(chosen),
-        processing_class=AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, padding_side="left"),
+        processing_class=tokenizer,
         peft_config=lora(recipe),
     )
 

@@ -10,6 +10,7 @@ import importlib.util
 import math
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -19,13 +20,13 @@ from typing import Any
 from contracts.errors import Permanent, RatchetError
 from contracts.exit_codes import Outcome
 from contracts.training import ResumePoint
-from runtime.job_protocol import IncarnationFile, RunFile, step_folder
+from runtime.job_protocol import GRACE, IncarnationFile, RunFile, step_folder
 from trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints, parallel
 from trainers.job.fast_exit import brief, loaded
 from trainers.job.job_folder import Job, JobResult, here
 from trainers.recipes import Recipe, adjusted
-from trainers.save_interval import Cadence, time_between
+from trainers.save_interval import Cadence, grace_shortfall, time_between
 
 ABSTAINED = "abstained"
 """Metric name in the library for the share of a step's answers without a reward (online_rewards.py)."""
@@ -193,7 +194,7 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
         "weight_decay": recipe.weight_decay,
         "max_grad_norm": recipe.max_grad_norm,
         "optim": "adamw_torch",
-        "model_init_kwargs": {"dtype": "float32"} | quantization(recipe, bf16),
+        "model_init_kwargs": {"dtype": "float32", "trust_remote_code": False} | quantization(recipe, bf16),
         "bf16": bf16,
         "gradient_checkpointing": recipe.gradient_checkpointing,
         "use_cpu": not on_gpu,
@@ -204,6 +205,7 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": on_gpu,
         "ddp_find_unused_parameters": False,
+        "ddp_timeout": int(recipe.health.save_seconds),  # the other ranks wait for rank 0 while it writes a checkpoint
         "disable_tqdm": True,
         "report_to": "none",
     } | parallel.sharding(job.run / RunFile.MODEL, job.gpus)
@@ -292,6 +294,7 @@ class _Watcher:
         self.wrong: HealthVerdict | None = None
         self.began = self.ended = time.monotonic()
         self.cadence = _cadence(job, recipe)
+        self.warned = False
         self.figures: dict[str, float] = {}
 
     def logged(self, step: int, logs: Mapping[str, Any]) -> None:
@@ -316,6 +319,15 @@ class _Watcher:
         path = folder.relative_to(self.job.run.parent).as_posix()
         self.job.events.write("checkpoint", step, path=path, manifest=manifest)
         checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.pinned, self.watch.calm)
+
+    def timed(self, step: int) -> None:
+        """Warn once if a step and a checkpoint together take longer than the grace period. Called after a save."""
+        now = time.monotonic()
+        short = grace_shortfall(self.ended - self.began, now - self.ended, GRACE.get(os.environ))
+        if short and not self.warned and parallel.rank() == 0:
+            self.warned = True
+            self.job.events.write("warning", step, reason=short)
+            sys.stderr.write(f"{short}\n")
 
     def callback(self, trainer: Any) -> Any:
         """Return the callback for the library. The ranks synchronise after each step, and before and after a checkpoint is sealed."""
@@ -358,6 +370,7 @@ class _Watcher:
                 if parallel.rank() == 0:
                     watcher.saved(state.global_step)
                 trainer.accelerator.wait_for_everyone()
+                watcher.timed(state.global_step)
                 if watcher.cadence is not None:
                     watcher.cadence.saved(time.monotonic() - watcher.ended)
                 return control
@@ -407,5 +420,5 @@ def merged(start: Path, adapter: Path) -> Any:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    base = AutoModelForCausalLM.from_pretrained(start, dtype="float32")
+    base = AutoModelForCausalLM.from_pretrained(start, dtype="float32", trust_remote_code=False)
     return PeftModel.from_pretrained(base, adapter).merge_and_unload()

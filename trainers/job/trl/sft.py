@@ -7,6 +7,7 @@ from typing import Any
 
 from contracts.errors import Permanent
 from runtime.job_protocol import RunFile
+from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.trl.conversations import answer_text, control_words, imitable, messages
 from trainers.job.trl.runner import CONTROL, leave_out, lora, main
@@ -30,6 +31,17 @@ def _row(row: Mapping[str, Any], name: str, recipe: SFTRecipe) -> dict[str, Any]
     }
 
 
+def rows_per_process(recipe: SFTRecipe, processes: int) -> int:
+    """Return the rows that each process has in memory: at most micro_batch, so that all processes together take whole steps.
+
+    Raises Permanent if the batch cannot be divided.
+    """
+    share, rest = divmod(recipe.batch, processes)
+    if rest:
+        raise Permanent(f"batch {recipe.batch} is not a multiple of the {processes} processes; set batch to a multiple")
+    return next(n for n in range(min(recipe.micro_batch, share), 0, -1) if share % n == 0)
+
+
 def build(job: Job, shared: dict[str, Any]) -> Any:
     """Return TRL's SFTTrainer with a weighted sampler, ready to train.
 
@@ -39,12 +51,14 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
+    from trainers.job.trl.start_model import policy
+
     recipe = job.recipe(SFTRecipe)
     answers = rows(job, recipe)
     if not answers:
         raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
 
-    tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
     control = control_words(tokenizer)
     plain = [row for row in answers if imitable(row["completion"][0], control)]
     leave_out(job, "answers", len(answers), {CONTROL: len(answers) - len(plain)})
@@ -53,15 +67,16 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         def _get_train_sampler(self, _dataset: Any = None) -> Any:
             return drawn(self.train_dataset["weight"], recipe.steps * recipe.batch, job.plan.seed)
 
+    shared = {**shared, "per_device_train_batch_size": rows_per_process(recipe, parallel.world())}
     config = SFTConfig(
         **shared,
-        gradient_accumulation_steps=recipe.batch // recipe.micro_batch,
+        gradient_accumulation_steps=recipe.batch // (shared["per_device_train_batch_size"] * parallel.world()),
         max_length=recipe.max_length,
         completion_only_loss=True,
         packing=False,
     )
     trainer = Weighted(
-        model=str(job.run / RunFile.MODEL),
+        model=policy(job.run / RunFile.MODEL, shared),
         args=config,
         train_dataset=Dataset.from_list(plain),
         processing_class=tokenizer,

@@ -45,21 +45,22 @@ def test_method_that_fits_the_machines_is_planned() -> None:
 
 
 def test_method_that_does_not_fit_the_machines_is_rejected_for_the_next() -> None:
-    choice, plan = chosen(gpus=8)
+    choice, plan = chosen(gpus=8, sft={"batch": 12})
     assert plan is not None
     assert choice.method == plan.method == Method.DPO
     rows = {row.rule: row.holds for row in choice.rules}
     assert (rows["sft fits the machines"], rows["grpo fits the machines"], rows["dpo fits the machines"]) == (False, False, True)
     assert rows["sft is allowed"], "the rules describe the unchanged settings"
     assert choice.reason.startswith("DPO: ")
-    said = "training.gpus = 8 on 1 nodes: {} on TRL uses at most one GPU; set training.nodes to 1 and training.gpus to 0 or 1"
-    assert choice.reason.endswith(f"; rejected: SFT ({said.format('sft')}), GRPO ({said.format('grpo')})"), choice.reason
+    odd = "recipe: batch 12 is not a multiple of the 8 GPUs of the run; set batch to 16, or change training.gpus and training.nodes"
+    one = "training.gpus = 8 on 1 nodes: grpo on TRL uses at most one GPU; set training.nodes to 1 and training.gpus to 0 or 1"
+    assert choice.reason.endswith(f"; rejected: SFT ({odd}), GRPO ({one})"), choice.reason
 
 
 def test_rejected_method_names_the_settings_to_change() -> None:
     """The last column of the table tells the user which settings to change."""
-    rows = {row.rule: row for row in chosen(gpus=8)[0].rules}
-    assert rows["sft fits the machines"].change == "set training.nodes to 1 and training.gpus to 0 or 1"
+    rows = {row.rule: row for row in chosen(gpus=8, methods=("grpo", "dpo"))[0].rules}
+    assert rows["grpo fits the machines"].change == "set training.nodes to 1 and training.gpus to 0 or 1"
     tight = {"generation": "dedicated", "generation_gpus": 8}
     choice, _ = chosen(trainer=NemoGRPO(), methods=("grpo",), gpus=8, grpo={"nemo": tight})
     assert choice.rules[-1].change == "different training.nodes or training.gpus, or changes to [training.grpo]"
@@ -67,9 +68,9 @@ def test_rejected_method_names_the_settings_to_change() -> None:
 
 
 def test_no_plan_if_no_method_fits_the_machines() -> None:
-    choice, plan = chosen(gpus=8, methods=("sft", "grpo"))
+    choice, plan = chosen(gpus=8, methods=("sft", "grpo"), sft={"batch": 12})
     assert (choice.method, plan) == (Method.NONE, None)
-    assert choice.reason.startswith("do not train: SFT: training.gpus = 8")
+    assert choice.reason.startswith("do not train: SFT: recipe: batch 12 is not a multiple of the 8 GPUs")
 
 
 def test_too_few_prompts_for_a_step_on_the_cluster_are_detected_before_training() -> None:

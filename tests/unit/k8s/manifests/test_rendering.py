@@ -18,7 +18,7 @@ from flows.composition.cluster import cluster_site, render_cluster
 from flows.config.home import Home
 from flows.config.load import load_loop
 from k8s.manifests.environment import Extras, extras, reminders, render_environment
-from k8s.manifests.gang_manifest import GANG
+from k8s.manifests.gang_manifest import GANG, ROOT_CAPABILITIES
 from k8s.manifests.network import gang_network_policy
 from k8s.manifests.pod_objects import Shape, manifest
 from k8s.manifests.policies import security_level
@@ -135,13 +135,63 @@ def test_every_pod_has_the_security_defaults(name: str) -> None:
             assert pod["automountServiceAccountToken"] is False
             assert pod["serviceAccountName"] == "ratchet-job"
             assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-            assert pod["securityContext"].get("runAsNonRoot", False) or profile.root
+            root = "runAsNonRoot" not in pod["securityContext"]
+            assert pod["securityContext"]["runAsUser"] == (0 if root else profile.user)
+            assert pod["securityContext"]["runAsGroup"] == pod["securityContext"]["fsGroup"] == profile.user
             for container in pod["containers"]:
                 security = container["securityContext"]
                 assert security["capabilities"]["drop"] == ["ALL"]
                 assert security["allowPrivilegeEscalation"] is False
-                assert set(security["capabilities"].get("add", [])) <= set(profile.capabilities)
+                assert set(security["capabilities"].get("add", [])) <= {*profile.capabilities, *(ROOT_CAPABILITIES if root else ())}
                 assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("nemo", [False, True], ids=["torchrun", "ray"])
+def test_pods_run_as_root_where_the_profile_or_the_image_needs_it(name: str, nemo: bool) -> None:
+    """NeMo RL's image keeps Python below /root, which an ordinary user cannot enter."""
+    profile = load_profile(name)
+    (task, *_) = gang(name, job(gpus=profile.gpus, nemo=nemo)).spec.tasks
+    user = task.template.spec.security_context
+    add = task.template.spec.containers[0].security_context.capabilities.add or ()
+    assert user.run_as_user == (0 if nemo or profile.root else profile.user)
+    assert (user.run_as_non_root or False) == (user.run_as_user != 0)
+    assert user.run_as_group == profile.user, "the service must be able to use the files of the pod"
+    assert ({"DAC_OVERRIDE", "FOWNER"} <= set(add)) == (user.run_as_user == 0), "root without them cannot write the service's folders"
+
+
+def variables(name: str, nemo: bool = False) -> dict[str, str]:
+    """Return the variables with a literal value of the first pod of a gang."""
+    (task, *_) = gang(name, job(gpus=load_profile(name).gpus, nemo=nemo)).spec.tasks
+    return {one.name: one.value for one in task.template.spec.containers[0].env if one.value is not None}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_library_path_of_an_image_is_never_replaced(name: str) -> None:
+    assert "LD_LIBRARY_PATH" not in variables(name)
+    assert variables(name).get("RATCHET_LIBRARY_PATH", "") == ":".join(load_profile(name).library_path)
+    with pytest.raises(ValidationError, match="library_path"):
+        Profile.model_validate({"provider": "any", "cpu": "1", "memory": "1Gi", "environment": {"LD_LIBRARY_PATH": "/x"}})
+
+
+@pytest.mark.parametrize(("name", "net"), [("aws-p4d-efa", "AWS Libfabric"), ("aws-p5en-efa", "AWS Libfabric"), ("gke-a4-rdma", "gIB")])
+def test_a_fabric_profile_mounts_its_plugin_and_does_not_fall_back_to_tcp(name: str, net: str) -> None:
+    found = variables(name)
+    assert found["NCCL_NET"] == net
+    (task, *_) = gang(name).spec.tasks
+    mounted = [mount.mount_path for mount in task.template.spec.containers[0].volume_mounts if mount.read_only]
+    plugins = [folder for folder in found["RATCHET_LIBRARY_PATH"].split(":") if not folder.startswith("/usr/local/nvidia")]
+    assert plugins
+    for path in [*plugins, *filter(None, [found.get("RATCHET_ENVIRONMENT_SCRIPT"), found.get("NCCL_TUNER_CONFIG_PATH")])]:
+        assert any(Path(path).is_relative_to(folder) for folder in mounted), path
+
+
+@pytest.mark.parametrize("nemo", [False, True], ids=["torchrun", "ray"])
+def test_caches_are_on_the_disk_of_the_pod(nemo: bool) -> None:
+    found = variables("generic-gpu", nemo)
+    caches = ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
+    assert all(Path(found[name]).is_relative_to("/tmp") for name in caches)
+    assert ("RAY_memory_monitor_refresh_ms" in found, "RAY_worker_register_timeout_seconds" in found) == (nemo, nemo)
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -164,7 +214,9 @@ def test_only_profiles_that_run_as_root_add_capabilities(name: str) -> None:
 )
 def test_the_namespace_has_the_strictest_possible_security_level(changes: dict[str, Any], volume: dict[str, Any], level: str) -> None:
     profile = load_profile("cpu").model_copy(update=changes)
-    assert security_level(settings(volume={"mount": "/fsx"} | volume), profile) == level
+    assert security_level(settings(volume={"mount": "/fsx"} | volume, nemo_image=None), profile) == level
+    if level == "restricted":
+        assert security_level(settings(volume={"mount": "/fsx"} | volume), profile) == "baseline", "NeMo RL's pods run as root"
 
 
 def test_the_limit_of_a_queue_is_whole_nodes() -> None:
@@ -268,9 +320,9 @@ def test_ratchet_home_decides_the_folder_of_the_jobs(example: Loop, tmp_path: Pa
 
 
 def test_a_method_that_the_settings_exclude_is_named_and_not_rendered(example: Loop, tmp_path: Path) -> None:
-    loop = example.model_copy(update={"training": example.training.model_copy(update={"methods": ("sft",)})})
+    loop = example.model_copy(update={"training": example.training.model_copy(update={"methods": ("sft",), "sft": {"batch": 24}})})
     text = render_cluster(loop, REPO / "loops", Home(tmp_path), "gang")
-    assert "# No gang for sft: training.gpus = 8 on 2 nodes" in text
+    assert "# No gang for sft: recipe: batch 24 is not a multiple of the 16 GPUs of the run" in text
     assert not any(yaml.safe_load_all(text))
 
 

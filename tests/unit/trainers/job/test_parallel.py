@@ -71,10 +71,25 @@ def test_two_processes_train_the_same_weights_as_one(pair: Pair, tmp_path: Path)
 
     assert losses(pair.workshop, pair.both) == pytest.approx(losses(pair.workshop, pair.alone), rel=1e-4)
     events = pair.workshop.executor.events(pair.both.name)
-    assert kinds(events) == ["started", *["progress", "saving", "checkpoint"] * STEPS, *ENDS], "only one rank may report events"
+    assert kinds(events) == ["started", "layout", *["progress", "saving", "checkpoint"] * STEPS, *ENDS], "only one rank may report events"
     one, two = (checkpoint_of(pair.workshop.artifacts, spec) for spec in (pair.alone, pair.both))
     expected = tensors(pair.workshop, one, tmp_path / "one")
     for name, value in tensors(pair.workshop, two, tmp_path / "two").items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-2, atol=2e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_train_sft_as_one_does(workshop: Any, tmp_path: Path) -> None:
+    """One process accumulates two micro-batches of four rows; each of two processes takes one of them."""
+    import torch
+
+    plan = workshop.plan(Method.SFT, steps=8)
+    alone, both = workshop.spec(plan, attempt=1), on_two(workshop.spec(plan, attempt=2))
+    one, two = finish(workshop, alone), finish(workshop, both)
+    assert losses(workshop, both) == pytest.approx(losses(workshop, alone), rel=1e-4)
+    assert kinds(workshop.executor.events(both.name)) == kinds(workshop.executor.events(alone.name))
+    expected = tensors(workshop, one, tmp_path / "one")
+    for name, value in tensors(workshop, two, tmp_path / "two").items():
         torch.testing.assert_close(value, expected[name], rtol=1e-2, atol=2e-4)
 
 
@@ -174,13 +189,24 @@ def sharded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adapter", ["all weights", "adapter"])
-def test_a_sharded_run_has_the_same_results(sharded: dict[str, Any], adapter: str) -> None:
-    expected, _ = sharded[adapter]["whole"]
-    found, resumed = sharded[adapter]["sharded"]
+@pytest.mark.parametrize("kind", ["all weights", "adapter", "sft"])
+def test_a_sharded_run_has_the_same_results(sharded: dict[str, Any], kind: str) -> None:
+    expected, _ = sharded[kind]["whole"]
+    found, resumed = sharded[kind]["sharded"]
     assert (expected["parameters"], found["parameters"]) == ("Parameter", "DTensor"), "only the second run may be sharded"
     for figure in ("losses", "norms"):
         assert found[figure] == pytest.approx(expected[figure], rel=1e-4)
         assert resumed[figure] == found[figure]
     assert found["published"] == pytest.approx(expected["published"], rel=1e-4)
     assert resumed["published"] == found["published"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all weights", "adapter", "sft"])
+def test_one_process_reads_the_weights_of_a_sharded_run_once(sharded: dict[str, Any], kind: str, tiny_model: Path) -> None:
+    """With one copy per process and one of the reference, eight processes would hold sixteen copies of the model in memory."""
+    from safetensors.torch import load_file
+
+    size = sum(value.numel() * value.element_size() for value in load_file(tiny_model / "model.safetensors").values())
+    for run in sharded[kind]["sharded"]:
+        assert run["loads"] == [[1, size], [0, 0]], "only rank 0 may read the weights, and only once"

@@ -98,6 +98,7 @@ REFUSED: list[tuple[dict[str, Any], ClusterShape, str]] = [
     ({"scale_rewards": "batch"}, ClusterShape(1, 8), "'group' or 'none'"),
     ({"lora": {"alpha": 8.5}}, ClusterShape(1, 8), "must be an integer"),
     ({"lora": {"targets": "attention"}}, ClusterShape(1, 8), "'all-linear' or a list"),
+    ({"precision": "float32"}, ClusterShape(1, 8), "set nemo.packing = false"),
     ({"prompts_per_step": 3, "generations": 4}, ClusterShape(1, 8), "set prompts_per_step = 4"),
     ({"nemo": {"train_batch": 48}}, ClusterShape(1, 8), "set nemo.train_batch = 0"),
     ({"nemo": {"train_batch": 4}}, ClusterShape(1, 8), "multiple of 8"),

@@ -1,0 +1,26 @@
+# Image of training jobs on TRL, for cluster.image. NeMo RL has its own image (docs/nemo_rl.md).
+#
+# Build from the root of the repository, after `uv build --wheel`:
+#   docker build -f images/train.Dockerfile --build-arg BASE_DIGEST=sha256:... -t REGISTRY/ratchet-train:VERSION .
+# BASE_DIGEST is the digest of BASE_IMAGE that you have checked. The build fails without it.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+ARG BASE_DIGEST
+FROM ${BASE_IMAGE}@${BASE_DIGEST}
+
+# Triton compiles its kernels at run time, which needs a C compiler and the headers of libc.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+
+# Python packages are below /opt, which every user can read. The lock pins each package by hash.
+RUN python -m venv /opt/ratchet
+ENV PATH=/opt/ratchet/bin:$PATH
+COPY requirements/train.lock /opt/ratchet/train.lock
+RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /opt/ratchet/train.lock
+COPY dist/*.whl /opt/ratchet/dist/
+RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index /opt/ratchet/dist/*.whl && rm -r /opt/ratchet/dist
+
+# The user of the shipped profiles. A pod sets it, too; this is for runs without a manifest.
+USER 1000:1000
+WORKDIR /tmp
+ENTRYPOINT ["/opt/ratchet/bin/python", "-m", "trainers.job.pod_entrypoint"]

@@ -1,0 +1,68 @@
+"""Tests of the prompts and of the sampling engine of GRPO on TRL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from contracts.errors import Permanent
+from trainers.job.trl import grpo
+from trainers.recipes import GRPORecipe, complete
+
+
+@pytest.fixture
+def job(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a job with prompts of two, four and forty words."""
+    (tmp_path / "model").symlink_to(tiny_model)
+    prompts = [json.dumps([{"role": "user", "content": " ".join(["one"] * words)}]) for words in (2, 4, 40)]
+    pq.write_table(pa.table({"prompt": prompts, "reference": ["yes"] * 3}), tmp_path / "prompts.parquet")
+    monkeypatch.setattr("rewards.scorer_set.planned_scorer_set", lambda _: SimpleNamespace(without_reference=lambda: False))
+    said: list[str] = []
+    events = SimpleNamespace(write=lambda kind, **data: said.append(f"{kind}: {data['reason']}"))
+    return SimpleNamespace(run=tmp_path, plan=None, events=events, said=said)
+
+
+def tokenizer(tiny_model: Path) -> Any:
+    """Return the tokenizer of the tiny model."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model, trust_remote_code=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept", "longest"),
+    [
+        ({"nemo": {"max_prompt": 1024}, "max_completion": 8}, 3, 42),
+        ({"nemo": {"max_prompt": 16}, "max_completion": 8}, 2, 6),
+        ({"nemo": {"max_prompt": 1024}, "max_completion": 40}, 2, 6),
+    ],
+    ids=["all fit", "over the limit", "over the model's context"],
+)
+def test_long_prompts_are_excluded_and_counted(job: Any, tiny_model: Path, changes: dict[str, Any], kept: int, longest: int) -> None:
+    found, tokens = grpo.fitting(job, tokenizer(tiny_model), complete(GRPORecipe, changes))
+    assert (len(found), tokens) == (kept, longest)
+    assert len(job.said) == (kept < 3)
+    assert all(line.startswith("warning: of 3 prompts, excluded: 1 longer than") for line in job.said)
+
+
+def test_a_training_set_of_long_prompts_only_is_refused(job: Any, tiny_model: Path) -> None:
+    with pytest.raises(Permanent, match=r"all 3 prompts are excluded: 3 longer than 3 tokens \(nemo\.max_prompt"):
+        grpo.fitting(job, tokenizer(tiny_model), complete(GRPORecipe, {"nemo": {"max_prompt": 3}, "max_completion": 8}))
+    with pytest.raises(Permanent, match="max_completion 64 leaves no room for a prompt in the model's context of 64"):
+        grpo.fitting(job, tokenizer(tiny_model), complete(GRPORecipe, {"max_completion": 64}))
+
+
+def test_vllm_reserves_memory_for_the_longest_prompt_and_answer_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trl import GRPOConfig
+
+    monkeypatch.setattr(grpo.importlib.util, "find_spec", lambda _: object())
+    found = grpo.sampling(complete(GRPORecipe, {"max_completion": 200}), gpus=1, longest=300)
+    assert (found["vllm_max_model_length"], found["vllm_enable_sleep_mode"]) == (500, True)
+    assert "use_vllm" not in grpo.sampling(complete(GRPORecipe, {"generation": "plain"}), gpus=1, longest=300)
+    assert {name for name in found if name not in GRPOConfig.__dataclass_fields__} == set()
