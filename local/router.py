@@ -5,12 +5,15 @@ The route file is a derived copy of ledger state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 from contracts.errors import Permanent
 from contracts.ids import canonical
 from contracts.schema import SCHEMA_VERSION, UNVERSIONED, parse, stamped
 from contracts.serving import Route
+from local.forwarded import FORWARDED, read_counts
 from local.service import ManagedProcess
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json
@@ -47,12 +50,19 @@ class LocalRouter:
         self.url()
 
     def read(self, line: str) -> Route | None:
-        """Return the route of `line` in force; None if no route is set or if no router process is ready to follow it."""
+        """Return the route of `line` in force.
+
+        None if no route is set, if its file is damaged, or if no router process is ready to follow it. `set` repairs all three.
+        """
         try:
             route = parse(Route, self._route.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return None
         return route if route.line == line and self._service(0).ready() is not None else None
+
+    def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:  # noqa: ARG002 -- one router per line
+        """Return version tag -> number of requests that were sent to it. Raises Retryable if the router process does not count them."""
+        return read_counts(self._folder / FORWARDED, since, until)
 
     def url(self) -> str:
         """Return the base URL for clients, without /v1. Starts the router process if it does not run."""

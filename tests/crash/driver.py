@@ -273,7 +273,8 @@ class SteadyMetrics:
 
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
         """Return the same evidence for both versions: 50 requests and no error."""
-        arms = [Arm(tag=tag, requests=50, errors=0, latency_p50_ms=1.0, latency_p95_ms=2.0, rated=()) for tag in (champion, candidate)]
+        figures = {"requests": 50, "errors": 0, "refused": 0, "sessions": 50, "latency_p50_ms": 1.0, "latency_p95_ms": 2.0, "rated": ()}
+        arms = [Arm(tag=tag, **figures) for tag in (champion, candidate)]
         return Evidence(since=since, until=until, champion=arms[0], candidate=arms[1])
 
 

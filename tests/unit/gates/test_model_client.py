@@ -243,6 +243,31 @@ def test_faulty_server_on_either_side_is_inconclusive(backend: Backend, other: B
     assert result(report) is not Result.PASS
 
 
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("group", ["slice:s1", "golden"])
+def test_candidate_that_fails_on_a_whole_slice_or_set_does_not_pass(backend: Backend, other: Backend, group: str) -> None:
+    """The failures are few in total, and the candidate is better on all other prompts."""
+    artifacts = MemoryArtifacts()
+
+    def inside(body: dict[str, Any]) -> bool:
+        name = body["messages"][0]["content"]
+        return bool(name.startswith("g")) if group == "golden" else bool(name in ("q1", "q3", "q5"))
+
+    backend.behaviour = lambda body: completion("yes" if inside(body) else "nay")
+    good = evaluated(backend, other, edition(artifacts, golden=3), artifacts)
+    other.behaviour = lambda body: (400, b"{}") if inside(body) else completion("yes")
+    held = edition(artifacts, golden=3) if group == "golden" else edition(artifacts, prompts=["q0", "q1", "q2", "q3", "q4", "q5"])
+    report = evaluated(backend, other, held, artifacts)
+    assert result(good) is Result.PASS
+    count = report.count(group)
+    assert count is not None
+    assert (count.asked, count.answered_by_both, count.champion_failed, count.candidate_failed) == (3, 0, 0, 3)
+    compared = report.comparison(group)
+    assert compared is not None
+    assert (compared.champion, compared.candidate) == (1.0, 0.0), "a failure of the candidate alone scores 0"
+    assert all(check.check(report).result is not Result.PASS for check in checks(SETTINGS))
+
+
 def test_repeated_prompt_is_one_observation(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")
