@@ -231,7 +231,8 @@ class RolloutSettings(Frozen):
     beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Probability that a version worse than the margin is promoted, over all evaluations."""
     min_requests: Positive = 100
-    """Minimum number of candidate requests in each step before the rollout advances."""
+    """Minimum number of requests of each version in each step before the rollout advances. The champion needs none if the route gives it
+    no sessions. Refused requests do not count."""
     min_seconds: float = Field(default=600, ge=0)
     """Minimum duration of each step in seconds before the rollout advances."""
     max_seconds: Seconds = 7 * 86_400
