@@ -11,10 +11,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from contracts.schema import parse
 from contracts.training import JobSpec, JobStatus, ResumePoint
 from k8s.manifests.gang_manifest import GANG, VERSION
 from runtime.job_protocol import RunFile
-from runtime.json_files import read_json
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER
@@ -87,7 +87,7 @@ class Life:
         took = self.watcher.whole[number] - began
         assert status.incarnation == number + 1, status
         self._nothing_but_the_gang(number)
-        resumed = ResumePoint.model_validate(read_json(self.bench.executor.folders.run(self.spec) / RunFile.RESUME))
+        resumed = parse(ResumePoint, (self.bench.executor.folders.run(self.spec) / RunFile.RESUME).read_bytes())
         assert resumed == pinned, "the gang must resume from the newest accepted step"
         half = self.watcher.longest
         assert half <= self.bench.settings.half_alive, f"{kind}: half alive for {half:.1f} s, longer than the limit"
