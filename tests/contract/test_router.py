@@ -398,7 +398,9 @@ def test_router_process_of_an_older_release_is_replaced_before_it_gets_a_route_t
     url, before = local.url(), local._service(0).process()
     ready = local._service(0)._ready
     ready.write_bytes(canonical({name: value for name, value in json.loads(ready.read_bytes()).items() if name != "schema_version"}))
+    assert local.read("line") is None, "the reconciler then sets the route again, and so replaces the process"
     local.set(route(site.backend("b", 100)))
+    assert local.read("line") is not None
     assert local._service(0).process() != before
     assert local.url() == url
     assert httpx.get(f"{url}/health").json()["weights"] == {"b": 100}
