@@ -42,7 +42,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests/unit tests/contract tests/architecture -m "not slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests/unit tests/contract tests/architecture -m "not slow and not soak"
 
 reference: $(VENV)/.dev  ## write docs/reference from the code
 	@$(BIN)/python docs/reference.py

@@ -15,15 +15,21 @@ are microseconds since the epoch. A dialect of another package may leave out opt
 
 Kind: TypeAlias = Literal["traces", "feedback"]
 
+MAX_BAD = 100
+"""Parts of one record (for example the spans of one request) that are quarantined one by one for the same reason. Without a limit, a small
+request could fill the lake with quarantine rows."""
+
 
 @dataclass(frozen=True)
 class Bad:
-    """One record for the quarantine, with its position and the reason."""
+    """One quarantine row: a bad record or part of a record with its position and the reason, or a number of such parts of one record."""
 
     kind: Kind
     position: str
     reason: str
     detail: str
+    count: int = 1
+    """Number of parts that the row stands for. They all count as quarantined."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +60,22 @@ class Decoded:
     def reject(self, kind: Kind, position: str, error: Rejected) -> None:
         """Add a bad record for the quarantine. The detail is cut to 200 characters."""
         self.bad.append(Bad(kind, position, error.reason, error.detail[:200]))
+
+    def merge(self, found: Decoded, position: str) -> None:
+        """Add the result of one record, found at `position`.
+
+        For each kind and reason, only the first MAX_BAD bad parts get a row of their own. One more row stands for the rest.
+        """
+        self.traces += found.traces
+        self.feedback += found.feedback
+        for kind, counts in found.skipped.items():
+            self.skipped[kind] += counts
+        seen: Counter[tuple[Kind, str]] = Counter()
+        for bad in found.bad:
+            seen[bad.kind, bad.reason] += bad.count
+            if seen[bad.kind, bad.reason] <= MAX_BAD:
+                self.bad.append(bad)
+        for (kind, reason), count in seen.items():
+            if count > MAX_BAD:
+                detail = f"{count - MAX_BAD} more parts of the record with this reason"
+                self.bad.append(Bad(kind, f"{position}, other {kind}, {reason}", reason, detail, count - MAX_BAD))

@@ -10,7 +10,8 @@ import click
 
 from contracts.cycle import Answer, Identity
 from contracts.errors import Rejected, Retryable
-from flows.cli.output import actor, json_option, loop_argument, open_installation, picked_line, print_json, say
+from flows.cli.output import actor, json_option, loop_argument, open_installation, picked_line, print_json
+from flows.cli.terminal import say
 from flows.composition.installation import Installation
 from flows.engine.context import LineContext
 from flows.engine.line import answer, approvals, ask_cancel, ask_rollback

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from flows.cli.output import say, table
+from flows.cli.output import table
+from flows.cli.terminal import say
 from flows.config.home import Home
 from flows.core.folds import CycleView
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from flows.cli.output import json_option, loop_argument, print_json
+from flows.cli.terminal import show
 from flows.config.home import Home
 from flows.config.load import load_loop
 
@@ -46,7 +47,7 @@ def render(loop: Path, part: str | None, **options: str | None) -> None:
     """
     from flows.composition.cluster import render_cluster
 
-    click.echo(render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", **options), nl=False)
+    show(render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", **options), newline=False)
 
 
 @k8s.command()
@@ -62,7 +63,7 @@ def guard(loop: Path, seconds: float, once: bool) -> None:
     from flows.composition.cluster import guard_cluster
 
     for repair in guard_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), seconds, once):
-        click.echo(repair)
+        show(repair)
 
 
 @k8s.command()
@@ -78,7 +79,7 @@ def logs(loop: Path, job: str | None, lines: int, follow: bool) -> None:
     from flows.composition.cluster import job_logs
 
     for line in job_logs(load_loop(loop), loop.absolute().parent, Home.from_environment(), job, lines, follow):
-        click.echo(line)
+        show(line)
 
 
 @k8s.command()
@@ -96,8 +97,8 @@ def lint(loop: Path, as_json: bool) -> None:
         print_json([dict(zip(("level", "about", "text", "remedy"), one, strict=True)) for one in found])
     else:
         for level, about, text, remedy in found:
-            click.secho(f"{level:4} ", fg="red" if level == "stop" else None, nl=False)
-            click.echo(f"{about}: {text}" + (f"; {remedy}" if remedy else ""))
+            show(f"{level:4} ", fg="red" if level == "stop" else None, newline=False)
+            show(f"{about}: {text}" + (f"; {remedy}" if remedy else ""))
         if not any(level == "stop" for level, *_ in found):
-            click.echo("no problems found that would stop a gang")
+            show("no problems found that would stop a gang")
     sys.exit(1 if any(level == "stop" for level, *_ in found) else 0)

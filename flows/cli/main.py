@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from contracts.errors import ConfigError, Conflict, Permanent, RatchetError, Rejected, Retryable
+from flows.cli.terminal import show
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("flows.cli.setup", "Create a starter loop file."),
@@ -71,7 +72,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
 
     from trainers.code_digest import code_digest
 
-    click.echo(f"ratchet {version('ratchet')} (training code {code_digest()[:12]})")
+    show(f"ratchet {version('ratchet')} (training code {code_digest()[:12]})")
     context.exit()
 
 
@@ -107,8 +108,8 @@ def main(args: list[str] | None = None) -> Any:
         return cli.main(args=args, prog_name="ratchet", standalone_mode=True)
     except RatchetError as error:
         kind = {2: "error", 3: "retry later"}.get(exit_code(error), "failed" if isinstance(error, Permanent) else "error")
-        click.secho(f"{kind}: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(str(error), err=True)
+        show(f"{kind}: ", fg="red", bold=True, newline=False, error=True)
+        show(str(error), error=True)
         sys.exit(exit_code(error))
     except BrokenPipeError:
         sys.exit(141)

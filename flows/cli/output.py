@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from contracts.ports import Progress
+from flows.cli.terminal import CONTROL, say, visible
 from flows.composition.installation import Installation
 from flows.config.home import Home
 
@@ -21,29 +22,27 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 
 
 def print_json(value: Any) -> None:
-    """Print the value as JSON on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """Print the value as JSON on standard output. Control characters are printed as escapes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)  # escapes C0 itself
+    click.echo(text.translate({code: f"\\u{code:04x}" for code in CONTROL}))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on standard output. All columns except the first wrap. Square brackets in the texts are printed as they are."""
+    """Print a table on standard output. All columns except the first wrap. Markup and control characters in the texts have no effect."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    shown = Table(
+        title=Text(visible(title)), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
     for number, column in enumerate(columns):
-        shown.add_column(Text(column), overflow="fold", no_wrap=number == 0)
+        shown.add_column(Text(visible(column)), overflow="fold", no_wrap=number == 0)
     for row in rows:
-        shown.add_row(*[Text("" if cell is None else str(cell)) for cell in row])
+        shown.add_row(*[Text("" if cell is None else visible(str(cell))) for cell in row])
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(shown)
-
-
-def say(text: str) -> None:
-    """Print a message on standard error, because standard output is reserved for results."""
-    click.echo(text, err=True)
 
 
 def actor() -> str:
@@ -71,7 +70,7 @@ def _bars() -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     with Bars(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -82,10 +81,10 @@ def _bars() -> Iterator[Progress]:
 
         def progress(what: str, done: int, total: int) -> None:
             if total == 0:
-                bars.console.print(what, markup=False, highlight=False)
+                bars.console.print(visible(what), markup=False, highlight=False)
                 return
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
+                tasks[what] = bars.add_task(visible(what), total=total)
             bars.update(tasks[what], completed=done, total=total)
 
         yield progress

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from flows.cli.terminal import show
 from flows.engine.context import LineContext
 from flows.engine.preview import Preview
 
@@ -35,18 +36,18 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
         return
     rows = [[row.rule, "yes" if row.holds else "no", row.evidence, row.effect, row.change] for row in found.choice.rules]
     table(f"Choice for line {context.line}, from {found.start.tag}", ["rule", "holds", "evidence", "effect", "would change with"], rows)
-    click.echo()
-    click.secho(found.choice.reason, bold=True)
+    show()
+    show(found.choice.reason, bold=True)
     if not found.probed:
-        click.echo("Without a probe of the start model, group coverage and headroom are unknown.")
+        show("Without a probe of the start model, group coverage and headroom are unknown.")
     if cost is not None and found.recipe is not None:
         changed = ", ".join(f"{key} {found.recipe[key]:g}" for key in ("steps", "learning_rate"))
-        click.echo(f"A cycle would run {found.choice.method.upper()} ({changed}) on a model with {cost['parameters']:,} parameters.")
+        show(f"A cycle would run {found.choice.method.upper()} ({changed}) on a model with {cost['parameters']:,} parameters.")
         spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
         spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
-        click.echo(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
+        show(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
         if cost["seconds"] > context.loop.training.timeout:
-            click.secho(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
+            show(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
 
 
 def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:

@@ -13,7 +13,8 @@ from contracts.data import IngestReport
 from contracts.errors import ConfigError
 from contracts.loop import SourceSettings
 from contracts.ports import TraceSource
-from flows.cli.output import json_option, loop_argument, open_installation, print_json, say, table, watched
+from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from flows.cli.terminal import say
 from flows.core.decide import End, Wait
 from flows.engine.context import LineContext
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 
 from contracts.errors import ConfigError, Permanent, RatchetError
-from flows.cli.output import json_option, open_installation, print_json, say, table
+from flows.cli.output import json_option, open_installation, print_json, table
+from flows.cli.terminal import say
 from flows.composition.installation import Installation
 from flows.config import variables
 from flows.config.load import load_loop
@@ -93,7 +94,8 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
     with run_pidfiles.only_one(home):
         rows = [row for path, context in lines for row in _start_line(path, context, installation)]
         ui = url.removesuffix("/api")
-        _announce([["all", "Prefect UI and approvals", ui], *rows], as_json)
+        login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
+        _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
         with _guarded([context for _, context in lines], installation):
             asyncio.run(service.serve(home, served, url, installation.progress))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")

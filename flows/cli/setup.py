@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from contracts.errors import ConfigError, Permanent
-from flows.cli.output import actor, json_option, loop_argument, open_installation, print_json, say, table, watched
+from flows.cli.output import actor, json_option, loop_argument, open_installation, print_json, table, watched
+from flows.cli.terminal import say
 from flows.engine.context import LineContext
 
 _TEMPLATE = """\

@@ -11,7 +11,8 @@ from contracts.cycle import ApprovalKind
 from contracts.errors import ConfigError
 from contracts.hash_chain import verify_chain
 from contracts.ids import approval_stream, cycle_stream, rollout_stream
-from flows.cli.output import json_option, open_installation, picked_line, print_json, say, table
+from flows.cli.output import json_option, open_installation, picked_line, print_json, table
+from flows.cli.terminal import say, show
 from flows.composition.installation import Installation
 from flows.core.folds import CycleView, LineView, fold_rollout
 
@@ -86,9 +87,9 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
         print_json([entry.model_dump(mode="json") for entry in [*entries, *rollout]])
         return
     for chapter in tell(entries, fold_rollout(rollout) if rollout else None):
-        click.secho(f"\n{chapter.title}", bold=True)
+        show(f"\n{chapter.title}", bold=True)
         for sentence in chapter.text:
-            click.echo(f"  {sentence}")
+            show(f"  {sentence}")
         if chapter.table:
             table("", chapter.table.columns, chapter.table.rows)
     if rows:
@@ -122,7 +123,7 @@ def report(line: str | None, out: Path | None) -> None:
     name = line or picked_line(installation, None)
     if not installation.line(name).rows:
         raise ConfigError(f"there is no line {name!r}; available: {', '.join(view.line for view in installation.lines()) or 'none'}")
-    click.echo(write_page(installation.ledger, installation.home, name, out or installation.home.reports / f"{name}.html"))
+    show(str(write_page(installation.ledger, installation.home, name, out or installation.home.reports / f"{name}.html")))
 
 
 @click.command()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,15 +88,36 @@ class Home:
 
         Raises Retryable if the file cannot be written.
         """
-        path = self.root / "lines" / line / "receiver.token"
-        if not path.exists():
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(handle, "w") as file:
-                    file.write(secrets.token_urlsafe(32))
-            except FileExistsError:
-                pass
-            except OSError as error:
-                raise Retryable(f"cannot write {path}: {error.strerror}; set {variables.HOME} to a writable folder") from error
+        return _secret_file(self.root / "lines" / line / "receiver.token")
+
+    def prefect_login(self) -> Path:
+        """Return the file with the login of the installation's own Prefect server, in the form `ratchet:PASSWORD`.
+
+        The file is created at first use and readable only by its owner. Raises Retryable if it cannot be written.
+        """
+        return _secret_file(self.prefect / "login", "ratchet:")
+
+
+def _secret_file(path: Path, prefix: str = "") -> Path:
+    """Create the file with `prefix` and a random secret unless it exists, and return its path.
+
+    The complete content is written before the file gets its name, so that a crash leaves no empty secret and a second process reads the
+    same one.
+    """
+    if path.exists():
         return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(prefix + secrets.token_urlsafe(32))
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                path.hardlink_to(partial)
+        finally:
+            Path(partial).unlink()
+    except OSError as error:
+        raise Retryable(f"cannot write {path}: {error.strerror}; set {variables.HOME} to a writable folder") from error
+    return path

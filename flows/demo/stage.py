@@ -63,22 +63,24 @@ class Stage:
             return
         request = waiting[0].id
         api = self._wait("the Prefect server", lambda: server.known_url(self._home))
-        asyncio.run(self._show(api, context))
-        run = self._wait(f"the form of {request}", lambda: _suspended(api, request))
+        prefect = httpx.Client(base_url=api, headers=server.authorization(self._home), timeout=30, trust_env=False)
+        asyncio.run(self._show(api, prefect, context))
+        run = self._wait(f"the form of {request}", lambda: _suspended(prefect, request))
         self._say(f"          approval request in the Prefect UI: {api.removesuffix('/api')}/runs/flow-run/{run['id']}")
+        self._say(f"          (the UI asks for the login in {self._home.prefect_login()})")
         answer = {"run_input": {"decision": "approve", "approver": "ada", "note": "the gate's figures look right to me"}}
-        reply = httpx.post(f"{api}/flow_runs/{run['id']}/resume", json=answer, timeout=30, trust_env=False)
+        reply = prefect.post(f"flow_runs/{run['id']}/resume", json=answer)
         for _ in range(10):  # Prefect answers 503 while its SQLite database is busy
             if reply.status_code != 503:
                 break
             time.sleep(1.0)
-            reply = httpx.post(f"{api}/flow_runs/{run['id']}/resume", json=answer, timeout=30, trust_env=False)
+            reply = prefect.post(f"flow_runs/{run['id']}/resume", json=answer)
         if reply.status_code != 201:
             raise Permanent(f"Prefect rejected the answer to {request}: {reply.text[:300]}")
         self._say("          ada approved it with the form")
         self._wait(f"the answer to {request}", lambda: context.ledger.read(request)[1:] or None)
 
-    async def _show(self, api: str, context: LineContext) -> None:
+    async def _show(self, api: str, prefect: httpx.Client, context: LineContext) -> None:
         """Create the approval run immediately instead of waiting up to a minute for the reconciler."""
         os.environ.update(server.settings(self._home, api))
         from prefect.client.orchestration import get_client
@@ -88,7 +90,7 @@ class Stage:
         async with get_client() as client:
             until = time.monotonic() + _TIMEOUT
             while not await show_requests(client, context.ledger, context.line) and time.monotonic() < until:
-                if _known(api, context.line):
+                if _known(prefect, context.line):
                     return
                 await asyncio.sleep(0.5)
 
@@ -104,26 +106,25 @@ class Stage:
         raise Permanent(f"{what} did not appear within {_TIMEOUT:g} s; see {self._home.root / 'serve.log'}")
 
 
-def _approval_runs(api: str) -> list[dict[str, Any]]:
-    body = {"flows": {"name": {"any_": ["approval"]}}}
+def _approval_runs(prefect: httpx.Client) -> list[dict[str, Any]]:
     try:
-        reply = httpx.post(f"{api}/flow_runs/filter", json=body, timeout=10, trust_env=False)
+        reply = prefect.post("flow_runs/filter", json={"flows": {"name": {"any_": ["approval"]}}})
     except httpx.HTTPError:
         return []
     return list(reply.json()) if reply.status_code == 200 else []
 
 
-def _known(api: str, line: str) -> bool:
+def _known(prefect: httpx.Client, line: str) -> bool:
     """Return whether an approval run of this line exists."""
-    return any(str(run["parameters"].get("request", "")).startswith(f"approval/{line}/") for run in _approval_runs(api))
+    return any(str(run["parameters"].get("request", "")).startswith(f"approval/{line}/") for run in _approval_runs(prefect))
 
 
-def _suspended(api: str, request: str) -> dict[str, Any] | None:
+def _suspended(prefect: httpx.Client, request: str) -> dict[str, Any] | None:
     """Return the run for `request` if it is suspended and its form is stored, else None."""
-    for run in _approval_runs(api):
+    for run in _approval_runs(prefect):
         if run["parameters"].get("request") == request and run["state"]["type"] == "PAUSED":
             keys = (run["state"].get("state_details") or {}).get("run_input_keyset") or {}
-            form = httpx.get(f"{api}/flow_runs/{run['id']}/input/{keys.get('schema', '-')}", timeout=10, trust_env=False)
+            form = prefect.get(f"flow_runs/{run['id']}/input/{keys.get('schema', '-')}")
             return run if form.status_code == 200 else None
     return None
 

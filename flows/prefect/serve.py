@@ -19,7 +19,6 @@ from typing import Any
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
-from prefect.deployments.runner import RunnerDeployment
 from prefect.events import DeploymentEventTrigger
 from prefect.flows import EntrypointType
 from prefect.runner import Runner
@@ -49,8 +48,12 @@ class Served:
         return self.loop.line.name
 
 
-async def deployments(served: Served) -> list[RunnerDeployment]:
-    """Return the five deployments of a line, one per flow. Each has the name of the line."""
+async def add_deployments(runner: Runner, served: Served) -> None:
+    """Register the five deployments of a line, one per flow. Each has the name of the line.
+
+    The runner runs the flow object of this process. It never loads the code that the deployment in Prefect's database names, so a
+    changed entrypoint or added pull steps have no effect.
+    """
     line, path = served.line, str(served.path)
     trigger = served.loop.trigger
     cron = [Cron(trigger.cron, timezone=trigger.timezone, parameters={"scheduled": True}, slug="cron")] if trigger.cron else []
@@ -67,22 +70,24 @@ async def deployments(served: Served) -> list[RunnerDeployment]:
         (flows.reconcile, [_every(RECONCILE_SECONDS)], [], "Reconciles derived copies and Prefect runs with the ledger every minute."),
         (flows.approval, [], [], "One run per approval request; select Resume to open the form."),
     ]
-    return [await _deployment(flow, line, path, schedules, triggers, text) for flow, schedules, triggers, text in every]
+    for flow, schedules, triggers, text in every:
+        await _add_deployment(runner, flow, line, path, schedules, triggers, text)
 
 
 def _every(seconds: int) -> Schedule:
     return Interval(timedelta(seconds=seconds), slug="interval")
 
 
-async def _deployment(flow: Any, line: str, path: str, schedules: list[Any], triggers: list[Any], text: str) -> RunnerDeployment:
-    """Build one deployment.
+async def _add_deployment(runner: Runner, flow: Any, line: str, path: str, schedules: list[Any], triggers: list[Any], text: str) -> None:
+    """Register one deployment.
 
     Only one run of `ingest`, `retrain` and `rollout` is allowed at a time, because a second run would only wait for the first.
     `reconcile` has no limit, because it releases stuck slots. `approval` has no limit, because several requests can be pending.
     """
     alone = flow.name in ("ingest", "retrain", "rollout")
     limit = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW, grace_period_seconds=60)
-    return await flow.ato_deployment(
+    await runner.aadd_flow(
+        flow,
         name=line,
         parameters={} if flow.name == "approval" else {"loop": path},
         schedules=schedules,
@@ -135,8 +140,7 @@ async def _serve_once(home: Home, lines: Sequence[Served], stop: asyncio.Event, 
     runner.handle_sigterm = lambda *_: loop.call_soon_threadsafe(stop.set)
     async with get_client() as client:
         for served in lines:
-            for deployment in await deployments(served):
-                await runner.add_deployment(deployment)
+            await add_deployments(runner, served)
             await run_sync.bury_dead_runs(client, home, served.line, served_anew=first)
             await run_sync.drop_missed_ticks(client, served.line)
             await wake.start_run(client, "reconcile", served.line, f"service start at {datetime.now(UTC).isoformat()}")

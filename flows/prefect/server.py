@@ -1,16 +1,19 @@
-"""The Prefect server of an installation: its settings, its address and its process.
+"""The Prefect server of an installation: its settings, its address, its login and its process.
 
 The server is a separate long-lived process that uses SQLite and listens on loopback. It is found again after a crash of the service.
-Only the server process itself imports Prefect, so reading the address stays fast.
+Its API requires a login, because everybody who can call the API can answer approvals. The login is a file in the home folder, readable
+only by the operator. Only the server process itself imports Prefect, so reading the address stays fast.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from importlib.metadata import version
 
@@ -24,7 +27,11 @@ from flows.config.home import Home
 from runtime.artifacts import write_atomic
 
 HOST = "127.0.0.1"
+_NAMES = (HOST, "localhost")
+"""The host names under which the server answers. Another name in a request's Host header is the sign of DNS rebinding."""
 _PORT_FILE = "port"
+_BUSY_TRIES = 10
+"""Attempts, one per second, while the API answers with HTTP 5xx, for example because SQLite is busy."""
 
 
 def known_url(home: Home) -> str | None:
@@ -55,11 +62,70 @@ def api_is_healthy(url: str) -> bool:
         return False
 
 
-def join_or_start(home: Home, port: int = 0) -> str:
-    """Return the base URL of a healthy API; start the installation's server if necessary.
+def authorization(home: Home) -> dict[str, str]:
+    """Return the HTTP headers with which a request logs in to the Prefect API.
 
-    `port` 0 reuses the previous port, or a free one. Raises ConfigError if the port is in use, if the server already runs on another
-    port, or if an external server does not respond.
+    The login of an external server is the user's own: PREFECT_API_KEY, or PREFECT_API_AUTH_STRING. Without them there are no headers.
+    """
+    if is_external():
+        key, login = os.environ.get("PREFECT_API_KEY"), os.environ.get("PREFECT_API_AUTH_STRING")
+        if key:
+            return {"Authorization": f"Bearer {key}"}
+        return {"Authorization": _basic(login)} if login else {}
+    return {"Authorization": _basic(home.prefect_login().read_text())}
+
+
+def _basic(login: str) -> str:
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+def _answers(url: str, headers: Mapping[str, str]) -> bool:
+    """Return whether the API answers a request with these headers, as opposed to 401 or 403.
+
+    Raises Retryable if the API is overloaded, and ConfigError if it is not the API of a Prefect server.
+    """
+    status = 0
+    for _ in range(_BUSY_TRIES):
+        try:
+            status = httpx.post(f"{url}/flow_runs/count", json={}, headers=dict(headers), timeout=30, trust_env=False).status_code
+        except httpx.HTTPError as error:
+            raise Retryable(f"the Prefect server at {url} stopped responding ({type(error).__name__})") from error
+        if status < 500:
+            break
+        time.sleep(1.0)
+    if status in (401, 403):
+        return False
+    if status == 200:
+        return True
+    if status >= 500:
+        raise Retryable(f"the Prefect server at {url} answers with HTTP {status}")
+    raise ConfigError(f"{url} is not the API of a Prefect server (flow_runs/count answers with HTTP {status}); correct PREFECT_API_URL")
+
+
+def _check_login(home: Home, url: str) -> None:
+    """Raise ConfigError if an external server accepts requests without a login, or rejects the user's login.
+
+    The operator can accept an open server by a setting, because its owner may protect it in another way, for example in its network.
+    """
+    if _answers(url, {}):
+        if os.environ.get(variables.PREFECT_OPEN) != "accept":
+            raise ConfigError(
+                f"the Prefect server at PREFECT_API_URL = {url} answers without a login, so everybody who reaches it can answer approvals; "
+                f"set PREFECT_SERVER_API_AUTH_STRING on that server, or accept it here with {variables.PREFECT_OPEN}=accept"
+            )
+    elif not _answers(url, authorization(home)):
+        raise ConfigError(
+            f"the Prefect server at PREFECT_API_URL = {url} rejects the login; set PREFECT_API_AUTH_STRING (user:password) or "
+            "PREFECT_API_KEY"
+        )
+
+
+def join_or_start(home: Home, port: int = 0) -> str:
+    """Return the base URL of a healthy API that requires a login; start the installation's server if necessary.
+
+    `port` 0 reuses the previous port, or a free one. A server that an older release started without a login is restarted. Raises
+    ConfigError if the port is in use, if the server already runs on another port, or if an external server does not respond, answers
+    without a login, or rejects the login.
     """
     if is_external():
         url = str(known_url(home))
@@ -67,9 +133,13 @@ def join_or_start(home: Home, port: int = 0) -> str:
             raise ConfigError(
                 f"no Prefect server responds at PREFECT_API_URL = {url}; start that server, or unset PREFECT_API_URL to use a local one"
             )
+        _check_login(home, url)
         return url
     running = prefect_server(home, (), {}).ready()
     if running is None:
+        return _start(home, port)
+    if _answers(_url(int(running["port"])), {}):
+        stop(home)
         return _start(home, port)
     if port and port != running["port"]:
         raise ConfigError(
@@ -86,7 +156,14 @@ def _start(home: Home, port: int) -> str:
     ensure_free(chosen)
     # Keep the user's own Prefect settings, for example the database URL.
     theirs = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}
-    environment = {**theirs, **settings(home, _url(chosen)), "PREFECT_SERVER_API_HOST": HOST, "PREFECT_SERVER_API_PORT": str(chosen)}
+    environment = {
+        **theirs,
+        **settings(home, _url(chosen)),
+        "PREFECT_SERVER_API_HOST": HOST,
+        "PREFECT_SERVER_API_PORT": str(chosen),
+        "PREFECT_SERVER_API_AUTH_STRING": home.prefect_login().read_text(),
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{name}:{chosen}" for name in _NAMES),
+    }
     command = ("-m", "flows.prefect.server", "--port", str(chosen))
     ready = prefect_server(home, command, environment).ensure()
     write_atomic(home.prefect / _PORT_FILE, canonical(ready["port"]))
@@ -152,7 +229,7 @@ def settings(home: Home, url: str) -> dict[str, str]:
         "PREFECT_RUNNER_PROCESS_LIMIT": "16",
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": os.environ.get("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING"),
         "DO_NOT_TRACK": "1",
-        **({} if is_external() else {variables.PREFECT_OWN: "1"}),
+        **({} if is_external() else {variables.PREFECT_OWN: "1", "PREFECT_API_AUTH_STRING": home.prefect_login().read_text()}),
     }
 
 
@@ -163,9 +240,11 @@ def main() -> None:
     port = parser.parse_args().port
     import uvicorn
     from prefect.server.api.server import create_app
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+    app = TrustedHostMiddleware(create_app(final=True), allowed_hosts=list(_NAMES), www_redirect=False)
     threading.Thread(target=_announce, args=(port,), daemon=True).start()
-    uvicorn.run(create_app(final=True), host=HOST, port=port, log_level="warning", timeout_keep_alive=5)
+    uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_keep_alive=5)
 
 
 def _announce(port: int) -> None:

@@ -31,7 +31,7 @@ def is_generation(attributes: Attributes) -> bool:
     """Return whether the span is one call of a language model, not of a tool, an agent, an embedding model or plain HTTP."""
     operation = attributes.get("gen_ai.operation.name")
     if operation is not None:
-        return operation in GENERATIONS
+        return isinstance(operation, str) and operation in GENERATIONS
     kind = attributes.get("openinference.span.kind")
     if kind is not None:
         return bool(kind == "LLM")

@@ -14,7 +14,7 @@ from contracts.ports import Dialect
 from contracts.records import FeedbackKind
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.otlp import ORIGINS
-from materializer.dialects.values import clean, consent, dump, fits, name, number, rating, slug, start_time, token_count
+from materializer.dialects.values import clean, consent, dump, fits, name, number, rating, short_text, slug, start_time, token_count
 
 
 class Record:
@@ -66,8 +66,9 @@ def _trace(record: Record, limits: Limits) -> Row:
     keep = agreed or (agreed is None and limits.assume_consent)
     failed = record.get("status") in ("error", "failed")
     messages, answer = _content(record, failed) if keep else (None, None)
-    origin = record.get("origin") or "traffic"
-    if origin not in ORIGINS:
+    origin = record.get("origin")
+    origin = "traffic" if origin in (None, "") else origin
+    if not isinstance(origin, str) or origin not in ORIGINS:
         raise Rejected("bad_origin", f"origin must be one of {', '.join(sorted(ORIGINS))}")
     latency = number(record.get("latency_ms"))
     return {
@@ -88,7 +89,7 @@ def _trace(record: Record, limits: Limits) -> Row:
         "output_tokens": token_count(record.get("output_tokens")),
         "region": name(record.get("region")),
         "consent": agreed is True,
-        "reference": name(record.get("reference")) if keep else None,
+        "reference": short_text(record.get("reference")) if keep else None,
         "slice": slug(record.get("slice")),
     }
 
@@ -115,10 +116,9 @@ def _decode_feedback(record: Record, key: str, kind: FeedbackKind, trace: Row, p
         return
     try:
         value = rating(record.get(key)) if kind == FeedbackKind.RATING else None
-        text = None if kind == FeedbackKind.RATING else name(record.get(key))
+        text = None if kind == FeedbackKind.RATING else short_text(record.get(key))
         if value is None and text is None:
             raise Rejected("bad_value", f"{key} has no text")
-        fits(text)
     except Rejected as error:
         into.reject("feedback", at, error)
         return

@@ -19,7 +19,7 @@ from contracts.ports import Dialect
 from contracts.records import FeedbackKind
 from materializer.dialects.genai import Content, Event, is_generation, read_content
 from materializer.dialects.otlp_attributes import Attributes
-from materializer.dialects.values import clean, consent, dump, duration_ms, fits, name, rating, slug, start_time, token_count
+from materializer.dialects.values import clean, consent, dump, duration_ms, fits, name, rating, short_text, slug, start_time, token_count
 
 EVALUATION = "gen_ai.evaluation.result"
 KINDS = {"user_feedback": FeedbackKind.RATING, "user_correction": FeedbackKind.CORRECTION, "reviewer_reference": FeedbackKind.REFERENCE}
@@ -78,10 +78,18 @@ def _decode_span(span: Any, position: str, limits: Limits, into: Decoded) -> Non
     except Rejected as error:
         into.reject("traces", position, error)
         return
+    except Exception as error:
+        into.reject("traces", position, _unexpected(error))
+        return
     if row is None:
         into.skip("traces", "not_a_generation")
     else:
         into.traces.append(row | {"position": position})
+
+
+def _unexpected(error: Exception) -> Rejected:
+    """Return the reason for a record on which the decoder fails. One record must never stop the others of its batch."""
+    return Rejected("decoder_failed", f"the decoder raised {type(error).__name__}")  # the message may quote a user
 
 
 def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
@@ -116,7 +124,7 @@ def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
         ),
         "region": name(attributes.metadata("region")),
         "consent": agreed is True,
-        "reference": name(attributes.metadata("reference")) if keep else None,
+        "reference": short_text(attributes.metadata("reference")) if keep else None,
         "slice": slug(attributes.metadata("slice")),
     }
 
@@ -142,9 +150,9 @@ def _content(attributes: Attributes, events: list[Event], failed: bool) -> Conte
 def _origin(value: Any) -> str:
     if value is None:
         return "traffic"
-    if value not in ORIGINS:
+    if not isinstance(value, str) or value not in ORIGINS:
         raise Rejected("bad_origin", f"ratchet.origin must be one of {', '.join(sorted(ORIGINS))}")
-    return str(value)
+    return value
 
 
 def _events(span: dict[str, Any]) -> list[Event]:
@@ -183,12 +191,14 @@ def _decode_evaluation(
         attributes = Attributes(event.get("attributes"))
         if event.get("name", event.get("eventName")) != EVALUATION and attributes.get("event.name") != EVALUATION:
             into.skip("feedback", "not_feedback")
-        elif attributes.get("gen_ai.evaluation.name") not in KINDS:
+        elif name(attributes.get("gen_ai.evaluation.name")) not in KINDS:
             into.skip("feedback", "other_evaluation")
         else:
             into.feedback.append(_feedback(attributes, ids, times, limits) | {"position": position})
     except Rejected as error:
         into.reject("feedback", position, error)
+    except Exception as error:
+        into.reject("feedback", position, _unexpected(error))
 
 
 def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ...], limits: Limits) -> Row:

@@ -1,4 +1,4 @@
-"""Decodes one record with its dialect, so that a failing dialect of another package costs only that record.
+"""Decodes one record with its dialect, so that a failing dialect costs only that record.
 
 The dialects of this package write complete rows. The rows of other dialects are checked and completed here, because a wrong value would
 stop the whole batch, or a cycle long afterwards.
@@ -36,10 +36,7 @@ def decode_with(named: Dialect, others: Sequence[Dialect], record: Any, position
             names = ", ".join(sorted(dialect.name for dialect in claims))
             raise Rejected("ambiguous_dialect", f"the dialects {names} recognise the record; uninstall all but one")
         dialect = claims[0] if claims else named
-        if isinstance(dialect, OtlpDialect | JsonlDialect):
-            dialect.decode(record, position, limits, into)
-        else:
-            _merge(_decoded(dialect, record, position, limits), into)
+        into.merge(_decoded(dialect, record, position, limits), position)
     except Rejected as error:
         into.reject("traces", position, error)
 
@@ -52,7 +49,10 @@ def _recognises(dialect: Dialect, record: Any) -> bool:
 
 
 def _decoded(dialect: Dialect, record: Any, position: str, limits: Limits) -> Decoded:
-    """Return the checked rows of one record. Raises Rejected if the dialect rejects it or fails, or if a row is invalid."""
+    """Return the checked rows of one record.
+
+    Raises Rejected if the dialect rejects the record or fails, or if a row of another package's dialect is invalid.
+    """
     found = Decoded()
     try:
         dialect.decode(record, position, limits, found)
@@ -60,21 +60,14 @@ def _decoded(dialect: Dialect, record: Any, position: str, limits: Limits) -> De
         raise
     except Exception as error:
         raise _failed(dialect, error) from error
-    found.traces = [_trace(row, dialect, position, limits) for row in found.traces]
-    found.feedback = [_feedback(row, dialect, position, limits) for row in found.feedback]
+    if not isinstance(dialect, OtlpDialect | JsonlDialect):
+        found.traces = [_trace(row, dialect, position, limits) for row in found.traces]
+        found.feedback = [_feedback(row, dialect, position, limits) for row in found.feedback]
     return found
 
 
 def _failed(dialect: Dialect, error: Exception) -> Rejected:
     return Rejected("dialect_failed", f"dialect {dialect.name!r} raised {type(error).__name__}")  # the message may quote a user
-
-
-def _merge(found: Decoded, into: Decoded) -> None:
-    into.traces += found.traces
-    into.feedback += found.feedback
-    into.bad += found.bad
-    for kind, counts in found.skipped.items():
-        into.skipped[kind] += counts
 
 
 def _trace(given: Row, dialect: Dialect, position: str, limits: Limits) -> Row:

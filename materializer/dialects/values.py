@@ -17,6 +17,9 @@ from contracts.records import is_slice_name
 MAX_TEXT_BYTES = 131_072
 """Maximum size of prompt and answer together, in bytes of UTF-8."""
 
+MAX_NAME_BYTES = 1024
+"""Maximum size of an identifier in bytes of UTF-8. It is stored in every row, and in the index of known records."""
+
 DAY_US = 86_400_000_000
 EARLIEST_US = 946_684_800_000_000  # 2000-01-01: an earlier start means a wrong clock or a wrong unit
 _SECONDS_BELOW = 10**11
@@ -110,7 +113,27 @@ def consent(value: Any) -> bool | None:
 
 
 def name(value: Any) -> str | None:
-    """Return an identifier (user, session, model, region) as stripped text; None if it is missing, empty or not a string or number."""
+    """Return an identifier (user, session, model, region) as stripped text; None if it is missing, empty or not a string or number.
+
+    Raises Rejected `too_large` for an identifier of more than MAX_NAME_BYTES.
+    """
+    found = _plain_text(value)
+    if found is not None and len(found.encode()) > MAX_NAME_BYTES:
+        raise Rejected("too_large", f"an identifier is longer than {MAX_NAME_BYTES} bytes")
+    return found
+
+
+def short_text(value: Any) -> str | None:
+    """Return a reference or correction as stripped text; None if it is missing, empty or not a string or number.
+
+    Raises Rejected `too_large` if it is larger than MAX_TEXT_BYTES.
+    """
+    found = _plain_text(value)
+    fits(found)
+    return found
+
+
+def _plain_text(value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     return clean(str(value)).strip() or None
@@ -118,7 +141,7 @@ def name(value: Any) -> str | None:
 
 def slug(value: Any) -> str | None:
     """Return the name of a slice; None if it is missing or no valid name."""
-    found = name(value)
+    found = _plain_text(value)
     return found if found and is_slice_name(found) else None
 
 

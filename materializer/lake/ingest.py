@@ -115,7 +115,10 @@ def _quarantine(decoded: Decoded, seen: DedupIndex, batch: RawBatch, limits: Lim
 
 
 def _counts(kind: Kind, rows: Sorted, decoded: Decoded) -> Counts:
-    bad = Counter(item.reason for item in decoded.bad if item.kind == kind)
+    bad: Counter[str] = Counter()
+    for item in decoded.bad:
+        if item.kind == kind:
+            bad[item.reason] += item.count
     skipped = decoded.skipped[kind]
     kept = len(rows.fresh) + rows.again
     total = kept + rows.duplicate + skipped.total() + bad.total()

@@ -17,12 +17,13 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 from starlette.concurrency import run_in_threadpool
 
 from contracts.errors import ConfigError, Rejected, Retryable
@@ -37,6 +38,12 @@ TOKEN = "RATCHET_RECEIVER_TOKEN"
 """Bearer token of a receiver that runs as its own process without `--token-file`."""
 MAX_BODY = 16 << 20
 """Maximum size of a request in bytes, both before and after decompression."""
+
+MAX_MEMBERS = 16
+"""Maximum number of members of a gzip body."""
+
+MAX_RECORDS = 50_000
+"""Maximum number of spans or log records of a request. Exporters send 512 by default."""
 
 ROOM = 64 << 20
 """Disk space in bytes that must stay free."""
@@ -123,29 +130,38 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 def _inflate(body: bytes, most: int) -> bytes:
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        data = inflater.decompress(body, most + 1)
-    except zlib.error as error:
-        raise Refused(400, f"the gzip body is corrupt: {error}") from error
-    if len(data) > most:
-        raise Refused(413, f"the request is larger than {most} bytes after decompression; export smaller batches")
-    if not inflater.eof:
-        raise Refused(400, "the gzip body is truncated")
-    return data
+    """Decompress a gzip body. It may have several members (RFC 1952, section 2.2)."""
+    data = bytearray()
+    for _ in range(MAX_MEMBERS):
+        inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        try:
+            data += inflater.decompress(body, most + 1 - len(data))
+        except zlib.error as error:
+            raise Refused(400, f"the gzip body is corrupt: {error}") from error
+        if len(data) > most:
+            raise Refused(413, f"the request is larger than {most} bytes after decompression; export smaller batches")
+        if not inflater.eof:
+            raise Refused(400, "the gzip body is truncated")
+        body = inflater.unused_data
+        if not body:
+            return bytes(data)
+    raise Refused(400, f"the gzip body has more than {MAX_MEMBERS} members")
 
 
 def _store(spool: Spool, kind: str, mark: bytes, field: str, body: bytes, room: int) -> None:
     """Check that the body is a readable request, and spool it. Raises Refused: 400 if it is not, 503 if the disk is full or fails."""
     try:
         if kind == PROTO:
-            REQUESTS[mark][1].FromString(body)
+            many = _message_records(REQUESTS[mark][1].FromString(body))
         else:
             request = parse_json(body)
             if not isinstance(request, dict) or (request and not isinstance(request.get(field), list)):
                 raise Rejected("wrong_type", f"the body must be a JSON object with the list {field}")
+            many = _json_records(request)
     except (DecodeError, Rejected) as error:
         raise Refused(400, f"the body is not a valid {kind} request: {error}") from error
+    if many > MAX_RECORDS:
+        raise Refused(413, f"the request has {many} records, more than {MAX_RECORDS}; export smaller batches")
     if not has_room(spool.folder, room):
         raise Refused(503, "the receiver's disk is full; send again later")
     try:
@@ -153,6 +169,22 @@ def _store(spool: Spool, kind: str, mark: bytes, field: str, body: bytes, room: 
     except Retryable as error:
         log.error("cannot write to the spool: %s", error)
         raise Refused(503, "the receiver cannot write to its disk; send again later") from error
+
+
+def _message_records(request: Any) -> int:
+    """Return the number of spans or log records of a protobuf request."""
+    if isinstance(request, ExportTraceServiceRequest):
+        return sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+    return sum(len(scope.log_records) for resource in request.resource_logs for scope in resource.scope_logs)
+
+
+def _json_records(request: dict[str, Any]) -> int:
+    """Return the number of list items at the level of spans and log records of a JSON request. Parts of another type count as none."""
+    items: list[Any] = [request]
+    for keys in (("resourceSpans", "resourceLogs"), ("scopeSpans", "scopeLogs"), ("spans", "logRecords")):
+        lists = [item.get(key) for item in items if isinstance(item, dict) for key in keys]
+        items = [item for one in lists if isinstance(one, list) for item in one]
+    return len(items)
 
 
 def _error(kind: str, status: int, message: str) -> Response:

@@ -1,7 +1,7 @@
 """The long interruption test, `python -m tests.cluster.soak`: 50 interruptions by default, in about twelve minutes.
 
-The test suite itself runs ten interruptions. A fifth of the interruptions remove machines of a static pool. The results go to
-benchmarks/results/interruptions.json. The first failed expectation ends the run with its seed, which reproduces it.
+The test suite itself runs five interruptions, one of each kind. A fifth of the interruptions remove machines of a static pool. The results
+go to benchmarks/results/interruptions.json. The first failed expectation ends the run with its seed, which reproduces it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMIT = 12.0
 
 def code_digest() -> str:
     """Return the digest of the product code and test code that run here."""
-    files = [path for room in ("contracts", "k8s", "tests/cluster", "tests/cluster/rig") for path in sorted((ROOT / room).glob("*.py"))]
+    files = [path for room in ("contracts", "runtime", "k8s", "tests/cluster") for path in sorted((ROOT / room).rglob("*.py"))]
     return digest([[path.relative_to(ROOT).as_posix(), digest_file(path)] for path in files])
 
 

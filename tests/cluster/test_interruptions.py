@@ -16,7 +16,7 @@ from tests.cluster.interruptions import CLAIM, DELETED, EVICTED, NODE, SILENT, W
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.watcher import Watcher
 
-COUNT = int(os.environ.get("RATCHET_INTERRUPTIONS", "10"))
+COUNT = int(os.environ.get("RATCHET_INTERRUPTIONS", "5"))
 SEED = int(os.environ.get("RATCHET_SEED", "7"))
 CLAIMS = max(1, COUNT // 5)
 

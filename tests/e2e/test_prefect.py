@@ -29,6 +29,7 @@ from flows.engine.advance import drive
 from flows.engine.line import open_cycle
 from runtime.artifacts import FolderArtifacts
 from tests import command
+from tests.other_user import as_other_user
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
 from trainers.code_digest import code_digest
@@ -72,6 +73,7 @@ class Service:
         self.ledger = open_ledger(self.home)
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
+        self.prefect = httpx.Client()
 
     def ratchet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `ratchet` command against this installation."""
@@ -83,13 +85,17 @@ class Service:
         log = (self.home.root.parent / "serve.log").open("a")
         self.process = subprocess.Popen(serve, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
         rows = json.loads(_json_on(self.process))
-        self.url = next(row["where"] for row in rows if "Prefect" in row["what"]) + "/api"
+        addresses = {row["what"]: row["where"] for row in rows}
+        self.url = addresses["Prefect UI and approvals"] + "/api"
+        login = Path(addresses["Prefect UI login file"]).read_text()
+        self.prefect = httpx.Client(base_url=self.url, auth=tuple(login.split(":")), trust_env=False, timeout=30)
         eventually(lambda: len(self.post("deployments/filter")) == 5)
         eventually(lambda: self.deployment("approval")["status"] == "READY")
 
     def stop(self) -> None:
         """Stop the service and its Prefect server."""
-        self.ratchet("serve", "--stop", str(self.loop))
+        stopped = self.ratchet("serve", "--stop", str(self.loop))
+        assert stopped.returncode == 0, stopped.stderr
         if self.process is not None:
             self.process.wait(60)
 
@@ -100,7 +106,7 @@ class Service:
         """
         for _ in range(60):
             with contextlib.suppress(httpx.TransportError):
-                answer = httpx.post(f"{self.url}/{path}", json=body or {}, trust_env=False, timeout=30)
+                answer = self.prefect.post(path, json=body or {})
                 if answer.status_code != 503:
                     return answer.json() if answer.content else None
             time.sleep(1)
@@ -108,7 +114,7 @@ class Service:
 
     def deployment(self, flow: str) -> dict[str, Any]:
         """Return the deployment of a flow for the line."""
-        return httpx.get(f"{self.url}/deployments/name/{flow}/sim", trust_env=False, timeout=30).json()
+        return self.prefect.get(f"deployments/name/{flow}/sim").json()
 
     def runs(self, flow: str, **state: Any) -> list[dict[str, Any]]:
         """Return the runs of a flow, filtered by state."""
@@ -146,7 +152,7 @@ class Service:
         if run["state_type"] != "PAUSED":
             return False
         key = run["state"]["state_details"]["run_input_keyset"]["schema"]
-        return httpx.get(f"{self.url}/flow_runs/{run['id']}/input/{key}", trust_env=False, timeout=30).status_code == 200
+        return self.prefect.get(f"flow_runs/{run['id']}/input/{key}").status_code == 200
 
     def resume(self, run: str, **typed: str) -> dict[str, Any]:
         """Submit the form of a suspended run with these values and return the answer of the API."""
@@ -231,10 +237,10 @@ def test_submitted_form_is_written_to_the_ledger_and_the_cycle_continues(service
     request = "approval/sim/0001/training"
     run = service.suspended(request)
     keys = run["state"]["state_details"]["run_input_keyset"]
-    schema = httpx.get(f"{service.url}/flow_runs/{run['id']}/input/{keys['schema']}", trust_env=False).json()
+    schema = service.prefect.get(f"flow_runs/{run['id']}/input/{keys['schema']}").json()
     assert schema["properties"]["decision"]["enum"] == ["approve", "reject"]
     assert {"decision", "approver"} <= set(schema["required"])
-    text = httpx.get(f"{service.url}/flow_runs/{run['id']}/input/{keys['description']}", trust_env=False).text
+    text = service.prefect.get(f"flow_runs/{run['id']}/input/{keys['description']}").text
     assert "further with DPO" in text
 
     for bad in ({}, {"decision": "approve"}, {"decision": "approve", "approver": "  "}, {"decision": "maybe", "approver": "ada"}):
@@ -278,6 +284,69 @@ def test_cancelled_approval_run_is_replaced(service: Service) -> None:
     assert answer is not None
     assert not answer.approve
     assert len(service.views(request)) == 2
+
+
+def _attacks(service: Service, waiting: str, mark: Path) -> dict[str, Callable[[], Any]]:
+    """Return attacks on the Prefect API by name. Each returns the HTTP status of its answer, or the answer's headers."""
+    deployment, flow = service.deployment("reconcile"), service.deployment("reconcile")["flow_id"]
+    steps = [{"prefect.deployments.steps.run_shell_script": {"script": f"touch {mark}"}}]
+    run, page = f"deployments/{deployment['id']}/create_flow_run", service.url.removesuffix("/api")
+
+    def call(method: str, path: str, body: Any = None, **headers: str) -> int:
+        return httpx.request(method, f"{service.url}/{path}", json=body, headers=headers, trust_env=False, timeout=30).status_code
+
+    preflight = {"Origin": "http://attacker.example", "Access-Control-Request-Method": "POST"}
+    return {
+        "pull steps": lambda: call("PATCH", f"deployments/{deployment['id']}", {"pull_steps": steps}),
+        "a run": lambda: call("POST", run, {}),
+        "a deployment": lambda: call("POST", "deployments/", {"name": "evil", "flow_id": flow, "pull_steps": steps}),
+        "an answer": lambda: call("POST", f"flow_runs/{waiting}/resume", {"run_input": {"decision": "approve", "approver": "mal"}}),
+        "reading": lambda: call("POST", "flow_runs/filter", {}),
+        "a guessed login": lambda: call("POST", run, {}, Authorization="Basic YWRtaW46cGFzcw=="),
+        "deleting": lambda: call("POST", "admin/database/clear", {"confirm": True}),
+        "a rebound host": lambda: call("POST", run, {}, Host="attacker.example"),
+        "the login file": lambda: service.home.prefect_login().read_text(),
+        "a foreign page": lambda: httpx.options(f"{service.url}/flow_runs/filter", headers=preflight, trust_env=False).headers.get(
+            "access-control-allow-origin", "none"
+        ),
+        "its own page": lambda: httpx.options(
+            f"{service.url}/flow_runs/filter", headers={**preflight, "Origin": page}, trust_env=False
+        ).headers.get("access-control-allow-origin", "none"),
+    }
+
+
+def test_another_user_of_the_machine_can_do_nothing_through_prefect(service: Service, tmp_path: Path) -> None:
+    request = service.ask(9003)
+    service.reconcile()
+    waiting = service.suspended(request)["id"]
+    mark = tmp_path / "ran"
+    outcomes = {name: as_other_user(attack) for name, attack in _attacks(service, waiting, mark).items()}
+    assert outcomes == {
+        "pull steps": 401,
+        "a run": 401,
+        "a deployment": 401,
+        "an answer": 401,
+        "reading": 401,
+        "a guessed login": 401,
+        "deleting": 401,
+        "a rebound host": 400,
+        "the login file": "PermissionError" if os.geteuid() == 0 else service.home.prefect_login().read_text(),
+        "a foreign page": "none",
+        "its own page": service.url.removesuffix("/api"),
+    }
+    assert not mark.exists()
+    assert fold_approval(service.ledger.read(request)).awaiting
+
+
+def test_code_that_is_added_to_a_deployment_is_never_run(service: Service, tmp_path: Path) -> None:
+    deployment, mark = service.deployment("reconcile"), tmp_path / "ran"
+    module = tmp_path / "evil.py"
+    module.write_text(f"open({str(mark)!r}, 'w')")
+    steps = [{"prefect.deployments.steps.run_shell_script": {"script": f"touch {mark}"}}]
+    change = {"pull_steps": steps, "entrypoint": f"{module}:flow", "path": str(tmp_path)}
+    assert service.prefect.patch(f"deployments/{deployment['id']}", json=change).status_code == 204
+    service.reconcile()
+    assert not mark.exists(), "the service runs its own flow, whatever the deployment says"
 
 
 def test_new_traces_start_a_retrain_run(service: Service) -> None:

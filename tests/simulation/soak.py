@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def code_digest() -> str:
     """Return the digest of all code that the simulation runs."""
     files = [
-        path for room in ("contracts", "flows/core", "flows/engine", "tests/simulation") for path in sorted((ROOT / room).glob("*.py"))
+        path for room in ("contracts", "flows/core", "flows/engine", "tests/simulation") for path in sorted((ROOT / room).rglob("*.py"))
     ]
     return digest_of([[path.relative_to(ROOT).as_posix(), digest_file(path)] for path in files])
 

@@ -73,8 +73,8 @@ def test_the_arms_of_a_forced_method_get_the_same_traffic() -> None:
     assert "| t | 0.6 | 1 | 1 | 0.600 | +0.090 | +0.000 | +0.000 | 0 of 1 | 1 of 1 |" in told
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cells", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("cells", [1, 2])
 def test_cells_run_from_traffic_to_the_gate(tmp_path: Path, cells: int) -> None:
     command = [sys.executable, "benchmarks/recipes.py", "--quick", str(cells), "--json", "--folder", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)

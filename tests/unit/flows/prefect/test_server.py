@@ -6,7 +6,11 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +40,83 @@ def test_external_server_is_used_and_never_started(home: Home, monkeypatch: pyte
     with pytest.raises(ConfigError, match="no Prefect server responds"):
         server.join_or_start(home)
     assert variables.PREFECT_OWN not in server.settings(home, "http://127.0.0.1:9/api")
+
+
+class PrefectApi(BaseHTTPRequestHandler):
+    """A stub of the Prefect API. `login` is the Authorization header that it requires; empty for none."""
+
+    login = ""
+
+    def do_GET(self) -> None:
+        self.answer(200)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200 if self.headers.get("Authorization", "") == self.login or not self.login else 401)
+
+    def answer(self, status: int) -> None:
+        self.send_response(status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def external(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an external Prefect server, which is set in the environment."""
+    for name in ("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", variables.PREFECT_OPEN):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), PrefectApi) as api:
+        threading.Thread(target=api.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{api.server_port}/api"
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        yield url
+        api.shutdown()
+
+
+def test_external_server_without_a_login_is_refused_unless_it_is_accepted(
+    home: Home, external: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"answers without a login.*RATCHET_PREFECT_OPEN=accept"):
+        server.join_or_start(home)
+    monkeypatch.setenv(variables.PREFECT_OPEN, "accept")
+    assert server.join_or_start(home) == external
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "header"),
+    [("PREFECT_API_AUTH_STRING", "ada:secret", "Basic YWRhOnNlY3JldA=="), ("PREFECT_API_KEY", "pnu_1", "Bearer pnu_1")],
+)
+def test_external_server_gets_the_login_of_the_user(
+    home: Home, external: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, header: str
+) -> None:
+    monkeypatch.setattr(PrefectApi, "login", header)
+    with pytest.raises(ConfigError, match="rejects the login; set PREFECT_API_AUTH_STRING"):
+        server.join_or_start(home)
+    monkeypatch.setenv(variable, value)
+    assert server.join_or_start(home) == external
+    assert "PREFECT_API_AUTH_STRING" not in server.settings(home, external), "the user's own login stays"
+
+
+def test_own_server_of_an_older_release_is_restarted_with_a_login(home: Home, external: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stub stands for a running server that answers without a login."""
+    monkeypatch.delenv("PREFECT_API_URL")
+    port = int(external.split(":")[2].split("/")[0])
+    monkeypatch.setattr(server, "prefect_server", lambda *_: SimpleNamespace(ready=lambda: {"port": port}))
+    done: list[str] = []
+    monkeypatch.setattr(server, "stop", lambda _home: done.append("stop"))
+    monkeypatch.setattr(server, "_start", lambda _home, _port: done.append("start") or "new")
+    assert server.join_or_start(home) == "new"
+    assert done == ["stop", "start"]
+
+
+def test_login_of_the_own_server_is_a_private_file(home: Home) -> None:
+    login = home.prefect_login()
+    assert login.stat().st_mode & 0o777 == 0o600
+    assert login.read_text().startswith("ratchet:")
+    assert server.settings(home, "http://127.0.0.1:9/api")["PREFECT_API_AUTH_STRING"] == login.read_text()
+    assert server.authorization(home)["Authorization"].startswith("Basic ")
 
 
 def test_own_address_in_the_environment_is_not_external(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from contracts.decoding import Limits
+from contracts.decoding import MAX_BAD, Limits
 from contracts.records import FEEDBACK, TRACES
 from materializer.dialects.decode import decode
 from materializer.lake.schemas import arrow_table
@@ -94,3 +94,85 @@ def test_every_input_gives_valid_rows_or_a_reason(kind: str) -> None:
         arrow_table([row | known for row in decoded.traces], TRACES)
         arrow_table([row | known for row in decoded.feedback], FEEDBACK)
         assert all(bad.reason and len(bad.detail) <= 200 for bad in decoded.bad)
+
+
+_READ = (
+    "gen_ai.operation.name", "openinference.span.kind", "llm.request.type", "gen_ai.request.model", "gen_ai.response.model",
+    "llm.model_name", "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions", "gen_ai.response.finish_reasons",
+    "gen_ai.response.id", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "user.id", "enduser.id", "gen_ai.conversation.id",
+    "session.id", "metadata", "metadata.consent", "metadata.region", "metadata.reference", "metadata.slice", "ratchet.origin",
+    "ratchet.refused", "ratchet.model_version", "ratchet.content_omitted", "gen_ai.evaluation.name", "gen_ai.evaluation.score.value",
+    "gen_ai.evaluation.score.label", "gen_ai.evaluation.explanation", "event.name", "gen_ai.prompt.0.content", "gen_ai.completion.0.role",
+    "llm.input_messages.0.message.role", "content", "message", "finish_reason",
+)  # fmt: skip
+"""The attributes that the decoder reads."""
+
+_DEEP: dict[str, object] = {"stringValue": "x"}
+for _ in range(80):
+    _DEEP = {"arrayValue": {"values": [_DEEP]}}
+ANY_VALUES: dict[str, object] = {
+    "string": {"stringValue": "x"},
+    "long string": {"stringValue": "x" * 200_000},
+    "bool": {"boolValue": True},
+    "int": {"intValue": "7"},
+    "huge int": {"intValue": "9" * 24},
+    "double": {"doubleValue": 0.5},
+    "infinity": {"doubleValue": "Infinity"},
+    "bytes": {"bytesValue": "AAAA"},
+    "array": {"arrayValue": {"values": [{"stringValue": "x"}, {"intValue": 1}]}},
+    "empty array": {"arrayValue": {}},
+    "object": {"kvlistValue": {"values": [{"key": "a", "value": {"stringValue": "x"}}]}},
+    "empty object": {"kvlistValue": {}},
+    "deep": _DEEP,
+    "empty": {},
+    "null": None,
+}
+"""Every type of an OTLP AnyValue, and its extremes."""
+
+
+@pytest.mark.parametrize("kind", list(ANY_VALUES))
+def test_every_type_in_every_attribute_leaves_the_other_records_whole(kind: str) -> None:
+    good, rating = span(999), log(999, evaluation("user_feedback", 1))
+    for key in _READ:
+        odd = {"key": key, "value": ANY_VALUES[kind]}
+        bad = span(1, events=[evaluation("user_feedback", 1), {"name": "gen_ai.choice", "attributes": [odd]}])
+        bad["attributes"].append(odd)
+        bad["events"][0]["attributes"].append(odd)
+        record = log(1, evaluation("user_feedback", 1))
+        record["attributes"].append(odd)
+        lines = [spans(bad, good), logs(record, rating)]
+        decoded = decode(raw("\n".join(json.dumps(line) for line in lines).encode(), kind="otlp-json"), LIMITS)
+        assert good["traceId"] in {row["id"].partition(":")[0] for row in decoded.traces}, key
+        assert good["traceId"] in {(row["trace_id"] or "").partition(":")[0] for row in decoded.feedback}, key
+        assert "decoder_failed" not in {bad.reason for bad in decoded.bad}, (key, decoded.bad)
+        skipped = sum(counts.total() for counts in decoded.skipped.values())
+        assert len(decoded.traces) + len(decoded.feedback) + skipped + sum(bad.count for bad in decoded.bad) in (4, 5), key
+        known = {"source": "s", "batch": "b", "ingested": LIMITS.now}
+        arrow_table([row | known for row in decoded.traces], TRACES)
+        arrow_table([row | known for row in decoded.feedback], FEEDBACK)
+
+
+@pytest.mark.parametrize("value", [[], {}, ["traffic"], {"a": 1}, 1, True])
+def test_every_type_of_an_origin_in_json_lines_costs_only_its_record(value: object) -> None:
+    lines = [_RECORD | {"origin": value}, _RECORD | {"id": "b"}]
+    decoded = decode(raw("\n".join(json.dumps(line) for line in lines).encode(), kind="jsonl"), LIMITS)
+    assert [row["id"] for row in decoded.traces] == ["b"]
+    assert [bad.reason for bad in decoded.bad] == ["bad_origin"]
+
+
+def test_many_bad_spans_of_one_request_take_few_quarantine_rows_and_all_count() -> None:
+    decoded = decode(raw(json.dumps(spans(*[0] * 50_000, span(1))).encode(), kind="otlp-json"), LIMITS)
+    assert len(decoded.traces) == 1
+    assert len(decoded.bad) == MAX_BAD + 1
+    assert sum(bad.count for bad in decoded.bad) == 50_000
+    assert len({bad.position for bad in decoded.bad}) == MAX_BAD + 1
+
+
+def test_a_decoder_that_fails_costs_only_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("materializer.dialects.otlp._origin", lambda value: fails(value) if value == "probe" else "traffic")
+    decoded = decode(raw(json.dumps(spans(span(1, ratchet__origin="probe"), span(2))).encode(), kind="otlp-json"), LIMITS)
+    assert [(bad.reason, bad.detail) for bad in decoded.bad] == [("decoder_failed", "the decoder raised ZeroDivisionError")]
+    assert len(decoded.traces) == 1

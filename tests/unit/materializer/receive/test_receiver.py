@@ -161,3 +161,29 @@ def test_receiver_process_publishes_its_address(tmp_path: Path) -> None:
             process.wait()
     (spooled,) = (tmp_path / "spool").glob("*.pb")
     assert spooled.stat().st_mode & 0o077 == 0, "other accounts on the machine must not read users' conversations"
+
+
+def test_every_member_of_a_gzip_body_is_stored(client: TestClient, tmp_path: Path) -> None:
+    halves = json.dumps({"resourceSpans": []}).encode()
+    body = gzip.compress(halves[:9]) + gzip.compress(halves[9:])
+    assert _send(client, body, receiver.JSON, content_encoding="gzip").status_code == 200
+    (stored,) = SpoolSource("gateway", tmp_path / "spool").batches()
+    with stored.open() as stream:
+        assert json.loads(stream.read()) == {"resourceSpans": []}
+
+
+def test_a_gzip_body_with_an_unreadable_or_endless_rest_is_refused(client: TestClient, tmp_path: Path) -> None:
+    whole = gzip.compress(b"{}")
+    for body in (whole + b"rest", whole + gzip.compress(b" ")[:-4], whole + gzip.compress(b"") * 100):
+        assert _send(client, body, receiver.JSON, content_encoding="gzip").status_code == 400
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [receiver.JSON, receiver.PROTO])
+def test_a_request_with_too_many_records_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(receiver, "MAX_RECORDS", 2)
+    client = TestClient(create_app(Spool(tmp_path / "spool"), TOKEN))
+    for spans, status in ((2, 200), (3, 413)):
+        request = {"resourceSpans": [{"scopeSpans": [{"spans": [0] * spans}]}]}
+        body = json.dumps(request).encode() if kind == receiver.JSON else request_of(spans).SerializeToString()
+        assert _send(client, body, kind).status_code == status
