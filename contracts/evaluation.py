@@ -1,18 +1,20 @@
 """Types of the gate: requests, answers, comparisons, check results and verdicts.
 
-Missing, stale or contradictory evidence is inconclusive. An inconclusive verdict does not advance a cycle.
+The types reject invalid and contradictory figures. Missing, stale or contradictory evidence is inconclusive. An inconclusive verdict does
+not advance a cycle.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from contracts.extension import ExtensionVersion
 from contracts.ids import Digest
-from contracts.model import Frozen
+from contracts.model import Count, Finite, Frozen, Magnitude
 
 
 class ChatRequest(Frozen):
@@ -42,12 +44,18 @@ class ChatAnswer(Frozen):
 class Interval(Frozen):
     """An estimate with a two-sided interval at confidence level `level`."""
 
-    estimate: float
-    low: float
-    high: float
-    level: float
-    n: int
+    estimate: Finite
+    low: Finite
+    high: Finite
+    level: float = Field(gt=0, lt=1)
+    n: Count
     """Number of clusters in the estimate."""
+
+    @model_validator(mode="after")
+    def _contains_its_estimate(self) -> Interval:
+        if not self.low <= self.estimate <= self.high:
+            raise ValueError(f"the interval {self.low:g} to {self.high:g} does not contain its estimate {self.estimate:g}")
+        return self
 
 
 class Comparison(Frozen):
@@ -55,13 +63,40 @@ class Comparison(Frozen):
 
     name: str
     """overall | golden | holdout | slice:<name>"""
-    n: int
+    n: Count
     """Number of clusters."""
-    champion: float
+    champion: Finite
     """Mean reward of the champion."""
-    candidate: float
+    candidate: Finite
     """Mean reward of the candidate."""
     difference: Interval
+
+    @model_validator(mode="after")
+    def _one_number_of_clusters(self) -> Comparison:
+        if self.difference.n != self.n:
+            raise ValueError(f"{self.name}: {self.n} clusters, but the interval has {self.difference.n}")
+        return self
+
+
+class PromptCount(Frozen):
+    """What became of the prompts of one set or slice. A prompt failed for a model if its answer is missing or unscored."""
+
+    name: str
+    """golden | holdout | slice:<name>"""
+    asked: Count
+    """Number of prompts."""
+    clusters: Count
+    """Number of distinct conversations among them."""
+    answered_by_both: Count
+    """Number of prompts with comparable scored answers of both models."""
+    champion_failed: Count
+    candidate_failed: Count
+
+    @model_validator(mode="after")
+    def _at_most_asked(self) -> PromptCount:
+        if max(self.clusters, self.answered_by_both + max(self.champion_failed, self.candidate_failed)) > self.asked:
+            raise ValueError(f"{self.name}: more prompts answered, failed or distinct than the {self.asked} that were asked")
+        return self
 
 
 UNLIKE = "decided by other scorers on either side"
@@ -76,19 +111,76 @@ class EvalReport(Frozen):
     """ModelRef.id of the champion."""
     candidate: Digest
     """ModelRef.id of the candidate."""
-    asked: int
+    asked: Count
     """Number of prompts in the evaluation."""
-    answered_by_both: int
+    answered_by_both: Count
     """Number of prompts with comparable scored answers of both models."""
-    failures: dict[str, int]
+    failures: dict[str, Count]
     """`champion:<reason>` / `candidate:<reason>` -> count."""
     comparisons: tuple[Comparison, ...]
-    lengths: dict[str, float] = Field(default_factory=dict)
+    """A prompt on which only the candidate failed counts in them with reward 0 for the candidate."""
+    counts: tuple[PromptCount, ...] = ()
+    """One element per prompt set and slice that was asked. Empty in reports of earlier releases, which no check passes."""
+    lengths: dict[str, Magnitude] = Field(default_factory=dict)
     """`champion` / `candidate` -> mean answer length in characters."""
-    latency_ms: dict[str, float] = Field(default_factory=dict)
+    latency_ms: dict[str, Magnitude] = Field(default_factory=dict)
     """`champion` / `candidate` -> 95th percentile of the latency in milliseconds."""
     answers: Digest
     """JSON-lines artifact with both answers and rewards for every prompt."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EvalReport:
+        flaw = next(_flaws(self), None)
+        if flaw:
+            raise ValueError(f"the report contradicts itself: {flaw}")
+        return self
+
+    def count(self, name: str) -> PromptCount | None:
+        """Return the count of a prompt set or slice, or None if it was not asked."""
+        return next((count for count in self.counts if count.name == name), None)
+
+    def comparison(self, name: str) -> Comparison | None:
+        """Return the comparison of this name, or None if there is none."""
+        return next((comparison for comparison in self.comparisons if comparison.name == name), None)
+
+
+_TOLERANCE = 1e-6
+"""Largest rounding error between an estimate and the difference of the two means."""
+
+
+def _flaws(report: EvalReport) -> Iterator[str]:
+    """Yield the contradictions between the figures of a report."""
+    if report.answered_by_both > report.asked:
+        yield f"{report.answered_by_both} prompts answered of {report.asked} asked"
+    for side in ("champion", "candidate"):
+        failed = sum(n for key, n in report.failures.items() if key.startswith(f"{side}:"))
+        if failed > report.asked:
+            yield f"{failed} failures of the {side} for {report.asked} prompts"
+    for names in ([c.name for c in report.comparisons], [c.name for c in report.counts]):
+        yield from (f"{name} occurs more than once" for name in sorted({name for name in names if names.count(name) > 1}))
+    yield from (f"{c.name} compares {c.n} of {report.asked} prompts" for c in report.comparisons if c.n > report.asked)
+    if len({c.difference.level for c in report.comparisons}) > 1:
+        yield "the intervals have different confidence levels"
+    if report.counts:
+        yield from _flaws_of_counts(report)
+
+
+def _flaws_of_counts(report: EvalReport) -> Iterator[str]:
+    """Yield contradictions that only a report with counts can show.
+
+    Reports of earlier releases have no counts, and their means are over answers, whereas their estimates are over clusters.
+    """
+    sets = [count for count in report.counts if not count.name.startswith("slice:")]
+    if sum(count.asked for count in sets) != report.asked:
+        yield f"the prompt sets do not add up to the {report.asked} prompts that were asked"
+    if sum(count.answered_by_both for count in sets) != report.answered_by_both:
+        yield f"the prompt sets do not add up to the {report.answered_by_both} prompts that both answered"
+    for c in report.comparisons:
+        count = report.count(c.name)
+        if c.name != "overall" and (count is None or c.n > count.clusters):
+            yield f"{c.name} compares more prompts than were asked"
+        if abs(c.candidate - c.champion - c.difference.estimate) > _TOLERANCE:
+            yield f"{c.name}: the estimate {c.difference.estimate:g} is not the difference of the means {c.candidate:g} and {c.champion:g}"
 
 
 class Result(StrEnum):

@@ -223,7 +223,7 @@ class RolloutSettings(Frozen):
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Non-inferiority margin of the mean rating. It is decided at the largest weight below 100."""
     error_margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    """Maximum increase of the error share."""
+    """Maximum increase of the error share, and of the share of refused requests."""
     latency_ratio: Annotated[float, Field(gt=1)] = 1.5
     """Maximum latency ratio, candidate to champion. The candidate is rolled back if both the median and the 95th percentile exceed it."""
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
@@ -231,7 +231,8 @@ class RolloutSettings(Frozen):
     beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Probability that a version worse than the margin is promoted, over all evaluations."""
     min_requests: Positive = 100
-    """Minimum number of candidate requests in each step before the rollout advances."""
+    """Minimum number of requests of each version in each step before the rollout advances. The champion needs none if the route gives it
+    no sessions. Refused requests do not count."""
     min_seconds: float = Field(default=600, ge=0)
     """Minimum duration of each step in seconds before the rollout advances."""
     max_seconds: Seconds = 7 * 86_400
@@ -241,7 +242,9 @@ class RolloutSettings(Frozen):
     holdback: Annotated[float, Field(ge=0, le=50)] = 5
     """Percentage of sessions that stay on the champion during the last step, so that both arms remain comparable. 0: none."""
     dark: Seconds = 300
-    """Maximum seconds without traces from both arms, or without access to the metrics. After it, the rollout rolls back."""
+    """Seconds until the trace of a request must be in the lake. The rollout rolls back if the router sent requests to a version and no
+    trace of them is in the lake after this time, or if the metrics or the router's counts are unavailable for this time. Without requests,
+    the rollout waits."""
     metrics: str = "lake"
     """Entry point name of the installed metrics (group `ratchet.metrics`) that measure live traffic. lake: the ingested traces and
     feedback."""

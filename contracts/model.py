@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from math import prod
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from contracts.errors import Permanent
 from contracts.ids import Digest, digest, digest_file
@@ -16,6 +17,12 @@ class Frozen(BaseModel):
     """Base class of all control types: immutable, and unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Count = Annotated[int, Field(ge=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+"""A number that is neither infinite nor NaN."""
+Magnitude = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ModelRef(Frozen):

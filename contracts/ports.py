@@ -351,8 +351,16 @@ class Router(Protocol):
         ...
 
     def read(self, line: str) -> Route | None:
-        """Return the current route of a line, or None."""
+        """Return the current route of a line. None if there is none, or if it is damaged: `set` then replaces it."""
         ...
+
+    def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:
+        """Return version tag -> number of requests of a line that the router sent to this version in since <= time < until.
+
+        A request counts when it is sent, with any outcome and independently of its trace. A version without requests may be absent. A
+        rollout compares these numbers with the traces, to distinguish a version without traffic from one whose traces are lost. The
+        result may be lower than the true number by the requests of a few seconds, never higher. Raises Retryable if there are no counts.
+        """
 
     def url(self) -> str:
         """Return the base URL for clients, without /v1."""
@@ -369,19 +377,21 @@ class Metrics(Protocol):
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
         """Return the evidence for two version tags.
 
-        It covers traces with origin = traffic and since <= time < until, and the feedback on them so far.
+        It covers traces with origin = traffic and since <= time < until, and the feedback on them so far. The evidence names the tags and
+        the window that were asked for.
         """
 
 
 class RolloutJudge(Protocol):
     """Judges one rollout step, without side effects."""
 
-    def judge(self, largest: bool, seconds: float, fresh: Evidence, mature: Evidence) -> StepJudgement:
+    def judge(self, largest: bool, seconds: float, share: float, fresh: Evidence, mature: Evidence) -> StepJudgement:
         """Decide whether the rollout advances, waits or rolls back.
 
         `largest` is true for the step with the largest weight below 100, which decides quality. `seconds` is the time since the step
-        began. `fresh` is the evidence up to now, for exposure, errors and latency. `mature` is the evidence for quality; it excludes
-        traces that are younger than the feedback's maturity lag.
+        began. `share` is the percentage of sessions that the route assigns to the candidate. `fresh` is the evidence up to now, for
+        exposure, errors and latency. `mature` is the evidence for quality; it excludes traces that are younger than the feedback's
+        maturity lag.
         """
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from contracts.evaluation import Interval
 from contracts.ids import Digest
-from contracts.model import Frozen, ModelRef
+from contracts.model import Count, Finite, Frozen, Magnitude, ModelRef
 
 
 class ModelVersion(Frozen):
@@ -84,25 +84,59 @@ class Route(Frozen):
     """Name of the object that set the route: a rollout step or an adoption."""
 
 
+_ROUNDING = 1e-6
+
+
 class Arm(Frozen):
     """Evidence for one version in a time window."""
 
     tag: str
-    requests: int
-    errors: int
-    latency_p50_ms: float | None
-    latency_p95_ms: float | None
-    rated: tuple[tuple[int, float], ...]
-    """(number of ratings, sum of ratings) per user, without user ids. Users are the clusters of the statistical tests."""
+    requests: Count
+    """Number of requests that were sent to the version, with any outcome."""
+    errors: Count
+    """Number of requests that failed."""
+    refused: Count
+    """Number of requests that the version's server rejected as invalid (400, 413, 415 or 422). They are not errors."""
+    sessions: Count
+    """Number of distinct sessions. A request without a session is a session of its own."""
+    latency_p50_ms: Magnitude | None
+    latency_p95_ms: Magnitude | None
+    rated: tuple[tuple[Annotated[int, Field(ge=1)], Finite], ...]
+    """(number of ratings, sum of ratings) per user, without user ids. Users are the clusters of the statistical tests. Each rating is in
+    [0, 1]."""
+
+    @property
+    def served(self) -> int:
+        """Number of requests that were not refused."""
+        return self.requests - self.refused
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Arm:
+        if max(self.errors + self.refused, self.sessions) > self.requests:
+            raise ValueError(f"{self.tag}: more errors, refusals or sessions than the {self.requests} requests")
+        if any(not -_ROUNDING <= total <= n + _ROUNDING for n, total in self.rated):
+            raise ValueError(f"{self.tag}: the ratings of a user are not in [0, 1]")
+        p50, p95 = self.latency_p50_ms, self.latency_p95_ms
+        if (p50 is None) != (p95 is None) or (p50 is not None and p95 is not None and p50 > p95 + _ROUNDING):
+            raise ValueError(f"{self.tag}: the median of the latency is missing or above the 95th percentile")
+        return self
 
 
 class Evidence(Frozen):
     """Evidence for both versions in the same time window of a rollout step."""
 
-    since: datetime
-    until: datetime
+    since: AwareDatetime
+    until: AwareDatetime
     champion: Arm
     candidate: Arm
+
+    @model_validator(mode="after")
+    def _two_arms_in_a_window(self) -> Evidence:
+        if self.since > self.until:
+            raise ValueError("the window of the evidence ends before it begins")
+        if self.champion.tag == self.candidate.tag:
+            raise ValueError(f"both arms have the tag {self.champion.tag}")
+        return self
 
 
 class StepResult(StrEnum):
@@ -118,11 +152,13 @@ class StepJudgement(Frozen):
 
     result: StepResult
     reasons: tuple[str, ...]
-    requests: int = 0
+    requests: Count = 0
     """Number of requests of both versions in the fresh window."""
-    candidate_requests: int = 0
+    candidate_requests: Count = 0
     """Number of requests of the candidate in the fresh window."""
     quality: Interval | None = None
     """Mean rating of the candidate minus that of the champion. The interval is a confidence sequence, valid at every evaluation."""
     errors: Interval | None = None
     """Error share of the candidate minus that of the champion, as a confidence sequence."""
+    refusals: Interval | None = None
+    """Share of refused requests of the candidate minus that of the champion, as a confidence sequence."""

@@ -1,11 +1,15 @@
-"""Checks of the gate. Each maps an `EvalReport` to pass, fail or inconclusive, without side effects. Missing evidence never passes."""
+"""Checks of the gate. Each maps an `EvalReport` to pass, fail or inconclusive, without side effects. Missing evidence never passes.
+
+The validators of `EvalReport` reject invalid and contradictory figures, so the checks need not test for them.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
-from contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, Result
+from contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result
 from contracts.loop import GateSettings
 from contracts.ports import Check
 
@@ -13,37 +17,74 @@ SHOWN = 12
 """Maximum number of slices with figures in a reason. Further slices are listed by name."""
 
 
-class Coverage:
-    """Checks that enough prompts have comparable answers and that few requests failed.
+class _BuiltIn(ABC):
+    """A built-in check: its own rule, and the rule that no check passes if the report covers too few prompts."""
+
+    name: str
+
+    def __init__(self, settings: GateSettings) -> None:
+        self._settings = settings
+
+    def check(self, report: EvalReport) -> CheckResult:
+        """Return the result of the check for an evaluation report. A pass becomes inconclusive if the coverage is not sufficient."""
+        found = self._judge(report)
+        gap = shortfall(report, self._settings) if found.result is Result.PASS else None
+        return _result(self, Result.INCONCLUSIVE, f"{found.reason}; the coverage is not sufficient: {gap}") if gap else found
+
+    @abstractmethod
+    def _judge(self, report: EvalReport) -> CheckResult:
+        """Return the result by the own rule of the check."""
+
+
+def shortfall(report: EvalReport, settings: GateSettings) -> str | None:
+    """Return why the report covers too few prompts for a pass, or None.
+
+    Covered must be enough prompts in total, and each prompt set and slice that was asked: one whose prompts all failed has no
+    comparison, and a large one that is compared on few prompts would hide the others.
+    """
+    pairs, asked = report.answered_by_both, report.asked
+    if pairs < settings.min_prompts:
+        return f"{pairs} prompts answered by both, {settings.min_prompts} needed"
+    failures = {side: sum(n for key, n in report.failures.items() if key.startswith(f"{side}:")) for side in ("champion", "candidate")}
+    if max(failures.values()) > settings.max_failures * asked:
+        text = ", ".join(f"{side} {n}" for side, n in failures.items())
+        return f"failed requests of {asked}: {text}; more than {settings.max_failures:.0%}"
+    unlike = report.failures.get(UNLIKE, 0)
+    if unlike > settings.max_unlike * asked:
+        return f"{unlike} of {asked} {UNLIKE}: a scorer was unavailable; more than {settings.max_unlike:.0%}"
+    if not report.counts:
+        return "the report does not count the prompts of each set and slice, because an earlier release wrote it; run a new cycle"
+    gaps = [gap for count in report.counts if (gap := _gap(count, report.comparison(count.name), settings.min_slice))]
+    return "; ".join(gaps[:SHOWN]) + (f"; and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else "") if gaps else None
+
+
+def _gap(count: PromptCount, comparison: Comparison | None, needed: int) -> str | None:
+    """Return why a prompt set or slice is not covered, or None."""
+    if count.answered_by_both == 0:
+        failed = f"champion failed on {count.champion_failed}, candidate on {count.candidate_failed}"
+        return f"{count.name}: none of {count.asked} prompts answered by both ({failed})"
+    compared = comparison.n if comparison else 0
+    if count.clusters >= needed > compared:
+        return f"{count.name}: {compared} of {count.clusters} distinct prompts compared, {needed} needed"
+    return None
+
+
+class Coverage(_BuiltIn):
+    """Checks that enough prompts have comparable answers and that few requests failed, in total and in each prompt set and slice.
 
     The result is pass or inconclusive, never fail.
     """
 
     name = "coverage"
 
-    def __init__(self, settings: GateSettings) -> None:
-        self._settings = settings
-
-    def check(self, report: EvalReport) -> CheckResult:
-        """Judge the number of answered prompts and failed requests."""
-        pairs, asked = report.answered_by_both, report.asked
-        if pairs > asked:
-            return _result(self, Result.INCONCLUSIVE, f"the report is inconsistent: {pairs} answered of {asked} asked")
-        if pairs < self._settings.min_prompts:
-            return _result(self, Result.INCONCLUSIVE, f"{pairs} prompts answered by both, {self._settings.min_prompts} needed")
-        failures = {side: sum(n for key, n in report.failures.items() if key.startswith(f"{side}:")) for side in ("champion", "candidate")}
-        worst = max(failures.values()) / asked if asked else 1.0
-        if worst > self._settings.max_failures:
-            text = ", ".join(f"{side} {n}" for side, n in failures.items())
-            return _result(self, Result.INCONCLUSIVE, f"failed requests of {asked}: {text}; more than {self._settings.max_failures:.0%}")
-        unlike = report.failures.get(UNLIKE, 0)
-        if unlike > self._settings.max_unlike * asked:
-            text = f"{unlike} of {asked} {UNLIKE}: a scorer was unavailable; more than {self._settings.max_unlike:.0%}"
-            return _result(self, Result.INCONCLUSIVE, text)
-        return _result(self, Result.PASS, f"{pairs} of {asked} prompts answered by both")
+    def _judge(self, report: EvalReport) -> CheckResult:
+        gap = shortfall(report, self._settings)
+        if gap:
+            return _result(self, Result.INCONCLUSIVE, gap)
+        return _result(self, Result.PASS, f"{report.answered_by_both} of {report.asked} prompts answered by both")
 
 
-class Quality:
+class Quality(_BuiltIn):
     """Checks that the interval of the paired reward difference is above the required effect (`gate.min_effect`).
 
     Passes if the whole interval is above it. Fails if the whole interval is below it, or if no improvement is possible (the upper bound
@@ -52,18 +93,13 @@ class Quality:
 
     name = "quality"
 
-    def __init__(self, settings: GateSettings) -> None:
-        self._settings = settings
-
-    def check(self, report: EvalReport) -> CheckResult:
-        """Judge the overall comparison of the report."""
-        overall = _find(report, "overall")
+    def _judge(self, report: EvalReport) -> CheckResult:
+        overall = report.comparison("overall")
         if overall is None:
             return _result(self, Result.INCONCLUSIVE, "the report has no overall comparison")
         text, wanted, needed = _show(overall), self._settings.min_effect, self._settings.min_prompts
-        flaw = _flaw([c for c in report.comparisons if c.name == "overall"])
-        if flaw or overall.n < needed:
-            return _result(self, Result.INCONCLUSIVE, flaw or f"{text}: {overall.n} distinct prompts, {needed} needed")
+        if overall.n < needed:
+            return _result(self, Result.INCONCLUSIVE, f"{text}: {overall.n} distinct prompts, {needed} needed")
         if overall.difference.low > wanted:
             return _result(self, Result.PASS, text)
         if overall.difference.high < wanted or overall.difference.high <= 0:
@@ -71,7 +107,7 @@ class Quality:
         return _result(self, Result.INCONCLUSIVE, f"{text}: the interval includes {wanted:+g}")
 
 
-class Slices:
+class Slices(_BuiltIn):
     """Checks that no slice loses more than the margin, because an overall average can hide a large loss in one slice.
 
     Fails if the whole interval of a slice is below the negative margin. The result is inconclusive if only an estimate is below it. A
@@ -80,15 +116,8 @@ class Slices:
 
     name = "slices"
 
-    def __init__(self, settings: GateSettings) -> None:
-        self._settings = settings
-
-    def check(self, report: EvalReport) -> CheckResult:
-        """Judge all slices with at least `gate.min_slice` prompts."""
+    def _judge(self, report: EvalReport) -> CheckResult:
         slices = [c for c in report.comparisons if c.name.startswith("slice:") and c.n >= self._settings.min_slice]
-        flaw = _flaw(slices)
-        if flaw:
-            return _result(self, Result.INCONCLUSIVE, flaw)
         lost = [c for c in slices if c.difference.high < -self._settings.slice_margin]
         if lost:
             lost.sort(key=lambda c: c.difference.estimate)
@@ -124,7 +153,7 @@ class Slices:
             yield f"too few prompts to judge {_listed(small, lambda c: f'{c.name} (n {c.n})')}"
 
 
-class Agreement:
+class Agreement(_BuiltIn):
     """Checks that golden set and holdout do not show significant differences in opposite directions.
 
     Opposite directions are contradictory evidence, so the result is inconclusive.
@@ -132,24 +161,21 @@ class Agreement:
 
     name = "agreement"
 
-    def __init__(self, _settings: GateSettings) -> None:
-        """Take the settings of the gate, as every check does; this check has none."""
-
-    def check(self, report: EvalReport) -> CheckResult:
-        """Judge whether golden set and holdout agree."""
-        golden, holdout = _find(report, "golden"), _find(report, "holdout")
+    def _judge(self, report: EvalReport) -> CheckResult:
+        golden, holdout = report.comparison("golden"), report.comparison("holdout")
+        lacking = [count.name for count in report.counts if count.name in ("golden", "holdout") and count.clusters > 1]
+        lacking = [name for name in lacking if report.comparison(name) is None]
+        if lacking:
+            return _result(self, Result.INCONCLUSIVE, f"no comparison of {' and '.join(lacking)}, although its prompts were asked")
         if golden is None or holdout is None:
             return _result(self, Result.PASS, "only one prompt set has a comparison, so no contradiction is possible")
         text = f"{_show(golden)}; {_show(holdout)}"
-        flaw = _flaw([c for c in report.comparisons if c.name in ("golden", "holdout")])
-        if flaw:
-            return _result(self, Result.INCONCLUSIVE, flaw)
         if _sign(golden.difference) * _sign(holdout.difference) < 0:
             return _result(self, Result.INCONCLUSIVE, f"golden set and holdout contradict each other: {text}")
         return _result(self, Result.PASS, text)
 
 
-class Length:
+class Length(_BuiltIn):
     """Checks that the mean answer length does not change by more than `gate.max_length_ratio` in either direction.
 
     Very long or very short answers are a common form of reward hacking.
@@ -157,14 +183,10 @@ class Length:
 
     name = "length"
 
-    def __init__(self, settings: GateSettings) -> None:
-        self._settings = settings
-
-    def check(self, report: EvalReport) -> CheckResult:
-        """Judge the ratio of the mean answer lengths."""
+    def _judge(self, report: EvalReport) -> CheckResult:
         old, new = report.lengths.get("champion"), report.lengths.get("candidate")
-        if old is None or new is None or not (math.isfinite(old) and math.isfinite(new) and min(old, new) >= 0):
-            return _result(self, Result.INCONCLUSIVE, "the mean answer lengths are missing or invalid")
+        if old is None or new is None:
+            return _result(self, Result.INCONCLUSIVE, "the mean answer lengths are missing")
         ratio = (new + 1) / (old + 1)
         text = f"mean answer length {new:.0f} characters, champion {old:.0f} (×{ratio:.2f})"
         if max(ratio, 1 / ratio) > self._settings.max_length_ratio:
@@ -179,10 +201,6 @@ def checks(settings: GateSettings) -> tuple[Check, ...]:
 
 def _result(check: Check, result: Result, reason: str) -> CheckResult:
     return CheckResult(check=check.name, result=result, reason=reason)
-
-
-def _find(report: EvalReport, name: str) -> Comparison | None:
-    return next((c for c in report.comparisons if c.name == name), None)
 
 
 def _listed(comparisons: Sequence[Comparison], show: Callable[[Comparison], str]) -> str:
@@ -202,22 +220,6 @@ def _would_tell(comparison: Comparison, tolerance: float) -> str:
     half = (interval.high - interval.low) / 2
     about = f"about {math.ceil(comparison.n * (half / room) ** 2)}" if room * 1000 > half else "very many"
     return f"{comparison.name} (n {comparison.n}, {about} prompts needed)"
-
-
-def _flaw(comparisons: Sequence[Comparison]) -> str | None:
-    """Return why these figures are invalid, or None.
-
-    Invalid are non-finite values, an interval that does not contain its estimate, and duplicate names.
-    """
-    for c in comparisons:
-        d = c.difference
-        if not all(math.isfinite(value) for value in (c.champion, c.candidate, d.estimate, d.low, d.high)):
-            return f"{_show(c)}: some values are not finite numbers"
-        if not d.low <= d.estimate <= d.high:
-            return f"{_show(c)}: the interval does not contain the estimate"
-    names = [c.name for c in comparisons]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    return f"the report contains {', '.join(twice)} more than once" if twice else None
 
 
 def _sign(interval: Interval) -> int:

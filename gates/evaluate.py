@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from contracts.data import HoldoutEdition, Label
 from contracts.errors import Inconclusive
-from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, Comparison, EvalReport
+from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, Comparison, EvalReport, PromptCount
 from contracts.ids import Digest, canonical, root_id
 from contracts.loop import GateSettings
 from contracts.model import ModelRef
@@ -29,6 +29,41 @@ class _Question:
     prompt: tuple[dict[str, Any], ...]
     reference: str | None
     slice: str | None
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the prompt set and of the slice that contain the prompt."""
+        return (self.set, f"slice:{self.slice}") if self.slice else (self.set,)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of one prompt."""
+
+    question: _Question
+    champion_failed: bool
+    candidate_failed: bool
+    answered: bool
+    """Whether both answers were scored by the same scorers."""
+    rewards: tuple[float, float] | None
+    """Rewards of champion and candidate; None if the prompt is not part of the comparison."""
+
+    @classmethod
+    def of(cls, question: _Question, old: ChatAnswer, new: ChatAnswer, old_label: Label, new_label: Label) -> _Outcome:
+        """Classify one prompt.
+
+        A request that failed for the candidate alone has reward 0: otherwise a candidate could leave out the prompts that it cannot
+        answer. Rewards from different scorers are not comparable; this happens if a scorer was unavailable for one of the answers.
+        """
+        champion, candidate = old_label.reward, new_label.reward
+        alike = champion is not None and candidate is not None and old_label.deciding == new_label.deciding
+        rewards = None
+        if champion is not None and candidate is not None and alike:
+            rewards = (champion, candidate)
+        elif champion is not None and new.text is None:
+            rewards = (champion, 0.0)
+        failed = [answer.text is None or label.reward is None for answer, label in ((old, old_label), (new, new_label))]
+        return cls(question, failed[0], failed[1], alike, rewards)
 
 
 class PairedEvaluator:
@@ -56,20 +91,19 @@ class PairedEvaluator:
         labels = {"champion": self._label(questions, old), "candidate": self._label(questions, new)}
         failures = _failures("champion", old, labels["champion"]) + _failures("candidate", new, labels["candidate"])
         rows = list(zip(questions, old, new, labels["champion"], labels["candidate"], strict=True))
-        both = [
-            (q, a.reward, b.reward, a.deciding == b.deciding) for q, _, _, a, b in rows if a.reward is not None and b.reward is not None
-        ]
-        # Rewards from different scorers are not comparable. This happens if a scorer was unavailable for one of the answers.
-        paired = [(q, a, b) for q, a, b, alike in both if alike]
-        failures += Counter({UNLIKE: len(both) - len(paired)})
+        outcomes = [_Outcome.of(*row) for row in rows]
+        answered = sum(outcome.answered for outcome in outcomes)
+        failures += Counter({UNLIKE: sum(not (o.answered or o.champion_failed or o.candidate_failed) for o in outcomes)})
+        paired = [(o.question, *o.rewards) for o in outcomes if o.rewards is not None]
         return EvalReport(
             edition=edition.number,
             champion=champion[0].id,
             candidate=candidate[0].id,
             asked=len(questions),
-            answered_by_both=len(paired),
+            answered_by_both=answered,
             failures=dict(failures),
             comparisons=tuple(self._comparisons(paired)),
+            counts=tuple(_counts(outcomes)),
             lengths={side: _mean_length(answers) for side, answers in (("champion", old), ("candidate", new))},
             latency_ms={side: _p95(answers) for side, answers in (("champion", old), ("candidate", new))},
             answers=self._artifacts.put(b"\n".join(_row(*row) for row in rows)),
@@ -96,10 +130,8 @@ class PairedEvaluator:
 
     def _comparisons(self, paired: Sequence[tuple[_Question, float, float]]) -> list[Comparison]:
         groups = {"overall": list(paired)}
-        for q, a, b in paired:
-            groups.setdefault(q.set, []).append((q, a, b))
-        for name in sorted({q.slice for q, _, _ in paired if q.slice}):
-            groups[f"slice:{name}"] = [row for row in paired if row[0].slice == name]
+        for name in _groups(q for q, _, _ in paired):
+            groups[name] = [row for row in paired if name in row[0].groups]
         comparisons = (self._compare(name, rows) for name, rows in groups.items())
         return [comparison for comparison in comparisons if comparison is not None]
 
@@ -108,19 +140,40 @@ class PairedEvaluator:
 
         Turns of one conversation and repeated prompts form one cluster, and their differences are averaged first.
         """
-        clusters: dict[str, list[float]] = {}
+        clusters: dict[str, list[tuple[float, float]]] = {}
         for q, a, b in rows:
-            clusters.setdefault(root_id(q.prompt), []).append(b - a)
-        interval = paired_interval([float(np.mean(values)) for values in clusters.values()], self._settings.level)
+            clusters.setdefault(root_id(q.prompt), []).append((a, b))
+        pairs = [np.mean(rewards, axis=0) for rewards in clusters.values()]
+        interval = paired_interval([float(new - old) for old, new in pairs], self._settings.level)
         if interval is None:
             return None
-        means = [float(np.mean([row[side] for row in rows])) for side in (1, 2)]
-        return Comparison(name=name, n=len(clusters), champion=means[0], candidate=means[1], difference=interval)
+        champion, candidate = np.mean(pairs, axis=0)
+        return Comparison(name=name, n=len(clusters), champion=float(champion), candidate=float(candidate), difference=interval)
 
 
 def _read(name: str, parquet: bytes) -> list[_Question]:
     rows = pq.read_table(io.BytesIO(parquet), columns=["prompt", "reference", "slice"]).to_pylist()
     return [_Question(name, tuple(json.loads(row["prompt"])), row["reference"], row["slice"]) for row in rows]
+
+
+def _groups(questions: Iterable[_Question]) -> list[str]:
+    """Return the names of all prompt sets, then of all slices."""
+    names = {name for question in questions for name in question.groups}
+    return sorted(names, key=lambda name: (name.startswith("slice:"), name != "holdout", name))
+
+
+def _counts(outcomes: Sequence[_Outcome]) -> Iterator[PromptCount]:
+    """Yield the count of each prompt set and slice that was asked."""
+    for name in _groups(outcome.question for outcome in outcomes):
+        inside = [outcome for outcome in outcomes if name in outcome.question.groups]
+        yield PromptCount(
+            name=name,
+            asked=len(inside),
+            clusters=len({root_id(outcome.question.prompt) for outcome in inside}),
+            answered_by_both=sum(outcome.answered for outcome in inside),
+            champion_failed=sum(outcome.champion_failed for outcome in inside),
+            candidate_failed=sum(outcome.candidate_failed for outcome in inside),
+        )
 
 
 def _failures(side: str, answers: Sequence[ChatAnswer], labels: Sequence[Label]) -> Counter[str]:

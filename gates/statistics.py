@@ -90,6 +90,19 @@ def share_difference_sequence(old: tuple[int, int], new: tuple[int, int], alpha:
     return Interval(estimate=estimate, low=estimate - half, high=estimate + half, level=1 - alpha, n=n)
 
 
+def sample_ratio_p(champion: int, candidate: int, share: float) -> float:
+    """Return the p-value for the hypothesis that each session was assigned to the candidate with probability `share`.
+
+    `champion` and `candidate` are numbers of distinct sessions. The test is the exact two-sided binomial test. For large numbers it equals
+    the chi-square test of the sample ratio, and it also holds for small ones. The result is 1 if `share` is 0 or 1, where the numbers
+    contain no information on a ratio.
+    """
+    n = champion + candidate
+    if not 0 < share < 1 or n == 0:
+        return 1.0
+    return min(1.0, 2 * float(min(special.bdtr(candidate, n, share), special.bdtrc(candidate - 1, n, share))))
+
+
 def detectable_effect(n: int, level: float, power: float = 0.8, deviation: float = 0.5) -> float:
     """Return the smallest true mean difference that a paired interval over `n` prompts detects with probability `power`.
 

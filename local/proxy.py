@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import random
 import time
@@ -25,13 +26,16 @@ import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from contracts.errors import RatchetError
 from contracts.records import is_slice_name
 from contracts.schema import parse
 from contracts.serving import Backend, Route, RouterHeader
 from local.asgi import run_app
 from local.assignment import assign, position
+from local.forwarded import FORWARDED, ForwardedCounts
 from local.spans import Exporter, Value, chat_span, content_values, new_ids
 
+log = logging.getLogger("ratchet.router")
 _MAX_BODY = 8_000_000
 _MAX_DEPTH = 32
 """Maximum nesting depth of the request's JSON."""
@@ -39,7 +43,8 @@ _MAX_CHOICES = 8
 _MAX_VALUE = 256
 """Maximum number of characters of a user, session, region, slice or consent value. Longer values are ignored."""
 _CALLERS_FAULT = (400, 413, 415, 422)
-"""Status codes of a model server for a request that no version could serve. They are not evidence against the version."""
+"""Status codes of a model server for an invalid request. They are counted separately from errors, because the caller may be at fault.
+A version that rejects more requests than the other one is still found: the shares of both versions are compared."""
 
 
 class _Refused(Exception):
@@ -59,26 +64,33 @@ class RouteFile:
         self._route: Route | None = None
 
     def current(self) -> Route | None:
-        """Return the current route; None if there is no route file."""
+        """Return the newest valid route that the file has contained; None if there was none yet.
+
+        A missing or damaged file does not stop the router. The service finds the damage and writes the file again.
+        """
         try:
             stat = self._path.stat()
+            if (stat.st_mtime_ns, stat.st_ino) != self._stamp:
+                self._stamp = (stat.st_mtime_ns, stat.st_ino)
+                self._route = parse(Route, self._path.read_bytes())
         except FileNotFoundError:
-            return None
-        if (stat.st_mtime_ns, stat.st_ino) != self._stamp:
-            self._route = parse(Route, self._path.read_bytes())
-            self._stamp = (stat.st_mtime_ns, stat.st_ino)
+            self._stamp = None
+        except (RatchetError, ValueError, OSError) as error:
+            log.error("%s is not a valid route (%s); the last valid route stays in force", self._path, type(error).__name__)
         return self._route
 
 
-def build_app(routes: RouteFile, exporter: Exporter, assume_consent: bool = False) -> FastAPI:
-    """Return the router's ASGI app. It follows the route file and sends traces to `exporter`."""
+def build_app(routes: RouteFile, exporter: Exporter, forwarded: ForwardedCounts, assume_consent: bool = False) -> FastAPI:
+    """Return the router's ASGI app. It follows the route file, sends traces to `exporter` and counts its requests in `forwarded`."""
     client = httpx.AsyncClient(timeout=300, trust_env=False, limits=httpx.Limits(max_connections=512, max_keepalive_connections=128))
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(exporter.run())
+        tasks = [asyncio.create_task(exporter.run()), asyncio.create_task(forwarded.run(time.time))]
         yield
-        task.cancel()
+        for task in tasks:
+            task.cancel()
+        forwarded.write(time.time())
         await exporter.flush()
         await client.aclose()
 
@@ -105,7 +117,7 @@ def build_app(routes: RouteFile, exporter: Exporter, assume_consent: bool = Fals
             _check(body, route.served_model)
         except _Refused as refused:
             return _error(refused.status, str(refused))
-        return await _forward(client, exporter, route, body, request, assume_consent)
+        return await _forward(client, exporter, forwarded, route, body, request, assume_consent)
 
     return app
 
@@ -162,11 +174,18 @@ def _check(body: dict[str, Any], served: str) -> None:
 
 
 async def _forward(
-    client: httpx.AsyncClient, exporter: Exporter, route: Route, body: dict[str, Any], request: Request, assume_consent: bool
+    client: httpx.AsyncClient,
+    exporter: Exporter,
+    forwarded: ForwardedCounts,
+    route: Route,
+    body: dict[str, Any],
+    request: Request,
+    assume_consent: bool,
 ) -> Response:
     session = _caller_value(request, body, RouterHeader.SESSION, "session") or None
     backend = assign(route.backends, position(route.line, session) if session else random.uniform(0, 100))
     ids, started = new_ids(), time.time_ns()
+    forwarded.add(backend.tag, started / 1e9)
     reply, error, status = None, None, 502
     try:
         url, content = f"{backend.url}/v1/chat/completions", json.dumps({**body, "model": backend.model})
@@ -268,7 +287,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 @click.option("--assume-consent", is_flag=True, help="Put content into traces unless the caller refuses consent.")
 def main(route: Path, receiver: Path, token: Path, port: int, assume_consent: bool) -> None:
     """Run the router process until SIGTERM."""
-    app = build_app(RouteFile(route), Exporter(receiver, token), assume_consent)
+    app = build_app(RouteFile(route), Exporter(receiver, token), ForwardedCounts(route.with_name(FORWARDED)), assume_consent)
     run_app(app, port, "the router", "free the port, or set serving.router_port in the loop file")
 
 

@@ -5,12 +5,16 @@ The route file is a derived copy of ledger state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from contracts.errors import Permanent
 from contracts.ids import canonical
 from contracts.schema import SCHEMA_VERSION, UNVERSIONED, parse, stamped
 from contracts.serving import Route
+from local.forwarded import FORWARDED, read_counts
 from local.service import ManagedProcess
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json
@@ -41,18 +45,27 @@ class LocalRouter:
         if sum(backend.weight for backend in route.backends) <= 0:
             raise Permanent(f"the route {route.annotation} has no backend with a weight above 0")
         ready = self._service(0).ready()
-        if ready is not None and ready.get("schema_version", UNVERSIONED) < SCHEMA_VERSION:
+        if ready is not None and _of_older_release(ready):
             self.stop()  # a router of an older release cannot read the new route; `url` starts the current one on the same port
         write_atomic(self._route, stamped(route))
         self.url()
 
     def read(self, line: str) -> Route | None:
-        """Return the route of `line` in force; None if no route is set or if no router process is ready to follow it."""
+        """Return the route of `line` in force.
+
+        None if no route is set, if its file is damaged, or if no router process of this release is ready to follow it. `set` repairs all
+        of them.
+        """
         try:
             route = parse(Route, self._route.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return None
-        return route if route.line == line and self._service(0).ready() is not None else None
+        ready = self._service(0).ready()
+        return route if route.line == line and ready is not None and not _of_older_release(ready) else None
+
+    def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:  # noqa: ARG002 -- one router per line
+        """Return version tag -> number of requests that were sent to it. Raises Retryable if the router process does not count them."""
+        return read_counts(self._folder / FORWARDED, since, until)
 
     def url(self) -> str:
         """Return the base URL for clients, without /v1. Starts the router process if it does not run."""
@@ -71,3 +84,8 @@ class LocalRouter:
         command = ["-m", "local.proxy", "--route", str(self._route), "--receiver", str(self._receiver), "--token", str(self._token)]
         command += ["--assume-consent"] if self._assume_consent else []
         return ManagedProcess(self._folder, [*command, "--port", str(port)])
+
+
+def _of_older_release(ready: dict[str, Any]) -> bool:
+    """Whether the router process with this ready file is of an older release, which cannot read new routes and does not count requests."""
+    return int(ready.get("schema_version", UNVERSIONED)) < SCHEMA_VERSION

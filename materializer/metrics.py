@@ -28,14 +28,14 @@ class LakeMetrics:
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
         """Return counts of the real traffic that began in [since, until), and of the ratings on it so far.
 
-        `champion` and `candidate` are version tags. Requests with status `refused` are not counted, neither as requests nor as
-        errors, because the requests themselves were invalid.
+        `champion` and `candidate` are version tags. Requests with status `refused` count as refusals and not as errors: the request may
+        be invalid, or the version may reject what the other one accepts.
         """
         window = And(
             And(GreaterThanOrEqual("time", _iso(since)), LessThan("time", _iso(until))),
             And(EqualTo("origin", "traffic"), In("model_version", {champion, candidate})),
         )
-        traces = self.lake.scan("traces", _TRACE_COLUMNS, window).filter(pl.col("status") != "refused")
+        traces = self.lake.scan("traces", _TRACE_COLUMNS, window)
         rated = self._ratings(traces, since)
         return Evidence(since=since, until=until, champion=_arm(champion, traces, rated), candidate=_arm(candidate, traces, rated))
 
@@ -63,6 +63,8 @@ def _arm(tag: str, traces: pl.DataFrame, rated: pl.DataFrame) -> Arm:
         tag=tag,
         requests=len(own),
         errors=int((own["status"] == "error").sum()),
+        refused=int((own["status"] == "refused").sum()),
+        sessions=own.select(pl.coalesce("session", "id")).n_unique(),
         latency_p50_ms=latencies.quantile(0.5, "linear"),
         latency_p95_ms=latencies.quantile(0.95, "linear"),
         rated=tuple((int(n), float(total)) for n, total in people.select("n", "value").sort("n", "value").iter_rows()),

@@ -137,6 +137,7 @@ class FakeRouter:
         self.routes: dict[str, Route] = {}
         self.history: list[Route] = []
         self.watch: Callable[[Route], None] = lambda _route: None
+        self.counts: Callable[[datetime, datetime], Mapping[str, int]] = lambda _since, _until: {}
 
     def set(self, route: Route) -> None:
         """Store the route and append it to `history`."""
@@ -149,6 +150,10 @@ class FakeRouter:
     def read(self, line: str) -> Route | None:
         """Return the current route of the line."""
         return self.routes.get(line)
+
+    def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:  # noqa: ARG002
+        """Return the counts that the function `counts` computes. The default is no traffic."""
+        return self.counts(since, until)
 
     def url(self) -> str:
         """Return a fixed URL without a server."""
@@ -168,7 +173,7 @@ class FakeMetrics:
         """Return evidence with the computed request counts, without errors or ratings."""
         counts = self.arms(since, until)
         sides = [
-            Arm(tag=tag, requests=n, errors=0, latency_p50_ms=1.0, latency_p95_ms=2.0, rated=())
+            Arm(tag=tag, requests=n, errors=0, refused=0, sessions=n, latency_p50_ms=1.0, latency_p95_ms=2.0, rated=())
             for tag, n in zip((champion, candidate), counts, strict=True)
         ]
         return Evidence(since=since, until=until, champion=sides[0], candidate=sides[1])
@@ -184,7 +189,7 @@ class FakeJudge:
         self.enough = enough
         self.bad = roll_back_when_largest
 
-    def judge(self, largest: bool, seconds: float, fresh: Evidence, mature: Evidence) -> StepJudgement:  # noqa: ARG002
+    def judge(self, largest: bool, seconds: float, share: float, fresh: Evidence, mature: Evidence) -> StepJudgement:  # noqa: ARG002
         """Judge by the number of candidate requests only."""
         n = fresh.candidate.requests
         result = StepResult.WAIT if n < self.enough else StepResult.ROLL_BACK if largest and self.bad else StepResult.ADVANCE

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from contracts.loop import RolloutSettings
-from contracts.serving import Backend, Endpoint, StepJudgement, StepResult
+from contracts.serving import Backend, Endpoint, Evidence, StepJudgement, StepResult
 from flows.core.folds import RolloutView
 
 
@@ -75,12 +76,77 @@ def is_largest_concurrent(settings: RolloutSettings, index: int) -> bool:
     return index == (below[-1] if below else len(settings.steps) - 1)
 
 
-def weights(weight: float, settings: RolloutSettings, champion: Endpoint, candidate: Endpoint) -> tuple[Backend, Backend]:
-    """Return the champion's and the candidate's backend for a step weight in percent.
+def mismatch(evidence: Evidence, champion: str, candidate: str, since: datetime, until: datetime) -> str | None:
+    """Return how the evidence differs from what was asked for, or None. `champion` and `candidate` are version tags."""
+    if (evidence.champion.tag, evidence.candidate.tag) != (champion, candidate):
+        found = f"{evidence.champion.tag} as champion and {evidence.candidate.tag} as candidate"
+        return f"they describe {found} instead of {champion} and {candidate}"
+    if (evidence.since, evidence.until) != (since, until):
+        return f"they cover {evidence.since} to {evidence.until} instead of {since} to {until}"
+    return None
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Requests of one version that the router sent, and traces of such requests in the lake.
+
+    Traces arrive later than their requests. The sent requests are therefore those that are older than `rollout.dark` seconds. The traces
+    include the newest ones.
+    """
+
+    tag: str
+    sent: int
+    """Requests since the begin of the step."""
+    traced: int
+    """Traces since the begin of the step."""
+    sent_lately: int
+    """Requests in the last `rollout.dark` seconds before the newest sent request that is considered."""
+    traced_lately: int
+    """Traces since the begin of that time."""
+
+
+_DARK = 3
+"""Number of requests without a trace that make a version dark. A single lost trace does not."""
+_LOST = 0.1
+"""Largest share of requests without a trace with which a step may advance."""
+
+
+def dark(deliveries: Sequence[Delivery], seconds: float) -> str | None:
+    """Return a reason to roll back if requests of a version reach its server but none of them is in the lake, or None.
+
+    `seconds` is `rollout.dark`. A version without requests is not dark.
+    """
+    for one in deliveries:
+        sent = next(
+            (sent for sent, traced in ((one.sent_lately, one.traced_lately), (one.sent, one.traced)) if sent >= _DARK and not traced), 0
+        )
+        if sent:
+            return (
+                f"{one.tag} is dark: none of {sent} requests is in the lake after {seconds:g} s; a version without evidence must not serve"
+            )
+    return None
+
+
+def incomplete(deliveries: Sequence[Delivery]) -> str | None:
+    """Return why the lake lacks too many traces to advance, or None. The lost ones may be those of failed requests."""
+    for one in deliveries:
+        lost = one.sent - one.traced
+        if lost >= _DARK and lost > _LOST * one.sent:
+            return f"{lost} of {one.sent} requests of {one.tag} are not in the lake"
+    return None
+
+
+def candidate_share(weight: float, settings: RolloutSettings) -> float:
+    """Return the percentage of sessions that the route gives to the candidate at a step weight in percent.
 
     At weight 100, `settings.holdback` percent stay with the champion, so that both arms remain comparable.
     """
-    share = min(weight, 100 - settings.holdback)
+    return min(weight, 100 - settings.holdback)
+
+
+def weights(weight: float, settings: RolloutSettings, champion: Endpoint, candidate: Endpoint) -> tuple[Backend, Backend]:
+    """Return the champion's and the candidate's backend for a step weight in percent (see `candidate_share`)."""
+    share = candidate_share(weight, settings)
     return (
         Backend(tag=champion.tag, url=champion.url, model=champion.model, weight=100 - share),
         Backend(tag=candidate.tag, url=candidate.url, model=candidate.model, weight=share),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import ValidationError
+
 from contracts.cycle import Append, Row, Step
 from contracts.data import HoldoutEdition, ProbeReport, Snapshot
 from contracts.errors import Conflict, Permanent
@@ -132,7 +134,10 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa:
 
 
 def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
-    """Evaluate the champion and the candidate over HTTP. The report is bound to the step's name, so a repeat sends no requests."""
+    """Evaluate the champion and the candidate over HTTP. The report is bound to the step's name, so a repeat sends no requests.
+
+    Raises Permanent if the figures of the report are invalid or contradict each other.
+    """
     name = effect_name(cycle.id, key)
     bound = context.artifacts.resolve(name)
     if bound is None:
@@ -140,18 +145,25 @@ def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
         sides = [(version.model, context.client(context.server.ensure(version))) for version in (champion, candidate)]
         report = context.evaluator.evaluate(_edition(cycle), sides[0], sides[1], context.progress)
         bound = context.artifacts.bind(name, context.artifacts.put(stamped(report)))
-    return {"digest": bound, "report": unstamped(context.artifacts.get(bound), "EvalReport")}
+    content = unstamped(context.artifacts.get(bound), "EvalReport")
+    try:
+        EvalReport.model_validate(content)
+    except ValidationError as error:
+        raise Permanent(f"the evaluation report is invalid and cannot be used: {error.errors()[0]['msg']}") from error
+    return {"digest": bound, "report": content}
 
 
 def judge(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
     """Run every gate check on the evaluation report and combine the results into the verdict. No check passes without data.
 
     A check that raises, or that returns something else than a result, is inconclusive. Raises Permanent if the report compares other
-    models than the cycle's champion and candidate.
+    models than the cycle's champion and candidate, or if it is about another holdout edition.
     """
     report = EvalReport.model_validate(cycle.done[Step.EVALUATE]["report"])
     if report.candidate != _candidate(cycle).model.id or report.champion != cycle.champion.model.id:
         raise Permanent("the report does not compare this cycle's champion and candidate; it cannot be used")
+    if report.edition != _edition(cycle).number:
+        raise Permanent(f"the report is about edition {report.edition}, but the cycle has edition {_edition(cycle).number}")
     checks = tuple(_checked(check, report) for check in context.checks)
     return verdict_of(checks, cycle.done[Step.EVALUATE]["digest"], context.versions.get("check", ())).model_dump(mode="json")
 

@@ -77,6 +77,8 @@ def converge(context: LineContext) -> list[str]:
             repairs += repair(context, line, cycle, rollout)
         except RatchetError as error:
             repairs.append(f"could not repair {repair.__name__[1:]}: {error}")
+        except Exception as error:  # of an extension or a damaged file; the message may quote a user, so only the type is shown
+            repairs.append(f"could not repair {repair.__name__[1:]}: it raised {type(error).__name__}")
     return repairs
 
 

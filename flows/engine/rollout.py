@@ -5,14 +5,27 @@ All state is in the ledger between ticks, so that no process has to run for days
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from contracts.cycle import Append, Lease, Row
 from contracts.errors import Permanent, RatchetError, Retryable
 from contracts.loop import RolloutSettings
-from contracts.serving import Route, StepJudgement, StepResult
+from contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult
 from flows.core.folds import RolloutView
-from flows.core.rollout import Finish, Hold, RolloutDecision, SetWeight, decide_rollout, is_largest_concurrent, weights
+from flows.core.rollout import (
+    Delivery,
+    Finish,
+    Hold,
+    RolloutDecision,
+    SetWeight,
+    candidate_share,
+    dark,
+    decide_rollout,
+    incomplete,
+    is_largest_concurrent,
+    mismatch,
+    weights,
+)
 from flows.engine.context import LineContext, leased
 from flows.engine.effects import sole_route
 
@@ -54,20 +67,19 @@ def _stop(view: RolloutView, context: LineContext) -> str | None:
 
 
 def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -> StepJudgement | None:
-    """Judge the current step. Return None if no step is running, or if the metrics fail within the first `settings.dark` seconds.
+    """Judge the current step. Return None if no step is running, or if the evidence fails within the first `settings.dark` seconds.
 
-    The judgement is a rollback if the step is older than `settings.dark` seconds and metrics or traffic are missing.
+    The judgement is a rollback if the step is older than `settings.dark` seconds and the evidence still fails, or if a version is dark.
+    Without traffic nothing is dark, and the step waits.
     """
     if not view.steps:
         return None
     step, now = view.steps[-1], context.clock.now()
     seconds = (now - step.since).total_seconds()
-    champion, candidate = view.champion.tag, view.candidate.tag
-    mature_until = max(step.since, now - timedelta(seconds=settings.maturity))
     try:
-        fresh = context.metrics.evidence(champion, candidate, step.since, now)
-        mature = context.metrics.evidence(champion, candidate, step.since, mature_until)
-        lately = context.metrics.evidence(champion, candidate, max(step.since, now - timedelta(seconds=settings.dark)), now)
+        fresh = _evidence(view, context, step.since, now)
+        mature = _evidence(view, context, step.since, max(step.since, now - timedelta(seconds=settings.maturity)))
+        deliveries = _deliveries(view, settings, context, fresh) if seconds > settings.dark else ()
     except Exception as error:
         if isinstance(error, RatchetError) and not isinstance(error, Retryable):
             raise
@@ -75,10 +87,39 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
             reason = str(error) if isinstance(error, Retryable) else f"they raised {type(error).__name__}"
             return StepJudgement(result=StepResult.ROLL_BACK, reasons=(f"metrics unavailable: {reason}",))
         return None
-    if seconds > settings.dark and lately.champion.requests + lately.candidate.requests == 0:
-        reason = f"no traffic for {settings.dark:g} s: a candidate without evidence must not serve"
-        return StepJudgement(result=StepResult.ROLL_BACK, reasons=(reason,))
-    return context.judge.judge(is_largest_concurrent(settings, step.index), seconds, fresh, mature)
+    darkness = dark(deliveries, settings.dark)
+    if darkness:
+        return StepJudgement(result=StepResult.ROLL_BACK, reasons=(darkness,))
+    share = candidate_share(step.weight, settings)
+    judgement = context.judge.judge(is_largest_concurrent(settings, step.index), seconds, share, fresh, mature)
+    gap = incomplete(deliveries)
+    if gap and judgement.result is StepResult.ADVANCE:
+        return judgement.model_copy(update={"result": StepResult.WAIT, "reasons": (gap,)})
+    return judgement
+
+
+def _evidence(view: RolloutView, context: LineContext, since: datetime, until: datetime) -> Evidence:
+    """Return the evidence of both versions. Raises Retryable if the metrics return that of other versions or of another time."""
+    champion, candidate = view.champion.tag, view.candidate.tag
+    evidence = context.metrics.evidence(champion, candidate, since, until)
+    wrong = mismatch(evidence, champion, candidate, since, until)
+    if wrong:
+        raise Retryable(wrong)
+    return evidence
+
+
+def _deliveries(view: RolloutView, settings: RolloutSettings, context: LineContext, fresh: Evidence) -> tuple[Delivery, Delivery]:
+    """Compare the requests that the router sent with the traces, for both versions. `fresh` is the evidence since the begin of the step."""
+    wait = timedelta(seconds=settings.dark)
+    until = fresh.until - wait
+    lately = max(fresh.since, until - wait)
+    sent, sent_lately = (context.router.forwarded(context.line, since, until) for since in (fresh.since, lately))
+    recent = _evidence(view, context, lately, fresh.until)
+
+    def of(old: Arm, new: Arm) -> Delivery:
+        return Delivery(old.tag, sent.get(old.tag, 0), old.requests, sent_lately.get(old.tag, 0), new.requests)
+
+    return of(fresh.champion, recent.champion), of(fresh.candidate, recent.candidate)
 
 
 def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutDecision, context: LineContext, lease: Lease) -> RolloutView:

@@ -95,9 +95,9 @@ def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
         ["champion's share at the end", f"{plan['holdback']:g} %"],
         ["each step takes", f"at least {plan['min_requests']} requests and {plan['min_seconds']:g} s; at most "
          f"{plan['max_seconds']:g} s"],
-        ["roll back if", f"ratings are lower and a loss of more than {plan['margin']:g} cannot be ruled out, errors rise by more than "
-         f"{plan['error_margin']:.0%}, median and p95 latency both exceed {plan['latency_ratio']:g} × the champion's, "
-         f"or no traffic arrives for {plan['dark']:g} s"],
+        ["roll back if", f"ratings are lower and a loss of more than {plan['margin']:g} cannot be ruled out, errors or refused requests "
+         f"rise by more than {plan['error_margin']:.0%}, median and p95 latency both exceed {plan['latency_ratio']:g} × the champion's, "
+         f"or requests of a version leave no trace for {plan['dark']:g} s"],
         ["probability of a false rollback", f"{plan['alpha']:.0%}"],
         ["probability of promoting a worse candidate", f"{plan['beta']:.0%}"],
     ]  # fmt: skip

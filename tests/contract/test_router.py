@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import psutil
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from contracts.errors import Permanent
+from contracts.errors import Permanent, Retryable
 from contracts.fakes import FakeRouter, FakeWorld
 from contracts.ids import canonical
 from contracts.serving import Backend, Route
@@ -162,6 +163,45 @@ def test_read_returns_the_route_that_was_set(router: Any) -> None:
     router.set(two)
     assert router.read("line") == two
     assert router.url().startswith("http://")
+
+
+def test_damaged_route_counts_as_missing_and_is_set_again(router: Any, tmp_path: Path) -> None:
+    one = route(placed("a", 100))
+    router.set(one)
+    for path in (tmp_path / "serving").rglob("*.json"):
+        if path.name in ("route.json", "gateway.json"):
+            path.write_text('{"line": "line", "back')
+            assert router.read("line") is None
+    router.set(one)
+    assert router.read("line") == one
+
+
+def test_counts_of_forwarded_requests_are_known_or_an_error_to_retry(router: Any) -> None:
+    router.set(route(placed("a", 100)))
+    now = datetime.now(UTC)
+    if hasattr(router, "_sent"):
+        with pytest.raises(Retryable, match="start the gateway"):
+            router.forwarded("line", now - timedelta(hours=1), now)
+    else:
+        until(lambda: known(router))
+        assert dict(router.forwarded("line", now - timedelta(hours=1), now)) == {}
+
+
+def known(router: Any) -> bool:
+    """Whether the router has counts. The process writes its file when it starts."""
+    try:
+        router.forwarded("line", datetime.now(UTC), datetime.now(UTC))
+    except Retryable:
+        return False
+    return True
+
+
+def test_gateway_counts_the_requests_that_it_sends(gateway: Any, tmp_path: Path) -> None:
+    gateway.set(route(placed("a", 100)))
+    now = datetime.now(UTC)
+    lines = [{"time": (now + timedelta(seconds=at)).isoformat(), "version": tag} for at, tag in ((-1, "a"), (0, "a"), (1, "b"), (2, "b"))]
+    (tmp_path / "serving" / "sent.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert gateway.forwarded("line", now, now + timedelta(seconds=2)) == {"a": 1, "b": 1}
 
 
 def ask(url: str, session: str | None = None, **more: Any) -> httpx.Response:
@@ -315,6 +355,28 @@ def test_missing_consent_is_treated_as_the_loop_file_says(site: Site, tmp_path: 
     assert "metadata.slice" not in silent
 
 
+def test_every_sent_request_is_counted_for_its_version(local: LocalRouter, site: Site) -> None:
+    begin = datetime.now(UTC).replace(microsecond=0)
+    site.reply = lambda _name, body: (400, b'{"error": "no"}') if body["messages"][0]["content"] == "bad" else site.answer(_name, body)
+    local.set(route(site.backend("old", 50), placed("gone", 50)))
+    versions = Counter(ask(local.url(), f"s{i}", body={"messages": [{"role": "user", "content": "bad"}]}).headers["x-ratchet-version"]
+                       for i in range(30))  # fmt: skip
+    assert ask(local.url(), body={"stream": True}).status_code == 400  # the router itself rejects it
+    end = datetime.now(UTC) + timedelta(seconds=2)
+    until(lambda: dict(local.forwarded("line", begin, end)) == dict(versions))
+    local.stop()
+    local.url()
+    assert dict(local.forwarded("line", begin, end)) == dict(versions), "a restart keeps the counts"
+
+
+def test_router_answers_by_its_last_valid_route(local: LocalRouter, site: Site, tmp_path: Path) -> None:
+    local.set(route(site.backend("old", 100)))
+    assert ask(local.url()).status_code == 200
+    (tmp_path / "serving" / "router" / "route.json").write_text("{")
+    assert ask(local.url()).headers["x-ratchet-version"] == "old"
+    assert local.read("line") is None
+
+
 def test_route_without_positive_weight_is_rejected(local: LocalRouter) -> None:
     with pytest.raises(Permanent, match="weight"):
         local.set(route(placed("a", 0)))
@@ -336,7 +398,9 @@ def test_router_process_of_an_older_release_is_replaced_before_it_gets_a_route_t
     url, before = local.url(), local._service(0).process()
     ready = local._service(0)._ready
     ready.write_bytes(canonical({name: value for name, value in json.loads(ready.read_bytes()).items() if name != "schema_version"}))
+    assert local.read("line") is None, "the reconciler then sets the route again, and so replaces the process"
     local.set(route(site.backend("b", 100)))
+    assert local.read("line") is not None
     assert local._service(0).process() != before
     assert local.url() == url
     assert httpx.get(f"{url}/health").json()["weights"] == {"b": 100}

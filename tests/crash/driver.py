@@ -232,6 +232,10 @@ class FileRouter:
         """Return the stored route, or None before the first one."""
         return Route.model_validate_json(self.path.read_bytes()) if self.path.exists() else None
 
+    def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:
+        """Return no requests: no time passes, so no step becomes old enough to compare them with the traces."""
+        return {}
+
     def url(self) -> str:
         """Return a fixed URL; nothing listens there."""
         return "http://router"
@@ -273,7 +277,8 @@ class SteadyMetrics:
 
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
         """Return the same evidence for both versions: 50 requests and no error."""
-        arms = [Arm(tag=tag, requests=50, errors=0, latency_p50_ms=1.0, latency_p95_ms=2.0, rated=()) for tag in (champion, candidate)]
+        figures = {"requests": 50, "errors": 0, "refused": 0, "sessions": 50, "latency_p50_ms": 1.0, "latency_p95_ms": 2.0, "rated": ()}
+        arms = [Arm(tag=tag, **figures) for tag in (champion, candidate)]
         return Evidence(since=since, until=until, champion=arms[0], candidate=arms[1])
 
 

@@ -86,13 +86,14 @@ def write_line(folder: Path) -> Path:
     return loop
 
 
-def answer_requests(log: Path, champion: str, candidate: str) -> None:
-    """Append what a gateway logs: requests of both versions, of which those of the candidate are rated better."""
+def answer_requests(log: Path, route: Route) -> None:
+    """Append what a gateway logs: requests of both versions by their weights, of which those of the candidate are rated better."""
+    champion, candidate = route.backends
     with log.open("a") as file:
         for number in range(400):
-            version, rating = ((champion, 0.4), (candidate, 0.9))[number % 2]
-            now = datetime.now(UTC).isoformat()
-            line = {"time": now, "version": version, "status": 200, "ms": 20.0, "user": f"u{number}", "rating": rating}
+            version, rating = (candidate, 0.9) if number % 100 < candidate.weight else (champion, 0.4)
+            line = {"time": datetime.now(UTC).isoformat(), "version": version.tag, "status": 200, "ms": 20.0}
+            line |= {"session": f"s{number}", "user": f"u{number}", "rating": rating}
             file.write(json.dumps(line) + "\n")
 
 
@@ -115,7 +116,8 @@ def played(example_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 turn(installation.cycle_context(view), view)
                 if view.state is State.ROLLING and view.candidate:
                     routes.append(context.router.read("support"))
-                    answer_requests(folder / "access.log", view.champion.tag, view.candidate.tag)
+                    if len(routes[-1].backends) == 2:
+                        answer_requests(folder / "access.log", routes[-1])
                 time.sleep(0.1)
             rollout = context.rollout_view(rollout_stream(cycle))
             assert rollout is not None, (view.state, view.reason)

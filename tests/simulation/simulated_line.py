@@ -72,6 +72,8 @@ class Scenario:
     bad_canary: bool = False
     """Whether the judge rolls back at the largest concurrent weight."""
     dark: bool = False
+    """Whether the traces of all requests are lost."""
+    quiet: bool = False
     """Whether no traffic arrives."""
     people: str = "yes"
     """How operators answer requests for approval: yes | no | never | auto (the loop file needs no approval)."""
@@ -152,6 +154,7 @@ class SimulatedLine:
         world, loop = self.world, loop_for(scenario.people, scenario.attempts)
         self.router = FakeRouter(world)
         self.router.watch = self.check_route
+        self.router.counts = self._sent
         self.executor = LeasedExecutor(world, self._outcome, restarts=scenario.restarts)
         self.executor.propose = self._asks
         self.context = LineContext(
@@ -199,7 +202,12 @@ class SimulatedLine:
 
     def _traffic(self, since, until) -> tuple[int, int]:
         seconds = int((until - since).total_seconds())
-        return (0, 0) if self.scenario.dark else (seconds * 3, seconds)
+        return (0, 0) if self.scenario.dark or self.scenario.quiet else (seconds * 3, seconds)
+
+    def _sent(self, since, until) -> dict[str, int]:
+        seconds = 0 if self.scenario.quiet else int((until - since).total_seconds())
+        rollout = self.context.rollout_view(rollout_stream(self.cycle_stream()))
+        return {rollout.champion.tag: seconds * 3, rollout.candidate.tag: seconds}
 
     def cycle_stream(self) -> str:
         """Return the stream of the line's first cycle."""

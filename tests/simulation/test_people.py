@@ -50,6 +50,34 @@ def until(sim: SimulatedLine, state: State) -> None:
     raise AssertionError(sim.view().state)
 
 
+def test_damaged_route_does_not_stop_the_other_repairs() -> None:
+    sim = promoted()
+    champion = sim.context.line_view().champion.tag
+
+    def read(_line: str) -> None:
+        raise ValueError("not a route")
+
+    sim.context.registry.pointers["sim", "champion"] = "another"
+    sim.context.router.read = read  # type: ignore[method-assign]
+    repairs = reconcile(sim.context)
+    assert "could not repair route: it raised ValueError" in repairs
+    assert sim.context.registry.aliases("sim")["champion"] == champion
+
+
+def test_rollout_without_traffic_waits_and_rolls_back_only_when_it_is_undecided() -> None:
+    sim = SimulatedLine(Scenario(seed=1, people="auto", quiet=True))
+    sim.live()
+    assert sim.view().state is State.ROLLED_BACK
+    assert "undecided after" in sim.view().reason
+
+
+def test_rollout_whose_traces_are_lost_rolls_back_when_it_is_dark() -> None:
+    sim = SimulatedLine(Scenario(seed=1, people="auto", dark=True))
+    sim.live()
+    assert sim.view().state is State.ROLLED_BACK
+    assert "is dark: none of" in sim.view().reason
+
+
 def test_second_rollback_does_not_restore_the_bad_version() -> None:
     sim = promoted()
     base = sim.context.line_view().base.tag

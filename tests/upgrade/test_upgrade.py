@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,7 +108,13 @@ def test_cycle_with_a_candidate_comes_to_its_end(state: str) -> None:
     unpack(RELEASES[-1], state)
     run_to(State.REGISTERED)
     ratchet("approve", "old/0001/rollout", "--by", "ada")
-    assert "no traffic" in run_to(State.ROLLED_BACK)  # as the loop file says, because nobody sends requests
+    run_to(State.ROLLING)
+    time.sleep(4)  # longer than `rollout.dark` of the loop file: nobody sends requests, so the rollout waits
+    run_to(State.ROLLING)
+    ratchet("rollback", str(LOOP), "--by", "ada")
+    [line] = json.loads(ratchet("status", "--json").stdout)
+    assert line["cycles"][-1]["state"] == State.ROLLED_BACK
+    assert "requested by ada" in line["cycles"][-1]["reason"]
     ratchet("verify")
 
 

@@ -14,7 +14,7 @@ from contracts.serving import Arm, Evidence
 
 
 class AccessLog:
-    """Reads the file `file`: one JSON object {time, version, status, ms, user, rating} per line; `rating` may be null."""
+    """Reads the file `file`: one JSON object {time, version, status, ms, session, user, rating} per line; `rating` may be null."""
 
     def __init__(self, _lake: Path, *, file: str) -> None:
         self._file = Path(file)
@@ -31,7 +31,8 @@ class AccessLog:
 
 def _arm(tag: str, lines: Iterable[dict[str, Any]]) -> Arm:
     own = [line for line in lines if line["version"] == tag]
-    latencies = [line["ms"] for line in own if line["status"] < 500]
+    refused = sum(line["status"] in (400, 413, 415, 422) for line in own)
+    latencies = [line["ms"] for line in own if line["status"] == 200]
     cuts = quantiles(latencies, n=20, method="inclusive") if len(latencies) > 1 else None
     rated: dict[str, list[float]] = {}
     for line in own:
@@ -40,7 +41,9 @@ def _arm(tag: str, lines: Iterable[dict[str, Any]]) -> Arm:
     return Arm(
         tag=tag,
         requests=len(own),
-        errors=len(own) - len(latencies),
+        errors=len(own) - len(latencies) - refused,
+        refused=refused,
+        sessions=len({line["session"] for line in own}),
         latency_p50_ms=cuts[9] if cuts else None,
         latency_p95_ms=cuts[18] if cuts else None,
         rated=tuple((len(values), sum(values)) for values in rated.values()),

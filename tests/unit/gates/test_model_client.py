@@ -243,6 +243,30 @@ def test_faulty_server_on_either_side_is_inconclusive(backend: Backend, other: B
     assert result(report) is not Result.PASS
 
 
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize(("group", "size"), [("slice:s1", 20), ("golden", 3)])
+def test_candidate_that_fails_on_a_whole_slice_or_set_does_not_pass(backend: Backend, other: Backend, group: str, size: int) -> None:
+    """The candidate is better on all other prompts, and the settings allow so many failures."""
+    artifacts, settings = MemoryArtifacts(), GateSettings(min_prompts=20, max_failures=0.6)
+
+    def inside(body: dict[str, Any]) -> bool:
+        name = body["messages"][0]["content"]
+        return bool(name[0] == "g") if group == "golden" else int(name[1:]) % 2 == 1
+
+    held = edition(artifacts, golden=3 if group == "golden" else 0)
+    backend.behaviour = lambda body: completion("yes" if inside(body) else "nay")
+    assert {check.check(evaluated(backend, other, held, artifacts)).result for check in checks(settings)} == {Result.PASS}
+    other.behaviour = lambda body: (400, b"{}", {}) if inside(body) else completion("yes")
+    report = evaluated(backend, other, held, artifacts)
+    count = report.count(group)
+    assert count is not None
+    assert (count.asked, count.answered_by_both, count.champion_failed, count.candidate_failed) == (size, 0, 0, size)
+    compared = report.comparison(group)
+    assert compared is not None
+    assert (compared.champion, compared.candidate) == (1.0, 0.0), "a failure of the candidate alone scores 0"
+    assert all(check.check(report).result is not Result.PASS for check in checks(settings))
+
+
 def test_repeated_prompt_is_one_observation(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")

@@ -40,14 +40,22 @@ def test_evidence_counts_both_versions_in_the_window(tmp_path: Path) -> None:
     assert evidence.candidate.latency_p50_ms == 5.0
 
 
-def test_refused_requests_are_not_counted(tmp_path: Path) -> None:
-    """A client that sends invalid requests must not be able to cause a rollback."""
+def test_refused_requests_are_counted_separately_from_errors(tmp_path: Path) -> None:
     said = {"ratchet__model_version": "new", "gen_ai__output__messages": None, "ratchet__refused": True}
     datasets = make_datasets(tmp_path)
     report = datasets.ingest(batch(spans(*(span(n, **said) for n in range(1, 9)), span(9, ratchet__model_version="new"))))
     assert report.traces.kept == 9
     candidate = LakeMetrics(tmp_path / "lake").evidence("old", "new", SINCE, SINCE + timedelta(seconds=1)).candidate
-    assert (candidate.requests, candidate.errors) == (1, 0)
+    assert (candidate.requests, candidate.errors, candidate.refused, candidate.served) == (9, 0, 8, 1)
+
+
+def test_a_session_is_counted_once_and_requests_without_a_session_each(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    sessions = ["s1", "s1", "s2", None, None]
+    items = [span(n, ratchet__model_version="new", gen_ai__conversation__id=session) for n, session in enumerate(sessions, 1)]
+    datasets.ingest(batch(spans(*items)))
+    candidate = LakeMetrics(tmp_path / "lake").evidence("old", "new", SINCE, SINCE + timedelta(seconds=1)).candidate
+    assert (candidate.requests, candidate.sessions) == (5, 4)
 
 
 def test_versions_without_traffic_have_zero_counts(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Counts of the requests that the router sends to each version. A rollout compares them with the traces in the lake.
+
+The router process writes the counts to a file. After a crash, the counts of the last second are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from contracts.errors import RatchetError, Retryable
+from contracts.schema import stamped, unstamped
+from runtime.artifacts import write_atomic
+
+FORWARDED = "forwarded.json"
+"""Name of the file, which lies beside the route file."""
+log = logging.getLogger("ratchet.router")
+_EVERY_SECONDS = 1.0
+_FINE_SECONDS = 1
+"""Length of a new interval."""
+_FINE_FOR = 900
+"""Age in seconds after which counts are merged into coarse intervals, so that the file stays small."""
+_COARSE_SECONDS = 600
+_KEPT_FOR = 30 * 86_400
+"""Age in seconds after which counts are deleted. It exceeds the duration of a rollout step."""
+_KIND = "ForwardedCounts"
+
+Intervals = Counter[tuple[int, int, str]]
+"""(start in seconds since the epoch, length in seconds, version tag) -> number of requests."""
+
+
+class ForwardedCounts:
+    """The counts of the router process, which are kept in the file `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed = True  # the first write creates the file, which states that this router counts
+        try:
+            self._counts = _parsed(path.read_bytes())
+        except FileNotFoundError:
+            self._counts = Counter()
+        except (RatchetError, ValueError, LookupError, TypeError, OSError) as error:
+            log.error("%s is not readable (%s); the counts start again", path, type(error).__name__)
+            self._counts = Counter()
+
+    def add(self, tag: str, at: float) -> None:
+        """Count one request that is sent to the version `tag` at the time `at`, in seconds since the epoch."""
+        self._counts[int(at) // _FINE_SECONDS * _FINE_SECONDS, _FINE_SECONDS, tag] += 1
+        self._changed = True
+
+    def write(self, now: float) -> None:
+        """Write the file if a count has changed. Raises Retryable if it cannot be written."""
+        content = self._take(now)
+        if content is not None:
+            write_atomic(self._path, content)
+
+    async def run(self, clock: Callable[[], float]) -> None:
+        """Write the file every second until cancelled. `clock` returns seconds since the epoch."""
+        while True:
+            content = self._take(clock())
+            if content is not None:
+                try:
+                    await asyncio.to_thread(write_atomic, self._path, content)
+                except Retryable as error:
+                    self._changed = True
+                    log.error("%s", error)
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    def _take(self, now: float) -> bytes | None:
+        """Merge old counts and return the content of the file. None if it has not changed."""
+        if not self._changed:
+            return None
+        self._changed = False
+        self._counts = _merged(self._counts, now)
+        return stamped({"counts": [[*key, n] for key, n in sorted(self._counts.items())]})
+
+
+def read_counts(path: Path, since: datetime, until: datetime) -> Mapping[str, int]:
+    """Return version tag -> number of requests in the intervals that lie inside [since, until).
+
+    Raises Retryable if the file is missing or not readable.
+    """
+    try:
+        counts = _parsed(path.read_bytes())
+    except (ValueError, LookupError, TypeError, OSError) as error:
+        why = "is missing" if isinstance(error, FileNotFoundError) else f"is not readable ({type(error).__name__})"
+        raise Retryable(f"{path} {why}, so the requests that the router sent are unknown; restart the router") from error
+    found: Counter[str] = Counter()
+    for (start, length, tag), n in counts.items():
+        if start >= since.timestamp() and start + length <= until.timestamp():
+            found[tag] += n
+    return dict(found)
+
+
+def _parsed(content: bytes) -> Intervals:
+    counts: Intervals = Counter()
+    for start, length, tag, n in unstamped(content, _KIND)["counts"]:
+        counts[int(start), int(length), str(tag)] += int(n)
+    return counts
+
+
+def _merged(counts: Intervals, now: float) -> Intervals:
+    """Return the counts with old intervals merged, and without those that are older than _KEPT_FOR seconds."""
+    merged: Intervals = Counter()
+    for (start, length, tag), n in counts.items():
+        if start < now - _FINE_FOR:
+            start, length = start // _COARSE_SECONDS * _COARSE_SECONDS, _COARSE_SECONDS
+        if start >= now - _KEPT_FOR:
+            merged[start, length, tag] += n
+    return merged

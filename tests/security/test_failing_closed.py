@@ -1,0 +1,384 @@
+"""Bad evidence never passes a check of the gate and never advances a rollout.
+
+Each cell of the two tables is one kind of bad evidence for one check or for one decision of a rollout. A check without cells fails the
+tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from contracts.cycle import Step
+from contracts.data import HoldoutEdition
+from contracts.errors import Permanent, Retryable
+from contracts.evaluation import Result
+from contracts.fakes import fake_model
+from contracts.ids import digest, rollout_stream
+from contracts.loop import GateSettings, RolloutSettings
+from contracts.serving import Arm, Evidence, ModelVersion
+from flows.core.rollout import candidate_share
+from flows.engine.advance import advance
+from flows.engine.effects import judge
+from flows.engine.line import open_cycle
+from flows.engine.rollout import tick
+from gates.checks import checks
+from gates.rollout_judge import EvidenceJudge
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.unit.gates.reports import GOOD, comparison, count, counts_for, report, swapped
+
+GATE = GateSettings(min_prompts=50, min_slice=10)
+NAN, INFINITE = math.nan, math.inf
+KINDS = (
+    "missing",
+    "not a number",
+    "few",
+    "stale",
+    "error",
+    "conflicting",
+    "vanished slice",
+    "refused requests",
+    "dark arm",
+    "sample ratio",
+)
+Changes = dict[str, Any]
+
+
+def failed(side: str, reason: str, n: int) -> Changes:
+    """A model failed on `n` of 200 prompts, all of the holdout."""
+    key = {"candidate": "candidate_failed", "champion": "champion_failed"}[side]
+    counts = (count("holdout", 100, answered_by_both=100 - n, **{key: n}), *counts_for(GOOD)[1:])
+    return {"failures": {f"{side}:{reason}": n}, "answered_by_both": 200 - n, "counts": counts}
+
+
+def vanished(name: str) -> Changes:
+    """The candidate failed on all prompts of a set or slice, which has no comparison."""
+    counts = [c if c.name != name else count(name, c.asked, answered_by_both=0, candidate_failed=c.asked) for c in counts_for(GOOD)]
+    answered = sum(c.answered_by_both for c in counts if not c.name.startswith("slice:"))
+    return {"comparisons": tuple(c for c in GOOD if c.name != name), "counts": tuple(counts), "answered_by_both": answered}
+
+
+COMMON: dict[str, list[Changes]] = {
+    "missing": [{"counts": ()}, {"asked": 0, "answered_by_both": 0, "comparisons": (), "counts": ()}],
+    "not a number": [{"asked": NAN}, {"answered_by_both": -1}],
+    "few": [{"answered_by_both": 49, "counts": counts_for(GOOD, answered=49)}, {"answered_by_both": 49}],
+    "stale": [{"champion": digest("an older champion")}, {"candidate": digest("another candidate")}, {"edition": 2}],
+    "error": [failed("champion", "HTTP 500", 5), failed("candidate", "ReadTimeout", 5), failed("candidate", "unscored", 5)],
+    "conflicting": [{"answered_by_both": 201}, {"failures": {"candidate:HTTP 500": -5}}, {"failures": {"candidate:HTTP 500": 201}}],
+    "vanished slice": [
+        vanished("slice:a"),
+        vanished("golden"),
+        {"counts": (*counts_for(GOOD), count("slice:c", 12, answered_by_both=0, candidate_failed=12))},
+        {"counts": (*counts_for(GOOD), count("slice:c", 1, answered_by_both=0, candidate_failed=1))},
+        {"counts": (*counts_for(GOOD), count("slice:c", 12, answered_by_both=1, champion_failed=11))},
+    ],
+    "refused requests": [failed("candidate", "HTTP 400", 5), failed("candidate", "HTTP 422", 100)],
+    "dark arm": [failed("candidate", "ConnectError", 100), failed("champion", "ConnectError", 100)],
+    "sample ratio": [
+        {"asked": 300, "counts": counts_for(GOOD)},
+        {"counts": counts_for(GOOD)[1:]},
+        {"comparisons": swapped(comparison("golden", 0.02, 0.18, 150))},
+    ],
+}
+"""Bad evidence that concerns the whole report. No check passes on it."""
+
+
+def bad(name: str, *args: Any, **named: Any) -> Changes:
+    """A report with a changed comparison, or with one that cannot be built."""
+    return {"comparison": (name, args, named)}
+
+
+def without(name: str) -> Changes:
+    return {"comparisons": tuple(c for c in GOOD if c.name != name), "counts": counts_for(GOOD)}
+
+
+OWN: dict[str, dict[str, list[Changes]]] = {
+    "coverage": {
+        "missing": [without("slice:a"), without("golden")],
+        "not a number": [{"failures": {"candidate:HTTP 500": NAN}}],
+        "few": [{"comparisons": swapped(comparison("slice:a", 0.0, 0.2, 9)), "counts": counts_for(GOOD)}],
+        "error": [{"failures": {"candidate:ReadTimeout": 3, "candidate:unscored": 2}}],
+        "conflicting": [{"counts": (*counts_for(GOOD), count("slice:a", 100))}],
+    },
+    "quality": {
+        "missing": [without("overall"), {"comparisons": ()}],
+        "not a number": [bad("overall", NAN, NAN), bad("overall", 0.05, NAN), bad("overall", 0.05, 0.15, estimate=NAN),
+                         bad("overall", INFINITE, INFINITE)],
+        "few": [bad("overall", 0.05, 0.15, n=3)],
+        "error": [bad("overall", 0.0, 0.1), bad("overall", -0.2, -0.1)],
+        "conflicting": [bad("overall", 0.15, 0.05), bad("overall", 0.05, 0.15, estimate=-0.3), bad("overall", 0.05, 0.15, n=201),
+                        {"comparisons": (*GOOD, comparison("overall", -0.2, -0.1))}],
+    },
+    "slices": {
+        "missing": [without("slice:a")],
+        "not a number": [bad("slice:a", NAN, NAN), bad("slice:a", NAN, 0.1), bad("slice:a", -INFINITE, INFINITE)],
+        "few": [{"comparisons": swapped(comparison("slice:a", 0.0, 0.2, 9)), "counts": counts_for(GOOD)}],
+        "error": [bad("slice:a", -0.4, -0.2), bad("slice:a", -0.4, 0.1)],
+        "conflicting": [{"comparisons": (*GOOD, comparison("slice:a", -0.4, -0.2, 100))}],
+    },
+    "agreement": {
+        "missing": [without("golden"), without("holdout")],
+        "not a number": [bad("golden", NAN, NAN), bad("holdout", NAN, NAN)],
+        "few": [{"comparisons": swapped(comparison("golden", 0.02, 0.18, 2)), "counts": counts_for(GOOD)}],
+        "error": [bad("golden", -0.2, -0.05, n=100)],
+        "conflicting": [bad("golden", 0.2, 0.05, n=100), bad("golden", 0.02, 0.18, n=150)],
+    },
+    "length": {
+        "missing": [{"lengths": {}}, {"lengths": {"champion": 100.0}}, {"lengths": {"candidate": 100.0}}],
+        "not a number": [{"lengths": {"champion": 100.0, "candidate": NAN}}, {"lengths": {"champion": INFINITE, "candidate": INFINITE}}],
+        "few": [{"answered_by_both": 49}],
+        "error": [{"lengths": {"champion": 100.0, "candidate": 1000.0}}, {"lengths": {"champion": 100.0, "candidate": 0.0}}],
+        "conflicting": [{"lengths": {"champion": 100.0, "candidate": -1.0}}],
+    },
+}  # fmt: skip
+"""Bad evidence in the figures that one check reads."""
+CELLS = [
+    (check.name, kind, changes)
+    for check in checks(GATE)
+    for kind in KINDS
+    for changes in [*COMMON[kind], *OWN.get(check.name, {}).get(kind, ())]
+]
+
+
+def built(changes: Changes) -> Any:
+    """Return a report with the changes. Raises ValueError if its figures are invalid."""
+    if "comparison" in changes:
+        name, args, named = changes["comparison"]
+        return report(comparisons=swapped(comparison(name, *args, **named)), counts=counts_for(GOOD))
+    return report(**changes)
+
+
+def verdict(given: Any, *names: str) -> Result:
+    """Let the gate's step judge a report with some checks, for a cycle about the models of the good report."""
+    version = ModelVersion(line="l", number=1, tag="v", model=fake_model("m"), cycle=None)
+    sides = {}
+    for side in ("champion", "candidate"):
+        model = SimpleNamespace(id=getattr(report(), side))
+        sides[side] = SimpleNamespace(**{**version.__dict__, "model": model})
+    edition = HoldoutEdition(line="l", number=1, prompts=digest("p"), size=200, golden=None, golden_size=0, normaliser=1, fraction=0.2)
+    done = {
+        Step.EVALUATE: {"report": given.model_dump(mode="json"), "digest": digest("report")},
+        Step.FREEZE: {"edition": edition.model_dump(mode="json")},
+    }
+    context: Any = SimpleNamespace(checks=tuple(check for check in checks(GATE) if check.name in names), versions={})
+    cycle: Any = SimpleNamespace(id="cycle/l/0001", done=done, **sides)
+    return Result(judge(context, cycle, "verdict")["result"])
+
+
+def test_every_check_of_the_gate_has_cells_of_its_own() -> None:
+    names = {check.name for check in checks(GATE)}
+    assert set(OWN) == names
+    assert all(set(COMMON) == set(KINDS) and {"missing", "not a number", "few", "error", "conflicting"} <= set(OWN[name]) for name in names)
+
+
+def test_good_evidence_passes_every_check() -> None:
+    assert {verdict(report(), check.name) for check in checks(GATE)} == {Result.PASS}
+
+
+@pytest.mark.parametrize(("name", "kind", "changes"), CELLS, ids=[f"{name}-{kind}-{n}" for n, (name, kind, _) in enumerate(CELLS)])
+def test_bad_evidence_passes_no_check(name: str, kind: str, changes: Changes) -> None:
+    try:
+        given = built(changes)
+    except ValueError:
+        return  # such a report cannot exist, and the step that evaluates ends the cycle
+    if kind == "stale":
+        with pytest.raises(Permanent):
+            verdict(given, name)
+        return
+    assert verdict(given, name) is not Result.PASS, "the check by itself"
+    assert verdict(given, *OWN) is not Result.PASS
+
+
+# ---- rollout ----
+
+STEPS = (5.0, 25.0, 100.0)
+SETTINGS = RolloutSettings(
+    steps=STEPS, margin=0.1, error_margin=0.03, min_requests=50, min_seconds=60, max_seconds=600, dark=200, maturity=5, holdback=5
+)
+OLD, NEW = "old", "new"
+Figures = dict[str, Any]
+
+
+def figures(n: int, **changes: Any) -> Figures:
+    """Figures of a good version with `n` requests, all rated."""
+    good = {"requests": n, "errors": 0, "refused": 0, "sessions": n, "latency_p50_ms": 10.0, "latency_p95_ms": 20.0}
+    return good | {"rated": tuple((1, 1.0) for _ in range(n))} | changes
+
+
+class Traffic:
+    """Metrics and counts of the router for a steady traffic of 10 requests per second, with faults that a test can switch on."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self.fault: Fault | None = None
+
+    def good(self, champion: str, candidate: str, since: datetime, until: datetime) -> dict[str, Any]:
+        n = min(int((until - since).total_seconds() * 10), 1200)
+        new = round(n * self.share / 100)
+        sides = {"champion": {"tag": champion, **figures(n - new)}, "candidate": {"tag": candidate, **figures(new)}}
+        return {"since": since, "until": until, **sides}
+
+    def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
+        fields = self.good(champion, candidate, since, until)
+        if self.fault:
+            self.fault(fields)
+        return Evidence(**{**fields, "champion": Arm(**fields["champion"]), "candidate": Arm(**fields["candidate"])})
+
+    def forwarded(self, tags: tuple[str, str], since: datetime, until: datetime) -> Mapping[str, int]:
+        fields = self.good(*tags, since, until)
+        return {fields[side]["tag"]: fields[side]["requests"] for side in ("champion", "candidate")}
+
+
+Fault = Callable[[dict[str, Any]], None]
+
+
+def change(side: str, **changes: Any) -> Fault:
+    """Set figures of one arm. A function gets the arm's figures."""
+
+    def fault(fields: dict[str, Any]) -> None:
+        arm = fields[side]
+        arm |= {name: value(arm) if callable(value) else value for name, value in changes.items()}
+
+    return fault
+
+
+def empty(side: str) -> Fault:
+    return change(side, **figures(0, latency_p50_ms=None, latency_p95_ms=None))
+
+
+def some(name: str, share: float) -> Fault:
+    """A share of the candidate's requests is counted as `name`."""
+    return change("candidate", **{name: lambda arm: round(arm["requests"] * share)})
+
+
+def raising(error: Exception) -> Fault:
+    def fault(_fields: dict[str, Any]) -> None:
+        raise error
+
+    return fault
+
+
+def swap_tags(fields: dict[str, Any]) -> None:
+    fields["champion"]["tag"], fields["candidate"]["tag"] = fields["candidate"]["tag"], fields["champion"]["tag"]
+
+
+def set_window(**shift: float) -> Fault:
+    def fault(fields: dict[str, Any]) -> None:
+        fields |= {name: fields[name] + timedelta(seconds=seconds) for name, seconds in shift.items()}
+
+    return fault
+
+
+def resplit(share: float) -> Fault:
+    """The sessions are split in another way than the route says, with the same requests in total."""
+
+    def fault(fields: dict[str, Any]) -> None:
+        n = fields["champion"]["requests"] + fields["candidate"]["requests"]
+        fields["candidate"] |= figures(round(n * share))
+        fields["champion"] |= figures(n - round(n * share))
+
+    return fault
+
+
+BAD_TRAFFIC: dict[str, dict[str, Fault]] = {
+    "missing": {
+        "no metrics": raising(Retryable("the lake is not readable")),
+        "no latency": change("candidate", latency_p50_ms=None, latency_p95_ms=None),
+        "no latency of the champion": change("champion", latency_p50_ms=None, latency_p95_ms=None),
+        "no requests": lambda fields: (empty("champion")(fields), empty("candidate")(fields), None)[-1],
+    },
+    "not a number": {
+        "ratings": change("candidate", rated=((1, NAN),) * 500),
+        "infinite ratings": change("candidate", rated=((1, INFINITE),) * 500),
+        "latency": change("candidate", latency_p50_ms=NAN, latency_p95_ms=NAN),
+        "latency of the champion": change("champion", latency_p50_ms=INFINITE, latency_p95_ms=INFINITE),
+    },
+    "few": {"requests": change("candidate", **figures(49)), "of the champion": empty("champion")},
+    "stale": {
+        "old window": set_window(since=-3600, until=-3600),
+        "shorter window": set_window(until=-600),
+        "longer window": set_window(since=-600),
+    },
+    "error": {
+        "errors": some("errors", 0.5),
+        "exception": raising(ZeroDivisionError("no requests")),
+        "slow": change("candidate", latency_p50_ms=100.0, latency_p95_ms=200.0),
+        "ratings": change("candidate", rated=((1, 0.0),) * 500),
+    },
+    "conflicting": {
+        "swapped tags": swap_tags,
+        "other version": change("candidate", tag="v-other"),
+        "same version": lambda fields: fields["candidate"].update(tag=fields["champion"]["tag"]),
+        "negative errors": change("candidate", errors=-5),
+        "errors above requests": change("candidate", errors=lambda arm: arm["requests"] + 1),
+        "ratings out of range": change("candidate", rated=((1, 7.0),) * 500),
+        "ratings without a user": change("candidate", rated=((0, 1.0),) * 500),
+        "median above the tail": change("candidate", latency_p50_ms=30.0),
+    },
+    "vanished slice": {"half of the candidate's traces": some("requests", 0.5)},
+    "refused requests": {"all": some("refused", 1.0), "a third": some("refused", 0.33), "more than all": some("refused", 1.1)},
+    "dark arm": {"candidate": empty("candidate"), "champion": empty("champion")},
+    "sample ratio": {
+        "half": resplit(0.5),
+        "few on the candidate": resplit(0.01),
+        "sessions": change("candidate", sessions=lambda arm: arm["requests"] // 3),
+    },
+}
+ROLLOUT_CELLS = [(kind, name, index) for kind, faults in BAD_TRAFFIC.items() for name in faults for index in range(len(STEPS))]
+
+
+def rolling(index: int) -> tuple[SimulatedLine, Traffic, str]:
+    """Return a line whose rollout has reached the step `index` with good evidence, its traffic, and the id of the rollout."""
+    sim, traffic = SimulatedLine(Scenario(seed=1, people="auto")), Traffic()
+    loop = sim.context.loop.model_copy(update={"rollout": SETTINGS})
+    sim.context = replace(sim.context, loop=loop, metrics=traffic, judge=EvidenceJudge(SETTINGS))
+    cycle = open_cycle(sim.context, "a test")
+    rollout = rollout_stream(cycle)
+    while (view := sim.context.rollout_view(rollout)) is None:
+        sim.clock.sleep(1)
+        advance(cycle, sim.context)
+    tags = (view.champion.tag, view.candidate.tag)
+    sim.router.counts = lambda since, until: traffic.forwarded(tags, since, until)
+    run_until(sim, traffic, rollout, index)
+    return sim, traffic, rollout
+
+
+def run_until(sim: SimulatedLine, traffic: Traffic, rollout: str, index: int) -> None:
+    """Tick until the step `index` has begun or the rollout has ended; at most for twice the duration of a step."""
+    for _ in range(2 * int(SETTINGS.max_seconds) // 40):
+        tick(rollout, sim.context)
+        view = sim.context.rollout_view(rollout)
+        assert view is not None
+        if view.steps:
+            traffic.share = candidate_share(view.steps[-1].weight, SETTINGS)
+        if view.end or len(view.steps) > index:
+            return
+        sim.clock.sleep(40)
+
+
+def test_every_kind_of_bad_evidence_has_cells_for_rollouts() -> None:
+    assert set(BAD_TRAFFIC) == set(KINDS)
+
+
+def test_good_evidence_promotes() -> None:
+    sim, traffic, rollout = rolling(0)
+    run_until(sim, traffic, rollout, len(STEPS))
+    view = sim.context.rollout_view(rollout)
+    assert view is not None
+    assert (view.end, len(view.steps)) == ("promoted", len(STEPS)), view.reason
+
+
+@pytest.mark.parametrize(("kind", "name", "index"), ROLLOUT_CELLS, ids=[f"{kind}-{name}-{index}" for kind, name, index in ROLLOUT_CELLS])
+def test_bad_evidence_advances_no_rollout(kind: str, name: str, index: int) -> None:
+    sim, traffic, rollout = rolling(index)
+    traffic.fault = BAD_TRAFFIC[kind][name]
+    run_until(sim, traffic, rollout, index + 1)
+    view = sim.context.rollout_view(rollout)
+    assert view is not None
+    assert (view.end, len(view.steps)) == ("rolled_back", index + 1), "neither promoted nor at the next weight"

@@ -1,0 +1,70 @@
+"""Builds evaluation reports for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from contracts.evaluation import Comparison, EvalReport, Interval, PromptCount
+from contracts.ids import digest
+
+OLD, NEW = digest("old"), digest("new")
+
+
+def comparison(name: str, low: float, high: float, n: int = 200, estimate: float | None = None) -> Comparison:
+    """Return a comparison whose estimate is the middle of the interval unless given."""
+    middle = (low + high) / 2 if estimate is None else estimate
+    return Comparison(
+        name=name, n=n, champion=0.5, candidate=0.5 + middle, difference=Interval(estimate=middle, low=low, high=high, level=0.95, n=n)
+    )
+
+
+def count(name: str, asked: int, **changes: int) -> PromptCount:
+    """Return the count of a set or slice whose prompts were all answered unless given otherwise."""
+    fields = {"asked": asked, "clusters": asked, "answered_by_both": asked, "champion_failed": 0, "candidate_failed": 0}
+    return PromptCount(name=name, **(fields | changes))
+
+
+GOOD = (
+    comparison("overall", 0.05, 0.15),
+    comparison("holdout", 0.02, 0.18, 100),
+    comparison("golden", 0.02, 0.18, 100),
+    comparison("slice:a", 0.0, 0.2, 100),
+    comparison("slice:b", -0.05, 0.2, 100),
+)
+
+
+def swapped(*comparisons: Comparison) -> tuple[Comparison, ...]:
+    """Return the good comparisons, where the given ones replace those with the same name."""
+    names = {c.name for c in comparisons}
+    return (*(c for c in GOOD if c.name not in names), *comparisons)
+
+
+def counts_for(comparisons: Sequence[Comparison], asked: int = 200, answered: int = 200) -> tuple[PromptCount, ...]:
+    """Return counts that fit to the comparisons: each slice was asked as often as it is compared, and two sets contain all prompts."""
+    half = asked // 2
+    sets = (
+        count("holdout", half, answered_by_both=min(half, answered)),
+        count("golden", asked - half, answered_by_both=max(answered - half, 0)),
+    )
+    slices = {c.name: count(c.name, c.n) for c in comparisons if c.name.startswith("slice:")}
+    return (*sets, *slices.values())
+
+
+def report(**changes: Any) -> EvalReport:
+    """Return a good report with some changes. Counts that are not given fit to the comparisons. Raises ValueError for invalid ones."""
+    fields: dict[str, Any] = {
+        "edition": 1,
+        "champion": OLD,
+        "candidate": NEW,
+        "asked": 200,
+        "answered_by_both": 200,
+        "failures": {},
+        "comparisons": GOOD,
+        "lengths": {"champion": 100.0, "candidate": 110.0},
+        "latency_ms": {},
+        "answers": digest("answers"),
+        **changes,
+    }
+    counts = counts_for(fields["comparisons"], fields["asked"], fields["answered_by_both"])
+    return EvalReport(**({"counts": counts} | fields))

@@ -1,0 +1,68 @@
+"""Tests of the router's counts: windows, restarts, damaged files, and old counts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import Retryable
+from local.forwarded import ForwardedCounts, read_counts
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+START = NOON.timestamp()
+
+
+def after(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def test_requests_are_counted_per_version_in_the_window(tmp_path: Path) -> None:
+    counts = ForwardedCounts(tmp_path / "forwarded.json")
+    for second in range(10):
+        counts.add("old", START + second + 0.5)
+    counts.add("new", START + 3.2)
+    counts.write(START + 10)
+    assert read_counts(tmp_path / "forwarded.json", NOON, after(10)) == {"old": 10, "new": 1}
+    assert read_counts(tmp_path / "forwarded.json", after(2), after(5)) == {"old": 3, "new": 1}
+    assert read_counts(tmp_path / "forwarded.json", after(4), after(5.5)) == {"old": 1}, "an interval counts only if it is in the window"
+    assert read_counts(tmp_path / "forwarded.json", after(50), after(60)) == {}
+
+
+def test_counts_survive_a_restart(tmp_path: Path) -> None:
+    for _ in range(2):
+        counts = ForwardedCounts(tmp_path / "forwarded.json")
+        counts.add("old", START)
+        counts.write(START + 1)
+    assert read_counts(tmp_path / "forwarded.json", NOON, after(1)) == {"old": 2}
+
+
+def test_a_router_without_requests_states_that_it_counts(tmp_path: Path) -> None:
+    ForwardedCounts(tmp_path / "forwarded.json").write(START)
+    assert read_counts(tmp_path / "forwarded.json", NOON, after(60)) == {}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"counts": [[1, 2]]}', b'{"counts": 3}'])
+def test_missing_or_damaged_counts_are_unknown_and_a_router_starts_them_again(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "forwarded.json").write_bytes(content)
+    with pytest.raises(Retryable, match="the requests that the router sent are unknown"):
+        read_counts(tmp_path / "forwarded.json", NOON, after(60))
+    counts = ForwardedCounts(tmp_path / "forwarded.json")
+    counts.add("old", START)
+    counts.write(START + 1)
+    assert read_counts(tmp_path / "forwarded.json", NOON, after(60)) == {"old": 1}
+
+
+def test_old_counts_are_merged_and_finally_deleted(tmp_path: Path) -> None:
+    path, week = tmp_path / "forwarded.json", 7 * 86_400
+    counts = ForwardedCounts(path)
+    for second in range(0, week, 60):
+        counts.add("old", START + second)
+    counts.write(START + week)
+    assert read_counts(path, NOON, after(week)) == {"old": week // 60}
+    assert path.stat().st_size < 100_000
+    counts.add("old", START + 10 * week)
+    counts.write(START + 10 * week)
+    assert read_counts(path, NOON, after(10 * week + 60)) == {"old": 1}
