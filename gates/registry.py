@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any
 from contracts.errors import Permanent, Retryable
 from contracts.serving import ModelVersion
 from contracts.training import StepFigures
+from runtime.telemetry import disable_telemetry
 
 log = logging.getLogger("ratchet.registry")
 _TAG = "ratchet.tag"
@@ -40,6 +42,7 @@ class MlflowRegistry:
 
     @cached_property
     def _client(self) -> Any:
+        disable_telemetry(os.environ)  # MLflow decides when it is imported whether it sends statistics
         import mlflow
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs every table that it creates

@@ -23,6 +23,7 @@ from contracts.exit_codes import ALREADY_STARTED, PERMANENT, Outcome
 from runtime.job_protocol import LOCK_FD, IncarnationFile, RunFile
 from runtime.json_files import read_json
 from runtime.process_identity import is_running, process_identity
+from runtime.telemetry import NO_TELEMETRY
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV")
 """Environment variables that child processes inherit. Credentials are not among them. Other variables are passed explicitly by name."""
@@ -33,11 +34,14 @@ SAME_START = 2.0
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment with which child processes start: the variables of INHERITED, and a path that finds the own packages."""
+    """Return the environment with which child processes start.
+
+    It contains the variables of INHERITED, a path that finds the own packages, and the variables that turn off usage statistics.
+    """
     ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
     here = str(Path(__file__).resolve().parent.parent)  # finds the packages without installation, too
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    return {**ours, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**ours, **NO_TELEMETRY, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 class ProcessIdentity(NamedTuple):

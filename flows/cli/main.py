@@ -11,6 +11,7 @@ import click
 
 from contracts.errors import ConfigError, Conflict, Permanent, RatchetError, Rejected, Retryable
 from flows.cli.terminal import show
+from runtime.telemetry import disable_telemetry
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("flows.cli.setup", "Create a starter loop file."),
@@ -104,6 +105,7 @@ def exit_code(error: RatchetError) -> int:
 def main(args: list[str] | None = None) -> Any:
     """Run the command line. A RatchetError is printed as one message without a traceback, and determines the exit code."""
     os.umask(0o077)  # output files contain users' conversations
+    disable_telemetry(os.environ)  # before a command imports a library that would send statistics
     try:
         return cli.main(args=args, prog_name="ratchet", standalone_mode=True)
     except RatchetError as error:

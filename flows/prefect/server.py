@@ -25,6 +25,7 @@ from flows.composition.services import PREFECT_SERVER, announce_service, prefect
 from flows.config import variables
 from flows.config.home import Home
 from runtime.artifacts import write_atomic
+from runtime.telemetry import NO_TELEMETRY
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
@@ -222,13 +223,12 @@ def settings(home: Home, url: str) -> dict[str, str]:
         "PREFECT_HOME": str(home.prefect),
         "PREFECT_API_URL": url,
         "PREFECT_UI_API_URL": url,
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        **NO_TELEMETRY,
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
         "PREFECT_RUNNER_PROCESS_LIMIT": "16",
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": os.environ.get("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING"),
-        "DO_NOT_TRACK": "1",
         **({} if is_external() else {variables.PREFECT_OWN: "1", "PREFECT_API_AUTH_STRING": home.prefect_login().read_text()}),
     }
 

@@ -49,6 +49,7 @@ from k8s.manifests.pod_objects import (
 from k8s.profiles.profile import Profile
 from runtime import job_protocol
 from runtime.job_protocol import PodTask, TrainerBackend, attempt_folder, plan_folder
+from runtime.telemetry import NO_TELEMETRY
 
 MEETING_PORT, RAY_PORT = 29500, 6379
 """Ports of torchrun's rendezvous and of Ray's head.
@@ -311,7 +312,7 @@ def _environment(spec: JobSpec, context: RenderContext, name: str, incarnation: 
         **job_protocol.MASTER_PORT.to_env(RAY_PORT if _nemo(spec) else MEETING_PORT),
         **(_staged(spec, context, bucket) if (bucket := context.settings.volume.bucket) else {}),
     }
-    plain = {**_caches(), **context.profile.environment, **spec.environment, **places}
+    plain = {**_caches(), **context.profile.environment, **spec.environment, **NO_TELEMETRY, **places}
     references = [
         Env(name=variable, value_from=ValueFrom(secret_key_ref=SecretKey(name=reference.split("/")[0], key=reference.split("/")[1])))
         for variable, reference in sorted(context.settings.secrets.items())

@@ -63,6 +63,7 @@ from k8s.manifests.serving_objects import (
     Strategy,
 )
 from k8s.profiles.profile import Profile
+from runtime.telemetry import NO_TELEMETRY
 
 PORT = 8000
 DRAIN = 15
@@ -210,7 +211,7 @@ def _pod(model: str, folder: Path, settings: ClusterSettings, profile: Profile, 
 
 ELSEWHERE = NodeTerms(node_selector_terms=(NodeTerm(match_expressions=(NodeExpression(key=PART_OF, values=(RATCHET[PART_OF],)),)),))
 """Keeps servers off the nodes of the line's pools. A gang needs whole nodes and would never start on a node with a server."""
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "HOME": "/tmp", "XDG_CACHE_HOME": "/tmp/cache"}  # noqa: S108 -- in the pod
+ENVIRONMENT = {**NO_TELEMETRY, "HF_HUB_OFFLINE": "1", "HOME": "/tmp", "XDG_CACHE_HOME": "/tmp/cache"}  # noqa: S108 -- in the pod
 
 
 def _asked(period: int, times: int) -> Probe:
