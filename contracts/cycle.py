@@ -154,6 +154,17 @@ class Entry(Frozen):
     """SHA-256 of the row, which includes the previous hash."""
 
 
+class Head(Frozen):
+    """Last row of a stream."""
+
+    stream: str
+    """Name of the stream."""
+    seq: int
+    """Position of the row, which is the number of rows of the stream."""
+    hash: Digest
+    """Hash of the row. It covers all rows of the stream."""
+
+
 class Row(Frozen):
     """A row to append to a stream."""
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from contracts.cycle import Append, Entry, Lease
+from contracts.cycle import Append, Entry, Head, Lease
 from contracts.data import (
     Cursor,
     Facts,
@@ -67,6 +67,9 @@ class Ledger(Protocol):
 
     def streams(self, prefix: str) -> list[str]:
         """Return the sorted names of all streams that start with `prefix`."""
+
+    def heads(self) -> list[Head]:
+        """Return the last row of every stream, sorted by stream, from one consistent view."""
 
     def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
         """Acquire a lease with a new epoch for `ttl` seconds. Returns None while the lease of another holder has not expired."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from contracts.cycle import Append, Entry, Lease
+from contracts.cycle import Append, Entry, Head, Lease
 from contracts.errors import Conflict, Fenced, Permanent
 from contracts.hash_chain import GENESIS, seal_row
 from contracts.ids import Digest, canonical, digest
@@ -56,6 +56,10 @@ class MemoryLedger:
     def streams(self, prefix: str) -> list[str]:
         """Return the sorted stream names with this prefix."""
         return sorted(stream for stream in self.rows if stream.startswith(prefix))
+
+    def heads(self) -> list[Head]:
+        """Return the last row of every stream, sorted by stream."""
+        return [Head(stream=stream, seq=rows[-1].seq, hash=rows[-1].hash) for stream, rows in sorted(self.rows.items()) if rows]
 
     def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
         """Append all rows or none; check the lease epoch and the stream lengths."""

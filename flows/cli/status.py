@@ -1,4 +1,4 @@
-"""`ratchet status`, `explain`, `report` and `verify`: read-only commands that show the state and its reasons."""
+"""`ratchet status`, `explain` and `report`: read-only commands that show the state and its reasons."""
 
 from __future__ import annotations
 
@@ -124,20 +124,3 @@ def report(line: str | None, out: Path | None) -> None:
     if not installation.line(name).rows:
         raise ConfigError(f"there is no line {name!r}; available: {', '.join(view.line for view in installation.lines()) or 'none'}")
     show(str(write_page(installation.ledger, installation.home, name, out or installation.home.reports / f"{name}.html")))
-
-
-@click.command()
-@json_option
-def verify(as_json: bool) -> None:
-    """Verify the hash chains of all ledger streams."""
-    ledger = open_installation().ledger
-    streams = ledger.streams("")
-    rows = 0
-    for stream in streams:
-        entries = ledger.read(stream)
-        verify_chain(entries)
-        rows += len(entries)
-    if as_json:
-        print_json({"streams": len(streams), "rows": rows, "whole": True})
-    else:
-        say(f"{rows} rows in {len(streams)} streams; all hash chains valid")

@@ -30,6 +30,18 @@ class Home:
         return os.environ.get(variables.LEDGER_URL) or f"sqlite:///{self.root / 'ledger.db'}"
 
     @property
+    def anchors(self) -> str:
+        """Folder or `s3://` URL of the signed exports of the ledger's heads: RATCHET_ANCHORS, or a folder in the home folder."""
+        given = os.environ.get(variables.ANCHORS)
+        return given if given and given.startswith("s3://") else str(Path(given).absolute() if given else self.root / "anchors")
+
+    @property
+    def anchor_key(self) -> Path:
+        """File with the key that signs these exports: RATCHET_ANCHOR_KEY, or a file in the home folder. Created at first use."""
+        given = os.environ.get(variables.ANCHOR_KEY)
+        return Path(given).absolute() if given else self.root / "anchor.key"
+
+    @property
     def artifacts(self) -> Path:
         """Folder of the content-addressed artifact store."""
         return self.root / "artifacts"

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateColumn
 
-from contracts.cycle import Append, Entry, Lease
+from contracts.cycle import Append, Entry, Head, Lease
 from contracts.errors import Conflict, Fenced, Permanent, Retryable
 from contracts.hash_chain import GENESIS, seal_row
 from contracts.ids import Digest, canonical
@@ -84,7 +84,7 @@ class SqlLedger:
     def read(self, stream: str, after: int = 0) -> list[Entry]:
         """Return the stream's rows with seq > `after`, in order; empty for an unknown stream.
 
-        Raises NewerRelease if a newer release wrote one of these rows.
+        Raises NewerRelease if a newer release wrote one of these rows, and Permanent for a row that was changed to invalid content.
         """
         query = sa.select(_rows).where(_rows.c.stream == stream, _rows.c.seq > after).order_by(_rows.c.seq)
         with self._errors(), self._reader.connect() as connection:
@@ -96,6 +96,16 @@ class SqlLedger:
         with self._errors(), self._reader.connect() as connection:
             found = connection.execute(query).scalars().all()
         return sorted(stream for stream in found if stream.startswith(prefix))  # SQLite's LIKE ignores case
+
+    def heads(self) -> list[Head]:
+        """Return the last row of every stream, sorted by stream, in one query. Streams without row 1 are included."""
+        last = sa.select(_rows.c.stream, sa.func.max(_rows.c.seq).label("seq")).group_by(_rows.c.stream).subquery()
+        query = sa.select(_rows.c.stream, _rows.c.seq, _rows.c.hash).join(
+            last, (_rows.c.stream == last.c.stream) & (_rows.c.seq == last.c.seq)
+        )
+        with self._errors(), self._reader.connect() as connection:
+            found = [Head(stream=row.stream, seq=row.seq, hash=row.hash) for row in connection.execute(query)]
+        return sorted(found, key=lambda head: head.stream)
 
     def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
         """Write all appends in one transaction and return the new rows.
@@ -238,4 +248,7 @@ def _values(entry: Entry) -> dict[str, Any]:
 
 def _entry(row: Any) -> Entry:
     check_version(row["schema_version"], f"row {row['seq']} of {row['stream']}")
-    return Entry(**{**row, "data": json.loads(row["data"]), "at": datetime.fromisoformat(row["at"])})
+    try:
+        return Entry(**{**row, "data": json.loads(row["data"]), "at": datetime.fromisoformat(row["at"])})
+    except ValueError as error:
+        raise Permanent(f"the ledger was changed: row {row['seq']} of {row['stream']} cannot be read; restore a backup") from error

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from contracts.cycle import Answer, State
 from contracts.data import IngestReport
-from contracts.errors import Rejected, Retryable
+from contracts.errors import RatchetError, Rejected, Retryable
 from contracts.ids import cycle_stream, rollout_stream
 from contracts.ports import Ledger
+from flows.composition.anchors import open_anchors
 from flows.composition.installation import Installation
 from flows.core.decide import Decision, End, Wait, decide
 from flows.core.folds import ApprovalView, CycleView, fold_approval
@@ -136,6 +137,15 @@ def run_reconcile(installation: Installation, loop: Path) -> tuple[list[str], Li
         last = cycle_stream(line.line, line.cycles) if line.plan_again else None
         return repairs, LineStatus("no open cycle", "retrain" if last else None, last, line.seq)
     return repairs, _needs(installation, context.cycle_view(line.open_cycle))
+
+
+def export_heads(installation: Installation) -> list[str]:
+    """Export the signed heads of the ledger if they have changed. Return a message if that was not possible."""
+    try:
+        open_anchors(installation.home).export(installation.ledger, datetime.now(UTC))
+    except RatchetError as error:
+        return [f"could not export the ledger's heads: {error}"]
+    return []
 
 
 def _needs(installation: Installation, cycle: CycleView) -> LineStatus:

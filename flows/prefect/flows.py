@@ -106,6 +106,7 @@ async def reconcile(loop: str) -> Any:
     home = Home.from_environment()
     with present(home, str(runtime.flow_run.id)):
         repairs, status = await asyncio.to_thread(flow_handlers.run_reconcile, _installation(), Path(loop))
+        repairs += await asyncio.to_thread(flow_handlers.export_heads, _installation())
         line = load_loop(Path(loop)).line.name
         async with get_client() as client:
             repairs += await run_sync.bury_dead_runs(client, home, line)

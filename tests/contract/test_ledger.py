@@ -146,6 +146,16 @@ def test_rows_are_read_in_order_as_a_chain(ledger: Ledger) -> None:
     verify_chain(ledger.read("a"))
 
 
+def test_heads_are_the_last_rows_of_all_streams(ledger: Ledger) -> None:
+    assert ledger.heads() == []
+    ledger.append([rows("b", 0, "one", "two"), rows("a/1", 0, "one")], None, NOON)
+    last = ledger.append([rows("b", 2, "three")], None, NOON)[-1]
+    found = ledger.heads()
+    assert [(head.stream, head.seq) for head in found] == [("a/1", 1), ("b", 3)]
+    assert found[1].hash == last.hash
+    assert found[0].hash == ledger.read("a/1")[0].hash
+
+
 def test_content_is_read_as_it_was_written(ledger: Ledger) -> None:
     data = {"text": "é\n\u2028\U0001f980'\"%_\\", "list": [1, 2.5, None, True, {"deep": []}], "big": 2**53, "small": 1e-300, "empty": {}}
     at = NOON + timedelta(microseconds=123)

@@ -63,7 +63,9 @@ def asked(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_recorder_finds_lookups_and_connections(tmp_path: Path, asked: dict[str, str]) -> None:
-    code = "import socket\ntry: socket.create_connection(('192.0.2.1', 9), 1)\nexcept OSError: pass\nsocket.getaddrinfo('outside.invalid', 80)"
+    code = (
+        "import socket\ntry: socket.create_connection(('192.0.2.1', 9), 1)\nexcept OSError: pass\nsocket.getaddrinfo('outside.invalid', 80)"
+    )
     _, found = run_offline([[sys.executable, "-c", code], [sys.executable, "-c", "import socket; socket.socket()"]], tmp_path, asked)
     assert any("'192.0.2.1'" in line for line in found)
     assert any("'outside.invalid'" in line for line in found)
