@@ -58,9 +58,10 @@ def open_job_file(path: Path, depth: int = _DEPTH) -> Iterator[BufferedReader]:
     Raises FileNotFoundError, BadJobFile if it is not a regular file or is reached through a link, and OSError if the disk fails.
     """
     handle = _open(path, depth)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise BadJobFile(path, "is not a regular file")
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise BadJobFile(path, "is not a regular file")
         yield file
 
 
