@@ -38,7 +38,7 @@ class EventLog:
         return ", ".join(f"{defect}: {count}" for defect, count in sorted(self.left_out.items()))
 
 
-def read_event_log(path: Path, incarnation: int) -> EventLog:
+def read_event_log(path: Path, incarnation: int | None) -> EventLog:
     """Return the event log of an incarnation; an empty one if it does not exist. Every line that is not a valid event is counted.
 
     A last line without its end is not counted: it is being written, or a kill has truncated it. A file that cannot be read counts as one
@@ -68,7 +68,7 @@ def read_event_log(path: Path, incarnation: int) -> EventLog:
     return log
 
 
-def _take(log: EventLog, line: bytes, incarnation: int) -> None:
+def _take(log: EventLog, line: bytes, incarnation: int | None) -> None:
     event = parse_event(line, incarnation)
     if isinstance(event, str):
         log.skip(event)
@@ -76,14 +76,14 @@ def _take(log: EventLog, line: bytes, incarnation: int) -> None:
         log.events.append(event)
 
 
-def parse_event(line: bytes, incarnation: int) -> JobEvent | str:
-    """Return the event in a line of an event log, or the defect of the line."""
+def parse_event(line: bytes, incarnation: int | None) -> JobEvent | str:
+    """Return the event in a line of an event log, or the defect of the line. With None, events of all incarnations are valid."""
     try:
         event = JobEvent.model_validate_json(line)
         canonical(event.data)
     except (ValidationError, ValueError, RecursionError):
         return "lines that are not valid events"
-    if event.incarnation != incarnation:
+    if incarnation is not None and event.incarnation != incarnation:
         return "events of other incarnations"
     if not math.isfinite(event.at) or not _KIND.fullmatch(event.kind):
         return "events with an invalid time or kind"

@@ -200,12 +200,12 @@ def incarnations(run: Path, up_to: int | None) -> list[tuple[int, Path]]:
     return [pair for pair in found if is_folder(pair[1])]
 
 
-def read_events(folder: Path) -> list[JobEvent]:
-    """Return the valid events of an incarnation, or none if it has no event log.
+def read_events(folder: Path) -> Iterator[JobEvent]:
+    """Yield the valid events of an incarnation, or none if it has no event log.
 
     After a kill, the last line can be incomplete, and a later event can be appended to it. Such lines are skipped.
     """
-    return read_event_log(folder / IncarnationFile.EVENTS, int(folder.name.removeprefix(incarnation_folder("")))).events
+    yield from read_event_log(folder / IncarnationFile.EVENTS, None).events
 
 
 class Ended(BaseModel):

@@ -189,7 +189,8 @@ def endure(executor: Any, spec: JobSpec, what: str) -> None:
 
 @pytest.fixture
 def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lower limit for event logs, so that the sparse logs are read fast."""
+    """A lower limit for event logs, so that the sparse logs are read fast, and no waiting for the disk."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr("runtime.event_log.EVENT_BYTES", 1 << 20)
 
 
