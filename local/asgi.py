@@ -1,15 +1,55 @@
-"""Serves an ASGI application on loopback and announces its port in a ready file."""
+"""Serves an ASGI application on loopback, announces its port in a ready file, and limits what one caller costs."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import uvicorn
+from starlette.requests import Request
 
 from contracts.errors import Permanent
 from local.service import announce
+
+_POLL_SECONDS = 0.2
+_Result = TypeVar("_Result")
+
+
+class TooLarge(Exception):
+    """The body of a request is larger than the limit."""
+
+
+class CallerGone(Exception):
+    """The caller has closed the connection before the answer."""
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """Return the body of a request. Raises TooLarge as soon as it is larger than `most` bytes."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise TooLarge(f"the body is larger than {most} bytes")
+    return bytes(body)
+
+
+async def while_connected(request: Request, work: Awaitable[_Result]) -> _Result:
+    """Return the result of `work`. If the caller closes the connection first, cancel the work and raise CallerGone.
+
+    The body of the request must have been read. The connection is checked every 0.2 s.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=_POLL_SECONDS)
+            if not task.done() and await request.is_disconnected():
+                raise CallerGone
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def bind(port: int, what: str, remedy: str) -> socket.socket:

@@ -7,13 +7,13 @@ floating-point differences caused by padding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, StoppingCriteria
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,18 @@ class _RowSampler(LogitsProcessor):  # type: ignore[misc]
         return noisy
 
 
+class _RowEnd(StoppingCriteria):  # type: ignore[misc]
+    """Ends a row at its own limit of tokens, or when its answer is no longer wanted."""
+
+    def __init__(self, rows: Sequence[GenerationRow], stopped: Sequence[Callable[[], bool]], prompt: int) -> None:
+        self._limits = torch.tensor([prompt + row.max_tokens for row in rows])
+        self._stopped = stopped
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:  # noqa: ARG002
+        over = input_ids.shape[1] >= self._limits
+        return (over | torch.tensor([stopped() for stopped in self._stopped])).to(input_ids.device)
+
+
 class Model:
     """A loaded model folder: applies the chat template and generates batches of answers. Custom code in the folder is never run."""
 
@@ -70,6 +82,7 @@ class Model:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, trust_remote_code=False).eval().to(self.device)
         self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False)
+        self._encoder = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # its own object, because encode has its own thread
         self.context = int(getattr(self._model.config, "max_position_embeddings", 0) or 1 << 20)
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
@@ -78,10 +91,14 @@ class Model:
 
     def encode(self, messages: list[dict[str, Any]]) -> list[int]:
         """Return the token ids of a conversation, up to the start of the assistant's turn."""
-        return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        return list(self._encoder.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
-    def generate(self, rows: Sequence[GenerationRow]) -> list[Generated]:
-        """Generate one answer per row, in the order of `rows`."""
+    def generate(self, rows: Sequence[GenerationRow], stopped: Sequence[Callable[[], bool]] | None = None) -> list[Generated]:
+        """Generate one answer per row, in the order of `rows`.
+
+        `stopped` has one function per row, which returns whether the answer is no longer wanted. The answer of such a row is incomplete.
+        """
+        stopped = stopped or [bool] * len(rows)
         encoded = self._tokenizer.pad({"input_ids": [row.prompt for row in rows]}, return_tensors="pt").to(self.device)
         sampler = _RowSampler(rows)
         with torch.inference_mode():
@@ -93,6 +110,7 @@ class Model:
                 top_k=None,
                 max_new_tokens=max(row.max_tokens for row in rows),
                 logits_processor=[sampler],
+                stopping_criteria=[_RowEnd(rows, stopped, encoded["input_ids"].shape[1])],
             )
         new = output[:, encoded["input_ids"].shape[1] :].tolist()
         return [self._cut(i, row, ids, sampler) for i, (row, ids) in enumerate(zip(rows, new, strict=True))]

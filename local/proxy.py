@@ -30,7 +30,7 @@ from contracts.errors import RatchetError
 from contracts.records import is_slice_name
 from contracts.schema import parse
 from contracts.serving import Backend, Route, RouterHeader
-from local.asgi import run_app
+from local.asgi import CallerGone, TooLarge, read_body, run_app, while_connected
 from local.assignment import assign, position
 from local.forwarded import FORWARDED, ForwardedCounts
 from local.spans import Exporter, Value, chat_span, content_values, new_ids
@@ -42,8 +42,10 @@ _MAX_DEPTH = 32
 _MAX_CHOICES = 8
 _MAX_VALUE = 256
 """Maximum number of characters of a user, session, region, slice or consent value. Longer values are ignored."""
-_CALLERS_FAULT = (400, 413, 415, 422)
-"""Status codes of a model server for an invalid request. They are counted separately from errors, because the caller may be at fault.
+_GONE = 499
+"""Status for a caller that closes the connection before the answer. The model server stops its work."""
+_CALLERS_FAULT = (400, 413, 415, 422, _GONE)
+"""Status codes for an invalid or abandoned request. They are counted separately from errors, because the caller may be at fault.
 A version that rejects more requests than the other one is still found: the shares of both versions are compared."""
 
 
@@ -113,23 +115,15 @@ def build_app(routes: RouteFile, exporter: Exporter, forwarded: ForwardedCounts,
         if route is None:
             return _error(503, "the router has no route yet; try again later")
         try:
-            body = _parsed(await _read(request))
+            body = _parsed(await read_body(request, _MAX_BODY))
             _check(body, route.served_model)
+        except TooLarge as error:
+            return _error(413, str(error))
         except _Refused as refused:
             return _error(refused.status, str(refused))
         return await _forward(client, exporter, forwarded, route, body, request, assume_consent)
 
     return app
-
-
-async def _read(request: Request) -> bytes:
-    """Return the body. Raises _Refused 413 as soon as it is larger than _MAX_BODY bytes."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _MAX_BODY:
-            raise _Refused(413, f"the body is larger than {_MAX_BODY} bytes")
-    return bytes(body)
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:
@@ -189,10 +183,12 @@ async def _forward(
     reply, error, status = None, None, 502
     try:
         url, content = f"{backend.url}/v1/chat/completions", json.dumps({**body, "model": backend.model})
-        answer = await client.post(url, content=content, headers={"content-type": "application/json"})
+        answer = await while_connected(request, client.post(url, content=content, headers={"content-type": "application/json"}))
         status = answer.status_code
         reply = answer.json()
         error = None if status == 200 else f"HTTP {status}"
+    except CallerGone:
+        error, status = "the caller has closed the connection", _GONE
     except (httpx.HTTPError, ValueError, RecursionError) as problem:
         error = f"{type(problem).__name__}: {problem}"
     refused = status in _CALLERS_FAULT

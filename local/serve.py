@@ -16,20 +16,26 @@ import os
 import time
 import uuid
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import click
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from local.asgi import run_app
+from local.asgi import CallerGone, TooLarge, read_body, run_app, while_connected
 from local.generate import Generated, GenerationRow, Model
 
 _BATCH = 64
 _GATHER_SECONDS = 0.003
 _MAX_ROWS = 4096
+_BYTES_PER_TOKEN = 16
+"""Bytes of a request per token of the context. Text has about four bytes per token; the rest is for JSON and for other languages. A larger
+request cannot fit into the context, and its tokenisation would take seconds."""
+_BODY_BYTES = 64 << 10, 8 << 20
+"""Least and greatest limit for the size of a request, in bytes."""
 
 
 class Chat(BaseModel):
@@ -71,11 +77,14 @@ class Batcher:
             await asyncio.sleep(_GATHER_SECONDS)
             while len(batch) < _BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            await self._answer(batch)
+            wanted = [(row, future) for row, future in batch if not future.cancelled()]
+            if wanted:
+                await self._answer(wanted)
 
     async def _answer(self, batch: list[tuple[GenerationRow, asyncio.Future[Generated]]]) -> None:
         try:
-            results = await asyncio.to_thread(self._model.generate, [row for row, _ in batch])
+            stopped = [future.cancelled for _, future in batch]
+            results = await asyncio.to_thread(self._model.generate, [row for row, _ in batch], stopped)
         except Exception as error:  # a bad batch must not stop the server; each of its requests fails
             for _, future in batch:
                 if not future.done():
@@ -89,12 +98,15 @@ class Batcher:
 def build_app(model: Model, name: str) -> FastAPI:
     """Return the ASGI app that serves a loaded model under the name `name`."""
     batcher = Batcher(model)
+    tokeniser = ThreadPoolExecutor(1, "tokeniser")
+    most = min(max(model.context * _BYTES_PER_TOKEN, _BODY_BYTES[0]), _BODY_BYTES[1])
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         task = asyncio.create_task(batcher.run())
         yield
         task.cancel()
+        tokeniser.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -107,13 +119,19 @@ def build_app(model: Model, name: str) -> FastAPI:
         return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "ratchet"}]}
 
     @app.post("/v1/chat/completions")
-    async def chat(request: Chat) -> JSONResponse:
+    async def chat(call: Request) -> JSONResponse:
+        try:
+            request = Chat.model_validate_json(await read_body(call, most))
+        except TooLarge as error:
+            return _error(413, f"{error}, so it does not fit into the context of {model.context} tokens")
+        except ValidationError as error:
+            return _error(422, f"the request is invalid: {error.errors(include_url=False, include_input=False)}")
         if request.model != name:
             return _error(404, f"this server serves {name!r}, not {request.model!r}")
         if request.stream:
             return _error(400, "streaming is not supported by this server; send stream: false")
         try:
-            prompt = model.encode(request.messages)
+            prompt = await asyncio.get_running_loop().run_in_executor(tokeniser, model.encode, request.messages)
         except Exception as error:  # a failure of the chat template is an error of the caller
             return _error(400, f"the chat template rejects these messages: {error}")
         room = model.context - len(prompt)
@@ -121,7 +139,9 @@ def build_app(model: Model, name: str) -> FastAPI:
             return _error(400, f"the prompt has {len(prompt)} tokens and leaves no space for an answer; the context has {model.context}")
         rows = _rows(request, prompt, room)
         try:
-            results = await asyncio.gather(*(batcher.submit(row) for row in rows))
+            results = await while_connected(call, asyncio.gather(*(batcher.submit(row) for row in rows)))
+        except CallerGone:
+            return _error(499, "the caller has closed the connection")
         except asyncio.QueueFull:
             return _error(503, "too many requests are queued; try again later")
         except RuntimeError as error:

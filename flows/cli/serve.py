@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from contracts.errors import ConfigError, Permanent, RatchetError
+from contracts.errors import ConfigError, RatchetError
 from flows.cli.output import json_option, open_installation, print_json, table
 from flows.cli.terminal import say
 from flows.composition.installation import Installation
@@ -23,6 +23,8 @@ from flows.engine.context import LineContext
 
 GUARD_SECONDS = 2.0
 """Seconds between two checks of a cluster's gangs."""
+STOP_SECONDS = 60.0
+"""Seconds after SIGTERM until `ratchet serve --stop` kills the service. A flow ends after its current step, which may wait for a server."""
 GUARD_ENDS = 10.0
 """Seconds that the service waits for each running gang check when it stops. A check that hangs on an unreachable server is abandoned."""
 
@@ -189,7 +191,12 @@ def _stop(installation: Installation, contexts: list[LineContext], as_json: bool
         say("\n".join(f"stopped {what}" for what in stopped) or "nothing was running")
 
 
-def _stop_serving(installation: Installation) -> list[str]:
+def _stop_serving(installation: Installation, seconds: float = STOP_SECONDS) -> list[str]:
+    """Stop the service and its flow processes, with SIGKILL if they still run `seconds` after SIGTERM.
+
+    A kill loses nothing, because the service continues from the ledger after any crash. Jobs and servers are not children of the service
+    process, so they are not affected.
+    """
     import psutil
 
     from flows.prefect.run_pidfiles import serving_process
@@ -200,9 +207,13 @@ def _stop_serving(installation: Installation) -> list[str]:
     with suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(60)
+            process.wait(seconds)
         except psutil.TimeoutExpired:
-            raise Permanent(f"process {process.pid} did not stop within 60 s of SIGTERM; kill it and try again") from None
+            for one in [*process.children(), process]:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+            process.wait(10)
+            return [f"the service (with SIGKILL, because it still ran {seconds:g} s after SIGTERM)"]
     return ["the service"]
 
 

@@ -66,7 +66,7 @@ class Stage:
         prefect = httpx.Client(base_url=api, headers=server.authorization(self._home), timeout=30, trust_env=False)
         asyncio.run(self._show(api, prefect, context))
         run = self._wait(f"the form of {request}", lambda: _suspended(prefect, request))
-        self._say(f"          approval request in the Prefect UI: {api.removesuffix('/api')}/runs/flow-run/{run['id']}")
+        self._say(f"          approval request in the Prefect UI: {api.removesuffix('/api')}/v2/runs/flow-run/{run['id']}")
         self._say(f"          (the UI asks for the login in {self._home.prefect_login()})")
         answer = {"run_input": {"decision": "approve", "approver": "ada", "note": "the gate's figures look right to me"}}
         reply = prefect.post(f"flow_runs/{run['id']}/resume", json=answer)

@@ -336,6 +336,32 @@ def test_only_errors_that_a_version_can_cause_are_counted_for_it(traced: tuple[L
     assert (site.spans[0].status.code == 2, "ratchet.refused" in site.attributes()[0]) == (blamed, not blamed)
 
 
+def test_the_work_of_an_abandoned_request_ends_and_no_version_is_blamed(traced: tuple[LocalRouter, Site]) -> None:
+    local, site = traced
+    told, closed = threading.Event(), threading.Event()
+
+    def slow(request: BaseHTTPRequestHandler, _body: bytes) -> tuple[int, bytes]:
+        told.set()
+        request.connection.settimeout(60)
+        if request.connection.recv(1) == b"":  # the router has closed its connection
+            closed.set()
+        return 200, b"{}"
+
+    backend = Backend(tag="old", url=f"http://127.0.0.1:{site.open(slow)}", model="m", weight=100)
+    local.set(route(backend))
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"{local.url()}/v1/chat/completions",
+            json={"model": "helper", "messages": [{"role": "user", "content": "q"}]},
+            timeout=httpx.Timeout(30, read=0.5),
+            trust_env=False,
+        )
+    assert told.wait(30)
+    assert closed.wait(30), "the model server must learn that nobody waits for the answer"
+    until(lambda: len(site.spans) == 1)
+    assert (site.spans[0].status.code == 2, "ratchet.refused" in site.attributes()[0]) == (False, True)
+
+
 @pytest.mark.parametrize("assumed", [False, True])
 def test_missing_consent_is_treated_as_the_loop_file_says(site: Site, tmp_path: Path, assumed: bool) -> None:
     (tmp_path / "token").write_text("secret")

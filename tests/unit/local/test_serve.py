@@ -1,0 +1,87 @@
+"""Tests of what one caller of the embedded server can cost the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from local.generate import Generated, GenerationRow, Model
+from local.serve import Batcher, build_app
+from tests.unit.trainers.conftest import write_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(write_model(tmp_path_factory.mktemp("model")), threads=1)
+
+
+def test_an_answer_that_nobody_waits_for_ends_at_the_next_token(model: Model) -> None:
+    prompt = model.encode([{"role": "user", "content": "one two"}])
+    rows = [GenerationRow(prompt, 1.0, seed, 100) for seed in range(2)]
+    full = model.generate(rows)
+    looks = 0
+
+    def stopped() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 3
+
+    cut, kept = model.generate(rows, [stopped, lambda: False])
+    assert len(set(cut.tokens[4:])) == 1, "only padding follows"
+    assert kept.tokens == full[1].tokens, "the other answers of the batch stay whole"
+    assert [answer.tokens for answer in model.generate(rows, [lambda: True] * 2)] == [answer.tokens[:1] for answer in full]
+
+
+def test_a_batch_ends_at_the_limits_of_its_rows(model: Model) -> None:
+    prompt = model.encode([{"role": "user", "content": "one two"}])
+    short, long = (GenerationRow(prompt, 1.0, 0, limit) for limit in (3, 40))
+    alone = model.generate([short])[0]
+    assert model.generate([short, long])[0] == alone
+    assert len(alone.tokens) <= 3
+
+
+class Counting:
+    """A model that records the rows it generates."""
+
+    context = 64
+
+    def __init__(self) -> None:
+        self.rows: list[GenerationRow] = []
+
+    def generate(self, rows: Sequence[GenerationRow], stopped: Sequence[Callable[[], bool]]) -> list[Generated]:
+        assert not any(one() for one in stopped)
+        self.rows += rows
+        return [Generated("", [], "stop", None) for _ in rows]
+
+
+def test_rows_of_a_caller_that_is_gone_are_not_generated() -> None:
+    async def scenario() -> list[GenerationRow]:
+        model: Any = Counting()
+        batcher = Batcher(model)
+        left = [asyncio.create_task(batcher.submit(GenerationRow([1], 0, seed, 1))) for seed in range(20)]
+        await asyncio.sleep(0)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        runner = asyncio.create_task(batcher.run())
+        await batcher.submit(GenerationRow([1], 0, 99, 1))
+        runner.cancel()
+        return list(model.rows)
+
+    assert [row.seed for row in asyncio.run(scenario())] == [99]
+
+
+def test_a_request_that_cannot_fit_into_the_context_is_refused_before_it_is_read(model: Model) -> None:
+    with TestClient(build_app(model, "v")) as client:
+        for size, status in ((10_000, 400), (2_000_000, 413)):
+            body = {"model": "v", "messages": [{"role": "user", "content": "one " * (size // 4)}]}
+            answer = client.post("/v1/chat/completions", content=json.dumps(body))
+            assert answer.status_code == status, answer.text
+        body = {"model": "v", "messages": [{"role": "user", "content": "one"}], "max_tokens": 2}
+        assert client.post("/v1/chat/completions", content=json.dumps(body)).status_code == 200
+        assert client.post("/v1/chat/completions", content="{").status_code == 422
