@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from contracts.errors import Permanent
 from contracts.ids import Digest, digest, digest_file
+from contracts.safetensors import read_header
 
 
 class Frozen(BaseModel):
@@ -118,11 +119,9 @@ def _holds_auto_map(path: Path) -> bool:
 def count_parameters(folder: Path) -> int:
     """Return the number of parameters in a model folder, read from the headers of its safetensors files.
 
-    A header consists of its length (8 bytes, little-endian) and JSON. Tied weights are stored, and therefore counted, once.
+    Tied weights are stored, and therefore counted, once. Raises Permanent if a header is invalid.
     """
     total = 0
     for path in folder.glob("*.safetensors"):
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        total += sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+        total += sum(prod(tensor.shape) for tensor in read_header(path).values())
     return total

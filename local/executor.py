@@ -8,6 +8,7 @@ incarnation are process.json, submitted.json, cancel.json and output.log.
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -15,15 +16,16 @@ from pathlib import Path
 
 import psutil
 
+from contracts.errors import NewerRelease, RatchetError
 from contracts.exit_codes import ALREADY_STARTED, Outcome, outcome_of
 from contracts.ids import canonical
 from contracts.schema import stamped
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
-from local.processes import alive, child_environment, identity_in, kill_tree, terminate
+from local.processes import ProcessIdentity, alive, child_environment, identity_in, kill_tree, terminate
 from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, incarnation_folder
-from runtime.json_files import read_json
-from runtime.run_folder import RunFolders, disk, ended_status, incarnations, last_words, status
+from runtime.job_files import BadJobFile, is_number, is_there, read_job_object
+from runtime.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile
+from runtime.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status
 
 PENDING_SECONDS = 60.0
 """Seconds for which a submitted incarnation without a process is pending. After that, it counts as never started."""
@@ -47,21 +49,22 @@ class LocalExecutor:
         """Start an incarnation, unless it or a later one was started before. Raises Retryable if the disk fails."""
         with disk(f"submit {spec.name}"):
             run = self.folders.claim(spec)
-            if any(number >= incarnation and self._started(folder) for number, folder in incarnations(run)):
+            if any(number >= incarnation and self._started(folder) for number, folder in incarnations(run, self.folders.begun(spec))):
                 return
             self.folders.lay_out(spec, self.artifacts)
-            folder = run / incarnation_folder(incarnation)
+            folder = self.folders.begin(spec, incarnation)
             write_atomic(folder / IncarnationFile.SUBMITTED, canonical({"at": time.time()}))
             self._spawn(spec, run, folder, incarnation)
 
     def _started(self, folder: Path) -> bool:
         starting = self._children.get(folder)
-        recorded = identity_in(folder) is not None or (folder / IncarnationFile.ENDED).exists()
+        recorded = is_there(folder / IncarnationFile.PROCESS) or is_there(folder / IncarnationFile.ENDED)
         return recorded or (starting is not None and starting.poll() is None)
 
     def _spawn(self, spec: JobSpec, run: Path, folder: Path, incarnation: int) -> None:
         filled = [part.replace("{python}", self.python).replace("{run}", str(run)) for part in spec.command]
-        with (folder / IncarnationFile.OUTPUT).open("ab") as log:
+        log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        with os.fdopen(os.open(folder / IncarnationFile.OUTPUT, log_flags, 0o666), "ab") as log:
             self._children[folder] = subprocess.Popen(
                 [self.python, "-m", "local.processes", str(folder), "--", *filled],
                 cwd=run,
@@ -93,31 +96,38 @@ class LocalExecutor:
 
     def _incarnations(self, name: str) -> list[tuple[int, Path]]:
         spec = self.folders.spec(name)
-        return incarnations(self.folders.run(spec)) if spec else []
+        return incarnations(self.folders.run(spec), self.folders.begun(spec)) if spec else []
 
     def _look(self, folder: Path, number: int) -> JobStatus:
-        identity = identity_in(folder)
+        identity, defect = _identity(folder)
         runs = identity is not None and alive(identity) is not None
-        ended = read_json(folder / IncarnationFile.ENDED)  # read after the process check, because the process writes it last
+        ended = read_ended(folder)  # read after the process check, because the process writes it last
         if ended is not None:
             return ended_status(folder, number, ended)
+        if defect:
+            return status(folder, number, JobState.ENDED, reason=defect)
         if identity is None:
-            waiting = time.time() - (read_json(folder / IncarnationFile.SUBMITTED) or {"at": 0.0})["at"] < PENDING_SECONDS
+            waiting = time.time() - _time_in(folder / IncarnationFile.SUBMITTED, "at") < PENDING_SECONDS
             return JobStatus(state=JobState.PENDING if waiting else JobState.ABSENT, incarnation=number)
         reason = "" if runs else "its process has ended without a result file"
         return status(folder, number, JobState.RUNNING if runs else JobState.ENDED, reason=reason)
 
     def reconcile(self, name: str) -> None:
-        """Send SIGKILL to a cancelled job after its grace period, and store the outcome of a job that left no result file."""
+        """Send SIGKILL to a cancelled job after its grace period, and store the outcome of a job that left no result file.
+
+        A job that damaged the record of its process is killed, if this process started it, and ends as a permanent failure.
+        """
         with disk(f"reconcile {name}"):
             for _, folder in self._incarnations(name):
                 if (child := self._children.get(folder)) is not None:
                     child.poll()  # removes the zombie process of a child that has ended
-                identity = identity_in(folder)
+                identity, defect = _identity(folder)
                 process = alive(identity) if identity else None
-                if identity is None or (folder / IncarnationFile.ENDED).exists():  # read last, as in _look
+                if (identity is None and not defect) or is_there(folder / IncarnationFile.ENDED):  # read last, as in _look
                     continue
-                if process is not None:
+                if defect:
+                    self._end_damaged(folder, defect)
+                elif process is not None:
                     self._enforce(folder, process)
                 else:
                     self._store_loss(folder)
@@ -134,6 +144,13 @@ class LocalExecutor:
             ended = {"outcome": outcome_of(code).value, "reason": f"exit code {code}: {last_words(folder / IncarnationFile.OUTPUT)}"}
         write_atomic(folder / IncarnationFile.ENDED, stamped(ended))
 
+    def _end_damaged(self, folder: Path, defect: str) -> None:
+        child = self._children.get(folder)
+        if child is not None and child.poll() is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                kill_tree(psutil.Process(child.pid))
+        write_atomic(folder / IncarnationFile.ENDED, stamped({"outcome": Outcome.PERMANENT.value, "reason": defect}))
+
     def _exit_code(self, folder: Path) -> int | None:
         child = self._children.get(folder)
         if child is None:
@@ -143,14 +160,15 @@ class LocalExecutor:
         return None if child.returncode == ALREADY_STARTED else child.returncode
 
     def _enforce(self, folder: Path, process: psutil.Process) -> None:
-        cancelled = read_json(folder / IncarnationFile.CANCEL)
-        if cancelled and time.time() > cancelled["kill_at"]:
+        path = folder / IncarnationFile.CANCEL
+        if is_there(path) and time.time() > _time_in(path, "kill_at"):
             kill_tree(process)
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
         """Return the events from number `since` on, over all incarnations of the attempt."""
         with disk(f"read the events of {name}"):
-            return self.folders.events(name)[since:]
+            newest = max((number for number, _ in self._incarnations(name)), default=0)
+            return self.folders.events(name, newest)[since:]
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
         """Store the point from which the next incarnation must resume."""
@@ -172,10 +190,10 @@ class LocalExecutor:
             if spec is None or not begun:
                 return False
             _, folder = begun[-1]
-            if (folder / IncarnationFile.CANCEL).exists() or (folder / IncarnationFile.ENDED).exists():
+            if is_there(folder / IncarnationFile.CANCEL) or is_there(folder / IncarnationFile.ENDED):
                 return False
             write_atomic(folder / IncarnationFile.CANCEL, canonical({"kill_at": time.time() + spec.grace_seconds}))
-            identity = identity_in(folder)
+            identity, _ = _identity(folder)
             process = alive(identity) if identity else None
             if process is not None:
                 terminate(process)
@@ -184,8 +202,33 @@ class LocalExecutor:
     def live(self) -> list[str]:
         """Return the names of all jobs that run, are pending, or have ended without a stored outcome."""
         with disk("list the jobs"):
-            found = {name: self.observe(name) for name in self.folders.names()}
-        return [name for name, seen in found.items() if seen.state is not JobState.ABSENT and seen.outcome is None]
+            return [name for name in self.folders.names() if self._is_live(name)]
+
+    def _is_live(self, name: str) -> bool:
+        """Return whether a job has no stored outcome yet. A job whose files cannot be read is live, and does not hide the others."""
+        try:
+            seen = self.observe(name)
+        except NewerRelease:
+            raise
+        except RatchetError:
+            return True
+        return seen.state is not JobState.ABSENT and seen.outcome is None
+
+
+def _identity(folder: Path) -> tuple[ProcessIdentity | None, str]:
+    """Return the process of an incarnation, or None and the defect of its record; the defect is empty if there is no record."""
+    try:
+        return identity_in(folder), ""
+    except BadJobFile as error:
+        return None, str(error)
+
+
+def _time_in(path: Path, key: str) -> float:
+    """Return the time in a file, in seconds since the epoch; 0 if the file or the time is missing or damaged."""
+    with contextlib.suppress(BadJobFile):
+        at = (read_job_object(path) or {}).get(key)
+        return float(at) if is_number(at) else 0.0
+    return 0.0
 
 
 def _never_started(number: int) -> JobStatus:

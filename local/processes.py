@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, NoReturn
 import psutil
 
 from contracts.exit_codes import ALREADY_STARTED, PERMANENT, Outcome
+from runtime.job_files import BadJobFile, is_number, read_job_object
 from runtime.job_protocol import LOCK_FD, IncarnationFile, RunFile
-from runtime.json_files import read_json
 from runtime.process_identity import is_running, process_identity
 from runtime.telemetry import NO_TELEMETRY
 
@@ -29,6 +29,8 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH"
 """Environment variables that child processes inherit. Credentials are not among them. Other variables are passed explicitly by name."""
 LOCK_SECONDS = 15.0
 """Seconds for which a launcher waits until all processes of an earlier incarnation have ended."""
+HIGHEST_PID = 2**22
+"""Highest process id on Linux."""
 SAME_START = 2.0
 """Tolerance in seconds for the start time of a process, because clock corrections shift it. Used only for records without a token."""
 
@@ -104,9 +106,15 @@ def terminate(process: psutil.Process) -> None:
 
 
 def identity_in(folder: Path) -> ProcessIdentity | None:
-    """Return the process recorded in the folder of an incarnation; None if there is no record."""
-    record = read_json(folder / IncarnationFile.PROCESS)
-    return recorded(record) if record else None
+    """Return the process recorded in the folder of an incarnation; None if there is no record. Raises BadJobFile if it is damaged."""
+    path = folder / IncarnationFile.PROCESS
+    record = read_job_object(path)
+    if record is None:
+        return None
+    pid, token = record.get("pid"), record.get("identity")
+    if type(pid) is not int or not 0 < pid <= HIGHEST_PID or not is_number(record.get("started")) or not isinstance(token, str | None):
+        raise BadJobFile(path, "does not identify a process")
+    return recorded(record)
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -17,6 +18,7 @@ from pathlib import Path
 from contracts.errors import Permanent, Retryable
 from contracts.ids import Digest, canonical, digest, digest_file
 from contracts.schema import stamped, unstamped
+from runtime.job_files import open_job_file, regular_files
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -100,8 +102,11 @@ class FolderArtifacts:
         return key
 
     def put_folder(self, path: Path) -> Digest:
-        """Store all files below `path` and their manifest; return the manifest's digest. Raises `Permanent` if there are no files."""
-        files = sorted(file for file in path.rglob("*") if file.is_file())
+        """Store all files below `path` and their manifest; return the manifest's digest.
+
+        Raises `Permanent` if there are no files, or if there is a symbolic link, a FIFO, a socket or a device below `path`.
+        """
+        files = regular_files(path)
         if not files:
             raise Permanent(f"{path} is not a folder that contains files")
         return self.put(canonical({"files": {file.relative_to(path).as_posix(): self.put_file(file) for file in files}}))
@@ -152,8 +157,10 @@ class FolderArtifacts:
         return dict(files)
 
     def _lay(self, key: Digest, into: Path) -> None:
-        if into.exists():
-            if digest_file(into) != key:
+        if os.path.lexists(into):
+            with open_job_file(into, depth=1) as file:  # a job may have put something else there
+                same = hashlib.file_digest(file, "sha256").hexdigest() == key
+            if not same:
                 raise Permanent(f"{into} already exists and its content differs from artifact {key[:12]}; remove it")
             return
         source = self.path(key)

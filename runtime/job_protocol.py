@@ -180,6 +180,11 @@ def job_record(name: str) -> str:
     return f"jobs/{name}.json"
 
 
+def incarnation_record(name: str) -> str:
+    """Return the path of the record of a job's highest submitted incarnation, on one machine."""
+    return f"jobs/{name}.incarnation"
+
+
 def plan_folder(plan: str) -> str:
     """Return the path of the folder with the run folders of a plan's attempts. It is named after the start of the plan's digest."""
     return plan[:16]

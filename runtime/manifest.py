@@ -7,19 +7,30 @@ digest identifies the folder and must be the same in each release.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from contracts.errors import Permanent
-from contracts.ids import Digest, digest, digest_file
+from contracts.ids import Digest, digest
 from contracts.schema import stamped, unstamped
 from runtime.artifacts import write_atomic
+from runtime.job_files import MANIFEST_BYTES, BadJobFile, open_job_file, read_job_file, regular_files
 
 MANIFEST = "manifest.json"
 
 
 def _files(folder: Path) -> dict[str, Digest]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
-    return {path.relative_to(folder).as_posix(): digest_file(path) for path in found}
+    return {name: _digest(path) for name, path in _paths(folder).items()}
+
+
+def _paths(folder: Path) -> dict[str, Path]:
+    """Return the files below a folder by relative name, without the manifest. Raises Permanent for links and special files."""
+    return {path.relative_to(folder).as_posix(): path for path in regular_files(folder) if path != folder / MANIFEST}
+
+
+def _digest(path: Path) -> Digest:
+    with open_job_file(path, depth=1) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_manifest(folder: Path) -> Digest:
@@ -33,18 +44,18 @@ def verify_manifest(folder: Path, expected: Digest | None = None) -> Digest:
     """Verify that `folder` contains exactly the files in its manifest, with the right content, and return the manifest's digest.
 
     Raises `Permanent` if the manifest is missing or invalid, if its digest is not `expected` (where given), or if a file differs. The
-    message names the first file that differs.
+    message names the first file that differs. Links and special files are refused and never opened.
     """
     path = folder / MANIFEST
     try:
-        data = path.read_bytes()
+        data = read_job_file(path, MANIFEST_BYTES) or b""
         files = dict(unstamped(data, MANIFEST)["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, BadJobFile) as error:
         raise Permanent(f"{path} is missing or invalid ({type(error).__name__}); use an earlier checkpoint") from error
     if expected is not None and digest(data) != expected:
         raise Permanent(f"{path} has digest {digest(data)[:12]}, but the recorded digest is {expected[:12]}; use an earlier checkpoint")
-    there = _files(folder)
-    for name in sorted(files.keys() | there.keys()):
-        if files.get(name) != there.get(name):
+    there = _paths(folder)
+    for name in sorted(files.keys() ^ there.keys()) or sorted(files):  # a file that the manifest does not name is not read
+        if name not in files or name not in there or files[name] != _digest(there[name]):
             raise Permanent(f"{folder / name} differs from its manifest (missing, added or changed); use an earlier checkpoint")
     return digest(data)

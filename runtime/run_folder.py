@@ -7,13 +7,14 @@ names; `<plan>/aN` is the run folder of attempt N, and `<plan>/aN/iM` is the fol
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts.errors import Permanent, Retryable
 from contracts.exit_codes import Outcome
@@ -21,11 +22,39 @@ from contracts.ports import Artifacts
 from contracts.schema import parse, stamped
 from contracts.training import JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint
 from runtime.artifacts import write_atomic
-from runtime.job_protocol import IncarnationFile, RunFile, attempt_folder, beat_file, incarnation_folder, job_record, plan_folder
+from runtime.event_log import parse_event, read_event_log
+from runtime.job_files import (
+    BEAT_BYTES,
+    HIGHEST_STEP,
+    SMALL_BYTES,
+    BadJobFile,
+    is_folder,
+    is_there,
+    modified,
+    read_job_file,
+    read_job_object,
+    read_tail,
+)
+from runtime.job_protocol import (
+    IncarnationFile,
+    RunFile,
+    attempt_folder,
+    beat_file,
+    incarnation_folder,
+    incarnation_record,
+    job_record,
+    plan_folder,
+)
 from runtime.manifest import verify_manifest
 
 TAIL = 65_536
 """Number of bytes that are read from the end of an event file or a log to find its newest lines."""
+SPEC_BYTES = 16 << 20
+"""Maximum size of a stored JobSpec."""
+REASON_LENGTH = 4000
+"""Maximum number of characters of a reason that a job gives."""
+FACTOR = 1000.0
+"""Largest factor by which a proposal may change a setting."""
 
 
 class RunFolders:
@@ -40,12 +69,33 @@ class RunFolders:
         Raises `Permanent` if the folder or the name belongs to a job with another name or spec.
         """
         run = self.run(spec)
+        if is_there(run) and not is_folder(run):
+            raise Permanent(f"{run} is not a folder, or is a link to one; a job of this plan changed it: remove it, or make a new plan")
         for path, content in ((run / RunFile.JOB, stamped({"name": spec.name})), (self.record(spec.name), stamped(spec))):
-            if path.exists() and path.read_bytes() != content:
+            there = read_job_file(path, SPEC_BYTES)
+            if there is not None and there != content:
                 raise Permanent(f"{path} belongs to a different job or spec than {spec.name}; a changed spec needs a new attempt")
-            if not path.exists():
+            if there is None:
                 write_atomic(path, content)
         return run
+
+    def begin(self, spec: JobSpec, incarnation: int) -> Path:
+        """Record that an incarnation is submitted, create its folder and return the path.
+
+        The record lies outside the folders that jobs can write to. Raises `Permanent` if something else has the folder's name.
+        """
+        folder, record = self.run(spec) / incarnation_folder(incarnation), self.root / incarnation_record(spec.name)
+        if incarnation > (self.begun(spec) or 0):
+            write_atomic(record, b"%d" % incarnation)
+        if is_there(folder) and not is_folder(folder):
+            raise Permanent(f"{folder} is not a folder, or is a link to one; the job changed it: remove it, or start a new attempt")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def begun(self, spec: JobSpec) -> int | None:
+        """Return the highest incarnation that `begin` recorded. None if there is no record, for example before the first submission."""
+        path = self.root / incarnation_record(spec.name)
+        return int(path.read_bytes()) if path.exists() else None
 
     def lay_out(self, spec: JobSpec, artifacts: Artifacts) -> Path:
         """Claim the run folder, write the job's plan and inputs into it and return its path."""
@@ -69,8 +119,9 @@ class RunFolders:
 
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
         """Return the pinned resume point. None if there is none or it is unreadable."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            return parse(ResumePoint, (self.run(spec) / RunFile.RESUME).read_bytes())
+        with contextlib.suppress(ValueError, TypeError, OverflowError, RecursionError, BadJobFile):
+            data = read_job_file(self.run(spec) / RunFile.RESUME, SMALL_BYTES)
+            return None if data is None else parse(ResumePoint, data)
         return None
 
     def spec(self, name: str) -> JobSpec | None:
@@ -84,10 +135,20 @@ class RunFolders:
         """Return the sorted names of all jobs that were ever claimed."""
         return sorted(path.stem for path in self.root.glob(job_record("*")))
 
-    def events(self, name: str) -> list[JobEvent]:
-        """Return the events of all incarnations of the job, in order."""
-        spec = self.spec(name)
-        return [event for _, folder in incarnations(self.run(spec)) for event in read_events(folder)] if spec else []
+    def events(self, name: str, up_to: int) -> list[JobEvent]:
+        """Return the events of the job's incarnations up to number `up_to`, in order.
+
+        If lines of an incarnation were left out, its last event is a warning that counts them.
+        """
+        spec, found = self.spec(name), list[JobEvent]()
+        for number, folder in incarnations(self.run(spec), up_to) if spec else ():
+            log = read_event_log(folder / IncarnationFile.EVENTS, number)
+            found += log.events
+            if log.left_out:
+                last = log.events[-1] if log.events else JobEvent(at=0.0, incarnation=number, kind="warning")
+                reason = f"left out of {folder.name}/{IncarnationFile.EVENTS}: {log.reason()}"
+                found.append(last.model_copy(update={"kind": "warning", "data": {"reason": reason}}))
+        return found
 
     def record(self, name: str) -> Path:
         """Return the path of the file that stores the spec of the job with this name."""
@@ -115,66 +176,136 @@ def disk(what: str) -> Iterator[None]:
 
 def inside(folder: Path, name: str) -> Path:
     """Return the resolved path of `name` below `folder`. Raises `Permanent` if the path is outside the folder or the folder itself."""
-    path = (folder / name).resolve()
+    try:
+        path = (folder / name).resolve()
+    except (ValueError, OSError, RuntimeError) as error:  # a NUL, a name that is too long, a loop of links
+        raise Permanent(f"{name[:200]!r} is not a usable path below {folder} ({type(error).__name__})") from None
     if not path.is_relative_to(folder.resolve()) or path == folder.resolve():
         raise Permanent(f"{name!r} is a path outside {folder}; use a relative name below it")
     return path
 
 
-def incarnations(run: Path) -> list[tuple[int, Path]]:
-    """Return (number, folder) of every incarnation that has a folder, in order."""
-    return sorted((int(folder.name[1:]), folder) for folder in run.glob(incarnation_folder("[0-9]*")))
+def incarnations(run: Path, up_to: int | None) -> list[tuple[int, Path]]:
+    """Return (number, folder) of every incarnation up to number `up_to` that has a folder, in order.
+
+    `up_to` is the highest number that the service has started or allowed, because a job can create folders with any name. None, for
+    jobs without a record of their incarnations: the numbers from 1 to the first that has no folder.
+    """
+    if not is_folder(run):
+        return []
+    numbers = itertools.count(1) if up_to is None else range(1, up_to + 1)
+    found = ((number, run / incarnation_folder(number)) for number in numbers)
+    if up_to is None:
+        return list(itertools.takewhile(lambda pair: is_folder(pair[1]), found))
+    return [pair for pair in found if is_folder(pair[1])]
 
 
 def read_events(folder: Path) -> Iterator[JobEvent]:
-    """Yield the events of an incarnation, or none if it has no event log.
+    """Yield the valid events of an incarnation, or none if it has no event log.
 
     After a kill, the last line can be incomplete, and a later event can be appended to it. Such lines are skipped.
     """
-    with contextlib.suppress(FileNotFoundError):
-        for line in (folder / IncarnationFile.EVENTS).read_bytes().splitlines():
-            with contextlib.suppress(ValidationError):
-                yield JobEvent.model_validate_json(line)
+    yield from read_event_log(folder / IncarnationFile.EVENTS, None).events
 
 
-def proposal(ended: dict[str, Any]) -> Proposal | None:
-    """Return the change that a job's result proposes for the next attempt. None if it is missing or written by an incompatible version."""
+class Ended(BaseModel):
+    """Content of a result file (`ended.json`)."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    outcome: Annotated[Outcome, Field(strict=False)]
+    reason: str
+    proposal: Proposal | None = None
+    """Change that the result proposes for the next attempt."""
+
+
+def read_ended(folder: Path) -> Ended | None:
+    """Return the result of an incarnation; None if there is no result file.
+
+    A result file that is not valid counts as a permanent failure, because another incarnation of the same code would write it again. A
+    proposal that is not valid is left out, and the reason says so. Raises OSError if the disk fails.
+    """
+    path = folder / IncarnationFile.ENDED
+    try:
+        content = read_job_object(path)
+        if content is None:
+            return None
+        outcome, reason = Outcome(content["outcome"]), content["reason"]
+        if not isinstance(reason, str):
+            raise BadJobFile(path, "has a reason that is not text")
+    except BadJobFile as error:
+        return Ended(outcome=Outcome.PERMANENT, reason=str(error))
+    except (ValueError, KeyError, TypeError) as error:
+        defect = "has no outcome or no reason" if isinstance(error, KeyError) else "has an unknown outcome"
+        return Ended(outcome=Outcome.PERMANENT, reason=str(BadJobFile(path, defect)))
+    change, defect = _proposal(content.get("proposal"))
+    reason = "; ".join(filter(None, [_text(reason), defect]))
+    return Ended(outcome=outcome, reason=reason, proposal=change)
+
+
+def _text(reason: str) -> str:
+    """Return a reason without NUL, of at most REASON_LENGTH characters."""
+    return reason.replace("\0", "\N{REPLACEMENT CHARACTER}")[:REASON_LENGTH]
+
+
+def _proposal(content: object) -> tuple[Proposal | None, str]:
+    """Return the proposal of a result, or None and the defect."""
+    if not content:
+        return None, ""
     with contextlib.suppress(ValidationError):
-        return Proposal.model_validate(ended["proposal"]) if ended.get("proposal") else None
-    return None
+        found = Proposal.model_validate(content)
+        factors = (found.adjustment.learning_rate, found.adjustment.kl, found.adjustment.memory)
+        texts = (found.rule, found.adjustment.reason, *found.adjustment.rules)
+        if (
+            all(1 / FACTOR <= factor <= FACTOR for factor in factors)
+            and 0 <= found.good <= HIGHEST_STEP
+            and sum(map(len, texts)) <= REASON_LENGTH
+        ):
+            return found, ""
+    return None, "its proposal for the next attempt is not valid and was left out"
 
 
 def status(folder: Path, number: int, state: JobState, outcome: Outcome | None = None, reason: str = "") -> JobStatus:
     """Return the status of an incarnation. The step is read from its newest event that contains progress."""
     step = total = 0
     for line in reversed(tail(folder / IncarnationFile.EVENTS)):
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            event = json.loads(line)
-            if event["total"]:
-                step, total = int(event["step"]), int(event["total"])
-                break
+        event = parse_event(line, number)
+        if isinstance(event, JobEvent) and event.total:
+            step, total = event.step, event.total
+            break
     return JobStatus(state=state, incarnation=number, step=step, total=total, outcome=outcome, reason=reason)
 
 
-def ended_status(folder: Path, number: int, ended: dict[str, Any]) -> JobStatus:
-    """Return the status of an incarnation with the result file content `ended`."""
-    last = status(folder, number, JobState.ENDED, Outcome(ended["outcome"]), str(ended["reason"]))
-    return last.model_copy(update={"proposal": proposal(ended)})
+def ended_status(folder: Path, number: int, ended: Ended) -> JobStatus:
+    """Return the status of an incarnation with this result."""
+    last = status(folder, number, JobState.ENDED, ended.outcome, ended.reason)
+    return last.model_copy(update={"proposal": ended.proposal})
 
 
-def newest_sign(folder: Path) -> float | None:
-    """Return the time of an incarnation's last event, result or heartbeat in seconds since the epoch. None if there was none."""
-    signs = [folder / IncarnationFile.EVENTS, folder / IncarnationFile.ENDED, *folder.glob(beat_file("*"))]
-    return max((path.stat().st_mtime for path in signs if path.exists()), default=None)
+def newest_sign(folder: Path, nodes: int, now: float) -> float | None:
+    """Return the time of an incarnation's last event, result or heartbeat of its `nodes` nodes. None if there was none.
+
+    Times are seconds since the epoch. A time after `now`, which a job can set, counts as `now`.
+    """
+    names = [IncarnationFile.EVENTS, IncarnationFile.ENDED, *map(beat_file, range(nodes))]
+    return max((at for name in names if (at := modified(folder / name, now)) is not None), default=None)
+
+
+def read_beats(folder: Path, nodes: int) -> dict[str, str]:
+    """Return the heartbeat of each of the `nodes` nodes by file name. A file that is not a heartbeat counts as absent."""
+    found = {}
+    for name in map(beat_file, range(nodes)):
+        with contextlib.suppress(BadJobFile):
+            if (data := read_job_file(folder / name, BEAT_BYTES)) is not None:
+                found[name] = data.decode(errors="replace")
+    return found
 
 
 def tail(path: Path) -> list[bytes]:
-    """Return the lines in the last `TAIL` bytes of a file. The first line may be incomplete."""
+    """Return the lines in the last `TAIL` bytes of a file, none if it is no regular file. The first line may be incomplete."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL))
-            return file.read().splitlines()
-    except FileNotFoundError:
+        return read_tail(path, TAIL).splitlines()
+    except BadJobFile:
         return []
 
 

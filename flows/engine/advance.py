@@ -13,7 +13,7 @@ from contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
 from contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable
 from contracts.ids import approval_stream, line_stream, rollout_stream
 from contracts.schema import stamped
-from contracts.training import Proposal, ResumePoint
+from contracts.training import JobEvent, Proposal, ResumePoint
 from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
 from flows.core.folds import CycleView, fold_approval
 from flows.engine.context import LineContext, leased
@@ -80,6 +80,10 @@ def observe(cycle: CycleView, context: LineContext) -> Observation:
             return outside
 
 
+TEXT_LENGTH = 500
+"""Maximum number of characters of a path or a digest in an event."""
+
+
 def _running_job(cycle: CycleView) -> str | None:
     """Return the name of the job whose end the cycle has not recorded yet, or None."""
     newest = cycle.incarnations[-1] if cycle.incarnations else None
@@ -93,7 +97,7 @@ def _saved(cycle: CycleView, context: LineContext, asked: Proposal | None) -> Re
     """
     now = cycle.incarnations[-1]
     events = [e for e in context.executor.events(now.job) if e.kind == "checkpoint" and e.incarnation == now.number]
-    events = [e for e in events if asked is None or e.step <= asked.good]
+    events = [e for e in events if (asked is None or e.step <= asked.good) and _names_a_checkpoint(e)]
     if not events:
         return None
     newest = events[-1]
@@ -101,9 +105,15 @@ def _saved(cycle: CycleView, context: LineContext, asked: Proposal | None) -> Re
         attempt=now.attempt,
         incarnation=now.number,
         step=newest.step,
-        path=str(newest.data["path"]),
-        manifest=str(newest.data["manifest"]),
+        path=newest.data["path"],
+        manifest=newest.data["manifest"],
     )
+
+
+def _names_a_checkpoint(event: JobEvent) -> bool:
+    """Return whether a checkpoint event has the path and the manifest. A job writes the events, so they may be missing."""
+    texts = (event.data.get("path"), event.data.get("manifest"))
+    return all(isinstance(text, str) and 0 < len(text) <= TEXT_LENGTH and text.isprintable() for text in texts)
 
 
 def record(decision: Decision, cycle: CycleView, context: LineContext, lease: Lease) -> None:

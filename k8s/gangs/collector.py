@@ -55,7 +55,7 @@ class GangCollector:
         if result is None:
             self._store_loss(spec, submission, observation)
         self._release(spec, run, submission, observation)
-        if result is not None and result["outcome"] == Outcome.DONE.value:
+        if result is not None and result.outcome is Outcome.DONE:
             self._publish(spec, number)
         self.submissions.change(spec.name, submission.name, ended=True)
 
@@ -64,9 +64,10 @@ class GangCollector:
 
         The end is the Job's end or, if the Job is gone, the newest sign of life in the run folder or the meter's last update.
         """
+        now = time.time()
         gang = observation.gang if observation else gang_of(submission.job, ())
-        ended = gang.ended or newest_sign(self.observer.newest(spec.name, run)[1])
-        machines, now = self.informers.machines(submission.name), time.time()
+        ended = gang.ended or newest_sign(self.observer.newest(spec.name, run)[1], spec.nodes, now)
+        machines = self.informers.machines(submission.name)
         self.submissions.measure(spec.name, lambda meter: settle(meter, gang, ended or meter.at, now, self.price, machines))
         self.objects.delete(submission.name)
 

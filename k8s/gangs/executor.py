@@ -119,7 +119,7 @@ class KubernetesExecutor:
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
         """Return the events of a job over all incarnations, from index `since` on."""
         with disk(f"read the events of {name}"):
-            return self.folders.events(name)[since:]
+            return self.folders.events(name, self.submissions.highest(name))[since:]
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
         """Fix the resume point of the next incarnation. Raises Permanent if the checkpoint is not what was accepted."""

@@ -109,7 +109,8 @@ class Guardian:
         """Return the process that has been silent for longest, and since when; an empty name and `now` if none is silent for too long."""
         beats = self.beats(gang)
         history.beats = {
-            who: (beat, now if history.beats.get(who, ("", 0.0))[0] != beat else history.beats[who][1]) for who, beat in beats.items()
+            who: (beat, history.beats[who][1] if who in history.beats and history.beats[who][0] == beat else now)
+            for who, beat in beats.items()
         }
         quiet = [(since, who) for who, (_, since) in history.beats.items() if now - since > SILENT_SECONDS]
         if (who := unheard(gang, history.beats)) != history.unheard[0]:

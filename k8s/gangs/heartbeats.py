@@ -9,8 +9,8 @@ from contracts.errors import Retryable
 from k8s.gangs.gang_state import Gang
 from k8s.gangs.submissions import Submissions
 from k8s.storage.sync import Remote
-from runtime.job_protocol import beat_file, incarnation_folder
-from runtime.run_folder import RunFolders
+from runtime.job_protocol import incarnation_folder
+from runtime.run_folder import RunFolders, read_beats
 
 
 class Heartbeats:
@@ -23,6 +23,7 @@ class Heartbeats:
         """Return the newest heartbeat per process of a gang's newest incarnation.
 
         Unreadable heartbeats give an empty mapping, so that no process counts as silent while the volume or the bucket is away.
+        A file that is not a heartbeat, such as a FIFO or a link, counts as absent.
         """
         spec = self.folders.spec(gang.job)
         if spec is None or gang.installation != self.submissions.installation:
@@ -32,5 +33,5 @@ class Heartbeats:
         with contextlib.suppress(OSError, Retryable):
             if self.remote:
                 self.remote.pull(folder.parent)
-            return {f"{folder.name}/{path.name}": path.read_text() for path in folder.glob(beat_file("*"))}
+            return {f"{folder.name}/{name}": beat for name, beat in read_beats(folder, spec.nodes).items()}
         return {}

@@ -14,10 +14,13 @@ from k8s.api.client import JOB, POD
 from k8s.gangs.executor import KubernetesExecutor
 from k8s.gangs.gang_state import ENDED_PHASES, phase_of
 from k8s.manifests.gang_manifest import GANG, RATCHET
+from runtime.job_files import BadJobFile, read_tail
 from runtime.run_folder import disk, incarnations
 
 SIZE = 65_536
 """Maximum bytes of one pod's log."""
+LOG_BYTES = 64 << 20
+"""Maximum bytes of a log in the run folder that are read, from its end."""
 MARK = 4096
 """Number of bytes from the end of the shown part of a log that are kept to find the position again."""
 
@@ -46,7 +49,7 @@ def log_lines(executor: KubernetesExecutor, name: str, lines: int, follow: bool,
         yield from _pods(executor, name, lines, shown, ended)
         with disk(f"read the logs of {name}"):
             for path in _logs(executor, name, ended):
-                text = path.read_bytes()
+                text = _text(path)
                 whole = len(text) if ended else text.rfind(b"\n") + 1
                 added = text[_after(text, *read[path]) : whole].splitlines() if path in read else text[:whole].splitlines()[-lines:]
                 if added:
@@ -94,8 +97,15 @@ def _logs(executor: KubernetesExecutor, name: str, ended: bool) -> list[Path]:
     if spec:
         with contextlib.suppress(*() if ended else (Retryable,)):  # retried in the next round
             executor.pull(executor.folders.run(spec), fresh=ended)
-    folders = incarnations(executor.folders.run(spec)) if spec else []
+    folders = incarnations(executor.folders.run(spec), executor.submissions.highest(name)) if spec else []
     return sorted(folders[-1][1].glob("*.log")) if folders else []
+
+
+def _text(path: Path) -> bytes:
+    """Return the last LOG_BYTES of a log; none if it is not a regular file."""
+    with contextlib.suppress(BadJobFile):
+        return read_tail(path, LOG_BYTES)
+    return b""
 
 
 def _ended(executor: KubernetesExecutor, name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from contracts.exit_codes import Outcome
 from contracts.training import JobState, JobStatus
@@ -11,9 +10,8 @@ from k8s.gangs.gang_informers import GangInformers
 from k8s.gangs.gang_objects import GangObjects, owner
 from k8s.gangs.gang_state import Gang, GangState
 from k8s.gangs.submissions import Submission, Submissions
-from runtime.job_protocol import IncarnationFile, incarnation_folder
-from runtime.json_files import read_json
-from runtime.run_folder import RunFolders, disk, ended_status, incarnations, status
+from runtime.job_protocol import incarnation_folder
+from runtime.run_folder import Ended, RunFolders, disk, ended_status, incarnations, read_ended, status
 
 STARTED = (GangState.WHOLE, GangState.HALF_ALIVE)
 """States of a gang in which its job runs. In the others, the job is pending."""
@@ -61,9 +59,7 @@ class GangObserver:
 
     def _result(self, name: str, run: Path, submission: Submission) -> JobStatus:
         number, folder = self.newest(name, run)
-        return ended_status(
-            folder, number, reported(submission, number, folder) or {"outcome": Outcome.LOST.value, "reason": submission.lost}
-        )
+        return ended_status(folder, number, reported(submission, number, folder) or Ended(outcome=Outcome.LOST, reason=submission.lost))
 
     def newest_submission(self, name: str) -> Submission | None:
         """Return the newest record of a job whose Volcano Job was created; None if there is none.
@@ -85,7 +81,7 @@ class GangObserver:
 
     def newest(self, name: str, run: Path) -> tuple[int, Path]:
         """Return the number and folder of the newest incarnation that began, was reported or was submitted."""
-        numbers = [number for number, _ in incarnations(run)]
+        numbers = [number for number, _ in incarnations(run, self.submissions.highest(name))]
         numbers += [
             max(submission.incarnation, submission.seen)
             for submission in self.submissions.of(name)
@@ -105,12 +101,12 @@ class GangObserver:
         return sorted(unfinished | {owner(body) for body in (*self.objects.jobs(), *(left for _, left in self.objects.remains()))})
 
 
-def reported(submission: Submission, number: int, folder: Path) -> dict[str, Any] | None:
+def reported(submission: Submission, number: int, folder: Path) -> Ended | None:
     """Return the result of an ended gang: the job's result file, or the executor's stop; None if there is neither.
 
     `number` and `folder` are those of the newest incarnation. A job that was done when it was stopped is done.
     """
-    ended = read_json(folder / IncarnationFile.ENDED) if number >= submission.incarnation else None
-    if submission.stop and (ended is None or ended["outcome"] != Outcome.DONE.value):
-        return {"outcome": submission.outcome, "reason": submission.stop}
+    ended = read_ended(folder) if number >= submission.incarnation else None
+    if submission.stop and (ended is None or ended.outcome is not Outcome.DONE):
+        return Ended(outcome=Outcome(submission.outcome), reason=submission.stop)
     return ended

@@ -52,6 +52,8 @@ class Submission(Frozen):
     """Whether the Job has ended, its result is stored and it is deleted."""
 
 
+DEFAULT_RETRIES = 3
+"""Volcano's maximum number of restarts of a Job that does not set `maxRetry`."""
 _SUBMISSIONS = TypeAdapter(tuple[Submission, ...])
 
 
@@ -81,6 +83,11 @@ class Submissions:
         """Return the records of a job, oldest first."""
         path = self.folder / f"{job}.json"
         return _SUBMISSIONS.validate_json(path.read_bytes()) if path.exists() else ()
+
+    def highest(self, job: str) -> int:
+        """Return the highest incarnation that the submitted Volcano Jobs of a job can reach, with all restarts that Volcano may make."""
+        limits = [(n, int(n.job.get("spec", {}).get("maxRetry", DEFAULT_RETRIES))) for n in self.of(job)]
+        return max((max(n.incarnation + restarts, n.seen) for n, restarts in limits), default=0)
 
     def add(self, job: str, submission: Submission) -> Submission:
         """Append a record as the job's newest and return it."""

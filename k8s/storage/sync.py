@@ -19,6 +19,8 @@ from contracts.schema import stamped
 from contracts.training import JobSpec, ResumePoint
 from k8s.storage.bucket import Bucket, BucketObject
 from runtime.artifacts import FolderArtifacts, write_atomic
+from runtime.event_log import EVENT_BYTES
+from runtime.job_files import SMALL_BYTES
 from runtime.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder
 from runtime.manifest import MANIFEST
 from runtime.run_folder import RunFolders, inside
@@ -89,8 +91,8 @@ class Remote:
             key, path = f"{base}/{name}", run / name
             if not SMALL.fullmatch(name) or (self._tags.get(key) == found.tag and _is(path, found)):
                 continue
-            if path.suffix == ".log" and found.size > LOG_BYTES:
-                continue  # pods upload only smaller logs
+            if found.size > _limit(path):
+                continue  # pods upload only smaller files
             data = self.bucket.get(key)
             if data is not None:
                 write_atomic(path, data)
@@ -117,7 +119,7 @@ class Remote:
             raise Permanent(f"{base}/{MANIFEST} is {'missing' if data is None else 'not what was recorded'}; use an earlier checkpoint")
         try:
             files = dict(json.loads(data)["files"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Permanent(f"{base}/{MANIFEST} is not a valid manifest ({type(error).__name__}); use an earlier checkpoint") from error
         there = {name for name in self.bucket.list(f"{base}/") if name} - {MANIFEST}
         names = sorted(files.keys() | there)
@@ -136,7 +138,7 @@ class Remote:
         bound = self.bucket.get(self.key(self.artifacts.place(name)))
         if bound is None:
             return  # the acceptance check reports the missing name
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             checkpoint = str(json.loads(bound)["digest"])
             self._fetch(checkpoint)
             files = str(json.loads(self.artifacts.get(checkpoint))["files"])
@@ -151,6 +153,13 @@ class Remote:
             raise ValueError(content)
         if not path.exists() and not self.bucket.fetch(self.key(path), path, content):
             raise Permanent(f"artifact {content[:12]} was published but is not in the bucket; check the bucket's lifecycle rules")
+
+
+def _limit(path: Path) -> int:
+    """Return the maximum size of a file of a run folder that is downloaded."""
+    if path.suffix == ".log":
+        return LOG_BYTES
+    return EVENT_BYTES if path.name == IncarnationFile.EVENTS else SMALL_BYTES
 
 
 def _is(path: Path, found: BucketObject) -> bool:

@@ -8,12 +8,12 @@ The module does not load tensors.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 from contracts.errors import Permanent
 from contracts.ids import Digest
+from contracts.safetensors import read_header
 from contracts.training import ResumePoint
 from runtime.artifacts import sync
 from runtime.job_protocol import RunFile, step_folder, step_of
@@ -85,16 +85,12 @@ def publishable(start: Path, trained: Path, folder: Path) -> Path:
 def stored_dtype(folder: Path) -> str:
     """Return the dtype that holds the most bytes in a model folder, under its safetensors name (F32, BF16, F16).
 
-    It is read from the headers of the files. Raises Permanent if there are no weights.
-    Format: https://github.com/huggingface/safetensors#format (8 bytes of header length, then JSON).
+    It is read from the headers of the files. Raises Permanent if there are no weights or a header is invalid.
     """
     sizes: dict[str, int] = {}
     for path in folder.glob("*.safetensors"):
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        for tensor in (value for name, value in header.items() if name != "__metadata__"):
-            begin, end = tensor["data_offsets"]
-            sizes[tensor["dtype"]] = sizes.get(tensor["dtype"], 0) + end - begin
+        for tensor in read_header(path).values():
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.end - tensor.begin
     if not sizes:
         raise Permanent(f"{folder} has no safetensors weights; adopt a folder written by save_pretrained")
     return max(sizes, key=lambda name: sizes[name])

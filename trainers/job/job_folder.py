@@ -95,7 +95,7 @@ class Job:
 
     def _incarnations(self) -> list[Path]:
         """Folders of all incarnations up to this one, in order."""
-        return [folder for number, folder in incarnations(self.run) if number <= self.incarnation]
+        return [folder for _, folder in incarnations(self.run, self.incarnation)]
 
     def finish(self, result: JobResult) -> None:
         """Write the result file of the trainer, from which the supervisor derives the outcome."""

@@ -262,13 +262,15 @@ def test_a_full_disk_is_retryable(site: Site, monkeypatch: pytest.MonkeyPatch) -
         site.executor.submit(site.spec(), 1)
 
 
-def test_incomplete_event_lines_are_skipped(site: Site) -> None:
+def test_incomplete_event_lines_are_skipped_and_counted(site: Site) -> None:
     line = '{"at":1.0,"incarnation":1,"kind":"progress","step":3,"total":9,"data":{}}'
     spec = site.spec()
     site.executor.submit(spec, 1)
     site.running(spec)
     (site.run(spec) / "i1" / "events.jsonl").write_text(f"{line}\n{line[:30]}\n{line}\n{line[:20]}")
-    assert [event.step for event in site.executor.events(spec.name)] == [3, 3]
+    *events, warning = site.executor.events(spec.name)
+    assert [event.step for event in events] == [3, 3]
+    assert (warning.kind, warning.data) == ("warning", {"reason": "left out of i1/events.jsonl: lines that are not valid events: 1"})
     assert (site.executor.observe(spec.name).step, site.executor.observe(spec.name).total) == (3, 9)
 
 

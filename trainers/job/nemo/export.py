@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent
+from contracts.safetensors import read_header
 from runtime.artifacts import write_atomic
 from trainers.job import checkpoints
 from trainers.job.nemo.steps import CONSOLIDATED, INDEX, WEIGHTS
@@ -137,9 +138,7 @@ def _places(folder: Path) -> dict[str, Path]:
     """Tensor name -> safetensors file, from the headers of the files."""
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        found.update({name: path for name in header if name != "__metadata__"})
+        found.update(dict.fromkeys(read_header(path), path))
     if not found:
         raise Permanent(f"{folder} has no safetensors weights")
     return found

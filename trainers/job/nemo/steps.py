@@ -19,6 +19,7 @@ from pathlib import Path
 
 from contracts.errors import Permanent
 from contracts.ids import Digest
+from contracts.safetensors import read_header
 from runtime.manifest import MANIFEST
 from trainers.job import checkpoints
 
@@ -126,18 +127,11 @@ def _filled(path: Path) -> bool:
 
 
 def whole(path: Path) -> bool:
-    """Return whether a safetensors file has tensors and the length that its header defines.
-
-    Format: 8 bytes of header length, JSON, tensors (https://github.com/huggingface/safetensors#format).
-    """
+    """Return whether a safetensors file has tensors and the length that its header defines."""
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if 0 < length <= path.stat().st_size else {}
-            ends = [int(value["data_offsets"][1]) for name, value in header.items() if name != "__metadata__"]
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
+        return bool(read_header(path))
+    except (OSError, Permanent):
         return False  # not a valid safetensors header
-    return bool(ends) and path.stat().st_size == 8 + length + max(ends)
 
 
 def link_tree(source: Path, target: Path) -> None:
