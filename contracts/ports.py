@@ -95,8 +95,12 @@ class Artifacts(Protocol):
         """Store a file and return the digest of its content."""
         ...
 
-    def put_folder(self, path: Path) -> Digest:
-        """Store every file below `path` and a manifest {"files": {relative name: digest}}. Returns the digest of the manifest."""
+    def put_folder(self, path: Path, follow_links: bool = False) -> Digest:
+        """Store every file below `path` and a manifest {"files": {relative name: digest}}. Returns the digest of the manifest.
+
+        With `follow_links`, a symbolic link counts as the file that it points to; otherwise it raises `Permanent`. Only a folder that the
+        operator names may contain links.
+        """
 
     def get(self, digest: Digest) -> bytes:
         """Return the content. Raises `Permanent` if it is missing or does not match its digest."""

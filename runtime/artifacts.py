@@ -101,15 +101,17 @@ class FolderArtifacts:
             raise Retryable(f"cannot store {path}: {error.strerror}; free space or fix permissions, then try again") from error
         return key
 
-    def put_folder(self, path: Path) -> Digest:
+    def put_folder(self, path: Path, follow_links: bool = False) -> Digest:
         """Store all files below `path` and their manifest; return the manifest's digest.
 
-        Raises `Permanent` if there are no files, or if there is a symbolic link, a FIFO, a socket or a device below `path`.
+        Raises `Permanent` if there are no files, or if there is a FIFO, a socket or a device below `path`, or a symbolic link that is not
+        followed. With `follow_links`, a link to a file is stored as that file.
         """
-        files = regular_files(path)
+        files = regular_files(path, follow_links)
         if not files:
             raise Permanent(f"{path} is not a folder that contains files")
-        return self.put(canonical({"files": {file.relative_to(path).as_posix(): self.put_file(file) for file in files}}))
+        stored = {file.relative_to(path).as_posix(): self.put_file(file.resolve() if follow_links else file) for file in files}
+        return self.put(canonical({"files": stored}))
 
     def get(self, digest: Digest) -> bytes:
         """Return the content. Raises `Permanent` if it is missing or does not match its digest."""

@@ -152,14 +152,17 @@ def modified(path: Path, now: float) -> float | None:
         return None
 
 
-def regular_files(folder: Path) -> list[Path]:
-    """Return the sorted regular files below a folder. Raises Permanent if it contains a link, a FIFO, a socket or a device."""
+def regular_files(folder: Path, follow_links: bool = False) -> list[Path]:
+    """Return the sorted regular files below a folder. Raises Permanent if it contains a link, a FIFO, a socket or a device.
+
+    With `follow_links`, a link to a regular file counts as one. A link to a folder is always refused.
+    """
     found = []
     for above, folders, names in os.walk(folder, onerror=_fail):
         for name in (*folders, *names):
             path = Path(above) / name
             mode = path.lstat().st_mode
-            if stat.S_ISREG(mode):
+            if stat.S_ISREG(mode) or (follow_links and stat.S_ISLNK(mode) and path.is_file()):
                 found.append(path)
             elif not stat.S_ISDIR(mode):
                 what = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"

@@ -124,7 +124,7 @@ class MemoryArtifacts:
         """Store a file's content and return its digest."""
         return self.put(path.read_bytes())
 
-    def put_folder(self, path: Path) -> Digest:
+    def put_folder(self, path: Path, follow_links: bool = False) -> Digest:  # noqa: ARG002 -- the fake follows links
         """Store all files and their manifest; return the manifest's digest."""
         files = sorted(file for file in path.rglob("*") if file.is_file())
         return self.put(canonical({"files": {file.relative_to(path).as_posix(): self.put_file(file) for file in files}}))

@@ -28,7 +28,7 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     if not folder.is_dir():
         raise Permanent(f"{folder} is not a folder; pass the folder of the currently served model (config.json, *.safetensors, tokenizer)")
     refuse_code(folder)
-    model = model_ref(folder, context.artifacts.put_folder(folder))
+    model = model_ref(folder, context.artifacts.put_folder(folder, follow_links=True))
     version = ModelVersion(line=line.line, number=0, tag=version_tag(digest(model.id)), model=model, cycle=None)
     if line.base is not None:
         if line.base.model == model:

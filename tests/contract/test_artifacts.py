@@ -101,3 +101,20 @@ def test_empty_folder_is_rejected(store: FolderArtifacts, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(Permanent):
         store.put_folder(tmp_path / "empty")
+
+
+def test_links_are_stored_as_their_files_only_where_the_operator_names_the_folder(tmp_path: Path) -> None:
+    """Hugging Face's cache keeps a model as a folder of links."""
+    store = FolderArtifacts(tmp_path / "artifacts")
+    blobs, snapshot, plain = (tmp_path / name for name in ("blobs", "snapshot", "plain"))
+    for folder in (blobs, snapshot, plain):
+        folder.mkdir()
+    for folder, name in ((blobs, "0a1b"), (plain, "config.json")):
+        (folder / name).write_text("{}")
+    (snapshot / "config.json").symlink_to("../blobs/0a1b")
+    with pytest.raises(Permanent, match="symbolic link"):
+        store.put_folder(snapshot)
+    assert store.put_folder(snapshot, follow_links=True) == store.put_folder(plain)
+    (snapshot / "folder").symlink_to("../blobs")
+    with pytest.raises(Permanent, match="symbolic link"):
+        store.put_folder(snapshot, follow_links=True)
