@@ -83,6 +83,7 @@ def _misses_zero_at_some_look(people: list[list[tuple[int, float]]], alpha: floa
     return any(interval is not None and not interval.low <= 0 <= interval.high for interval in looks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeat", [1, 5])
 def test_repeated_ratings_of_the_same_users_keep_the_error_below_alpha(repeat: int) -> None:
     """All ratings of one user agree, so each user is one source of noise."""
@@ -123,6 +124,7 @@ def test_interval_narrows_with_more_ratings_per_user() -> None:
     assert widths[2] < 0.6 * widths[1]
 
 
+@pytest.mark.slow
 def test_users_with_unequal_numbers_of_ratings_keep_the_error_below_alpha() -> None:
     """About 5 % of the users give 200 equal ratings each. The error over all looks stays below alpha."""
     draw, worlds, alpha, missed = np.random.default_rng(4), 400, 0.05, 0

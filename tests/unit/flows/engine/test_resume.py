@@ -70,6 +70,7 @@ def resumed(place: Any, accepted: tuple[ResumePoint, ...]) -> dict[str, Any]:
     return lay_resume_point(SimpleNamespace(executor=place.executor), cycle, place.spec)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_is_rejected_and_the_previous_one_is_used(place: Any) -> None:
     first, second = place.accepted
     folder = place.plan / second.path

@@ -161,6 +161,7 @@ def strikes(monkeypatch: pytest.MonkeyPatch, site: Site, number: int) -> list[st
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["done", "lost", "cap"])
 def test_a_crash_at_any_write_loses_and_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     number, calm = -1, None

@@ -205,6 +205,7 @@ def _spans(draw: st.DrawFn) -> Any:
     return draw(st.sampled_from([item, item, item, draw(_BROKEN)]))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(items=st.lists(_spans(), max_size=6), feedback=st.lists(st.integers(0, 5) | _BROKEN, max_size=4))
 def test_counts_add_up_for_any_input(tmp_path_factory: pytest.TempPathFactory, items: list[Any], feedback: list[Any]) -> None:

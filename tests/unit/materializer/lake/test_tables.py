@@ -16,6 +16,7 @@ from tests.unit.materializer.records import T0, batch, evaluation, log, logs, sp
 DAY = 86_400 * 10**9
 
 
+@pytest.mark.slow
 def test_compaction_merges_files_and_expires_snapshots_except_pinned_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_SNAPSHOTS", 8)
     monkeypatch.setattr(compaction, "_FILES_PER_DAY", 2)

@@ -35,6 +35,7 @@ def test_share_of_held_out_prompts_equals_the_fraction() -> None:
 _QUESTIONS = st.lists(st.tuples(st.integers(0, 30), st.booleans(), st.sampled_from(["", " ", "\n"])), min_size=1, max_size=25)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=_QUESTIONS, second=_QUESTIONS, fraction=st.sampled_from([0.2, 0.5]))
 def test_held_out_prompts_are_never_used_for_training(

@@ -82,6 +82,7 @@ def test_feedback_after_the_freeze_changes_only_the_next_snapshot(tmp_path: Path
     assert rows(datasets, now.samples)[0]["reward"] == 1.0
 
 
+@pytest.mark.slow
 def test_equal_records_give_equal_content(tmp_path: Path) -> None:
     items = [span(n, TRAIN[n % 3], f"A: {n % 4}", metadata__reference="1", at=T0 + n) for n in range(1, 20)]
     one, other = make_datasets(tmp_path / "one"), make_datasets(tmp_path / "other")

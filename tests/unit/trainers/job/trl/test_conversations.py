@@ -19,6 +19,8 @@ from trainers.job.trl.conversations import assistant_message, encode, read
 from trainers.job.trl.sft import rows as demonstrations
 from trainers.recipes import SFTRecipe
 
+pytestmark = pytest.mark.slow  # TRL takes seconds to load
+
 WITH_TOOLS = (
     "{% for t in tools or [] %}<user> {{ t.function.name }} {% endfor %}"
     "{% for m in messages %}{% if m.role == 'assistant' %}<assistant> {{ m.content }} "

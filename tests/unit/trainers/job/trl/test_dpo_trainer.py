@@ -19,6 +19,8 @@ from tests.unit.trainers.dpo_trainers import PAIRS, SHOWN, ours, recipe, rehears
 from trainers.job.trl.micro_batches import OVERHEAD, PairSize, plan_micro_batches
 from trainers.recipes import DPORecipe, Loss
 
+pytestmark = pytest.mark.slow  # TRL takes seconds to load
+
 
 def plain(model: Path, folder: Path, own: DPORecipe) -> Any:
     """Return the library's unchanged trainer: one batch is one step, and the start model is in memory."""

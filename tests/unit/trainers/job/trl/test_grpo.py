@@ -15,6 +15,8 @@ from contracts.errors import Permanent
 from trainers.job.trl import grpo
 from trainers.recipes import GRPORecipe, complete
 
+pytestmark = pytest.mark.slow  # TRL takes seconds to load
+
 
 @pytest.fixture
 def job(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -25,6 +25,8 @@ from trainers.job.events import Events
 from trainers.job.job_folder import Job
 from trainers.recipes import GRPORecipe
 
+pytestmark = pytest.mark.slow  # TRL takes seconds to load
+
 GROUPS, ANSWERS = 4, 8
 
 
@@ -98,7 +100,6 @@ def test_a_plan_pins_the_whole_package_of_the_scorer(
 
 
 @pytest.mark.parametrize("gone", [False, True])
-@pytest.mark.slow
 def test_a_job_refuses_a_scorer_that_differs_from_the_plan(
     workshop: Any, judge: Judge, site: Path, judged: tuple[RewardSettings, ...], gone: bool
 ) -> None:
@@ -124,7 +125,6 @@ def mean(scores: Sequence[float]) -> float:
     return sum(scores) / len(scores)
 
 
-@pytest.mark.slow
 def test_a_run_continues_without_the_unscored_answers(workshop: Any, judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
     """In the first step, the judge is down for all answers. It is asked again after the first pause, and the run continues."""
     judge.away = GROUPS * ANSWERS
@@ -194,7 +194,6 @@ class Step:
         return rest if counted else rest | {"num_items_in_batch": rest["completion_mask"].sum()}
 
 
-@pytest.mark.slow
 def test_an_unscored_answer_does_not_contribute_to_the_gradient(workshop: Any, judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
     """Only its tokens count in the divisor of the loss, as for an answer whose reward is the mean."""
     step = Step(workshop, judged)

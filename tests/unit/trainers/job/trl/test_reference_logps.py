@@ -14,6 +14,8 @@ from trainers.job.job_folder import Job
 from trainers.job.trl import reference_logps
 from trainers.job.trl.reference_logps import Reference
 
+pytestmark = pytest.mark.slow  # TRL takes seconds to load
+
 PAIRS = some_pairs(8)
 
 
