@@ -53,8 +53,8 @@ RAY_PORTS = {
 }
 """Ports of Ray on every node. By default, Ray takes any free ones, which vLLM (from 20001) and the release's process groups
 (25000 to 28000) may need later. All are below the ephemeral ports, from 32768, which outgoing connections take."""
-HEAD_PORTS = {"ray-client-server-port": 9917, "dashboard-port": 8265}
-"""Further ports of Ray's head."""
+HEAD_PORTS = {"dashboard-port": 8265}
+"""A further port of Ray's head. The server for Ray clients takes 10001, and exists only where `ray[client]` is installed."""
 
 
 class PodEntrypoint:

@@ -99,7 +99,7 @@ def test_rays_ports_do_not_collide_with_those_of_the_release(monkeypatch: pytest
     monkeypatch.setattr(pod_entrypoint, "_RAY", ["true"])
     entry._head()
     named = dict(option.removeprefix("--").split("=") for option in commands[0] if "-port=" in option or "--port=" in option)
-    wanted = {"port", "ray-client-server-port", "node-manager-port", "object-manager-port", "min-worker-port", "max-worker-port"}
+    wanted = {"port", "node-manager-port", "object-manager-port", "min-worker-port", "max-worker-port"}
     assert wanted <= set(named), "Ray takes any free port for one that is not named"
     fixed = [int(value) for name, value in named.items() if "worker-port" not in name]
     workers = range(int(named["min-worker-port"]), int(named["max-worker-port"]) + 1)
