@@ -12,6 +12,24 @@ START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, g
 """A start model without files."""
 
 
+JSONL_RECORD: dict[str, Any] = {
+    "id": "1",
+    "timestamp": "2026-01-01T00:00:00Z",
+    "user_id": "u",
+    "session_id": "s",
+    "messages": [{"role": "user", "content": "2+2?"}],
+    "response": "A: 4",
+    "model": "m",
+    "latency_ms": 1,
+    "input_tokens": 1,
+    "output_tokens": 1,
+    "region": "eu",
+    "consent": True,
+    "reference": "4",
+}
+"""A record of the JSON Lines format with all usual keys."""
+
+
 def make_facts(**changes: Any) -> Facts:
     """Return the facts of a line with enough data for every method, with `changes`."""
     plenty: dict[str, Any] = {

@@ -65,7 +65,7 @@ class Verification(NamedTuple):
     exports: int
     """Number of exports with a valid signature."""
     newest: Export | None
-    """Newest of them."""
+    """The newest export with a valid signature; None if there is none."""
     unanchored: list[Unanchored]
     """Rows that are newer than the newest export."""
 

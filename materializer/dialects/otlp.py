@@ -19,7 +19,20 @@ from contracts.ports import Dialect
 from contracts.records import FeedbackKind
 from materializer.dialects.genai import Content, Event, is_generation, read_content
 from materializer.dialects.otlp_attributes import Attributes
-from materializer.dialects.values import clean, consent, dump, duration_ms, fits, name, rating, short_text, slug, start_time, token_count
+from materializer.dialects.values import (
+    clean,
+    consent,
+    dialect_failed,
+    dump,
+    duration_ms,
+    fits,
+    name,
+    rating,
+    short_text,
+    slug,
+    start_time,
+    token_count,
+)
 
 EVALUATION = "gen_ai.evaluation.result"
 KINDS = {"user_feedback": FeedbackKind.RATING, "user_correction": FeedbackKind.CORRECTION, "reviewer_reference": FeedbackKind.REFERENCE}
@@ -79,17 +92,12 @@ def _decode_span(span: Any, position: str, limits: Limits, into: Decoded) -> Non
         into.reject("traces", position, error)
         return
     except Exception as error:
-        into.reject("traces", position, _unexpected(error))
+        into.reject("traces", position, dialect_failed("otlp", error))
         return
     if row is None:
         into.skip("traces", "not_a_generation")
     else:
         into.traces.append(row | {"position": position})
-
-
-def _unexpected(error: Exception) -> Rejected:
-    """Return the reason for a record on which the decoder fails. One record must never stop the others of its batch."""
-    return Rejected("decoder_failed", f"the decoder raised {type(error).__name__}")  # the message may quote a user
 
 
 def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
@@ -198,7 +206,7 @@ def _decode_evaluation(
     except Rejected as error:
         into.reject("feedback", position, error)
     except Exception as error:
-        into.reject("feedback", position, _unexpected(error))
+        into.reject("feedback", position, dialect_failed("otlp", error))
 
 
 def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ...], limits: Limits) -> Row:

@@ -17,7 +17,7 @@ from contracts.records import FEEDBACK, TRACES, Column, FeedbackKind
 from materializer.dialects.jsonl import JsonlDialect
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.otlp import ORIGINS, OtlpDialect
-from materializer.dialects.values import clean, dump, fits, rating, start_time
+from materializer.dialects.values import clean, dialect_failed, dump, fits, rating, start_time
 
 _SET_BY_INGEST = frozenset({"source", "ingested", "batch"})
 _DEFAULTS: Row = {"origin": "traffic", "status": "ok", "consent": False}
@@ -45,7 +45,7 @@ def _recognises(dialect: Dialect, record: Any) -> bool:
     try:
         return bool(dialect.recognises(record))
     except Exception as error:
-        raise _failed(dialect, error) from error
+        raise dialect_failed(dialect.name, error) from error
 
 
 def _decoded(dialect: Dialect, record: Any, position: str, limits: Limits) -> Decoded:
@@ -59,15 +59,11 @@ def _decoded(dialect: Dialect, record: Any, position: str, limits: Limits) -> De
     except Rejected:
         raise
     except Exception as error:
-        raise _failed(dialect, error) from error
+        raise dialect_failed(dialect.name, error) from error
     if not isinstance(dialect, OtlpDialect | JsonlDialect):
         found.traces = [_trace(row, dialect, position, limits) for row in found.traces]
         found.feedback = [_feedback(row, dialect, position, limits) for row in found.feedback]
     return found
-
-
-def _failed(dialect: Dialect, error: Exception) -> Rejected:
-    return Rejected("dialect_failed", f"dialect {dialect.name!r} raised {type(error).__name__}")  # the message may quote a user
 
 
 def _trace(given: Row, dialect: Dialect, position: str, limits: Limits) -> Row:

@@ -192,3 +192,8 @@ def fits(*texts: str | None) -> None:
     size = sum(len(text.encode()) for text in texts if text)
     if size > MAX_TEXT_BYTES:
         raise Rejected("too_large", f"prompt and answer have {size} bytes, the limit is {MAX_TEXT_BYTES}")
+
+
+def dialect_failed(dialect: str, error: Exception) -> Rejected:
+    """Return the reason for a record on which its dialect fails. One record must never stop the others of its batch."""
+    return Rejected("dialect_failed", f"dialect {dialect!r} raised {type(error).__name__}")  # the message may quote a user

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import command
+from tests.builders import JSONL_RECORD
 from tests.needs import shared_data
 
 pytestmark = pytest.mark.slow
@@ -91,21 +92,7 @@ def test_real_traces_are_ingested_once_and_counts_add_up(ratchet, tmp_path: Path
 
 
 def test_invalid_records_are_counted_and_the_others_are_kept(ratchet, tmp_path: Path) -> None:
-    good = {
-        "id": "1",
-        "timestamp": "2026-01-01T00:00:00Z",
-        "user_id": "u",
-        "session_id": "s",
-        "messages": [{"role": "user", "content": "2+2?"}],
-        "response": "A: 4",
-        "model": "m",
-        "latency_ms": 1,
-        "input_tokens": 1,
-        "output_tokens": 1,
-        "region": "eu",
-        "consent": True,
-        "reference": "4",
-    }
+    good = JSONL_RECORD
     lines = [json.dumps(good), "{not json", json.dumps({**good, "id": None}), json.dumps({**good, "id": "2"})]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     path = loop_file(tmp_path / "j.toml", 'kind = "jsonl"\npath = "in.jsonl"')

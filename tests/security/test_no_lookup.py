@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from runtime.telemetry import NO_TELEMETRY
+from tests.builders import JSONL_RECORD
 from tests.command import RATCHET, environment
 from tests.security.offline import run_offline
 from tests.unit.trainers.conftest import write_model
@@ -26,21 +27,6 @@ folder = Path(sys.argv[1])
 registry = MlflowRegistry(f"sqlite:///{folder / 'mlflow.db'}", folder)
 registry.register(ModelVersion(line="a", number=1, tag="v1", model=fake_model("1"), cycle=None), folder, {}, {"loss": 0.5})
 """
-_RECORD = {
-    "id": "1",
-    "timestamp": "2026-01-01T00:00:00Z",
-    "user_id": "u",
-    "session_id": "s",
-    "messages": [{"role": "user", "content": "2+2?"}],
-    "response": "A: 4",
-    "model": "m",
-    "latency_ms": 1,
-    "input_tokens": 1,
-    "output_tokens": 1,
-    "region": "eu",
-    "consent": True,
-    "reference": "4",
-}
 _LOOP = """
 [line]
 name = "t"
@@ -78,7 +64,7 @@ def test_registering_a_version_asks_for_no_outside_address(tmp_path: Path, asked
 
 
 def test_commands_ask_for_no_outside_address(tmp_path: Path, asked: dict[str, str]) -> None:
-    (tmp_path / "in.jsonl").write_text(json.dumps(_RECORD))
+    (tmp_path / "in.jsonl").write_text(json.dumps(JSONL_RECORD))
     loop = tmp_path / "loop.toml"
     loop.write_text(_LOOP)
     model = write_model(tmp_path / "model")

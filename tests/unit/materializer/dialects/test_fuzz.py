@@ -144,7 +144,7 @@ def test_every_type_in_every_attribute_leaves_the_other_records_whole(kind: str)
         decoded = decode(raw("\n".join(json.dumps(line) for line in lines).encode(), kind="otlp-json"), LIMITS)
         assert good["traceId"] in {row["id"].partition(":")[0] for row in decoded.traces}, key
         assert good["traceId"] in {(row["trace_id"] or "").partition(":")[0] for row in decoded.feedback}, key
-        assert "decoder_failed" not in {bad.reason for bad in decoded.bad}, (key, decoded.bad)
+        assert "dialect_failed" not in {bad.reason for bad in decoded.bad}, (key, decoded.bad)
         skipped = sum(counts.total() for counts in decoded.skipped.values())
         assert len(decoded.traces) + len(decoded.feedback) + skipped + sum(bad.count for bad in decoded.bad) in (4, 5), key
         known = {"source": "s", "batch": "b", "ingested": LIMITS.now}
@@ -174,5 +174,5 @@ def test_a_decoder_that_fails_costs_only_its_span(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("materializer.dialects.otlp._origin", lambda value: fails(value) if value == "probe" else "traffic")
     decoded = decode(raw(json.dumps(spans(span(1, ratchet__origin="probe"), span(2))).encode(), kind="otlp-json"), LIMITS)
-    assert [(bad.reason, bad.detail) for bad in decoded.bad] == [("decoder_failed", "the decoder raised ZeroDivisionError")]
+    assert [(bad.reason, bad.detail) for bad in decoded.bad] == [("dialect_failed", "dialect 'otlp' raised ZeroDivisionError")]
     assert len(decoded.traces) == 1
