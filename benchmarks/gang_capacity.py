@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.gang_recovery import NEVER, observed, running
 from benchmarks.gang_sides import stock_scheduler
-from contracts.training import JobSpec, JobState
+from contracts.jobs.training import JobSpec, JobState
 from k8s.api.client import NODE_POOL
 from k8s.manifests.gang_manifest import GANG
 from k8s.manifests.pod_objects import manifest

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contracts.errors import Retryable
-from contracts.training import JobSpec
+from contracts.jobs.training import JobSpec
 from k8s.manifests.gang_manifest import JOB_NAME
 from tests.cluster.bench import Bench
 from tests.cluster.gangs import JOBS, gang, pretended

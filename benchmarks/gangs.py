@@ -46,7 +46,7 @@ PARTS = ("start_after_third_node", "contests", "recovery", "capacity")
 
 def code_digest() -> str:
     """Return the digest of the measured code, of the test cluster's code and of this benchmark."""
-    files = [path for room in ("k8s", "contracts", "tests/cluster/rig") for path in sorted((ROOT / room).glob("*.py"))]
+    files = [path for room in ("k8s", "contracts", "tests/cluster/rig") for path in sorted((ROOT / room).rglob("*.py"))]
     files += [ROOT / "tests/cluster" / f"{name}.py" for name in ("bench", "gangs", "watcher")]
     files += sorted((ROOT / "benchmarks").glob("gang*.py"))
     return digest([[path.relative_to(ROOT).as_posix(), digest_file(path)] for path in files])

@@ -28,7 +28,7 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from contracts.training import JobEvent, JobSpec, JobState, Method, ResumePoint
+from contracts.jobs.training import JobEvent, JobSpec, JobState, Method, ResumePoint
 from tests.unit.trainers.conftest import Workshop, write_model
 from trainers.code_digest import code_digest
 from trainers.save_interval import best_seconds

@@ -24,13 +24,13 @@ import torch
 
 from benchmarks.recipe_grid import Cell
 from benchmarks.recipe_worlds import TASKS, Question, World, build_world
-from contracts.data import RawBatch, TrainingSet
+from contracts.data.datasets import RawBatch, TrainingSet
+from contracts.data.records import DEMONSTRATIONS
 from contracts.evaluation import ChatAnswer, ChatRequest, verdict_of
 from contracts.ids import canonical, digest, digest_file
+from contracts.jobs.training import Choice, Method, TrainingPlan
 from contracts.loop import Loop
 from contracts.model import ModelRef, model_ref
-from contracts.records import DEMONSTRATIONS
-from contracts.training import Choice, Method, TrainingPlan
 from flows.config.load import load_loop
 from gates.checks import checks
 from gates.evaluate import PairedEvaluator

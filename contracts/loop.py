@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from contracts.cluster import ClusterSettings
+from contracts.data.records import Tier
+from contracts.jobs.cluster import ClusterSettings
 from contracts.model import Frozen
-from contracts.records import Tier
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Percent = Annotated[float, Field(gt=0, le=100)]

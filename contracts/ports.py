@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contracts.cycle import Append, Entry, Head, Lease
-from contracts.data import (
+from contracts.data.datasets import (
     Cursor,
     Facts,
     HoldoutEdition,
@@ -25,13 +25,13 @@ from contracts.data import (
     Snapshot,
     TrainingSet,
 )
-from contracts.decoding import Decoded, Limits
+from contracts.data.decoding import Decoded, Limits
+from contracts.data.records import Tier
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, EvalReport
 from contracts.ids import Digest
+from contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, StepFigures, TrainingPlan
 from contracts.model import ModelRef
-from contracts.records import Tier
 from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement
-from contracts.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, StepFigures, TrainingPlan
 
 Progress = Callable[[str, int, int], None]
 """Callback (activity, items done, items in total) that long operations call from time to time."""

@@ -24,9 +24,10 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from contracts import cycle, exit_codes, schema  # noqa: E402
+from contracts import cycle, schema  # noqa: E402
+from contracts.jobs import exit_codes  # noqa: E402
+from contracts.jobs.training import JobEvent  # noqa: E402
 from contracts.loop import Loop, TrainingSettings  # noqa: E402
-from contracts.training import JobEvent  # noqa: E402
 from docs import code_facts  # noqa: E402
 from docs.code_facts import constants, documented, members  # noqa: E402
 from flows.cli.main import cli  # noqa: E402

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from contracts.data import HoldoutEdition, Label
+from contracts.data.datasets import HoldoutEdition, Label
 from contracts.errors import Inconclusive
 from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, Comparison, EvalReport, PromptCount
 from contracts.ids import Digest, canonical, root_id

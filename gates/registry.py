@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent, Retryable
+from contracts.jobs.training import StepFigures
 from contracts.serving import ModelVersion
-from contracts.training import StepFigures
 from runtime.telemetry import disable_telemetry
 
 log = logging.getLogger("ratchet.registry")

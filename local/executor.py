@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 
 from contracts.errors import NewerRelease, RatchetError
-from contracts.exit_codes import ALREADY_STARTED, Outcome, outcome_of
 from contracts.ids import canonical
+from contracts.jobs.exit_codes import ALREADY_STARTED, Outcome, outcome_of
+from contracts.jobs.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from contracts.schema import stamped
-from contracts.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from local.processes import ProcessIdentity, alive, child_environment, identity_in, kill_tree, terminate
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.job_files import BadJobFile, is_number, is_there, read_job_object

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
-from contracts.exit_codes import ALREADY_STARTED, PERMANENT, Outcome
+from contracts.jobs.exit_codes import ALREADY_STARTED, PERMANENT, Outcome
 from runtime.job_files import BadJobFile, is_number, read_job_object
 from runtime.job_protocol import LOCK_FD, IncarnationFile, RunFile
 from runtime.process_identity import is_running, process_identity

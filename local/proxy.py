@@ -26,8 +26,8 @@ import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from contracts.data.records import is_slice_name
 from contracts.errors import RatchetError
-from contracts.records import is_slice_name
 from contracts.schema import parse
 from contracts.serving import Backend, Route, RouterHeader
 from local.asgi import CallerGone, TooLarge, read_body, run_app, while_connected

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from contracts.exit_codes import PERMANENT
+from contracts.jobs.exit_codes import PERMANENT
 from local.service import announce
 
 

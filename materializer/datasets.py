@@ -14,14 +14,14 @@ from typing import TypeVar
 import orjson
 import polars as pl
 
-from contracts.data import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
-from contracts.decoding import Limits
+from contracts.data.datasets import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from contracts.data.decoding import Limits
+from contracts.data.records import DEMONSTRATIONS, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
 from contracts.errors import ConfigError, Inconclusive, Permanent
 from contracts.ids import NORMALISER, Digest, digest, root_id
 from contracts.loop import Loop
 from contracts.model import Frozen
 from contracts.ports import Artifacts, Clock, Dialect, ModelClient, Progress
-from contracts.records import DEMONSTRATIONS, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
 from contracts.schema import parse, stamped, unstamped
 from materializer.dialects.decode import BUILT_IN
 from materializer.governance import Governed, govern

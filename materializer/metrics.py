@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
 
-from contracts.records import FeedbackKind
+from contracts.data.records import FeedbackKind
 from contracts.serving import Arm, Evidence
 from materializer.lake.tables import Lake
 

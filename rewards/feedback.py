@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from contracts.data.records import FeedbackKind, Tier
 from contracts.model import Frozen
-from contracts.records import FeedbackKind, Tier
 from rewards.options import check_options
 
 

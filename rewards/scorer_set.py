@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.data import Label, ScorerVersion
+from contracts.data.datasets import Label, ScorerVersion
+from contracts.data.records import FeedbackKind, Tier
 from contracts.errors import Permanent, RatchetError
+from contracts.jobs.training import TrainingPlan
 from contracts.loop import RewardSettings
 from contracts.ports import RewardFunction
-from contracts.records import FeedbackKind, Tier
-from contracts.training import TrainingPlan
 from rewards.feedback import ratings
 from rewards.verifiable import ExactMatch
 from runtime.extensions import ExtensionKind, load

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field
 
+from contracts.data.records import Tier
 from contracts.model import Frozen
-from contracts.records import Tier
 from rewards.options import check_options
 
 

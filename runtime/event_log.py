@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from contracts.ids import canonical
-from contracts.training import JobEvent
+from contracts.jobs.training import JobEvent
 from runtime.job_files import HIGHEST_STEP, BadJobFile, open_job_file
 
 LINE_BYTES = 256 << 10

@@ -1,8 +1,8 @@
 """Protocol between the service and a job: environment variables, and names of the files that a job and its executor exchange.
 
 Trainer backends, executors, the processes of a pod, the supervisor and the trainer take all these names from here. The exit codes are in
-`contracts/exit_codes.py`, and the types of the files' contents in `contracts/training.py`. `runtime/run_folder.py` reads and writes run
-folders. This module loads only the standard library, so that the process that launches a job starts fast.
+`contracts/jobs/exit_codes.py`, and the types of the files' contents in `contracts/jobs/training.py`. `runtime/run_folder.py` reads and
+writes run folders. This module loads only the standard library, so that the process that launches a job starts fast.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from contracts.errors import ConfigError
 
 if TYPE_CHECKING:
-    from contracts.cluster import BucketSettings
-    from contracts.training import Adjustment, Attempt
+    from contracts.jobs.cluster import BucketSettings
+    from contracts.jobs.training import Adjustment, Attempt
 
 T = TypeVar("T")
 
@@ -85,13 +85,13 @@ class Variable(Generic[T]):
 
 
 def _adjustment(text: str) -> Adjustment:
-    from contracts.training import Adjustment
+    from contracts.jobs.training import Adjustment
 
     return Adjustment.model_validate_json(text)
 
 
 def _bucket(text: str) -> BucketSettings:
-    from contracts.cluster import BucketSettings
+    from contracts.jobs.cluster import BucketSettings
 
     return BucketSettings.model_validate_json(text)
 

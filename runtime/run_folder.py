@@ -17,10 +17,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from contracts.errors import Permanent, Retryable
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint
 from contracts.ports import Artifacts
 from contracts.schema import parse, stamped
-from contracts.training import JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint
 from runtime.artifacts import write_atomic
 from runtime.event_log import parse_event, read_event_log
 from runtime.job_files import (

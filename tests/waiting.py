@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from contracts.jobs.training import JobStatus
 from contracts.ports import Executor
-from contracts.training import JobStatus
 
 T = TypeVar("T")
 

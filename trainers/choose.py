@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contracts.data import UNMEASURED_NOISE, Facts
+from contracts.data.datasets import UNMEASURED_NOISE, Facts
+from contracts.data.records import Tier
+from contracts.jobs.training import Choice, Method, RuleResult
 from contracts.loop import TrainingSettings
-from contracts.records import Tier
-from contracts.training import Choice, Method, RuleResult
 from trainers.recipes import GRPORecipe, complete
 
 MIN_GAIN = 0.02

@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
-from contracts.training import Adjustment, JobEvent, Proposal
+from contracts.jobs.training import Adjustment, JobEvent, Proposal
 from trainers.recipes import Action, Health, Limit
 
 Figures = Mapping[str, float]

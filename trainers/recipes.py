@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from contracts.data import UNMEASURED_NOISE, Facts
+from contracts.data.datasets import UNMEASURED_NOISE, Facts
+from contracts.data.records import Tier
 from contracts.errors import ConfigError
+from contracts.jobs.training import Adjustment, Method
 from contracts.model import Frozen
-from contracts.records import Tier
-from contracts.training import Adjustment, Method
 from trainers.nemo_recipe import NemoRL
 
 Positive = Annotated[int, Field(gt=0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from contracts.data import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from contracts.data.datasets import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
 from contracts.fakes.state import FakeWorld
 from contracts.ids import Digest, canonical, digest
 from contracts.ports import ModelClient, Progress

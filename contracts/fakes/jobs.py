@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from contracts.data import Facts
-from contracts.exit_codes import Outcome
+from contracts.data.datasets import Facts
 from contracts.fakes.state import FakeWorld, fake_model
 from contracts.ids import canonical, checkpoint_name, digest, job_name
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
 from contracts.schema import stamped
-from contracts.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
 
 
 class FakeTrainer:

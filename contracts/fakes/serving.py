@@ -7,15 +7,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from contracts.data import HoldoutEdition, Label, ScorerVersion
+from contracts.data.datasets import HoldoutEdition, Label, ScorerVersion
+from contracts.data.records import Tier
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Comparison, EvalReport, Interval, Result
 from contracts.fakes.state import FakeWorld
 from contracts.ids import digest
+from contracts.jobs.training import StepFigures
 from contracts.model import ModelRef
 from contracts.ports import ModelClient, Progress
-from contracts.records import Tier
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult
-from contracts.training import StepFigures
 
 
 class FakeServer:

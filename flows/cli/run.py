@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from contracts.cycle import ENDS, State
-from contracts.data import IngestReport
+from contracts.data.datasets import IngestReport
 from contracts.errors import ConfigError
 from contracts.loop import SourceSettings
 from contracts.ports import TraceSource

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from contracts.cluster import BucketSettings
 from contracts.cycle import Head
 from contracts.errors import ConfigError, NewerRelease, Permanent, Retryable
+from contracts.jobs.cluster import BucketSettings
 from contracts.ports import Ledger
 from flows.config import variables
 from flows.config.home import Home

@@ -8,10 +8,10 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError, RatchetError
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.training import JobSpec
 from contracts.loop import Loop
-from contracts.training import JobSpec
 from flows.composition.extensions import open_trainers
 from flows.composition.samples import samples
 from flows.config.home import Home

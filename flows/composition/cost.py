@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from contracts.jobs.training import Cost, Method, TrainingPlan
 from contracts.loop import Loop
 from contracts.model import count_parameters
 from contracts.ports import Artifacts
-from contracts.training import Cost, Method, TrainingPlan
 
 
 def estimate_cost(loop: Loop, folder: Path, method: str, recipe: Mapping[str, Any], parameters: int) -> dict[str, Any]:

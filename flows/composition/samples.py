@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from contracts.errors import RatchetError
 from contracts.ids import digest
+from contracts.jobs.training import Attempt, JobSpec, Method, TrainingPlan
 from contracts.loop import Loop
 from contracts.model import ModelRef
 from contracts.ports import Trainer
-from contracts.training import Attempt, JobSpec, Method, TrainingPlan
 
 
 class Sample(NamedTuple):

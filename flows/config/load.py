@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from contracts.errors import ConfigError
+from contracts.jobs.training import Method
 from contracts.loop import Loop
-from contracts.training import Method
 from trainers.recipes import KINDS, complete
 
 

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from contracts.cycle import Answer, ApprovalKind, State, Step
 from contracts.evaluation import Result
-from contracts.exit_codes import Outcome
 from contracts.ids import Digest
-from contracts.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
 from flows.core.folds import AUTO, CycleView, Incarnation, train_key
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, Step
 from contracts.evaluation import Verdict
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Adjustment, Checkpoint, Choice, Proposal, ResumePoint, TrainingPlan, Usage
 from contracts.loop import Loop
 from contracts.schema import upgraded
 from contracts.serving import ModelVersion
-from contracts.training import Adjustment, Checkpoint, Choice, Proposal, ResumePoint, TrainingPlan, Usage
 
 _STATE_AFTER = {
     Step.FREEZE: State.SNAPSHOT,

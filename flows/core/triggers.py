@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from contracts.data import Cursor
+from contracts.data.datasets import Cursor
 from contracts.loop import Loop, TriggerSettings
 from flows.core.folds import LineView
 

@@ -12,8 +12,8 @@ from typing import Any
 from contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
 from contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable
 from contracts.ids import approval_stream, line_stream, rollout_stream
+from contracts.jobs.training import JobEvent, Proposal, ResumePoint
 from contracts.schema import stamped
-from contracts.training import JobEvent, Proposal, ResumePoint
 from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
 from flows.core.folds import CycleView, fold_approval
 from flows.engine.context import LineContext, leased

@@ -11,11 +11,11 @@ from itertools import chain
 from math import ceil
 from typing import Any
 
-from contracts.data import Facts, TrainingSet
+from contracts.data.datasets import Facts, TrainingSet
 from contracts.errors import ConfigError
+from contracts.jobs.training import Attempt, Choice, Cost, Method, RuleResult, TrainingPlan
 from contracts.loop import Loop, TrainingSettings
 from contracts.model import ModelRef
-from contracts.training import Attempt, Choice, Cost, Method, RuleResult, TrainingPlan
 from flows.engine.context import LineContext
 
 SLACK = 50.0

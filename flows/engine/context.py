@@ -13,10 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from contracts.cycle import Lease
-from contracts.data import Facts
+from contracts.data.datasets import Facts
 from contracts.errors import RatchetError, Retryable
 from contracts.extension import ExtensionVersion
 from contracts.ids import Digest, line_stream
+from contracts.jobs.training import Choice, Cost, TrainingPlan
 from contracts.loop import Loop, TrainingSettings
 from contracts.model import ModelRef, model_ref
 from contracts.ports import (
@@ -39,7 +40,6 @@ from contracts.ports import (
     Trainer,
 )
 from contracts.serving import Endpoint
-from contracts.training import Choice, Cost, TrainingPlan
 from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
 from runtime.process_identity import is_running, process_identity, same_boot
 

@@ -12,14 +12,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from contracts.cycle import Append, Row, Step
-from contracts.data import HoldoutEdition, ProbeReport, Snapshot
+from contracts.data.datasets import HoldoutEdition, ProbeReport, Snapshot
 from contracts.errors import Conflict, Permanent
 from contracts.evaluation import CheckResult, EvalReport, Result, verdict_of
 from contracts.ids import checkpoint_name, effect_name, rollout_stream, version_tag
+from contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, TrainingPlan
 from contracts.ports import Check
 from contracts.schema import parse, stamped, unstamped
 from contracts.serving import Backend, ModelVersion, Route
-from contracts.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, TrainingPlan
 from flows.core.folds import CycleView
 from flows.core.triggers import edition_number
 from flows.engine.choosing import choose_plan, drafts

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from contracts.cycle import Append, Lease, Row
-from contracts.data import IngestReport, RawBatch
+from contracts.data.datasets import IngestReport, RawBatch
 from contracts.errors import RatchetError, Retryable
 from contracts.ids import ingest_stream
 from contracts.ports import TraceSource

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.data import ProbeReport, TrainingSet
+from contracts.data.datasets import ProbeReport, TrainingSet
 from contracts.errors import Rejected
 from contracts.ids import digest
+from contracts.jobs.training import Choice
 from contracts.model import count_parameters
 from contracts.serving import ModelVersion
-from contracts.training import Choice
 from flows.engine.choosing import choose_plan, drafts
 from flows.engine.context import LineContext
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contracts.cycle import Append, Row, State, Step
 from contracts.errors import RatchetError, Retryable
 from contracts.ids import line_stream, rollout_stream
+from contracts.jobs.training import JobState
 from contracts.loop import RolloutSettings
 from contracts.serving import ModelVersion, Route
-from contracts.training import JobState
 from flows.core.folds import CycleView, LineView, RolloutView
 from flows.core.rollout import SetWeight
 from flows.engine.context import LineContext, leased

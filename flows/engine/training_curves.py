@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from contracts.errors import RatchetError
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobEvent, StepFigures
 from contracts.ports import Artifacts
 from contracts.schema import unstamped
-from contracts.training import JobEvent, StepFigures
 from flows.core.folds import CycleView, train_key
 
 EventLogs = Mapping[int, Sequence[JobEvent]]

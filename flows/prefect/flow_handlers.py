@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from contracts.cycle import Answer, State
-from contracts.data import IngestReport
+from contracts.data.datasets import IngestReport
 from contracts.errors import RatchetError, Rejected, Retryable
 from contracts.ids import cycle_stream, rollout_stream
 from contracts.ports import Ledger

@@ -8,8 +8,8 @@ from typing import Any
 
 from contracts.cycle import ENDS, ApprovalKind, Entry, Step
 from contracts.evaluation import EvalReport, Interval, Result
+from contracts.jobs.training import Usage
 from contracts.serving import StepJudgement
-from contracts.training import Usage
 from flows.core.folds import CycleView, RolloutView, fold_cycle, train_key
 
 Cells = tuple[str, ...]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from contracts.errors import Permanent, RatchetError, Retryable
-from contracts.exit_codes import Outcome
-from contracts.training import JobSpec
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobSpec
 from k8s.gangs.gang_informers import GangInformers
 from k8s.gangs.gang_objects import GangObjects
 from k8s.gangs.gang_state import LINES, gang_of, last_lines

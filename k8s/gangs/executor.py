@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from contracts.cluster import ClusterSettings
-from contracts.training import JobEvent, JobSpec, JobStatus, ResumePoint
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.training import JobEvent, JobSpec, JobStatus, ResumePoint
 from k8s.api.client import Cluster
 from k8s.gangs.collector import GangCollector
 from k8s.gangs.gang_informers import GangInformers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import Permanent, Retryable
+from contracts.jobs.cluster import ClusterSettings
 from k8s.api.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, AlreadyExists, Cluster, Kind, Object
 from k8s.gangs.submissions import Submission, Submissions
 from k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import RatchetError
+from contracts.jobs.cluster import ClusterSettings
 from k8s.api.client import COMMAND, JOB, NODE_CLAIM, POD, POD_GROUP, AlreadyExists, Cluster, Object
 from k8s.gangs.gang_informers import GangInformers, launched, node_name, serves
 from k8s.gangs.gang_state import Act, Gang, GangState, due, unheard

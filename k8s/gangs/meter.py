@@ -17,10 +17,10 @@ from importlib import resources
 
 from pydantic import Field
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import Permanent
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.training import Usage
 from contracts.model import Frozen
-from contracts.training import Usage
 from k8s.gangs.gang_state import Gang, GangState
 from k8s.profiles.profile import Profile
 
@@ -28,7 +28,7 @@ from k8s.profiles.profile import Profile
 class Meter(Frozen):
     """Sums over an attempt, all incarnations together, plus the state that is needed to continue counting.
 
-    The sums have the same meaning as in `contracts.training.Usage`.
+    The sums have the same meaning as in `contracts.jobs.training.Usage`.
     """
 
     used: float = 0.0

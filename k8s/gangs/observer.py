@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from contracts.exit_codes import Outcome
-from contracts.training import JobState, JobStatus
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobState, JobStatus
 from k8s.gangs.gang_informers import GangInformers
 from k8s.gangs.gang_objects import GangObjects, owner
 from k8s.gangs.gang_state import Gang, GangState

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import Retryable
-from contracts.exit_codes import Outcome
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.exit_codes import Outcome
 from k8s.gangs.collector import GangCollector
 from k8s.gangs.gang_objects import GangObjects
 from k8s.gangs.gang_state import GangState

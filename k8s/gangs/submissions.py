@@ -18,8 +18,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from contracts.exit_codes import Outcome
 from contracts.ids import canonical
+from contracts.jobs.exit_codes import Outcome
 from contracts.model import Frozen
 from k8s.gangs.meter import Meter
 from runtime.artifacts import write_atomic

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError, Permanent, Retryable
-from contracts.training import JobSpec, JobState
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.training import JobSpec, JobState
 from k8s.api.client import JOB, Cluster
 from k8s.gangs.gang_objects import GangObjects, owner
 from k8s.gangs.gang_state import ENDED_PHASES, phase_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError
+from contracts.jobs.cluster import ClusterSettings
 from k8s.manifests import policies, pools
 from k8s.manifests.cluster_objects import ClaimSpec, StorageRequest, VolumeClaim
 from k8s.manifests.gang_manifest import RATCHET, RAY_SECRET

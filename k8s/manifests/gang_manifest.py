@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.cluster import BucketSettings, ClusterSettings, VolumeSettings
 from contracts.errors import ConfigError
-from contracts.exit_codes import FAILURE, PERMANENT
 from contracts.ids import canonical, digest
+from contracts.jobs.cluster import BucketSettings, ClusterSettings, VolumeSettings
+from contracts.jobs.exit_codes import FAILURE, PERMANENT
+from contracts.jobs.training import JobSpec
 from contracts.schema import stamped
-from contracts.training import JobSpec
 from k8s.manifests.pod_objects import (
     Affinity,
     AffinityTerm,

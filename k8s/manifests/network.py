@@ -6,7 +6,7 @@ exactly the pods of the gang. No I/O.
 
 from __future__ import annotations
 
-from contracts.cluster import BucketSettings
+from contracts.jobs.cluster import BucketSettings
 from k8s.manifests.cluster_objects import Egress, Ingress, IpBlock, NetworkPolicy, NetworkPolicySpec, Peer, PolicyPort, Selector
 from k8s.manifests.gang_manifest import GANG, RATCHET
 from k8s.manifests.pod_objects import Meta

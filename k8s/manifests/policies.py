@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from contracts.cluster import ClusterSettings
+from contracts.jobs.cluster import ClusterSettings
 from k8s.manifests.cluster_objects import (
     AccessRule,
     Egress,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError
+from contracts.jobs.cluster import ClusterSettings
 from k8s.api.quantities import multiple
 from k8s.manifests.cluster_objects import ConfigMap, Queue, QueueSpec
 from k8s.manifests.gang_manifest import GANG, RATCHET

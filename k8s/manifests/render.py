@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError
-from contracts.training import JobSpec
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.training import JobSpec
 from k8s.manifests.environment import PER_GANG, Extras, Rendered, reminders, render_environment
 from k8s.manifests.gang_manifest import RenderContext, render
 from k8s.manifests.network import gang_network_policy

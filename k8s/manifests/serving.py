@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError
 from contracts.ids import digest
+from contracts.jobs.cluster import ClusterSettings
 from contracts.serving import ModelVersion
 from k8s.manifests.gang_manifest import LINE, PART_OF, RATCHET
 from k8s.manifests.pod_objects import (

@@ -11,8 +11,8 @@ import time
 
 from contracts.errors import Permanent
 from contracts.ids import Digest, digest, digest_file
+from contracts.jobs.training import JobSpec, ResumePoint
 from contracts.schema import parse, stamped
-from contracts.training import JobSpec, ResumePoint
 from k8s.pod.pod_context import NAMES, PodContext
 from runtime.artifacts import write_atomic
 from runtime.job_protocol import IncarnationFile, RunFile, incarnation_folder, job_record

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from contracts.errors import Permanent, Retryable
-from contracts.exit_codes import PERMANENT, PREEMPTED, STOPPED, Outcome
+from contracts.jobs.exit_codes import PERMANENT, PREEMPTED, STOPPED, Outcome
 from k8s.pod import download
 from k8s.pod.pod_context import PodContext
 from k8s.pod.upload import Outbound

@@ -25,9 +25,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from contracts.errors import Permanent, Retryable
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobEvent, ResumePoint
 from contracts.schema import parse
-from contracts.training import JobEvent, ResumePoint
 from k8s.pod.pod_context import NAMES, PodContext
 from runtime.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder, result_file, step_folder, step_of
 from runtime.json_files import read_json

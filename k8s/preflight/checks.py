@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import ConfigError, Permanent
-from contracts.training import JobSpec
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.training import JobSpec
 from k8s.api.client import Cluster
 from k8s.gangs.meter import refuse_what_cannot_be_metered
 from k8s.manifests.environment import render_environment

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from contracts.cluster import BucketSettings, ClusterSettings
 from contracts.errors import Permanent, Retryable
+from contracts.jobs.cluster import BucketSettings, ClusterSettings
 from k8s.api.client import NODE, NODE_POOL, POD, QUEUE, SECRET, Cluster, Kind, Object
 from k8s.manifests.cluster_objects import AccessRule
 from k8s.manifests.gang_manifest import GANG

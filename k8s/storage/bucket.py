@@ -17,9 +17,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contracts.cluster import BucketSettings
 from contracts.errors import Permanent, RatchetError, Retryable
 from contracts.ids import Digest, digest_file
+from contracts.jobs.cluster import BucketSettings
 from runtime.artifacts import sync
 
 SHA256 = "sha256"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from contracts.errors import Permanent, Retryable
 from contracts.ids import checkpoint_name, digest
+from contracts.jobs.training import JobSpec, ResumePoint
 from contracts.schema import stamped
-from contracts.training import JobSpec, ResumePoint
 from k8s.storage.bucket import Bucket, BucketObject
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.event_log import EVENT_BYTES

@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from contracts.data import RawBatch
-from contracts.decoding import Decoded, Kind, Limits
+from contracts.data.datasets import RawBatch
+from contracts.data.decoding import Decoded, Kind, Limits
 from contracts.errors import ConfigError, Rejected, Retryable
 from contracts.ports import Dialect
 from materializer.dialects.jsonl import JsonlDialect

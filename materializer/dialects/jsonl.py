@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.decoding import Decoded, Limits, Row
+from contracts.data.decoding import Decoded, Limits, Row
+from contracts.data.records import FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
-from contracts.records import FeedbackKind
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.otlp import ORIGINS
 from materializer.dialects.values import clean, consent, dump, fits, name, number, rating, short_text, slug, start_time, token_count

@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from contracts.decoding import Decoded, Kind, Limits, Row
+from contracts.data.decoding import Decoded, Kind, Limits, Row
+from contracts.data.records import FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
-from contracts.records import FeedbackKind
 from materializer.dialects.genai import Content, Event, is_generation, read_content
 from materializer.dialects.otlp_attributes import Attributes
 from materializer.dialects.values import (

@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from contracts.decoding import Decoded, Limits, Row
+from contracts.data.decoding import Decoded, Limits, Row
+from contracts.data.records import FEEDBACK, TRACES, Column, FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
-from contracts.records import FEEDBACK, TRACES, Column, FeedbackKind
 from materializer.dialects.jsonl import JsonlDialect
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.otlp import ORIGINS, OtlpDialect

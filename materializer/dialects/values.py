@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
+from contracts.data.records import is_slice_name
 from contracts.errors import Rejected
-from contracts.records import is_slice_name
 
 MAX_TEXT_BYTES = 131_072
 """Maximum size of prompt and answer together, in bytes of UTF-8."""

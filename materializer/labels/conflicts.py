@@ -11,8 +11,8 @@ from typing import Any
 
 import polars as pl
 
+from contracts.data.records import SAMPLES, FeedbackKind, Tier
 from contracts.loop import SnapshotSettings
-from contracts.records import SAMPLES, FeedbackKind, Tier
 from materializer.lake.schemas import frame_of
 
 _ANSWER = ["prompt_id", "answer"]

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from contracts.data import Label
-from contracts.records import PROMPTS, SAMPLES, FeedbackKind, Tier
+from contracts.data.datasets import Label
+from contracts.data.records import PROMPTS, SAMPLES, FeedbackKind, Tier
 from materializer.governance import Governed
 from materializer.lake.schemas import empty_frame, frame_of
 from rewards.scorer_set import CORRECTION, ScorerSet

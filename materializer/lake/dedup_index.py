@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from contracts.records import FeedbackKind
+from contracts.data.records import FeedbackKind
 from materializer.lake.tables import Lake, TableName
 
 Key = bytes

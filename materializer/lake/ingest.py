@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.data import Counts, FeedbackCounts, IngestReport, RawBatch
-from contracts.decoding import Decoded, Kind, Limits, Row
+from contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch
+from contracts.data.decoding import Decoded, Kind, Limits, Row
+from contracts.data.records import FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
-from contracts.records import FeedbackKind
 from materializer.dialects.decode import BUILT_IN, decode
 from materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
 from materializer.lake.schemas import arrow_table

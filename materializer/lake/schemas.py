@@ -1,4 +1,4 @@
-"""Builds Arrow, polars and Iceberg schemas from the columns in contracts/records.py, and writes deterministic Parquet."""
+"""Builds Arrow, polars and Iceberg schemas from the columns in contracts/data/records.py, and writes deterministic Parquet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType, DoubleType, IcebergType, LongType, NestedField, StringType, TimestamptzType
 
-from contracts.records import Column
+from contracts.data.records import Column
 
 _ARROW: Mapping[str, pa.DataType] = {
     "string": pa.string(),

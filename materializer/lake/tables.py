@@ -25,9 +25,9 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy import select
 
+from contracts.data.records import FEEDBACK, QUARANTINE, TRACES, Column
 from contracts.errors import Retryable
 from contracts.ids import Digest
-from contracts.records import FEEDBACK, QUARANTINE, TRACES, Column
 from materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
 from materializer.lake.schemas import arrow_schema, iceberg_schema
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from contracts.data import RawBatch
+from contracts.data.datasets import RawBatch
 from contracts.errors import ConfigError, Rejected
 from contracts.ids import Digest, digest, digest_file
 from contracts.loop import SourceSettings

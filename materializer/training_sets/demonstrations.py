@@ -13,10 +13,10 @@ from typing import Any
 
 import polars as pl
 
-from contracts.data import ScorerVersion
+from contracts.data.datasets import ScorerVersion
+from contracts.data.records import DEMONSTRATIONS, Tier
 from contracts.ids import hash_share
 from contracts.loop import SnapshotSettings
-from contracts.records import DEMONSTRATIONS, Tier
 from materializer.labels.conflicts import without_contradictions
 from materializer.labels.label_confidence import believe
 from materializer.lake.schemas import frame_of

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from contracts.data import Facts, ProbeReport, ScorerVersion
-from contracts.records import Tier
+from contracts.data.datasets import Facts, ProbeReport, ScorerVersion
+from contracts.data.records import Tier
 from materializer.labels.label_confidence import MOST_VOTES
 from materializer.training_sets.pairs import Pairs
 from materializer.training_sets.policy_distance import policy_distance

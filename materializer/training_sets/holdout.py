@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 import polars as pl
 
+from contracts.data.records import PROMPTS
 from contracts.errors import ConfigError, Rejected
 from contracts.ids import Digest, hash_share, prompt_id, root_id
-from contracts.records import PROMPTS
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.values import parse_json
 from materializer.lake.schemas import frame_of

@@ -15,12 +15,12 @@ from typing import Any
 import orjson
 import polars as pl
 
+from contracts.data.records import SAMPLES
 from contracts.errors import Retryable
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.ids import hash_share
 from contracts.loop import ProbeSettings
 from contracts.ports import ModelClient, Progress
-from contracts.records import SAMPLES
 from materializer.lake.schemas import frame_of
 from rewards.scorer_set import ScorerSet
 

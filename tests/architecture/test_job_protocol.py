@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts import exit_codes
+from contracts.jobs import exit_codes
 from flows.config import variables
 from local import service
 from materializer.receive import receiver
@@ -17,7 +17,7 @@ from runtime import job_protocol
 from runtime.job_protocol import IncarnationFile, RunFile, Variable
 from tests.architecture.test_rules import PACKAGES, REPO, SOURCES
 
-PROTOCOL, CODES = REPO / "runtime/job_protocol.py", REPO / "contracts/exit_codes.py"
+PROTOCOL, CODES = REPO / "runtime/job_protocol.py", REPO / "contracts/jobs/exit_codes.py"
 VARIABLES = sorted(one.name for one in vars(job_protocol).values() if isinstance(one, Variable))
 FILES = sorted({file.value for kind in (RunFile, IncarnationFile) for file in kind if "." in file})
 """Names with an extension. The names `model`, `work`, `cache` and `lock` are common words, which other modules use for other things."""
@@ -75,7 +75,7 @@ def test_exit_codes_of_jobs_are_numbers_only_where_they_are_defined() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if path != CODES and isinstance(node, ast.Constant) and type(node.value) is int and node.value in codes:
                 places.append(f"{path.relative_to(REPO)}:{node.lineno}: {node.value}")
-    assert not places, "use contracts/exit_codes.py"
+    assert not places, "use contracts/jobs/exit_codes.py"
 
 
 def test_variables_of_the_service_are_defined_once() -> None:

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import Retryable
 from contracts.ids import job_name
-from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.training import JobSpec, JobState, JobStatus, ResumePoint
 from k8s.api.client import KubernetesCluster, connect
 from k8s.gangs.executor import KubernetesExecutor
 from k8s.profiles.profile import Profile

@@ -11,8 +11,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from contracts.jobs.training import JobSpec, JobStatus, ResumePoint
 from contracts.schema import parse
-from contracts.training import JobSpec, JobStatus, ResumePoint
 from k8s.manifests.gang_manifest import GANG, VERSION
 from runtime.job_protocol import RunFile
 from tests.cluster.bench import Bench

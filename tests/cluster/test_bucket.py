@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exit_codes import Outcome
 from contracts.ids import canonical, checkpoint_name
-from contracts.training import JobState
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobState
 from runtime.artifacts import FolderArtifacts
 from tests.cluster.bench import REAL, Bench
 from tests.cluster.rig.api import until

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from contracts.exit_codes import Outcome
-from contracts.training import JobState, JobStatus
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobState, JobStatus
 from k8s.api.client import JOB, POD, AlreadyExists, Expired, ObjectConflict
 from k8s.api.informer import Informer
 from tests.cluster.bench import Bench

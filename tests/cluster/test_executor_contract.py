@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import Retryable
-from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
+from contracts.jobs.training import JobSpec, JobState, JobStatus, ResumePoint
 from k8s.api.client import Cluster
 from k8s.gangs.executor import KubernetesExecutor
 from tests.cluster.bench import REAL, Bench

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exit_codes import Outcome
-from contracts.training import JobState, JobStatus
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobState, JobStatus
 from k8s.api.client import JOB, NODE_POOL
 from k8s.gangs import guardian
 from k8s.gangs.gang_state import SYNC_SECONDS, GangState

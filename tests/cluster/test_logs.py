@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.training import JobState
+from contracts.jobs.training import JobState
 from flows.composition.cluster import open_cluster
 from flows.config.home import Home
 from flows.config.load import load_loop

@@ -10,8 +10,8 @@ import pytest
 from kubernetes import config
 
 from contracts.errors import Permanent
+from contracts.jobs.training import JobState
 from contracts.serving import ModelVersion
-from contracts.training import JobState
 from k8s.api.client import JOB, NETWORK_POLICY, POD, QUEUE, Kind, KubernetesCluster
 from k8s.manifests.environment import Extras, render_environment
 from k8s.manifests.gang_manifest import RATCHET

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ConfigError, Retryable
-from contracts.training import JobState, JobStatus
+from contracts.jobs.training import JobState, JobStatus
 from k8s.api.client import NODE_POOL
 from k8s.manifests.pod_objects import manifest
 from k8s.manifests.pools import dynamic_pool

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.exit_codes import Outcome
 from contracts.ids import checkpoint_name
-from contracts.training import Attempt, Method
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Attempt, Method
 from tests.cluster.bench import REAL, Bench
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST

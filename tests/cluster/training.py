@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from contracts.exit_codes import Outcome
 from contracts.ids import checkpoint_name
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Attempt, Checkpoint, JobSpec, JobState, JobStatus, Method, ResumePoint
 from contracts.schema import parse
-from contracts.training import Attempt, Checkpoint, JobSpec, JobState, JobStatus, Method, ResumePoint
 from local.executor import LocalExecutor
 from tests.cluster.bench import Bench
 from tests.unit.trainers.conftest import TRAINERS, Workshop

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from contracts.cluster import ClusterSettings
 from contracts.errors import Retryable
-from contracts.exit_codes import Outcome
 from contracts.fakes import FakeExecutor, FakeWorld
 from contracts.ids import Digest, job_name
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobSpec, JobState, JobStatus, ResumePoint
 from contracts.ports import Executor
-from contracts.training import JobSpec, JobState, JobStatus, ResumePoint
 from k8s.api.client import JOB as VOLCANO_JOB
 from k8s.gangs.executor import KubernetesExecutor
 from k8s.gangs.gang_state import ENDED_PHASES, phase_of

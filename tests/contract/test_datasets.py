@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contracts.data import Facts, RawBatch
+from contracts.data.datasets import Facts, RawBatch
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.fakes import FakeClock, FakeDatasets, FakeWorld
 from contracts.ids import digest

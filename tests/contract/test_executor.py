@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobState
 from contracts.ports import Executor
-from contracts.training import JobState
 from tests.contract.executor_benches import FakeBench, GangBench, LocalBench, running
 from tests.waiting import has_result
 

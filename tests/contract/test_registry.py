@@ -9,8 +9,8 @@ import pytest
 
 from contracts.errors import Permanent, Retryable
 from contracts.fakes import FakeRegistry, FakeWorld, fake_model
+from contracts.jobs.training import StepFigures
 from contracts.serving import ModelVersion
-from contracts.training import StepFigures
 
 
 def version(number: int, line: str = "line-a") -> ModelVersion:

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.data.records import FeedbackKind, Tier
 from contracts.fakes import FakeRewards
 from contracts.loop import RewardSettings
 from contracts.ports import RewardFunction, Rewards
-from contracts.records import FeedbackKind, Tier
 from rewards.scorer_set import build_scorer_set
 from runtime.extensions import ExtensionKind, load, offers
 from tests.example_plugin import on_path

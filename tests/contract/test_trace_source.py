@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.data import RawBatch
+from contracts.data.datasets import RawBatch
 from contracts.errors import ConfigError
 from contracts.fakes import FakeSource
 from contracts.loop import SourceSettings

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from contracts.errors import ConfigError
+from contracts.jobs.training import Adjustment, Attempt, Method, TrainingPlan
 from contracts.loop import TrainingSettings
-from contracts.training import Adjustment, Attempt, Method, TrainingPlan
 from runtime.extensions import ExtensionKind, load
 from tests.builders import START, make_plan
 from trainers.backends.trl import DPO, GRPO, SFT

@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from contracts.cycle import Answer, Identity
-from contracts.data import Facts, RawBatch
+from contracts.data.datasets import Facts, RawBatch
 from contracts.errors import Conflict, Rejected, Retryable
 from contracts.fakes import FakeCheck, FakeClient, FakeDatasets, FakeEvaluator, FakeJudge, FakeRewards, FakeSource, FakeWorld
 from contracts.ids import canonical, digest, job_name
+from contracts.jobs.training import Attempt, Choice, JobSpec, Method, TrainingPlan
 from contracts.loop import Loop
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route
-from contracts.training import Attempt, Choice, JobSpec, Method, TrainingPlan
 from flows.core.decide import End
 from flows.core.run_comparison import project
 from flows.engine.context import LineContext, process_holder

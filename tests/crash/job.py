@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from contracts.ids import canonical
+from contracts.jobs.training import Checkpoint, TrainingPlan
 from contracts.model import model_ref
 from contracts.schema import parse
-from contracts.training import Checkpoint, TrainingPlan
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.manifest import write_manifest
 

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from contracts.cycle import State, Step
-from contracts.data import IngestReport
+from contracts.data.datasets import IngestReport
 from contracts.ids import ingest_stream, rollout_stream
 from contracts.serving import Route
 from flows.cli.main import cli

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from contracts.cycle import Step
-from contracts.data import HoldoutEdition
+from contracts.data.datasets import HoldoutEdition
 from contracts.errors import Permanent, Retryable
 from contracts.evaluation import Result
 from contracts.fakes import fake_model

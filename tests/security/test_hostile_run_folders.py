@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent
-from contracts.exit_codes import Outcome
 from contracts.ids import canonical
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobSpec, JobState
 from contracts.model import count_parameters
 from contracts.schema import stamped
-from contracts.training import JobSpec, JobState
 from local.executor import LocalExecutor
 from local.processes import own_record
 from runtime.artifacts import FolderArtifacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contracts.cycle import State, Step
 from contracts.hash_chain import verify_chain
-from contracts.training import Adjustment
+from contracts.jobs.training import Adjustment
 from tests.simulation.simulated_line import SimulatedLine
 
 LIVES = 1500

@@ -12,7 +12,6 @@ from pathlib import Path
 from contracts.cycle import Answer, Append, ApprovalKind, Identity, Row
 from contracts.errors import Rejected
 from contracts.evaluation import Result
-from contracts.exit_codes import Outcome
 from contracts.fakes import (
     FakeCheck,
     FakeClient,
@@ -34,9 +33,10 @@ from contracts.fakes import (
     no_faults,
 )
 from contracts.ids import digest, line_stream, rollout_stream, version_tag
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Choice, Method, Proposal
 from contracts.loop import Loop
 from contracts.serving import ModelVersion, Route
-from contracts.training import Choice, Method, Proposal
 from flows.core.folds import fold_approval, fold_cycle, fold_line
 from flows.engine.advance import advance
 from flows.engine.context import LineContext

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from contracts.cycle import State, Step
-from contracts.exit_codes import Outcome
-from contracts.training import Method, Proposal
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Method, Proposal
 from flows.core.run_comparison import project
 from flows.engine.line import open_if_due
 from tests.simulation.invariants import LIVES, check, check_attempts

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from contracts.errors import Permanent
 from contracts.ids import digest, job_name
-from contracts.training import Attempt, JobSpec, TrainingPlan
+from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from runtime.job_protocol import SUPERVISOR, RunFile, attempt_environment
 from trainers.recipes import Recipe
 

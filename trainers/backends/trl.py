@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from contracts.data import Facts
+from contracts.data.datasets import Facts
 from contracts.errors import ConfigError
-from contracts.training import Attempt, JobSpec, TrainingPlan
+from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from runtime.job_protocol import PROCESSES
 from runtime.threads import threads_of
 from trainers.backends.job_spec import check_plan, job_spec

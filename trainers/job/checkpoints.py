@@ -13,8 +13,8 @@ from pathlib import Path
 
 from contracts.errors import Permanent
 from contracts.ids import Digest
+from contracts.jobs.training import ResumePoint
 from contracts.safetensors import read_header
-from contracts.training import ResumePoint
 from runtime.artifacts import sync
 from runtime.job_protocol import RunFile, step_folder, step_of
 from runtime.manifest import MANIFEST, verify_manifest, write_manifest

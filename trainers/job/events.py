@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.ids import canonical
-from contracts.training import JobEvent
+from contracts.jobs.training import JobEvent
 
 
 class Events:

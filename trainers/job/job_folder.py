@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Adjustment, Proposal, ResumePoint, TrainingPlan
 from contracts.schema import parse, stamped
-from contracts.training import Adjustment, Proposal, ResumePoint, TrainingPlan
 from runtime.artifacts import write_atomic
 from runtime.job_protocol import ADJUSTMENT, ATTEMPT, GPUS, INCARNATION, TRAINER, IncarnationFile, RunFile, incarnation_folder, result_file
 from runtime.run_folder import incarnations, read_events

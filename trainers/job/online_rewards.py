@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from contracts.data import Label
+from contracts.data.datasets import Label
 from contracts.errors import Retryable
 
 PAUSES = (1.0, 5.0, 25.0)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contracts.errors import Permanent
-from contracts.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
+from contracts.jobs.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
 from runtime.gang_member import heartbeat, identity
 from runtime.job_protocol import (
     BACKEND,

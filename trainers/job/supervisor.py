@@ -1,7 +1,7 @@
 """Supervisor of a training job (process 1): starts the trainer, enforces its timeouts, publishes the model, and reports the outcome.
 
 The supervisor derives the outcome from files, not from the trainer's exit code. It rejects a plan that was made for other code than
-the installed code. Its own exit code is one of those in contracts/exit_codes.py; `ended.json` holds the same outcome with the reason.
+the installed code. Its own exit code is one of those in contracts/jobs/exit_codes.py; `ended.json` holds the same outcome with the reason.
 It does not load torch.
 """
 
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent, RatchetError
-from contracts.exit_codes import Outcome, exit_code_of
 from contracts.ids import checkpoint_name
+from contracts.jobs.exit_codes import Outcome, exit_code_of
+from contracts.jobs.training import Checkpoint, JobEvent, Method
 from contracts.model import model_ref
 from contracts.schema import stamped
-from contracts.training import Checkpoint, JobEvent, Method
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.job_protocol import (
     ARTIFACTS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.decoding import Decoded, Limits
+from contracts.data.decoding import Decoded, Limits
+from contracts.data.records import FeedbackKind
 from contracts.errors import Rejected
-from contracts.records import FeedbackKind
 
 
 class SupportChat:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from contracts.data import RawBatch
+from contracts.data.datasets import RawBatch
 from contracts.errors import ConfigError
 from contracts.ids import digest_file
 from contracts.loop import SourceSettings

@@ -11,12 +11,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from contracts.data import Facts
+from contracts.data.datasets import Facts
 from contracts.errors import ConfigError, Permanent
-from contracts.exit_codes import Outcome
 from contracts.ids import digest, job_name
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from contracts.schema import parse
-from contracts.training import Attempt, JobSpec, TrainingPlan
 from runtime.job_protocol import INCARNATION, SUPERVISOR, TRAINER, IncarnationFile, RunFile, attempt_environment, incarnation_folder
 
 DEFAULTS: dict[str, Any] = {"steps": 1, "min_count": 1}

@@ -12,9 +12,9 @@ from contracts.errors import NewerRelease, Permanent
 from contracts.fakes import fake_model
 from contracts.hash_chain import GENESIS, seal_row, verify_chain
 from contracts.ids import canonical, digest
+from contracts.jobs.training import Method, TrainingPlan
 from contracts.schema import SCHEMA_VERSION, UNVERSIONED, parse, stamped, unstamped, upgraded
 from contracts.serving import Backend, Route
-from contracts.training import Method, TrainingPlan
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROUTE = Route(line="l", served_model="m", backends=(Backend(tag="v-0", url="http://u", model="m", weight=100),), annotation="a")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from contracts.cycle import State
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
 from flows.core.folds import CycleView, Incarnation
 from tests.simulation.simulated_line import loop_for
 

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.data import HoldoutEdition, Label
+from contracts.data.datasets import HoldoutEdition, Label
+from contracts.data.records import Tier
 from contracts.errors import Inconclusive
 from contracts.evaluation import UNLIKE, ChatRequest, EvalReport, Result, verdict_of
 from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
 from contracts.ids import digest
 from contracts.loop import GateSettings
-from contracts.records import Tier
 from contracts.serving import Endpoint
 from gates.checks import checks
 from gates.evaluate import PairedEvaluator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from contracts.cluster import ClusterSettings
-from contracts.training import JobSpec
+from contracts.jobs.cluster import ClusterSettings
+from contracts.jobs.training import JobSpec
 from k8s.manifests.gang_manifest import RenderContext, render
 from k8s.manifests.pod_objects import VolcanoJob
 from k8s.profiles.profile import Profile, load_profile

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from contracts.ids import canonical, digest
+from contracts.jobs.training import JobEvent, JobSpec, ResumePoint
 from contracts.schema import stamped
-from contracts.training import JobEvent, JobSpec, ResumePoint
 from k8s.pod.pod_context import PodContext
 from k8s.pod.upload import Outbound
 from k8s.storage.bucket import Bucket
@@ -27,7 +27,7 @@ PLAN = "ab" * 32
 PROCESS_1 = """
 import os, sys, time
 from pathlib import Path
-from contracts.cluster import BucketSettings
+from contracts.jobs.cluster import BucketSettings
 from contracts.errors import Retryable
 from k8s.pod import download, staging
 from k8s.storage.bucket import Bucket

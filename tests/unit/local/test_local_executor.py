@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from contracts.exit_codes import ALREADY_STARTED, Outcome
 from contracts.ids import job_name
-from contracts.training import JobSpec, JobState, JobStatus
+from contracts.jobs.exit_codes import ALREADY_STARTED, Outcome
+from contracts.jobs.training import JobSpec, JobState, JobStatus
 from local import executor as executor_module
 from local.executor import LocalExecutor
 from local.processes import ProcessIdentity, alive, identity_in

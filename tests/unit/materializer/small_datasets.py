@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from contracts.data import ScorerVersion, Snapshot, TrainingSet
+from contracts.data.datasets import ScorerVersion, Snapshot, TrainingSet
+from contracts.data.records import Tier
 from contracts.ids import root_id
-from contracts.records import Tier
 from materializer.datasets import LakeDatasets
 from materializer.lake.schemas import read_parquet
 from materializer.training_sets.holdout import held_out

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data import ScorerVersion
+from contracts.data.datasets import ScorerVersion
+from contracts.data.records import Tier
 from contracts.errors import ConfigError, Permanent
+from contracts.jobs.training import Method, TrainingPlan
 from contracts.loop import RewardSettings
-from contracts.records import Tier
-from contracts.training import Method, TrainingPlan
 from rewards.scorer_set import Scorer, ScorerSet, build_scorer_set, planned_scorer_set
 from tests.builders import make_plan
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from contracts.cluster import BucketSettings
 from contracts.errors import ConfigError
-from contracts.training import Adjustment, Attempt
+from contracts.jobs.cluster import BucketSettings
+from contracts.jobs.training import Adjustment, Attempt
 from runtime import job_protocol
 from runtime.job_protocol import IncarnationFile, PodTask, RunFile, TrainerBackend, Variable, attempt_environment
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.exit_codes import Outcome
 from contracts.ids import Digest
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatus, Method, ResumePoint, TrainingPlan
 from contracts.loop import RewardSettings
 from contracts.model import model_ref
-from contracts.training import Attempt, JobEvent, JobSpec, JobStatus, Method, ResumePoint, TrainingPlan
 from local.executor import LocalExecutor
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from contracts.exit_codes import Outcome
 from contracts.ids import Digest, checkpoint_name
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Checkpoint, JobEvent, JobSpec, ResumePoint
 from contracts.schema import parse
-from contracts.training import Checkpoint, JobEvent, JobSpec, ResumePoint
 from runtime.artifacts import FolderArtifacts
 
 

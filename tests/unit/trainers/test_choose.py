@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data import UNMEASURED_NOISE, Facts
+from contracts.data.datasets import UNMEASURED_NOISE, Facts
+from contracts.jobs.training import Choice, Method
 from contracts.loop import TrainingSettings
-from contracts.training import Choice, Method
 from tests.builders import make_facts
 from trainers.choose import MIN_GAIN, choose, effective_pairs, usable_prompts
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.errors import ConfigError
-from contracts.training import Adjustment, JobEvent
+from contracts.jobs.training import Adjustment, JobEvent
 from trainers.health import REMEDIES, RULES, HealthVerdict, Watch, out_of_memory, proposed, seconds_of_saves, stall_timeout
 from trainers.recipes import LIMITS, DPORecipe, GRPORecipe, Health, SFTRecipe, adjusted, complete
 

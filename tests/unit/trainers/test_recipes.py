@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data import Facts
+from contracts.data.datasets import Facts
 from contracts.errors import ConfigError, Permanent
+from contracts.jobs.training import Attempt, Method, TrainingPlan
 from contracts.model import ModelRef
-from contracts.training import Attempt, Method, TrainingPlan
 from tests.builders import START, make_plan
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.code_digest import code_digest

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from contracts.data import Facts
-from contracts.training import Attempt, JobSpec, TrainingPlan
+from contracts.data.datasets import Facts
+from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from runtime.job_protocol import BACKEND, TrainerBackend
 from trainers.backends.job_spec import check_plan, job_spec
 from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, check_prompts

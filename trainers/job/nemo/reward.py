@@ -18,8 +18,8 @@ import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
 from contracts.errors import Retryable
+from contracts.jobs.training import TrainingPlan
 from contracts.schema import parse
-from contracts.training import TrainingPlan
 from rewards.scorer_set import ScorerSet, planned_scorer_set
 from trainers.job.nemo import abstentions
 from trainers.job.online_rewards import PAUSES, comparable

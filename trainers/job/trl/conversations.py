@@ -67,7 +67,7 @@ class Example(NamedTuple):
 
 
 def read(path: Path, weigh: bool) -> list[Example]:
-    """Return the pairs of a Parquet file (contracts.records.PAIRS). Its column `tools` is optional.
+    """Return the pairs of a Parquet file (contracts.data.records.PAIRS). Its column `tools` is optional.
 
     If `weigh` is false, all weights are 1. Raises Permanent for an invalid row.
     """
@@ -88,7 +88,7 @@ def _example(row: Mapping[str, Any], number: int, weigh: bool) -> Example:
 
 
 def read_shown(path: Path) -> list[Example]:
-    """Return the demonstrations of a Parquet file (contracts.records.DEMONSTRATIONS). Raises Permanent for an invalid row."""
+    """Return the demonstrations of a Parquet file (contracts.data.records.DEMONSTRATIONS). Raises Permanent for an invalid row."""
     import pyarrow.parquet as pq
 
     rows = pq.read_table(path, columns=["prompt", "answer", "weight"]).to_pylist()
@@ -104,7 +104,7 @@ def _all_plain(prompt: list[Message], row: str) -> list[Message]:
     try:
         return [_plain(message) for message in prompt]
     except (ValueError, TypeError, AttributeError) as error:
-        raise Permanent(f"{row}: a prompt message does not match contracts/records.py ({error}); rebuild the training set") from error
+        raise Permanent(f"{row}: a prompt message does not match contracts/data/records.py ({error}); rebuild the training set") from error
 
 
 def messages(text: Any, row: str) -> list[Message]:
@@ -135,7 +135,7 @@ def _listed(text: Any, row: str, what: str) -> list[dict[str, Any]]:
     return found
 
 
-_REMEDY = "contracts/records.py defines the columns; rebuild the training set"
+_REMEDY = "contracts/data/records.py defines the columns; rebuild the training set"
 
 
 def _text_answer(text: str) -> Message:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent, RatchetError
-from contracts.exit_codes import Outcome
-from contracts.training import ResumePoint
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import ResumePoint
 from runtime.job_protocol import GRACE, IncarnationFile, RunFile, step_folder
 from trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints, parallel

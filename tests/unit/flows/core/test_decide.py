@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from contracts.cycle import ENDS, Answer, ApprovalKind, Identity, State, Step
-from contracts.data import Cursor
+from contracts.data.datasets import Cursor
 from contracts.evaluation import CheckResult, Result, verdict_of
-from contracts.exit_codes import Outcome
 from contracts.fakes import MemoryLedger, fake_model
 from contracts.ids import digest
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint, TrainingPlan
 from contracts.loop import RolloutSettings, TriggerSettings
 from contracts.serving import Endpoint, StepJudgement, StepResult
-from contracts.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint, TrainingPlan
 from flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
 from flows.core.folds import AUTO, CycleView, Incarnation, LineView, RolloutStep, RolloutView, train_key
 from flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights

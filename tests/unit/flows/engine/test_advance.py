@@ -9,10 +9,10 @@ import pytest
 
 from contracts.cycle import Append, Entry, Lease, Row, State
 from contracts.errors import NewerRelease, Retryable
-from contracts.exit_codes import Outcome
 from contracts.ids import canonical, effect_name, line_stream
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobState, Method
 from contracts.schema import SCHEMA_VERSION
-from contracts.training import JobState, Method
 from flows.core.decide import End, Wait, decide
 from flows.engine.advance import advance, observe
 from flows.engine.effects import train

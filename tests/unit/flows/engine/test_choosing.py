@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data import Facts
+from contracts.data.datasets import Facts
 from contracts.errors import ConfigError
+from contracts.jobs.training import Choice, Cost, Method, TrainingPlan
 from contracts.loop import TrainingSettings
-from contracts.training import Choice, Cost, Method, TrainingPlan
 from flows.config.load import load_loop
 from flows.engine.choosing import choose_plan
 from tests.builders import make_facts, make_plan

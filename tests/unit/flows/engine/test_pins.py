@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from contracts.training import JobSpec, ResumePoint
+from contracts.jobs.training import JobSpec, ResumePoint
 from flows.engine import reconcile as duties
 from flows.engine.advance import advance
 from flows.engine.line import open_cycle

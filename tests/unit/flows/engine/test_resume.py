@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent
-from contracts.training import JobSpec, ResumePoint
+from contracts.jobs.training import JobSpec, ResumePoint
 from flows.engine.effects import lay_resume_point
 from local.executor import LocalExecutor
 from runtime.manifest import MANIFEST, write_manifest

@@ -9,10 +9,10 @@ import pytest
 
 from contracts.cycle import State
 from contracts.errors import Permanent
-from contracts.exit_codes import Outcome
 from contracts.fakes import MemoryArtifacts
 from contracts.ids import rollout_stream
-from contracts.training import Adjustment, JobEvent, Method, Proposal
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
 from flows.core.folds import fold_rollout
 from flows.engine.training_curves import accepted_line, read_event_logs
 from flows.report.page import render_report

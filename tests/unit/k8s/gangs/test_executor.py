@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exit_codes import Outcome
-from contracts.training import JobSpec, JobState, JobStatus
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobSpec, JobState, JobStatus
 from k8s.api.client import JOB, NETWORK_POLICY, NODE_POOL, POD
 from k8s.gangs import reconciler, submissions
 from k8s.gangs.executor import KubernetesExecutor

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
 from contracts.ids import canonical, checkpoint_name, digest
+from contracts.jobs.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
 from k8s.pod import upload
 from k8s.pod.upload import KEPT_SECONDS
 from runtime.run_folder import read_events

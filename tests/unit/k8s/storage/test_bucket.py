@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.cluster import BucketSettings
 from contracts.errors import Permanent, Retryable
 from contracts.ids import digest, digest_file
+from contracts.jobs.cluster import BucketSettings
 from k8s.storage.bucket import Bucket
 from tests.s3 import S3
 

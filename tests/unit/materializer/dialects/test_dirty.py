@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from contracts.data import RawBatch
+from contracts.data.datasets import RawBatch
 from contracts.ids import digest_file
 from materializer.datasets import LakeDatasets
 from materializer.governance import govern

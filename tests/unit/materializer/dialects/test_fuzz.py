@@ -10,8 +10,8 @@ import random
 
 import pytest
 
-from contracts.decoding import MAX_BAD, Limits
-from contracts.records import FEEDBACK, TRACES
+from contracts.data.decoding import MAX_BAD, Limits
+from contracts.data.records import FEEDBACK, TRACES
 from materializer.dialects.decode import decode
 from materializer.lake.schemas import arrow_table
 from tests.unit.materializer.records import T0, evaluation, log, logs, raw, request_of, span, spans

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from contracts.data import IngestReport
+from contracts.data.datasets import IngestReport
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.ports import Progress
 from materializer.datasets import LakeDatasets

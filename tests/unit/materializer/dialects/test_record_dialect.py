@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from contracts.decoding import Decoded, Limits
+from contracts.data.decoding import Decoded, Limits
+from contracts.data.records import FEEDBACK, TRACES
 from contracts.errors import ConfigError, Rejected
-from contracts.records import FEEDBACK, TRACES
 from materializer.dialects.decode import BUILT_IN, decode
 from materializer.lake.schemas import arrow_table
 from tests.unit.materializer.records import T0, raw, span, spans

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from contracts.data.records import SAMPLES
 from contracts.loop import SnapshotSettings
-from contracts.records import SAMPLES
 from materializer.lake.schemas import frame_of
 from materializer.training_sets.pairs import make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop

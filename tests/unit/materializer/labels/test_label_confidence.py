@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data import ScorerVersion
+from contracts.data.datasets import ScorerVersion
+from contracts.data.records import PROMPTS, SAMPLES, Tier
 from contracts.loop import SnapshotSettings
-from contracts.records import PROMPTS, SAMPLES, Tier
 from materializer.labels.label_confidence import believe
 from materializer.lake.schemas import empty_frame, frame_of
 from materializer.training_sets.demonstrations import make_demonstrations, teachable

@@ -8,8 +8,8 @@ import random
 import polars as pl
 import pytest
 
-from contracts.data import ScorerVersion
-from contracts.records import SAMPLES, Tier
+from contracts.data.datasets import ScorerVersion
+from contracts.data.records import SAMPLES, Tier
 from materializer.lake.schemas import frame_of
 from materializer.training_sets.facts import label_noise
 

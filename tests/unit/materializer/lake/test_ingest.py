@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.data import RawBatch
+from contracts.data.datasets import RawBatch
 from contracts.errors import Retryable
 from materializer.datasets import LakeDatasets
 from materializer.lake.tables import Lake, TableName

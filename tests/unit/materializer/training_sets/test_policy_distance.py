@@ -9,7 +9,7 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from contracts.records import PROMPTS, SAMPLES
+from contracts.data.records import PROMPTS, SAMPLES
 from materializer.lake.schemas import empty_frame, frame_of
 from materializer.training_sets.policy_distance import policy_distance
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 import pytest
 
-from contracts.records import PROMPTS, SAMPLES
+from contracts.data.records import PROMPTS, SAMPLES
 from materializer.lake.schemas import frame_of
 from materializer.training_sets.probe import usual
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data import ScorerVersion
+from contracts.data.datasets import ScorerVersion
+from contracts.data.records import SAMPLES, Tier
 from contracts.errors import ConfigError, Retryable
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.loop import SnapshotSettings
 from contracts.ports import Progress
-from contracts.records import SAMPLES, Tier
 from materializer.lake.schemas import frame_of
 from materializer.training_sets.facts import off_policy
 from materializer.training_sets.pairs import make_pairs

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import Permanent
-from contracts.exit_codes import Outcome
 from contracts.ids import canonical
-from contracts.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
 from runtime.manifest import MANIFEST, verify_manifest
 from trainers.job import checkpoints
 from trainers.job.events import Events

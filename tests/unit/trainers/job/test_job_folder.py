@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from contracts.errors import ConfigError
+from contracts.jobs.training import Method, TrainingPlan
 from contracts.model import ModelRef
-from contracts.training import Method, TrainingPlan
 from runtime.job_protocol import TRAINER
 from trainers.job.job_folder import supervised
 

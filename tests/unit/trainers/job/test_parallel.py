@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from contracts.errors import Permanent
-from contracts.exit_codes import DONE, Outcome
-from contracts.training import JobSpec, JobState, Method, TrainingPlan
+from contracts.jobs.exit_codes import DONE, Outcome
+from contracts.jobs.training import JobSpec, JobState, Method, TrainingPlan
 from tests.unit.trainers.conftest import Workshop
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest
 from trainers.job import parallel

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.exit_codes import FAILURE, PREEMPTED, STOPPED
+from contracts.jobs.exit_codes import FAILURE, PREEMPTED, STOPPED
 from runtime.job_protocol import beat_file
 from trainers.job import pod_entrypoint
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Permanent
-from contracts.exit_codes import PERMANENT
+from contracts.jobs.exit_codes import PERMANENT
 from tests.needs import Need, lacks
 from trainers.job import pod_entrypoint
 from trainers.job.pod_environment import completed, umask_of

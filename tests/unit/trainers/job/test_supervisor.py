@@ -20,9 +20,9 @@ from typing import Any
 import psutil
 import pytest
 
-from contracts.exit_codes import FAILURE, Outcome
 from contracts.ids import checkpoint_name
-from contracts.training import Adjustment, JobEvent, Method, Proposal
+from contracts.jobs.exit_codes import FAILURE, Outcome
+from contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
 from runtime.artifacts import FolderArtifacts
 from runtime.run_folder import read_events
 from trainers.job import parallel, supervisor

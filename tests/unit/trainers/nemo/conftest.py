@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from contracts.training import Attempt, JobSpec, Method
+from contracts.jobs.training import Attempt, JobSpec, Method
 from trainers.backends.nemo.backend import NemoGRPO
 from trainers.backends.nemo.keys import Tree, shipped
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import ConfigError, Permanent
-from contracts.training import Adjustment, Attempt, Method, TrainingPlan
+from contracts.jobs.training import Adjustment, Attempt, Method, TrainingPlan
 from tests.builders import START, make_plan
 from tests.unit.trainers.nemo import variants
 from trainers.backends.nemo.arithmetic import (

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import Permanent
-from contracts.training import Method
+from contracts.jobs.training import Method
 from trainers.job.events import Events
 from trainers.job.job_folder import Job
 from trainers.job.nemo import data, prepare, release

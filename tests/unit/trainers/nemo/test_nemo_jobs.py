@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Checkpoint, JobSpec, ResumePoint
 from contracts.schema import parse
-from contracts.training import Checkpoint, JobSpec, ResumePoint
 from runtime.manifest import verify_manifest
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from contracts.errors import Retryable
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobSpec
 from contracts.loop import RewardSettings
-from contracts.training import JobSpec
 from rewards.scorer_set import build_scorer_set
 from tests.unit.trainers.judge import Judge, verdict
 from tests.unit.trainers.nemo.advantages import advantages, logs

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent
-from contracts.exit_codes import Outcome
-from contracts.training import Method, ResumePoint
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Method, ResumePoint
 from runtime.manifest import MANIFEST, verify_manifest
 from trainers.job.events import Events
 from trainers.job.job_folder import Job

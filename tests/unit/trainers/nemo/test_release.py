@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from contracts.jobs.training import Method
 from contracts.loop import RewardSettings
-from contracts.training import Method
 from rewards.scorer_set import build_scorer_set
 from tests.builders import make_plan
 from tests.needs import Need, lacks

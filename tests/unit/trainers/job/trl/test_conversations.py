@@ -109,7 +109,7 @@ BROKEN_ROWS: list[tuple[str, Any, str]] = [
     ("prompt", "{}", "its prompt is not a JSON list"),
     ("prompt", '["hello"]', "its prompt is not a JSON list"),
     ("prompt", '[{"content": "hello"}]', "without a role"),
-    ("prompt", '[{"role": "assistant", "tool_calls": 5}]', "does not match contracts/records.py"),
+    ("prompt", '[{"role": "assistant", "tool_calls": 5}]', "does not match contracts/data/records.py"),
 ]
 
 

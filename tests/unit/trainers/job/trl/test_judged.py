@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from contracts.errors import Permanent, Retryable
-from contracts.exit_codes import Outcome
 from contracts.ids import digest_file
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobSpec, Method
 from contracts.loop import RewardSettings
-from contracts.training import JobSpec, Method
 from rewards.scorer_set import ScorerSet, build_scorer_set, planned_scorer_set
 from tests.unit.trainers.judge import DISTRIBUTION, SCORES, SOURCE, WAYS, Judge, install, install_package
 from trainers.job import online_rewards

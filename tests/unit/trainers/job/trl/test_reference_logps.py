@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contracts.training import Method
+from contracts.jobs.training import Method
 from tests.unit.trainers.dpo_trainers import ours, recipe, rehearsing, some_pairs
 from trainers.job.events import Events
 from trainers.job.job_folder import Job

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from contracts.exit_codes import Outcome
 from contracts.ids import Digest
-from contracts.training import JobSpec, JobState, Method, ResumePoint
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobSpec, JobState, Method, ResumePoint
 from runtime.manifest import MANIFEST
 from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest, weights

@@ -21,9 +21,9 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.exit_codes import Outcome
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
 from contracts.model import model_ref
-from contracts.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
 from runtime.manifest import write_manifest
 from tests.unit.trainers.conftest import Trained, store
 from tests.unit.trainers.troubled import meddle

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from contracts.data import Facts, ScorerVersion
-from contracts.exit_codes import Outcome
+from contracts.data.datasets import Facts, ScorerVersion
 from contracts.ids import Digest, digest
+from contracts.jobs.exit_codes import Outcome
 from contracts.model import Frozen, ModelRef
 
 

@@ -1,6 +1,6 @@
 """Control objects of the data pipeline: batches, counts, snapshots, holdout editions, probe reports and training sets.
 
-The rows themselves are stored in Parquet artifacts. Their schemas are in contracts/records.py.
+The rows themselves are stored in Parquet artifacts. Their schemas are in contracts/data/records.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 from pydantic import Field
 
+from contracts.data.records import Tier
 from contracts.extension import ExtensionVersion
 from contracts.ids import Digest, canonical
 from contracts.model import Frozen
-from contracts.records import Tier
 
 
 @dataclass(frozen=True)
