@@ -11,6 +11,8 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 # Waiting OpenMP threads sleep instead of spinning, because the tests share two cores (runtime/threads.py).
 export OMP_WAIT_POLICY := PASSIVE
+# Container images often set this variable. Each process would then compile all its packages again: 20 s of CPU for a training job.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test tools wheel bare check lint unit reference docs screenshots rig gsm8k soak lock clean help
 
