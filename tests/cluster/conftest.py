@@ -1,7 +1,7 @@
 """Fixtures for tests that need a cluster.
 
-The tests of this folder share `rig`, `karpenter_rig` and `real_rig`, of which one is up at a time. `namespace` and `real_namespace` give each test
-a new namespace. If a test cluster cannot be started on this machine, its tests are skipped with the reason; in CI they fail.
+The tests of this folder share `rig`, `karpenter_rig` and `real_rig`, of which one is up at a time. `namespace` and `real_namespace` give
+each test a new namespace. If a test cluster cannot be started on this machine, its tests are skipped with the reason; in CI they fail.
 """
 
 from __future__ import annotations
