@@ -14,7 +14,7 @@ from contracts.errors import Permanent
 from contracts.ids import canonical
 from contracts.schema import SCHEMA_VERSION, UNVERSIONED, parse, stamped
 from contracts.serving import Route
-from local.forwarded import FORWARDED, read_counts
+from local.proxy.forwarded import FORWARDED, read_counts
 from local.service import ManagedProcess
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json

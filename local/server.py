@@ -79,7 +79,7 @@ class _ProcessServer(Generic[Options]):
 
 
 class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
-    """Serves model versions with the embedded server (local/serve.py)."""
+    """Serves model versions with the embedded server (local/serve)."""
 
     options_type = EmbeddedOptions
 

@@ -14,8 +14,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-import local.spans
-from local.spans import Exporter, attributes, chat_span, content_values, messages_json, new_ids
+import local.proxy.spans
+from local.proxy.spans import Exporter, attributes, chat_span, content_values, messages_json, new_ids
 
 
 def span(error: str | None = None):  # type: ignore[no-untyped-def]
@@ -91,7 +91,7 @@ def test_without_an_address_or_token_nothing_is_lost(exporter: Exporter, tmp_pat
 
 
 def test_spans_beyond_the_limit_of_the_queue_are_counted(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local.spans, "_QUEUE", 10)
+    monkeypatch.setattr(local.proxy.spans, "_QUEUE", 10)
     for _ in range(25):
         exporter.add(span())
     assert exporter.dropped == 15
@@ -121,7 +121,7 @@ def test_batches_and_the_queue_are_limited_in_bytes(exporter: Exporter, monkeypa
         exporter.add(span("x" * 400_000))
     asked = _drained(exporter, [])
     assert [len(request.content) < 1_000_000 for request in asked] == [True] * 3
-    monkeypatch.setattr(local.spans, "_QUEUE_BYTES", 1_000_000)
+    monkeypatch.setattr(local.proxy.spans, "_QUEUE_BYTES", 1_000_000)
     for _ in range(5):
         exporter.add(span("x" * 400_000))
     assert exporter.dropped == 3

@@ -1,11 +1,7 @@
-"""The router process: an OpenAI chat API that splits sessions over versions by weight.
+"""The router's application: it assigns each request to a version, forwards it, and traces it.
 
-It attributes every answer to a version and exports a trace of every call. Run as
-`python -m local.proxy --route FILE --receiver FILE --token FILE [--port N]`.
-
-The route is read from a file that `LocalRouter` replaces atomically. A request gives its user, session, consent, region and slice in
-headers, or in the `user` and `metadata` fields of the API. A trace contains content only with the caller's consent. With
---assume-consent, it also contains content if the caller does not mention consent.
+A request gives its user, session, consent, region and slice in headers, or in the `user` and `metadata` fields of the API. A trace
+contains content only with the caller's consent. If consent is assumed, it also contains content if the caller does not mention consent.
 """
 
 from __future__ import annotations
@@ -13,29 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import math
 import random
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import click
 import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from contracts.data.records import is_slice_name
-from contracts.errors import RatchetError
-from contracts.schema import parse
 from contracts.serving import Backend, Route, RouterHeader
-from local.asgi import CallerGone, TooLarge, read_body, run_app, while_connected
-from local.assignment import assign, position
-from local.forwarded import FORWARDED, ForwardedCounts
-from local.spans import Exporter, Value, chat_span, content_values, new_ids
+from local.asgi import CallerGone, TooLarge, read_body, while_connected
+from local.proxy.assignment import assign, position
+from local.proxy.forwarded import ForwardedCounts
+from local.proxy.route_file import RouteFile
+from local.proxy.spans import Exporter, Value, chat_span, content_values, new_ids
 
-log = logging.getLogger("ratchet.router")
 _MAX_BODY = 8_000_000
 _MAX_DEPTH = 32
 """Maximum nesting depth of the request's JSON."""
@@ -55,31 +46,6 @@ class _Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-class RouteFile:
-    """The route file on disk, which is read again when it changes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp: tuple[int, int] | None = None
-        self._route: Route | None = None
-
-    def current(self) -> Route | None:
-        """Return the newest valid route that the file has contained; None if there was none yet.
-
-        A missing or damaged file does not stop the router. The service finds the damage and writes the file again.
-        """
-        try:
-            stat = self._path.stat()
-            if (stat.st_mtime_ns, stat.st_ino) != self._stamp:
-                self._stamp = (stat.st_mtime_ns, stat.st_ino)
-                self._route = parse(Route, self._path.read_bytes())
-        except FileNotFoundError:
-            self._stamp = None
-        except (RatchetError, ValueError, OSError) as error:
-            log.error("%s is not a valid route (%s); the last valid route stays in force", self._path, type(error).__name__)
-        return self._route
 
 
 def build_app(routes: RouteFile, exporter: Exporter, forwarded: ForwardedCounts, assume_consent: bool = False) -> FastAPI:
@@ -273,19 +239,3 @@ def _number(value: Any) -> float | None:
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": {"message": message, "type": "ratchet_router"}}, status_code=status, headers=headers)
-
-
-@click.command()
-@click.option("--route", type=click.Path(path_type=Path), required=True)
-@click.option("--receiver", type=click.Path(path_type=Path), required=True)
-@click.option("--token", type=click.Path(path_type=Path), required=True)
-@click.option("--port", default=0)
-@click.option("--assume-consent", is_flag=True, help="Put content into traces unless the caller refuses consent.")
-def main(route: Path, receiver: Path, token: Path, port: int, assume_consent: bool) -> None:
-    """Run the router process until SIGTERM."""
-    app = build_app(RouteFile(route), Exporter(receiver, token), ForwardedCounts(route.with_name(FORWARDED)), assume_consent)
-    run_app(app, port, "the router", "free the port, or set serving.router_port in the loop file")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
-from local.forwarded import ForwardedCounts, read_counts
+from local.proxy.forwarded import ForwardedCounts, read_counts
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 START = NOON.timestamp()

@@ -1,11 +1,10 @@
-"""The model server process: an OpenAI chat API over one small model, with micro-batching.
+"""The model server's application: an OpenAI chat API over one small model, with micro-batching.
 
 It is used instead of `transformers serve` for two reasons, measured in benchmarks/serving.py. It answers twice as many requests per
 second as that server's plain mode. It also supports temperature and seed per request, which that server's continuous batching does
 not; the probe and the gate need both. For a fleet of GPUs, use vLLM.
 
-Run as `python -m local.serve MODEL_FOLDER --name TAG [--port N] [--threads N]`. It listens on loopback only and does not support
-streaming.
+It listens on loopback only and does not support streaming.
 """
 
 from __future__ import annotations
@@ -17,16 +16,14 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import click
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from local.asgi import CallerGone, TooLarge, read_body, run_app, while_connected
-from local.generate import Generated, GenerationRow, Model
+from local.asgi import CallerGone, TooLarge, read_body, while_connected
+from local.serve.generate import Generated, GenerationRow, Model
 
 _BATCH = 64
 _GATHER_SECONDS = 0.003
@@ -182,17 +179,3 @@ def _completion(model: Model, name: str, request: Chat, prompt_tokens: int, resu
 
 def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": {"message": message, "type": "invalid_request_error"}}, status_code=status)
-
-
-@click.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--name", required=True, help="Model name that clients must send.")
-@click.option("--port", default=0, help="0: any free port.")
-@click.option("--threads", default=2, help="CPU threads for one batch.")
-def main(folder: Path, name: str, port: int, threads: int) -> None:
-    """Serve the model in FOLDER until SIGTERM."""
-    run_app(build_app(Model(folder, threads), name), port, "the model server", "use --port 0 for any free port")
-
-
-if __name__ == "__main__":
-    main()
