@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from contracts.cycle import Append, Row, State, Step
 from contracts.errors import RatchetError, Retryable
 from contracts.ids import line_stream, rollout_stream
@@ -102,9 +104,32 @@ def _servers(context: LineContext, line: LineView, cycle: CycleView | None, _rol
             except RatchetError as error:  # a server that cannot start must not block the others
                 repairs.append(f"could not start the server of {tag}: {error}")
     for tag in running - wanted.keys():
-        context.server.stop(tag)
-        repairs.append(f"stopped the server of {tag}")
+        if _is_drained(context, tag):
+            context.server.stop(tag)
+            repairs.append(f"stopped the server of {tag}")
     return repairs
+
+
+def _is_drained(context: LineContext, tag: str) -> bool:
+    """Return whether the server of a version can stop without an effect on users. If not, the next look decides again.
+
+    The route in force must exclude the version. In addition, no request to it is in flight, or the last one was sent more than
+    `serving.drain` seconds ago.
+    """
+    route = context.router.read(context.line)
+    if route is None or any(backend.tag == tag and backend.weight > 0 for backend in route.backends):
+        return False
+    try:
+        if not context.router.in_flight(context.line).get(tag):
+            return True
+    except Exception:  # noqa: S110 -- unknown, or the router of an extension does not have it; the time since the last request decides
+        pass
+    now = context.clock.now()
+    try:
+        sent = context.router.forwarded(context.line, now - timedelta(seconds=context.loop.serving.drain), now)
+    except Retryable:
+        return False
+    return not sent.get(tag)
 
 
 def _route(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> list[str]:

@@ -1,43 +1,18 @@
-"""Exports traces of the router's traffic as OTLP GenAI spans, which are sent to a receiver in batches.
-
-Names follow the OpenTelemetry semantic conventions for generative AI. Spans that cannot be delivered wait in a bounded queue and are
-sent again. A span is dropped if the queue is full or if the receiver rejects it permanently. Dropped spans are counted and logged.
-"""
+"""Builds the OTLP spans of the router's traffic. Names follow the OpenTelemetry semantic conventions for generative AI."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
-import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import httpx
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from runtime.json_files import read_json
-
-log = logging.getLogger("ratchet.router")
-_QUEUE = 50_000
-"""Maximum number of queued spans."""
-_QUEUE_BYTES = 64_000_000
-"""Maximum size of the queued spans in bytes."""
-_BATCH = 256
-"""Maximum number of spans in a batch."""
-_BATCH_BYTES = 1_000_000
-"""Maximum size of a batch in bytes. A single span may be larger and is then sent alone."""
 _CONTENT_BYTES = 256_000
 """Maximum size of prompt and answer of one span, in bytes of JSON. Larger content is omitted, and the span is marked."""
-_REFUSED = (400, 413, 415, 422)
-"""Status codes for a bad batch. Sending the same bytes again would fail again."""
-_EVERY_SECONDS = 0.5
 Value = str | bool | int | float | list[str]
 
 
@@ -71,6 +46,16 @@ def new_ids() -> tuple[str, str]:
     return secrets.token_hex(16), secrets.token_hex(8)
 
 
+OMITTED = "ratchet.content_omitted"
+"""Attribute of a span without content: `too_large`, or `tool_calls` if the content has parts that a trace cannot represent."""
+_CALLS = ("tool_calls", "function_call")
+
+
+def has_calls(message: Mapping[str, Any]) -> bool:
+    """Return whether a message, or a piece of a streamed one, has parts that a trace cannot represent."""
+    return any(message.get(name) for name in _CALLS)
+
+
 def messages_json(messages: list[dict[str, Any]]) -> str:
     """Return messages as JSON in the form of the conventions: a role and text parts."""
     parts = [{"role": m.get("role", "user"), "parts": [{"type": "text", "content": m.get("content") or ""}]} for m in messages]
@@ -78,10 +63,12 @@ def messages_json(messages: list[dict[str, Any]]) -> str:
 
 
 def content_values(asked: list[dict[str, Any]], answered: list[dict[str, Any]] | None) -> dict[str, Value | None]:
-    """Return the content attributes. If the content is too large, return only an attribute that marks it as omitted."""
+    """Return the content attributes. If a trace can represent only a part of the content, return only an attribute that says so."""
+    if any(has_calls(message) for message in (*asked, *(answered or ()))):
+        return {OMITTED: "tool_calls"}
     content = {"gen_ai.input.messages": messages_json(asked), "gen_ai.output.messages": messages_json(answered) if answered else ""}
     if sum(len(_utf8(text).encode()) for text in content.values()) > _CONTENT_BYTES:
-        return {"ratchet.content_omitted": "too_large"}
+        return {OMITTED: "too_large"}
     return {name: text or None for name, text in content.items()}
 
 
@@ -102,96 +89,3 @@ def chat_span(ids: tuple[str, str], started_ns: int, values: Mapping[str, Value 
         attributes=attributes(values),
         status=status,
     )
-
-
-class Exporter:
-    """Sends spans to the receiver. The file `receiver` has its address ({"port": …}), the file `token` its bearer token."""
-
-    def __init__(self, receiver: Path, token: Path) -> None:
-        self._receiver = receiver
-        self._token = token
-        self._queue: deque[Span] = deque()
-        self._bytes = 0
-        self.dropped = 0
-
-    def add(self, span: Span) -> None:
-        """Queue a span for export. If the queue is full, the span is dropped and counted."""
-        if len(self._queue) >= _QUEUE or self._bytes + span.ByteSize() > _QUEUE_BYTES:
-            self._drop("receiver unavailable and queue full")
-            return
-        self._queue.append(span)
-        self._bytes += span.ByteSize()
-
-    def _drop(self, why: str) -> None:
-        self.dropped += 1
-        if self.dropped % 1000 == 1:
-            log.error("%s: %d traces dropped so far", why, self.dropped)
-
-    def _take(self) -> Span:
-        span = self._queue.popleft()
-        self._bytes -= span.ByteSize()
-        return span
-
-    async def run(self) -> None:
-        """Send the queued spans at regular intervals until cancelled."""
-        async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
-            while True:
-                await asyncio.sleep(_EVERY_SECONDS)
-                await self._drain(client)
-
-    async def flush(self) -> None:
-        """Try once to send all queued spans, before shutdown."""
-        async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
-            await self._drain(client)
-
-    async def _drain(self, client: httpx.AsyncClient) -> None:
-        """Send all queued spans. A rejected batch is halved until the bad span is alone; that span is dropped and counted."""
-        most = _BATCH
-        while self._queue:
-            batch = self._next(most)
-            status = await self._send(client, batch)
-            if status == 200:
-                most = _BATCH
-                for _ in batch:
-                    self._take()
-            elif status not in _REFUSED:
-                return
-            elif len(batch) > 1:
-                most = len(batch) // 2
-            else:
-                self._take()
-                self._drop(f"receiver rejects a trace permanently (HTTP {status})")
-
-    def _next(self, most: int) -> list[Span]:
-        """Return the oldest spans: at least one, at most `most`, and at most _BATCH_BYTES if there is more than one."""
-        batch: list[Span] = []
-        size = 0
-        for span in itertools.islice(self._queue, most):
-            size += span.ByteSize()
-            if batch and size > _BATCH_BYTES:
-                break
-            batch.append(span)
-        return batch
-
-    async def _send(self, client: httpx.AsyncClient, batch: list[Span]) -> int:
-        """Send a batch and return the HTTP status: 200 once the receiver has the batch on disk, 0 if it does not answer.
-
-        If a response is lost, the batch is sent twice. Ingest then counts the second copies as duplicates.
-        """
-        address = read_json(self._receiver)
-        if address is None:
-            return 0
-        request = ExportTraceServiceRequest()
-        resource = request.resource_spans.add()
-        resource.resource.attributes.extend(attributes({"service.name": "ratchet-router"}))
-        resource.scope_spans.add().spans.extend(batch)
-        try:
-            headers = {"content-type": "application/x-protobuf", "authorization": f"Bearer {self._token.read_text().strip()}"}
-            url = f"http://127.0.0.1:{address['port']}/v1/traces"
-            response = await client.post(url, content=request.SerializeToString(), headers=headers)
-        except (httpx.HTTPError, OSError) as error:
-            log.warning("receiver unavailable (%s); %d traces queued", error, len(self._queue))
-            return 0
-        if response.status_code != 200:
-            log.warning("receiver returned HTTP %d; %d traces queued", response.status_code, len(self._queue))
-        return response.status_code

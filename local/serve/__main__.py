@@ -9,6 +9,7 @@ import click
 from local.asgi import run_app
 from local.serve.app import build_app
 from local.serve.generate import Model
+from runtime.http_limits import HttpLimits
 
 
 @click.command()
@@ -18,7 +19,7 @@ from local.serve.generate import Model
 @click.option("--threads", default=2, help="CPU threads for one batch.")
 def main(folder: Path, name: str, port: int, threads: int) -> None:
     """Serve the model in FOLDER until SIGTERM."""
-    run_app(build_app(Model(folder, threads), name), port, "the model server", "use --port 0 for any free port")
+    run_app(build_app(Model(folder, threads), name), port, "the model server", "use --port 0 for any free port", HttpLimits())
 
 
 if __name__ == "__main__":
