@@ -161,16 +161,14 @@ class StreamedAnswer(Response):
         self._started = True
         splitter = EventSplitter()
         async for piece in answer.aiter_bytes():
-            out = b""
             for data in splitter.feed(piece):
                 if data == DONE:
                     self._end(502 if self._reply.error else 200, self._reply.error)
-                    await send({"type": "http.response.body", "body": out + event(DONE)})
+                    await send({"type": "http.response.body", "body": event(DONE)})
                     return
                 chunk = self._reply.pass_on(data)
-                out += event(chunk) if chunk is not None else b""
-            if out:
-                await send({"type": "http.response.body", "body": out, "more_body": True})
+                if chunk is not None:
+                    await send({"type": "http.response.body", "body": event(chunk), "more_body": True})
         raise ValueError(self._reply.error or "the stream ended without [DONE]")
 
 
