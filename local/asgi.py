@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import uvicorn
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from contracts.errors import Permanent
@@ -30,12 +30,15 @@ class CallerGone(Exception):
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """Return the body of a request. Raises TooLarge as soon as it is larger than `most` bytes."""
+    """Return the body of a request. Raises TooLarge as soon as it is larger than `most` bytes, and CallerGone if its rest does not come."""
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > most:
-            raise TooLarge(f"the body is larger than {most} bytes")
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > most:
+                raise TooLarge(f"the body is larger than {most} bytes")
+    except ClientDisconnect:
+        raise CallerGone from None
     return bytes(body)
 
 

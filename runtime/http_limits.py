@@ -41,7 +41,9 @@ class HttpLimits:
     requests: int = 512
     """Requests with a body that are handled at the same time."""
     body_bytes: int = 64 << 20
-    """Size of all request bodies that are held at the same time, from their arrival to the end of their answers."""
+    """Size of all request bodies that are held at the same time, from their arrival to the end of their answers. The first
+    `free_bytes` of each body do not count, so that large bodies do not exclude small ones."""
+    free_bytes: int = 64 << 10
 
 
 def json_refusal(_scope: MutableMapping[str, Any], _status: int, message: str) -> tuple[str, bytes]:
@@ -76,7 +78,7 @@ class LimitedApp:
                 raise
         finally:
             self._requests -= 1
-            self._bytes -= request.held
+            self._bytes -= request.charged
 
     async def _receive(self, request: _Request) -> Message:
         if request.complete:
@@ -86,22 +88,24 @@ class LimitedApp:
                 message = await request.receive()
         except TimeoutError:
             return await request.refuse(408, f"the body did not arrive within {self._limits.body_seconds:g} s")
-        size = len(message.get("body", b""))
-        if self._bytes + size > self._limits.body_bytes:
+        request.size += len(message.get("body", b""))
+        more = max(0, request.size - self._limits.free_bytes) - request.charged
+        if more > 0 and self._bytes + more > self._limits.body_bytes:
             return await request.refuse(503, "the requests at the same time are too large; try again later")
-        self._bytes += size
-        request.held += size
+        self._bytes += more
+        request.charged += more
         request.complete = not message.get("more_body", False)
         return message
 
 
 class _Request:
-    """One request: how much of its body is held, and whether it was refused."""
+    """One request: the size of its body so far, how much of it counts, and whether it was refused."""
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send, refusal: Refusal) -> None:
         self.begun = asyncio.get_running_loop().time()
         self.receive = receive
-        self.held = 0
+        self.size = 0
+        self.charged = 0
         self.complete = False
         self.refused = False
         self._scope = scope

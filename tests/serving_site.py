@@ -85,9 +85,9 @@ class Site:
 
 
 @contextlib.contextmanager
-def started(folder: Path, **options: Any) -> Iterator[LocalRouter]:
+def started(folder: Path, token: str = "secret", **options: Any) -> Iterator[LocalRouter]:
     """Yield a router with its files in `folder`, and stop it afterwards. Its answers name their version."""
-    (folder / "token").write_text("secret")
+    (folder / "token").write_text(token)
     router = LocalRouter(folder / "serving", folder / "receiver.json", folder / "token", **{"name_versions": True, **options})
     try:
         yield router

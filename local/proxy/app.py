@@ -19,9 +19,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from contracts.serving import Route, RouterHeader
-from local.asgi import TooLarge, read_body
+from local.asgi import CallerGone, TooLarge, read_body
 from local.proxy.assignment import assign, position
-from local.proxy.call import Call
+from local.proxy.call import GONE, Call
 from local.proxy.exporter import Exporter
 from local.proxy.forward import StreamedAnswer, error_reply, forward_whole
 from local.proxy.forwarded import ForwardedCounts
@@ -70,6 +70,8 @@ class Router:
                 return error_reply(503, "the router has no route yet; try again later")
             check(body, route.served_model)
             call = self._begin(route, body, request)
+        except CallerGone:
+            return error_reply(GONE, "the caller has closed the connection")
         except TooLarge as error:
             return error_reply(413, str(error))
         except Refused as refused:

@@ -128,6 +128,8 @@ def build_app(model: Model, name: str) -> FastAPI:
     async def chat(call: Request) -> Response:
         try:
             request = Chat.model_validate_json(await read_body(call, most))
+        except CallerGone:
+            return _error(499, "the caller has closed the connection")
         except TooLarge as error:
             return _error(413, f"{error}, so it does not fit into the context of {model.context} tokens")
         except ValidationError as error:

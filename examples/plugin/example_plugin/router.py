@@ -62,7 +62,7 @@ class GatewayFile:
 
     def in_flight(self, line: str) -> Mapping[str, int]:
         """Raise Retryable, because this gateway does not report its requests in flight."""
-        raise Retryable(f"the requests in flight of {line} are not known; a server stops after a time without requests")
+        raise Retryable(f"the requests in flight of {line} are not known; its servers stop after serving.drain seconds")
 
     def url(self) -> str:
         """Return the address of the gateway."""
