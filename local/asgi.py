@@ -84,7 +84,7 @@ class AnnouncingServer(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         """Start the server, then announce its port."""
         await super().startup(sockets)
-        announce(self._port)
+        announce(self._port, drains=True)
 
 
 def run_app(app: Any, port: int, what: str, remedy: str, limits: HttpLimits) -> None:

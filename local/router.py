@@ -122,5 +122,8 @@ class LocalRouter:
 
 
 def _of_older_release(ready: dict[str, Any]) -> bool:
-    """Whether the router process with this ready file is of an older release, which cannot read new routes and does not count requests."""
-    return int(ready.get("schema_version", UNVERSIONED)) < SCHEMA_VERSION
+    """Whether the router process with this ready file is of an older release.
+
+    Such a process cannot read new routes, or it reports no requests in flight and cannot stream.
+    """
+    return int(ready.get("schema_version", UNVERSIONED)) < SCHEMA_VERSION or not ready.get("drains")

@@ -30,7 +30,8 @@ from runtime.json_files import read_json
 from runtime.run_folder import last_words
 
 READY = "ready.json"
-"""Ready file, which the process writes once it answers: {"pid": …, "port": …, "schema_version": …}."""
+"""Ready file, which the process writes once it answers: {"pid": …, "port": …, "schema_version": …}, and for processes of run_app
+"drains"."""
 SERVICE = "RATCHET_SERVICE"
 """Folder of a background process (model server, router, receiver, Prefect), in which it announces its port."""
 _STARTED = "started.json"
@@ -187,11 +188,11 @@ def invalid_options(where: str, options: type[BaseModel], error: ValidationError
     return ConfigError(f"{where}.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; known options: {', '.join(options.model_fields)}")
 
 
-def announce(port: int) -> None:
+def announce(port: int, drains: bool = False) -> None:
     """Write the ready file of a service process. The process calls this once it answers on `port`.
 
-    If the starter crashed before it recorded this process, the process is stopped instead. Without SERVICE in the environment, nothing
-    happens.
+    `drains` states that the process finishes its answers after SIGTERM. If the starter crashed before it recorded this process, the
+    process is stopped instead. Without SERVICE in the environment, nothing happens.
     """
     folder = os.environ.get(SERVICE)
     if not folder:
@@ -200,4 +201,4 @@ def announce(port: int) -> None:
     if record is None or record["pid"] != os.getpid():
         os.kill(os.getpid(), signal.SIGTERM)
         return
-    write_atomic(Path(folder) / READY, stamped({"pid": os.getpid(), "port": port}))
+    write_atomic(Path(folder) / READY, stamped({"pid": os.getpid(), "port": port, **({"drains": True} if drains else {})}))

@@ -352,11 +352,12 @@ def test_killed_router_restarts_at_its_address_with_its_route(local: LocalRouter
     assert ask(url, "s1").headers["x-ratchet-version"] == "old"
 
 
-def test_router_process_of_an_older_release_is_replaced_before_it_gets_a_route_that_it_cannot_read(site: Site, local: LocalRouter) -> None:
+@pytest.mark.parametrize("mark", ["schema_version", "drains"])
+def test_router_process_of_an_older_release_is_replaced(site: Site, local: LocalRouter, mark: str) -> None:
     local.set(route(site.backend("a", 100)))
     url, before = local.url(), local._service(0).process()
     ready = local._service(0)._ready
-    ready.write_bytes(canonical({name: value for name, value in json.loads(ready.read_bytes()).items() if name != "schema_version"}))
+    ready.write_bytes(canonical({name: value for name, value in json.loads(ready.read_bytes()).items() if name != mark}))
     assert local.read("line") is None, "the reconciler then sets the route again, and so replaces the process"
     local.set(route(site.backend("b", 100)))
     assert local.read("line") is not None
