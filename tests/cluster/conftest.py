@@ -179,4 +179,5 @@ def prepared(full: Rig, cluster: KubernetesCluster, namespace: str) -> Iterator[
     for kind, name in ((QUEUE, namespace), (CONFIG_MAP, SCHEDULER_CONFIG)):
         cluster.delete(kind, name, VOLCANO_NAMESPACE if kind.namespaced else None)
     full.kubectl("delete", "clusterroles,clusterrolebindings", f"{CONTROLLER}-{namespace}", "--ignore-not-found")
+    full.kubectl("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", "--all")
     full.kubectl("delete", "nodepools,ec2nodeclasses", "--all")
