@@ -46,8 +46,11 @@ class Exporter:
         async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
             while True:
                 await asyncio.sleep(_EVERY_SECONDS)
-                await asyncio.to_thread(sync_all, self.spool.unsynced())
-                await self._drain(client)
+                try:
+                    await asyncio.to_thread(sync_all, self.spool.unsynced())
+                    await self._drain(client)
+                except Exception as error:  # for example a damaged address file; the spans wait on disk for the next try
+                    log.error("cannot send traces: %s: %s", type(error).__name__, error)
 
     async def flush(self) -> None:
         """Try once to send all spans, before shutdown. The others stay on disk."""
