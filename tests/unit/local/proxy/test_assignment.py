@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.serving import Backend
-from local.assignment import assign, position
+from local.proxy.assignment import assign, position
 
 
 def backends(*weights: float) -> tuple[Backend, ...]:
