@@ -13,6 +13,7 @@ from typing import BinaryIO
 from pydantic import Field
 
 from contracts.data.records import Tier
+from contracts.data.senders import Sender
 from contracts.extension import ExtensionVersion
 from contracts.ids import Digest, canonical
 from contracts.model import Frozen
@@ -53,6 +54,8 @@ class RawBatch:
     """Location of the batch, for messages."""
     open: Callable[[], BinaryIO]
     """Opens a binary stream of the content. A file whose name ends in .gz is decompressed."""
+    sender: Sender | None = None
+    """Credential with which the receiver got the batch. None: the operator's files, which may contain any record."""
 
 
 class Counts(Frozen):

@@ -1,5 +1,7 @@
 """Schemas of bulk records as plain data. The materializer and the trainers build their Arrow schemas from them.
 
+A column that a release adds to a table of the lake is optional and comes last. Older tables get it at the next ingest, with null in all
+rows.
 Rows are processed as data frames. One pydantic object per row would be the slowest part of an ingest.
 """
 
@@ -49,6 +51,7 @@ TRACES: tuple[Column, ...] = (
     Column("consent", "boolean", True, "true only if the record states consent"),
     Column("reference", "string", False, "right answer logged by the application, independent of this answer"),
     Column("slice", "string", False, "group assigned by the application (an intent, a product), for the gate's slices"),
+    Column("sender", "string", False, "roles and name of the credential; null for files, and for rows of releases without roles"),
 )
 
 FEEDBACK: tuple[Column, ...] = (
@@ -62,6 +65,7 @@ FEEDBACK: tuple[Column, ...] = (
     Column("batch", "string", True, ""),
     Column("value", "double", False, "rating in [0, 1]"),
     Column("text", "string", False, "a correction or a reference"),
+    Column("sender", "string", False, "as in the traces"),
 )
 
 QUARANTINE: tuple[Column, ...] = (
@@ -71,6 +75,7 @@ QUARANTINE: tuple[Column, ...] = (
     Column("reason", "string", True, "short identifier that reports count"),
     Column("detail", "string", False, "description of the error, without the content"),
     Column("ingested", "timestamp", True, ""),
+    Column("sender", "string", False, "as in the traces"),
 )
 
 SAMPLES: tuple[Column, ...] = (

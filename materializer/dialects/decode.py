@@ -62,7 +62,7 @@ def decode(batch: RawBatch, limits: Limits, dialects: Mapping[str, Dialect] = BU
     try:
         with batch.open() as stream:
             for position, record in read(stream, into):
-                decode_with(dialects[named], others, record, position, limits, into)
+                decode_with(dialects[named], others, record, position, limits, batch.sender, into)
     except OSError as error:
         raise Retryable(f"batch {batch.origin} cannot be read: {error}; restore the file, then ingest again") from error
     return into

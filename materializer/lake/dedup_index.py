@@ -19,7 +19,7 @@ Key = bytes
 
 _COLUMNS: dict[TableName, tuple[str, ...]] = {
     "traces": ("source", "id", "batch", "response_id", "messages", "answer", "model", "status", "consent"),
-    "feedback": ("source", "trace_id", "response_id", "rater", "kind", "time", "batch", "value", "text"),
+    "feedback": ("source", "trace_id", "response_id", "rater", "kind", "time", "batch", "value", "text", "sender"),
     "quarantine": ("batch", "position", "reason"),
 }
 _TABLE = "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL) WITHOUT ROWID"
@@ -52,13 +52,15 @@ def response_key(source: str, response: str) -> Key:
 def key_of(table: TableName, row: dict[str, Any]) -> Key:
     """Return the key that identifies a row of `table`.
 
-    Feedback is identified by (trace, source, rater, kind, time), with `time` in microseconds since the epoch.
+    Feedback is identified by (trace, source, rater, kind, time, sender), with `time` in microseconds since the epoch. Otherwise one sender
+    could keep out the feedback of another one. Without a sender, the key is that of earlier releases.
     """
     if table == "traces":
         return trace_key(row["source"], row["id"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
-        return hashed("f", row["source"], row["trace_id"] is not None, subject, row["rater"], row["kind"], row["time"])
+        sender = () if row["sender"] is None else (row["sender"],)
+        return hashed("f", row["source"], row["trace_id"] is not None, subject, row["rater"], row["kind"], row["time"], *sender)
     return hashed("q", row["batch"], row["position"], row["reason"])
 
 

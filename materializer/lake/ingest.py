@@ -54,7 +54,8 @@ def _write(lake: Lake, table: TableName, rows: list[Row], batch: RawBatch) -> No
 
 
 def _complete(rows: Iterable[Row], batch: RawBatch, limits: Limits) -> list[Row]:
-    return [row | {"source": batch.source, "batch": batch.digest, "ingested": limits.now} for row in rows]
+    sender = batch.sender.label if batch.sender else None
+    return [row | {"source": batch.source, "batch": batch.digest, "ingested": limits.now, "sender": sender} for row in rows]
 
 
 def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawBatch, limits: Limits) -> Sorted:
@@ -97,7 +98,7 @@ def _admit(decoded: Decoded, seen: DedupIndex, batch: RawBatch) -> tuple[list[Ro
             continue
         kept.append(row)
         if subject not in known:
-            waiting.add(key_of("feedback", row | {"source": batch.source}))
+            waiting.add(key_of("feedback", row | {"source": batch.source, "sender": batch.sender.label if batch.sender else None}))
     return kept, len(waiting)
 
 

@@ -29,7 +29,7 @@ from contracts.data.records import FEEDBACK, QUARANTINE, TRACES, Column
 from contracts.errors import Retryable
 from contracts.ids import Digest
 from materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
-from materializer.lake.schemas import arrow_schema, iceberg_schema
+from materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
 
 TableName: TypeAlias = Literal["traces", "feedback", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "quarantine": QUARANTINE}
@@ -92,6 +92,14 @@ class Lake:
                 f"ratchet.{name}", iceberg_schema(TABLES[name]), partition_spec=spec, sort_order=order, properties=_PROPERTIES
             )
 
+    def _complete(self, name: TableName) -> Table:
+        """Return the table of this release: a table of an earlier release gets the columns that it lacks."""
+        table = self._table(name)
+        if missing_columns(table.schema(), TABLES[name]):
+            with table.update_schema() as update:
+                update.union_by_name(iceberg_schema(TABLES[name]))
+        return table
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the exclusive write lock of the lake, across processes. Waits until another writer has finished."""
@@ -111,7 +119,7 @@ class Lake:
         if rows.num_rows == 0:
             return
         try:
-            self._table(name).append(_ordered(rows, name), snapshot_properties={BATCH: batch})
+            self._complete(name).append(_ordered(rows, name), snapshot_properties={BATCH: batch})
             self.tidy(name)
         except (CommitFailedException, OSError) as error:
             raise Retryable(
@@ -125,8 +133,13 @@ class Lake:
         where: BooleanExpression | None = None,
         snapshot: int | None = None,
     ) -> pl.DataFrame:
-        """Return the rows of `name` as of an Iceberg snapshot (None: the current one). Files that `where` excludes are not read."""
-        scan = self._table(name).scan(row_filter=where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot)
+        """Return the rows of `name` as of an Iceberg snapshot (None: the current one). Files that `where` excludes are not read.
+
+        Columns that the table or the snapshot of an earlier release does not have are null. `where` must not name them.
+        """
+        table = self._table(name)
+        known = present(table, snapshot, TABLES[name], columns)
+        scan = table.scan(row_filter=where or AlwaysTrue(), selected_fields=known, snapshot_id=snapshot)
         return _frame(scan.to_arrow(), name, columns)
 
     def added(self, name: TableName, since: int | None, columns: Sequence[str]) -> pl.DataFrame:
@@ -136,9 +149,8 @@ class Lake:
             return _frame(arrow_schema(TABLES[name]).empty_table(), name, columns)
         if since is None or table.snapshot_by_id(since) is None:
             return self.scan(name, columns)
-        return _frame(
-            table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=tuple(columns)).to_arrow(), name, columns
-        )
+        known = present(table, None, TABLES[name], columns)
+        return _frame(table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=known).to_arrow(), name, columns)
 
     def pin(self, name: TableName, tag: str) -> int | None:
         """Tag the current Iceberg snapshot so that it never expires, and return its id; None for an empty table.
@@ -201,10 +213,13 @@ def until(as_of: datetime) -> BooleanExpression:
 def _frame(table: pa.Table, name: TableName, columns: Sequence[str]) -> pl.DataFrame:
     """Convert an Arrow table from an Iceberg scan to polars, with `columns` in the given order.
 
-    A scan may return large strings; polars reads both Arrow string types as the declared type.
+    A scan may return large strings; polars reads both Arrow string types as the declared type. Missing columns become null.
     """
     schema = arrow_schema(TABLES[name])
     wanted = schema.names if tuple(columns) == ("*",) else list(columns)
+    for column in wanted:
+        if column not in table.column_names:
+            table = table.append_column(schema.field(column), pa.nulls(table.num_rows, schema.field(column).type))
     found = pl.from_arrow(table.select(wanted))
     assert isinstance(found, pl.DataFrame)
     return found
