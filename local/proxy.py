@@ -177,7 +177,7 @@ async def _forward(
     assume_consent: bool,
 ) -> Response:
     session = _caller_value(request, body, RouterHeader.SESSION, "session") or None
-    backend = assign(route.backends, position(route.line, session) if session else random.uniform(0, 100))
+    backend = assign(route.backends, position(route.line, session, route.salt) if session else random.uniform(0, 100))
     ids, started = new_ids(), time.time_ns()
     forwarded.add(backend.tag, started / 1e9)
     reply, error, status = None, None, 502

@@ -23,6 +23,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from runtime.json_files import read_json
+from runtime.secrets.keyring import KeyFile, Keyring
+from runtime.secrets.span_signature import SIGNATURE, SPAN_KEYS, signature_of, signed_form
 
 log = logging.getLogger("ratchet.router")
 _QUEUE = 50_000
@@ -104,10 +106,30 @@ def chat_span(ids: tuple[str, str], started_ns: int, values: Mapping[str, Value 
     )
 
 
+def sign(span: Span, keys: Keyring) -> None:
+    """Add the signature that makes the span evidence about its version. Without a key, the span stays without a signature."""
+    if keys.newest is None:
+        return
+    values = {kv.key: _plain(kv.value) for kv in span.attributes}
+    failed = span.status.code == Status.STATUS_CODE_ERROR
+    form = signed_form(span.trace_id.hex(), span.span_id.hex(), span.start_time_unix_nano, span.end_time_unix_nano, failed, values)
+    span.attributes.extend(attributes({SIGNATURE: signature_of(form, keys.newest)}))
+
+
+def _plain(value: AnyValue) -> Value:
+    kind = str(value.WhichOneof("value"))
+    found: Value = [item.string_value for item in value.array_value.values] if kind == "array_value" else getattr(value, kind)
+    return found
+
+
 class Exporter:
-    """Sends spans to the receiver. The file `receiver` has its address ({"port": …}), the file `token` its bearer token."""
+    """Signs spans and sends them to the receiver.
+
+    The file `receiver` has its address ({"port": …}), the file `token` the bearer token. The keys for signatures are beside the token.
+    """
 
     def __init__(self, receiver: Path, token: Path) -> None:
+        self._keys = KeyFile(token.with_name(SPAN_KEYS))
         self._receiver = receiver
         self._token = token
         self._queue: deque[Span] = deque()
@@ -115,7 +137,8 @@ class Exporter:
         self.dropped = 0
 
     def add(self, span: Span) -> None:
-        """Queue a span for export. If the queue is full, the span is dropped and counted."""
+        """Sign a span and queue it for export. If the queue is full, the span is dropped and counted."""
+        sign(span, self._keys.keys())
         if len(self._queue) >= _QUEUE or self._bytes + span.ByteSize() > _QUEUE_BYTES:
             self._drop("receiver unavailable and queue full")
             return

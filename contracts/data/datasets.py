@@ -100,10 +100,21 @@ class FeedbackCounts(Counts):
         return FeedbackCounts(**super().__add__(other).model_dump(), parked=parked)
 
 
+class TraceCounts(Counts):
+    """Record counts for traces, with the same invariant."""
+
+    unsigned: int = 0
+    """Number of readable records that name a version of the line without a valid signature of the router. They are no evidence."""
+
+    def __add__(self, other: Counts) -> TraceCounts:
+        unsigned = self.unsigned + (other.unsigned if isinstance(other, TraceCounts) else 0)
+        return TraceCounts(**super().__add__(other).model_dump(), unsigned=unsigned)
+
+
 class IngestReport(Frozen):
     """Record counts of one or several ingested batches."""
 
-    traces: Counts = Counts()
+    traces: TraceCounts = TraceCounts()
     feedback: FeedbackCounts = FeedbackCounts()
 
     def __add__(self, other: IngestReport) -> IngestReport:
@@ -114,7 +125,9 @@ class IngestReport(Frozen):
 
         Every record counts as a duplicate, except the skipped ones.
         """
-        return IngestReport(traces=_again(self.traces), feedback=FeedbackCounts(**_again(self.feedback).model_dump(exclude={"parked"})))
+        return IngestReport(
+            traces=TraceCounts(**_again(self.traces).model_dump()), feedback=FeedbackCounts(**_again(self.feedback).model_dump())
+        )
 
 
 def _again(counts: Counts) -> Counts:

@@ -52,6 +52,7 @@ TRACES: tuple[Column, ...] = (
     Column("reference", "string", False, "right answer logged by the application, independent of this answer"),
     Column("slice", "string", False, "group assigned by the application (an intent, a product), for the gate's slices"),
     Column("sender", "string", False, "roles and name of the credential; null for files, and for rows of releases without roles"),
+    Column("verified", "boolean", False, "whether the router has signed the span, so that model_version is evidence"),
 )
 
 FEEDBACK: tuple[Column, ...] = (
@@ -66,6 +67,7 @@ FEEDBACK: tuple[Column, ...] = (
     Column("value", "double", False, "rating in [0, 1]"),
     Column("text", "string", False, "a correction or a reference"),
     Column("sender", "string", False, "as in the traces"),
+    Column("trusted", "boolean", False, "whether it counts although its rater is not the user of the trace"),
 )
 
 QUARANTINE: tuple[Column, ...] = (

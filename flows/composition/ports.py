@@ -16,6 +16,7 @@ from flows.core.triggers import evaluation_level
 from flows.engine.context import LineContext, process_holder
 from flows.ledger.sql import SqlLedger
 from runtime.artifacts import FolderArtifacts
+from runtime.secrets.keyring import KeyFile
 
 
 class SystemClock:
@@ -63,7 +64,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
     gate = loop.gate.model_copy(update={"level": evaluation_level(loop)})
     rewards = build_scorer_set(loop.rewards)
     opened = open_extensions(loop, folder, home, artifacts, gate)
-    datasets = LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, opened.dialects)
+    datasets = LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, KeyFile(home.span_keys(name)), opened.dialects)
     return LineContext(
         loop=loop,
         folder=folder,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flows.config import variables
 from runtime.secrets.files import create_secret
+from runtime.secrets.span_signature import SPAN_KEYS
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ class Home:
     def credentials(self, line: str) -> Path:
         """File with the receiver's credentials: roles, and digests of the tokens. The folder `tokens` beside it has the tokens."""
         return self.root / "lines" / line / "credentials.json"
+
+    def span_keys(self, line: str) -> Path:
+        """File with the keys with which the router signs its spans, and ingest verifies them."""
+        return self.root / "lines" / line / "tokens" / SPAN_KEYS
 
     def former_token(self, line: str) -> Path:
         """File with the one token of earlier releases, which is the credential `former` since then."""

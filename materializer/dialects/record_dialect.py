@@ -12,27 +12,26 @@ from typing import Any
 
 from contracts.data.decoding import Decoded, Limits, Row
 from contracts.data.records import FEEDBACK, TRACES, Column, FeedbackKind
-from contracts.data.senders import Sender
 from contracts.errors import Rejected
 from contracts.ports import Dialect
-from materializer.dialects.admission import admit
+from materializer.dialects.admission import Admission
 from materializer.dialects.jsonl import JsonlDialect
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.otlp import ORIGINS, OtlpDialect
 from materializer.dialects.values import clean, dialect_failed, dump, fits, rating, start_time
 
-_SET_BY_INGEST = frozenset({"source", "ingested", "batch", "sender"})
+_SET_BY_INGEST = frozenset({"source", "ingested", "batch", "sender", "verified", "trusted"})
 _DEFAULTS: Row = {"origin": "traffic", "status": "ok", "consent": False}
 _STATUSES = frozenset({"ok", "error", "refused"})
 _TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "double": (int, float), "long": int, "boolean": bool}
 
 
 def decode_with(
-    named: Dialect, others: Sequence[Dialect], record: Any, position: str, limits: Limits, sender: Sender | None, into: Decoded
+    named: Dialect, others: Sequence[Dialect], record: Any, position: str, limits: Limits, admission: Admission, into: Decoded
 ) -> None:
     """Decode `record` with the one dialect of `others` that recognises it, or with `named`, the dialect of the batch's format.
 
-    Rows that `sender` must not send are quarantined. So is a record that several dialects recognise, because it is unknown which of them
+    Rows that `admission` refuses are quarantined. So is a record that several dialects recognise, because it is unknown which of them
     is right.
     """
     try:
@@ -42,7 +41,7 @@ def decode_with(
             raise Rejected("ambiguous_dialect", f"the dialects {names} recognise the record; uninstall all but one")
         dialect = claims[0] if claims else named
         found = _decoded(dialect, record, position, limits)
-        admit(found, sender)
+        admission.admit(found)
         into.merge(found, position)
     except Rejected as error:
         into.reject("traces", position, error)

@@ -8,15 +8,16 @@ uninterrupted run. Governance decides later which records are used for training.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch
+from contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch, TraceCounts
 from contracts.data.decoding import Decoded, Kind, Limits, Row
 from contracts.data.records import FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
+from materializer.dialects.admission import never_signed
 from materializer.dialects.decode import BUILT_IN, decode
 from materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
 from materializer.lake.schemas import arrow_table
@@ -33,9 +34,20 @@ class Sorted:
     duplicate: int = 0
 
 
-def ingest_batch(lake: Lake, seen: DedupIndex, batch: RawBatch, limits: Limits, dialects: Mapping[str, Dialect] = BUILT_IN) -> IngestReport:
-    """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point."""
-    decoded = decode(batch, limits, dialects)
+def ingest_batch(
+    lake: Lake,
+    seen: DedupIndex,
+    batch: RawBatch,
+    limits: Limits,
+    dialects: Mapping[str, Dialect] = BUILT_IN,
+    is_signed: Callable[[bytes, str], bool] = never_signed,
+) -> IngestReport:
+    """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point.
+
+    `is_signed` verifies signatures of the router.
+    """
+    decoded = decode(batch, limits, dialects, is_signed)
+    unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
     with lake.writing():
         traces = _sort("traces", decoded.traces, decoded, seen, batch, limits)
         _write(lake, "traces", traces.fresh, batch)
@@ -44,8 +56,10 @@ def ingest_batch(lake: Lake, seen: DedupIndex, batch: RawBatch, limits: Limits, 
         feedback = _sort("feedback", kept, decoded, seen, batch, limits)
         _write(lake, "feedback", feedback.fresh, batch)
         _write(lake, "quarantine", _quarantine(decoded, seen, batch, limits), batch)
-    counts = _counts("feedback", feedback, decoded)
-    return IngestReport(traces=_counts("traces", traces, decoded), feedback=FeedbackCounts(**counts.model_dump(), parked=parked))
+    counted, counts = _counts("traces", traces, decoded), _counts("feedback", feedback, decoded)
+    return IngestReport(
+        traces=TraceCounts(**counted.model_dump(), unsigned=unsigned), feedback=FeedbackCounts(**counts.model_dump(), parked=parked)
+    )
 
 
 def _write(lake: Lake, table: TableName, rows: list[Row], batch: RawBatch) -> None:
@@ -55,7 +69,9 @@ def _write(lake: Lake, table: TableName, rows: list[Row], batch: RawBatch) -> No
 
 def _complete(rows: Iterable[Row], batch: RawBatch, limits: Limits) -> list[Row]:
     sender = batch.sender.label if batch.sender else None
-    return [row | {"source": batch.source, "batch": batch.digest, "ingested": limits.now, "sender": sender} for row in rows]
+    trusted = batch.sender is None or batch.sender.vouches
+    known = {"source": batch.source, "batch": batch.digest, "ingested": limits.now, "sender": sender, "trusted": trusted}
+    return [row | known for row in rows]
 
 
 def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawBatch, limits: Limits) -> Sorted:

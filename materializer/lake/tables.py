@@ -205,6 +205,12 @@ def _ordered(rows: pa.Table, name: TableName) -> pa.Table:
     return rows.sort_by([("model", "ascending"), ("time", "ascending"), ("id", "ascending")]) if name == "traces" else rows
 
 
+def preferred(traces: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per trace: the one that the router has signed, if another sender has sent a trace with the same id."""
+    ordered = traces.sort("verified", descending=True, nulls_last=True, maintain_order=True)
+    return ordered.unique(["source", "id"], keep="first", maintain_order=True)
+
+
 def until(as_of: datetime) -> BooleanExpression:
     """Return the filter for rows that were ingested no later than `as_of`."""
     return LessThanOrEqual("ingested", as_of.astimezone(UTC).isoformat())

@@ -23,6 +23,8 @@ from contracts.ids import Digest
 from contracts.model import Frozen
 from contracts.schema import parse, stamped
 from runtime.secrets.files import create_secret, locked, replace_secret
+from runtime.secrets.keyring import add_key, drop_old_keys, ensure_keyring
+from runtime.secrets.span_signature import SPAN_KEYS
 
 ROUTER = "router"
 """Name of the router's credential, which the service creates."""
@@ -122,11 +124,13 @@ class CredentialStore:
         return self.path.with_name(TOKENS) / name
 
     def ensure_router(self) -> Path:
-        """Create the router's credential unless it exists, take over the token of an earlier release, and return the router's token file.
+        """Create the router's credential and signing key unless they exist, and return the router's token file.
 
-        A lost token file is replaced by one with a new token. Raises Retryable if a file cannot be written.
+        The token of an earlier release becomes the credential `former`. A lost token file is replaced by one with a new token.
+        Raises Retryable if a file cannot be written.
         """
         file = self.token_file(ROUTER)
+        ensure_keyring(file.with_name(SPAN_KEYS), self._now())
         if self.path.exists() and file.exists():
             return file
         with locked(self.path):
@@ -161,11 +165,15 @@ class CredentialStore:
     def rotate(self, name: str) -> Path:
         """Create a new token of a credential and return its file. The older tokens stay valid until they are revoked.
 
-        Raises ConfigError if there is no such credential.
+        The router also gets a new key for the signatures of its spans, and the older keys stay valid in the same way. Raises ConfigError if
+        there is no such credential.
         """
         with locked(self.path):
             known = self.read()
-            return self._issue(known, self._found(known, name))
+            file = self._issue(known, self._found(known, name))
+            if name == ROUTER:
+                add_key(file.with_name(SPAN_KEYS), self._now())
+            return file
 
     def revoke(self, name: str, old_only: bool = False) -> None:
         """Remove a credential, or only its tokens before the newest. Raises ConfigError if there is none, or for the whole router."""
@@ -174,6 +182,8 @@ class CredentialStore:
             found = self._found(known, name)
             if old_only:
                 self._write(_with(known, found.model_copy(update={"tokens": found.tokens[-1:]})))
+                if name == ROUTER:
+                    drop_old_keys(self.token_file(name).with_name(SPAN_KEYS))
                 return
             if name == ROUTER:
                 raise ConfigError(

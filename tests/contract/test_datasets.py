@@ -20,6 +20,8 @@ from contracts.ports import Datasets, Progress
 from materializer.datasets import LakeDatasets
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
+from runtime.secrets.keyring import KeyFile
+from runtime.secrets.span_signature import SPAN_KEYS
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 LATER = datetime(2026, 12, 1, tzinfo=UTC)
@@ -42,7 +44,13 @@ def _open(kind: str, folder: Path) -> Datasets:
         }
     )
     return LakeDatasets(
-        folder / "lake", loop, folder, build_scorer_set(loop.rewards), FolderArtifacts(folder / "artifacts"), FakeClock(NOW)
+        folder / "lake",
+        loop,
+        folder,
+        build_scorer_set(loop.rewards),
+        FolderArtifacts(folder / "artifacts"),
+        FakeClock(NOW),
+        KeyFile(folder / SPAN_KEYS),
     )
 
 
