@@ -7,6 +7,7 @@ are stored as Parquet files whose bytes depend only on their rows, so equal cont
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -38,11 +39,22 @@ from materializer.training_sets.pairs import make_pairs
 from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from rewards.scorer_set import ScorerSet
 from runtime.secrets.keyring import KeyFile
+from runtime.secrets.pseudonyms import pseudonym
 from runtime.secrets.span_signature import is_signed
 
 Result = TypeVar("Result", bound=Frozen)
 
 _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
+
+
+@dataclass(frozen=True)
+class IngestKeys:
+    """The keys that ingest needs."""
+
+    spans: KeyFile
+    """Keys of the router's signatures."""
+    users: KeyFile
+    """Keys of the pseudonyms of users and sessions. The newest is used."""
 
 
 class LakeDatasets:
@@ -56,16 +68,15 @@ class LakeDatasets:
         rewards: ScorerSet,
         artifacts: Artifacts,
         clock: Clock,
-        span_keys: KeyFile,
+        keys: IngestKeys,
         dialects: Mapping[str, Dialect] = BUILT_IN,
     ) -> None:
-        """`span_keys` are the keys with which the router signs its spans."""
         self.loop = loop
         self.loop_folder = loop_folder
         self.rewards = rewards
         self.artifacts = artifacts
         self.clock = clock
-        self.span_keys = span_keys
+        self.keys = keys
         self.dialects = dialects
         self.lake = Lake(root)
         self._seen = DedupIndex(self.lake)
@@ -74,7 +85,7 @@ class LakeDatasets:
         """Commit one batch to the lake, exactly once.
 
         A second call with the same batch writes nothing and returns the same counts. Only the number of parked feedback records may
-        differ, because their traces may have arrived in the meantime.
+        differ, because their traces may have arrived in the meantime. Raises ConfigError without the key of the pseudonyms.
         """
         settings = next((source for source in self.loop.sources if source.name == batch.source), None)
         limits = Limits(
@@ -82,8 +93,18 @@ class LakeDatasets:
             assume_consent=self.loop.governance.consent == "assumed",
             mapping=settings.mapping if settings else {},
         )
-        keys = self.span_keys.keys()
-        return ingest_batch(self.lake, self._seen, batch, limits, self.dialects, lambda form, signature: is_signed(form, signature, keys))
+        spans, users = self.keys.spans.keys(), self.keys.users.keys().newest
+        if users is None:
+            raise ConfigError("the key file of the pseudonyms is missing or damaged; restore it from a backup, then ingest again")
+        return ingest_batch(
+            self.lake,
+            self._seen,
+            batch,
+            limits,
+            self.dialects,
+            is_signed=lambda form, signature: is_signed(form, signature, spans),
+            hide=lambda subject, text: pseudonym(subject, text, users),
+        )
 
     def cursor(self) -> Cursor:
         """Return the row counts of the lake and the time of its newest commit."""

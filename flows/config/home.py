@@ -41,6 +41,11 @@ class Home:
         return Path(given).absolute() if given else self.root / "anchor.key"
 
     @property
+    def user_keys(self) -> Path:
+        """File with the keys of the pseudonyms of users and sessions. Without it, a pseudonym cannot be assigned to a person again."""
+        return self.root / "user-keys.json"
+
+    @property
     def artifacts(self) -> Path:
         """Folder of the content-addressed artifact store."""
         return self.root / "artifacts"

@@ -1,6 +1,7 @@
 """Admits the decoded rows of one record. All dialects pass through here, also those of other packages.
 
-A row that the role of its sender must not send is quarantined. A trace is marked as verified if the router has signed its span.
+A row that the role of its sender must not send is quarantined. A trace is marked as verified if the router has signed its span. Ids of
+users and sessions become pseudonyms.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from contracts.data.decoding import Decoded, Row
 from contracts.data.senders import Role, Sender
 from contracts.errors import Rejected
+from runtime.secrets.pseudonyms import Subject
 
 SIGNED = "signed"
 """Key of a trace row with (signed form, signature), which the OTLP dialect sets and `Admission` replaces by the column `verified`."""
@@ -21,6 +23,11 @@ def never_signed(_form: bytes, _signature: str) -> bool:
     return False
 
 
+def in_clear(_subject: Subject, text: str) -> str:
+    """Keep the id of a user or session. For tests of decoders only."""
+    return text
+
+
 @dataclass(frozen=True)
 class Admission:
     """The rules for the rows of one batch."""
@@ -29,6 +36,8 @@ class Admission:
     """None is the operator, who may send any row."""
     is_signed: Callable[[bytes, str], bool] = never_signed
     """Whether a signature of the router is valid for the signed form of a span."""
+    hide: Callable[[Subject, str], str] = in_clear
+    """Returns the pseudonym of a user or session."""
 
     def admit(self, found: Decoded) -> None:
         """Complete the rows of `found`, and quarantine those that the sender must not send."""
@@ -42,7 +51,7 @@ class Admission:
                 found.traces.append(self._trace(row))
         for row in feedback:
             if self.sender is None or self.sender.may_send_feedback(row["kind"]):
-                found.feedback.append(row)
+                found.feedback.append(row | {"rater": self._hidden("u", row["rater"])})
             else:
                 found.reject("feedback", row["position"], _not_allowed(f"feedback of the kind {row['kind']}"))
 
@@ -57,7 +66,11 @@ class Admission:
     def _trace(self, row: Row) -> Row:
         signed = row.get(SIGNED)
         rest = {name: value for name, value in row.items() if name != SIGNED}
-        return rest | {"verified": signed is not None and self.is_signed(*signed)}
+        verified = signed is not None and self.is_signed(*signed)
+        return rest | {"verified": verified, "user": self._hidden("u", row["user"]), "session": self._hidden("s", row["session"])}
+
+    def _hidden(self, subject: Subject, text: str | None) -> str | None:
+        return None if text is None else self.hide(subject, text)
 
 
 def _not_allowed(what: str) -> Rejected:

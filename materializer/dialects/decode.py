@@ -12,7 +12,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from google.protobuf.json_format import MessageToDict
@@ -24,7 +24,7 @@ from contracts.data.datasets import RawBatch
 from contracts.data.decoding import Decoded, Kind, Limits
 from contracts.errors import ConfigError, Rejected, Retryable
 from contracts.ports import Dialect
-from materializer.dialects.admission import Admission, never_signed
+from materializer.dialects.admission import Admission
 from materializer.dialects.jsonl import JsonlDialect
 from materializer.dialects.otlp import OtlpDialect
 from materializer.dialects.record_dialect import decode_with
@@ -52,9 +52,9 @@ def decode(
     batch: RawBatch,
     limits: Limits,
     dialects: Mapping[str, Dialect] = BUILT_IN,
-    is_signed: Callable[[bytes, str], bool] = never_signed,
+    admission: Admission | None = None,
 ) -> Decoded:
-    """Decode all records of `batch`. `dialects` are the installed dialects by name, `is_signed` verifies signatures of the router.
+    """Decode all records of `batch`. `dialects` are the installed dialects by name, `admission` the rules for the decoded rows.
 
     Raises ConfigError for an unknown format and Retryable if the batch cannot be read. Bad content does not raise; it is quarantined.
     """
@@ -62,13 +62,13 @@ def decode(
     if named not in dialects:
         known = sorted({*_NAMED, *dialects} - set(_NAMED.values()))
         raise ConfigError(f"batch {batch.origin} has the unknown format {batch.format!r}; known: {', '.join(known)}")
-    into, admission = Decoded(), Admission(batch.sender, is_signed)
+    into, rules = Decoded(), admission or Admission(batch.sender)
     others = [dialect for name, dialect in dialects.items() if name != named and name not in BUILT_IN]
     read = _otlp_frames if batch.format == "otlp-proto" else _json_lines
     try:
         with batch.open() as stream:
             for position, record in read(stream, into):
-                decode_with(dialects[named], others, record, position, limits, admission, into)
+                decode_with(dialects[named], others, record, position, limits, rules, into)
     except OSError as error:
         raise Retryable(f"batch {batch.origin} cannot be read: {error}; restore the file, then ingest again") from error
     return into

@@ -127,6 +127,12 @@ class DedupIndex:
                 connection.executemany("INSERT OR IGNORE INTO responses VALUES (?, ?)", others)
             connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, current))
 
+    def forget(self, table: TableName) -> None:
+        """Remove the rows of `table`, whose keys have changed. The next `catch_up` adds them again from the lake."""
+        with closing(self._open()) as connection, connection:
+            connection.execute(f"DELETE FROM {table}")  # noqa: S608
+            connection.execute("DELETE FROM covered WHERE name = ?", (table,))
+
     def _added(self, table: TableName, since: int | None) -> list[dict[str, Any]]:
         frame = self.lake.added(table, since, _COLUMNS[table])
         if table == "feedback":

@@ -17,11 +17,12 @@ from contracts.data.decoding import Decoded, Kind, Limits, Row
 from contracts.data.records import FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
-from materializer.dialects.admission import never_signed
+from materializer.dialects.admission import Admission
 from materializer.dialects.decode import BUILT_IN, decode
 from materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
 from materializer.lake.schemas import arrow_table
 from materializer.lake.tables import TABLES, Lake, TableName
+from runtime.secrets.pseudonyms import Subject
 
 
 @dataclass
@@ -40,15 +41,20 @@ def ingest_batch(
     batch: RawBatch,
     limits: Limits,
     dialects: Mapping[str, Dialect] = BUILT_IN,
-    is_signed: Callable[[bytes, str], bool] = never_signed,
+    *,
+    is_signed: Callable[[bytes, str], bool],
+    hide: Callable[[Subject, str], str],
 ) -> IngestReport:
     """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point.
 
-    `is_signed` verifies signatures of the router.
+    `is_signed` verifies signatures of the router. `hide` returns the pseudonym of a user or session; a lake of an earlier release gets
+    pseudonyms first.
     """
-    decoded = decode(batch, limits, dialects, is_signed)
+    decoded = decode(batch, limits, dialects, Admission(batch.sender, is_signed, hide))
     unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
     with lake.writing():
+        lake.conceal("traces", hide, lambda: None)  # the keys of traces contain no user
+        lake.conceal("feedback", hide, lambda: seen.forget("feedback"))
         traces = _sort("traces", decoded.traces, decoded, seen, batch, limits)
         _write(lake, "traces", traces.fresh, batch)
         seen.catch_up("traces")

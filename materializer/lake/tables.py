@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,7 +29,9 @@ from contracts.data.records import FEEDBACK, QUARANTINE, TRACES, Column
 from contracts.errors import Retryable
 from contracts.ids import Digest
 from materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
+from materializer.lake.concealment import CONCEALED, conceal
 from materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
+from runtime.secrets.pseudonyms import Subject
 
 TableName: TypeAlias = Literal["traces", "feedback", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "quarantine": QUARANTINE}
@@ -41,6 +43,7 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
+    CONCEALED: "1",
 }
 
 _SNAPSHOTS = 64
@@ -110,6 +113,22 @@ class Lake:
             yield
         finally:
             os.close(descriptor)
+
+    def conceal(self, name: TableName, hide: Callable[[Subject, str], str], changed: Callable[[], None]) -> None:
+        """Replace the ids of users and sessions that an earlier release stored in clear. The caller holds the write lock.
+
+        `changed` is called after a change, and before the table is marked as done. Raises Retryable if the disk or the catalog fails.
+        """
+        table = self._table(name)
+        if CONCEALED in table.properties:
+            return
+        try:
+            conceal(table, hide)
+            changed()
+            with table.transaction() as transaction:
+                transaction.set_properties({CONCEALED: "1"})
+        except (CommitFailedException, OSError) as error:
+            raise Retryable(f"cannot replace user ids in {name} in {self.root}: {error}; free disk space, then ingest again") from error
 
     def append(self, name: TableName, rows: pa.Table, batch: Digest) -> None:
         """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit.

@@ -20,8 +20,7 @@ from contracts.ports import Datasets, Progress
 from materializer.datasets import LakeDatasets
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
-from runtime.secrets.keyring import KeyFile
-from runtime.secrets.span_signature import SPAN_KEYS
+from tests.unit.materializer.conftest import ingest_keys
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 LATER = datetime(2026, 12, 1, tzinfo=UTC)
@@ -50,7 +49,7 @@ def _open(kind: str, folder: Path) -> Datasets:
         build_scorer_set(loop.rewards),
         FolderArtifacts(folder / "artifacts"),
         FakeClock(NOW),
-        KeyFile(folder / SPAN_KEYS),
+        ingest_keys(folder),
     )
 
 

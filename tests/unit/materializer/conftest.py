@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from contracts.loop import Loop
-from materializer.datasets import LakeDatasets
+from contracts.schema import stamped
+from materializer.datasets import IngestKeys, LakeDatasets
 from materializer.dialects.otlp_attributes import Attributes
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
-from runtime.secrets.keyring import KeyFile, ensure_keyring
+from runtime.secrets.files import create_secret
+from runtime.secrets.keyring import Key, KeyFile, Keyring, ensure_keyring
+from runtime.secrets.pseudonyms import Subject, pseudonym
 from runtime.secrets.span_signature import SIGNATURE, SPAN_KEYS, signature_of, signed_form
 from tests.needs import shared_data
 from tests.unit.materializer.records import attribute
@@ -51,6 +54,20 @@ def span_keys(folder: Path) -> KeyFile:
     return KeyFile(folder / SPAN_KEYS)
 
 
+def ingest_keys(folder: Path) -> IngestKeys:
+    """The keys of the datasets in `folder`."""
+    same = Key(id=1, secret="5e" * 32, created=NOW)  # equal records give equal content in every folder
+    create_secret(folder / "user-keys.json", stamped(Keyring(keys=(same,))))
+    return IngestKeys(span_keys(folder), KeyFile(folder / "user-keys.json"))
+
+
+def pseudonym_of(datasets: LakeDatasets, subject: Subject, text: str) -> str:
+    """The pseudonym that `datasets` store for the id of a user or session."""
+    key = datasets.keys.users.keys().newest
+    assert key is not None
+    return pseudonym(subject, text, key)
+
+
 def signed(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
     """The span with the signature of the router, as it is after a change by `|`."""
     values = Attributes(item["attributes"]).plain()
@@ -71,7 +88,7 @@ def make_datasets(folder: Path, loop: Loop | None = None) -> LakeDatasets:
         build_scorer_set(loop.rewards),
         FolderArtifacts(folder / "artifacts"),
         SteppingClock(),
-        span_keys(folder),
+        ingest_keys(folder),
     )
 
 
