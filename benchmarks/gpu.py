@@ -1,7 +1,10 @@
-"""A ten-minute benchmark of one GPU: DPO against the plain script, GRPO, peak memory, resume, and running out of memory.
+"""A ten-minute benchmark of a GPU machine: DPO against the plain script, SFT, GRPO without and with vLLM, FSDP2 on all GPUs, peak memory,
+resume, and running out of memory.
 
 The model has about 1B parameters with random weights (the shape of Llama 3.2 1B) and trains in bf16 with float32 weights. The script writes
 the JSON report after each section, so that no result is lost if a later section fails.
+
+The section `vllm` needs vllm in the environment, `fsdp2` at least two GPUs. NeMo RL has no section; its steps need its own image.
 
 This script has not run on a GPU. `--toy` runs the same sections on a CPU in seconds, which only tests the script.
 
@@ -11,7 +14,10 @@ This script has not run on a GPU. `--toy` runs the same sections on a CPU in sec
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -27,6 +33,7 @@ from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_
 from trainers.code_digest import code_digest
 from trainers.health import out_of_memory as is_short
 from trainers.health import proposed
+from trainers.job.parallel import LOOPBACK
 from trainers.job.trl.micro_batches import PairSize
 from trainers.recipes import adjusted
 
@@ -166,8 +173,123 @@ def scarce(gpu: bool, trainer: Any) -> Iterator[None]:
         hook.remove()
 
 
+def sft(setting: Setting) -> dict[str, Any]:
+    """Measure the tokens per second and the peak memory of the library's SFT trainer, which a job uses with another sampler only."""
+    fresh()
+    trainer, marks = sft_trainer(setting, "sft", {})
+    trainer.train()
+    return {"tokens_per_s": tokens_per_second(setting, marks), "losses": losses(trainer), "peak_gib": peak()}
+
+
+def sft_trainer(setting: Setting, name: str, more: dict[str, Any]) -> tuple[Any, list[float]]:
+    """Return the library's SFT trainer over the chosen answers of the pairs, and the list of times at which its steps end."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl import SFTConfig, SFTTrainer
+
+    from trainers.job.parallel import world
+
+    marks: list[float] = []
+
+    class Marks(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            marks.append(now())
+
+    batch, steps = setting.size.batch, setting.size.steps
+    rows = [
+        {"input_ids": [*pair.prompt, *pair.chosen], "completion_mask": [0] * len(pair.prompt) + [1] * len(pair.chosen)}
+        for pair in setting.pairs[: batch * steps]
+    ]
+    held = 4 // min(4, world())
+    config = SFTConfig(
+        **setting.arguments(steps, name, per_device_train_batch_size=held, **more),
+        gradient_accumulation_steps=batch // (held * world()),
+        max_length=None,
+        shuffle_dataset=False,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(setting.model)
+    trainer = SFTTrainer(
+        model=str(setting.model), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, callbacks=[Marks()]
+    )
+    return trainer, marks
+
+
+def tokens_per_second(setting: Setting, marks: list[float]) -> float:
+    """Return the average over all steps but the first. `marks` are the times at which the steps ended."""
+    batch = setting.size.batch
+    tokens = sum(len(pair.prompt) + len(pair.chosen) for pair in setting.pairs[batch : batch * setting.size.steps])
+    return round(tokens / (marks[-1] - marks[0]), 1)
+
+
+def losses(trainer: Any) -> list[float]:
+    """Return the loss of each step."""
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def fsdp2(setting: Setting) -> dict[str, Any]:
+    """Train the SFT section on all GPUs of the machine with FSDP2, as a job does, and compare its losses with one process.
+
+    On a CPU, two processes train without sharding, because the library shards on GPUs only.
+    """
+    import torch
+
+    processes = torch.cuda.device_count() if setting.gpu else 2
+    if processes < 2:
+        return {"skipped": "one GPU; FSDP2 needs at least two"}
+    out = setting.work / "ranks"
+    given = {"size": setting.size, "gpu": setting.gpu, "model": str(setting.model), "work": str(setting.work), "pairs": setting.pairs}
+    (setting.work / "setting.json").write_text(json.dumps(given))
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{LOOPBACK}:0", "--local-addr", LOOPBACK, "--max-restarts", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), *meeting, __file__]
+    done = subprocess.run([*command, "--rank-of", str(setting.work / "setting.json"), "--out", str(out)], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-1000:])
+    result = json.loads(out.read_text())
+    fresh()
+    trainer, _ = sft_trainer(setting, "one process", {})
+    trainer.train()
+    differences = [abs(a - b) for a, b in zip(result["losses"], losses(trainer), strict=True)]
+    return {"processes": processes, **result, "loss_differs_at_most": max(differences)}
+
+
+def train_rank(setting: Setting, out: Path) -> None:
+    """Train one rank of the section `fsdp2`; rank 0 writes the result to `out`."""
+    from accelerate.utils import gather_object
+
+    from trainers.job.parallel import rank, sharding, world
+
+    fresh()
+    trainer, marks = sft_trainer(setting, "sharded", sharding(setting.model, world() if setting.gpu else 0))
+    trainer.train()
+    peaks = gather_object([peak()])
+    if rank() == 0:
+        sharded = any(type(value).__name__ == "DTensor" for value in trainer.model.parameters())
+        result = {"sharded": sharded, "tokens_per_s": tokens_per_second(setting, marks), "losses": losses(trainer), "peak_gib": peaks}
+        out.write_text(json.dumps(result))
+
+
 def grpo(setting: Setting) -> dict[str, Any]:
     """Measure the answer tokens per second of the library's GRPO trainer. A job uses it unchanged, so there is no baseline."""
+    return sampled(setting, "grpo", {})
+
+
+def vllm(setting: Setting) -> dict[str, Any]:
+    """Measure GRPO with vLLM on the training GPU, with the arguments that a job uses, beside generation with the model itself."""
+    if not setting.gpu or importlib.util.find_spec("vllm") is None:
+        return {"skipped": "needs a GPU and vllm in this environment"}
+    from trainers.job.trl.grpo import sampling
+    from trainers.recipes import GRPORecipe, complete
+
+    recipe = complete(GRPORecipe, {"generation": "vllm", "max_completion": 256})
+    engine = sampling(recipe, 1, 64)
+    engine.pop("steps_per_generation")
+    plain_engine, with_vllm = sampled(setting, "plain", {}), sampled(setting, "vllm", engine)
+    faster = round(with_vllm["answer_tokens_per_s"] / plain_engine["answer_tokens_per_s"], 2)
+    return {"plain": plain_engine, "vllm": with_vllm, "vllm_over_plain": faster}
+
+
+def sampled(setting: Setting, name: str, engine: dict[str, Any]) -> dict[str, Any]:
+    """Train three steps of GRPO and return the figures. `engine` has the library's arguments for the sampling engine."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
@@ -175,8 +297,8 @@ def grpo(setting: Setting) -> dict[str, Any]:
     fresh()
     answers = 8 if not setting.gpu else 64
     longest = 8 if not setting.gpu else 256
-    given = setting.arguments(3, "grpo", per_device_train_batch_size=answers)
-    config = GRPOConfig(**given, num_generations=8, max_completion_length=longest, beta=0.04)
+    given = setting.arguments(3, name, per_device_train_batch_size=answers)
+    config = GRPOConfig(**given, **engine, num_generations=8, max_completion_length=longest, beta=0.04)
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}] * 3 * (answers // 8))
     counted: list[int] = []
     marks: list[float] = []
@@ -192,7 +314,9 @@ def grpo(setting: Setting) -> dict[str, Any]:
     return {"answer_tokens_per_s": round(sum(counted[1:]) / (now() - marks[0]), 1), "steps": len(counted), "peak_gib": peak()}
 
 
-SECTIONS: dict[str, Callable[[Setting], dict[str, Any]]] = {"dpo": dpo, "resume": resume, "out_of_memory": out_of_memory, "grpo": grpo}
+SECTIONS: dict[str, Callable[[Setting], dict[str, Any]]] = {
+    "dpo": dpo, "resume": resume, "out_of_memory": out_of_memory, "sft": sft, "grpo": grpo, "vllm": vllm, "fsdp2": fsdp2,
+}  # fmt: skip
 
 
 def run(setting: Setting, out: Path, minutes: float) -> dict[str, Any]:
@@ -220,10 +344,16 @@ def run(setting: Setting, out: Path, minutes: float) -> dict[str, Any]:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the JSON report.")
 @click.option("--minutes", default=8.0, help="Start no section after this many minutes.")
 @click.option("--toy", is_flag=True, help="Use a tiny model on the CPU; takes seconds.")
-def main(out: Path, minutes: float, toy: bool) -> None:
+@click.option("--rank-of", type=click.Path(path_type=Path), hidden=True)
+def main(out: Path, minutes: float, toy: bool, rank_of: Path | None) -> None:
     """Run the benchmark and write the report; the exit code is 1 if a section failed."""
     import torch
 
+    if rank_of is not None:
+        given = json.loads(rank_of.read_text())
+        size, pairs = Size(*given["size"]), [PairSize(*pair) for pair in given["pairs"]]
+        train_rank(Setting(size, given["gpu"], Path(given["model"]), Path(given["work"]), pairs), out)
+        return
     if not toy and not torch.cuda.is_available():
         raise click.ClickException("no GPU on this machine; use --toy to test the script on the CPU")
     small = Size(hidden=64, layers=1, vocabulary=128, steps=2, batch=8, scale=0.1)

@@ -30,13 +30,14 @@ class ModelRef(Frozen):
     """Reference to a model by content. Two folders whose answer-relevant files are equal have equal ids."""
 
     weights: Digest
-    """Digest over the names and digests of all *.safetensors files and config.json."""
+    """Digest over the names and digests of all *.safetensors files and those of these files that exist: config.json, the index of the
+    weights and, for an adapter, its configuration."""
     tokenizer: Digest
-    """Digest over those tokenizer files that exist: tokenizer.json, tokenizer_config.json, special_tokens_map.json, vocab.json,
-    merges.txt and tokenizer.model."""
+    """Digest over those tokenizer files that exist: tokenizer.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json,
+    vocab.json, merges.txt and tokenizer.model."""
     chat_template: Digest
-    """Digest over chat_template.jinja. If the file does not exist, the digest of an empty list (the tokenizer config may contain the
-    template)."""
+    """Digest over chat_template.jinja, chat_template.json and the files in additional_chat_templates. If none of them exists, the digest of
+    an empty list (the tokenizer config may contain the template)."""
     generation_config: Digest
     """Digest over generation_config.json."""
     files: Digest
@@ -50,7 +51,17 @@ class ModelRef(Frozen):
         return digest([self.weights, self.tokenizer, self.chat_template, self.generation_config, self.parent])
 
 
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt", "tokenizer.model")
+_WEIGHTS = ("config.json", "adapter_config.json", "model.safetensors.index.json")
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 def _digest_files(paths: list[Path]) -> Digest:
@@ -67,9 +78,9 @@ def model_ref(folder: Path, files: Digest, parent: Digest | None = None) -> Mode
     if not weights:
         raise Permanent(f"{folder} has no *.safetensors weights; use a folder written by save_pretrained (pickled weights are rejected)")
     return ModelRef(
-        weights=_digest_files([*weights, folder / "config.json"]),
+        weights=_digest_files([*weights, *(folder / name for name in _WEIGHTS)]),
         tokenizer=_digest_files([folder / name for name in _TOKENIZER]),
-        chat_template=_digest_files([folder / "chat_template.jinja"]),
+        chat_template=_digest_files([*(folder / name for name in _TEMPLATES), *folder.glob("additional_chat_templates/*")]),
         generation_config=_digest_files([folder / "generation_config.json"]),
         files=files,
         parent=parent,

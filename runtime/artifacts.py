@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
@@ -70,6 +71,10 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_MANIFEST = b'{"files":'
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class FolderArtifacts:
@@ -145,18 +150,23 @@ class FolderArtifacts:
         return into
 
     def files(self, key: Digest) -> dict[str, Digest] | None:
-        """Return the manifest of a stored folder: relative name -> digest of the content. None if the artifact is a file or missing."""
+        """Return the manifest of a stored folder: relative name -> digest of the content. None if the artifact is a file or missing.
+
+        An artifact is a manifest only if `put_folder` could have written exactly its bytes. A file that merely starts like one is a file.
+        """
         path = self.path(key)
         if not path.exists() or path.stat().st_size > 16 << 20:
             return None
         with path.open("rb") as file:
-            if file.read(9) != b'{"files":':
+            if file.read(len(_MANIFEST)) != _MANIFEST:
                 return None
+        content = self.get(key)
         try:
-            files = json.loads(self.get(key))["files"]
-        except ValueError:
+            files = json.loads(content)["files"]
+            written = canonical({"files": files}) == content and all(map(_DIGEST.fullmatch, files.values()))
+            return dict(files) if files and written else None
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return None
-        return dict(files)
 
     def _lay(self, key: Digest, into: Path) -> None:
         if os.path.lexists(into):

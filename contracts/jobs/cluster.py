@@ -85,8 +85,8 @@ class ClusterSettings(Frozen):
 
     context: str | None = None
     """Context of the kubeconfig. None selects the current context, or the pod's service account if the service runs in a pod."""
-    namespace: Label = "ratchet"
-    """Namespace of the jobs."""
+    namespace: Annotated[Label, Field(max_length=55)] = "ratchet"
+    """Namespace of the jobs. Pod templates are tried in a second namespace, with "-dry-run" after this name."""
     queue: Label = "ratchet"
     """Volcano queue of the jobs."""
     profile: str = "generic-gpu"

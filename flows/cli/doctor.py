@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 
 from contracts.errors import RatchetError
 from flows.cli.output import json_option, print_json, table
+from flows.cli.terminal import say
 from flows.config.home import Home
 from runtime.extensions import ExtensionKind, offers, provider
 
@@ -29,16 +34,20 @@ _GIGABYTE = 1 << 30
 
 @click.command()
 @click.argument("loop", type=click.Path(path_type=Path), required=False)
+@click.option("--gpu", is_flag=True, help="Check the GPUs of this machine instead, and all that training on them needs. Takes a minute.")
 @json_option
-def doctor(loop: Path | None, as_json: bool) -> None:
+def doctor(loop: Path | None, gpu: bool, as_json: bool) -> None:
     """Check this installation, and the loop file at the path LOOP if given.
 
     Exits with code 1 if any check reports an error.
     """
     home = Home.from_environment()
-    findings = [*_packages(), *_plugins(), *_home(home), *_ledger(home), *_prefect(home)]
-    if loop is not None:
-        findings += _line(home, loop)
+    if gpu:
+        findings = list(_gpu(home))
+    else:
+        findings = [*_packages(), *_plugins(), *_home(home), *_ledger(home), *_prefect(home)]
+        if loop is not None:
+            findings += _line(home, loop)
     if as_json:
         print_json([{"level": level, "about": about, "text": text} for level, about, text in findings])
     else:
@@ -88,6 +97,20 @@ def _package(name: str, supported: SpecifierSet) -> Finding:
     if not supported.contains(installed, prereleases=True):
         return "error", name, f"{installed} is not supported; install a version {supported}"
     return "ok", name, installed
+
+
+def _gpu(home: Home) -> Iterator[Finding]:
+    """Yield the findings of trainers/gpu_checks.py, which runs in a process of its own because it loads torch."""
+    home.root.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "trainers.gpu_checks", str(home.root)]
+    with tempfile.TemporaryFile("w+") as problems, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=problems, text=True) as checks:
+        for line in checks.stdout or ():
+            level, about, text = json.loads(line)
+            say(f"checked: {about}")
+            yield level, about, text
+        if checks.wait() not in (0, 1):
+            problems.seek(0)
+            yield "error", "checks", f"the checks ended early: {problems.read().strip()[-300:]}"
 
 
 def _plugins() -> list[Finding]:

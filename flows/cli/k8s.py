@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -40,14 +41,25 @@ def k8s() -> None:
     "--judge", metavar="FOLDER", help="Folder of the judge model on the shared volume. Also renders the judge servers; requires --vllm."
 )
 @click.option("--vllm", metavar="IMAGE", help="vLLM image of the judge servers. Requires --judge.")
-def render(loop: Path, part: str | None, **options: str | None) -> None:
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="LOOP",
+    help="Loop file of another line in the same namespace, whose images and Secrets the admission rules also allow. Repeat the option "
+    "for several.",
+)
+def render(loop: Path, part: str | None, others: tuple[Path, ...], **options: Any) -> None:
     """Print the Kubernetes manifests that LOOP requires.
 
     The output is YAML in the order in which to apply it, with a sample of each gang. The cluster is not changed.
     """
     from flows.composition.cluster import render_cluster
 
-    show(render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", **options), newline=False)
+    beside = [(load_loop(other), other.absolute().parent) for other in others]
+    sheet = render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", beside, **options)
+    show(sheet, newline=False)
 
 
 @k8s.command()

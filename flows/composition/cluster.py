@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -49,15 +49,24 @@ def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple
     return site, [(method, job or problem) for method, job, problem in samples(loop, open_trainers(loop))]
 
 
-def render_cluster(loop: Loop, folder: Path, home: Home, part: str, **options: Any) -> str:
+def render_cluster(loop: Loop, folder: Path, home: Home, part: str, others: Sequence[tuple[Loop, Path]] = (), **options: Any) -> str:
     """Render the manifests that the loop file requires on its cluster, as YAML.
 
-    `part` is admin, gang or all. `options` are those of k8s.manifests.environment.extras.
+    `part` is admin, gang or all. `others` are further lines in the same namespace with the folders of their loop files. `options` are
+    those of k8s.manifests.environment.extras. Raises ConfigError if one of the others has another namespace.
     """
     from k8s.manifests.environment import extras
     from k8s.manifests.render import write_sheet
 
     site, jobs = cluster_site(loop, folder, home)
+    beside = [cluster_site(other, place, home)[0] for other, place in others]
+    for other in beside:
+        if other.settings.namespace != site.settings.namespace:
+            raise ConfigError(
+                f"line {other.line} is in the namespace {other.settings.namespace}, line {site.line} in {site.settings.namespace}; "
+                "render each namespace by itself"
+            )
+    options["others"] = [(other.settings, other.profile) for other in beside]
     return write_sheet(site, jobs, extras(**options), "admin" if part == "admin" else "gang" if part == "gang" else "all")
 
 

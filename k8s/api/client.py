@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from contracts.errors import ConfigError, Permanent, Retryable
@@ -48,6 +49,10 @@ NODE_CLAIM = Kind("karpenter.sh/v1", "nodeclaims", namespaced=False)
 
 class Expired(Retryable):
     """The resource version of a watch is too old (HTTP 410). List again."""
+
+
+class NotFound(Permanent):
+    """The object, or the namespace of a new object, does not exist (HTTP 404)."""
 
 
 class AlreadyExists(Permanent):
@@ -243,6 +248,8 @@ def _raise_for_status(status: int, what: str, message: str) -> None:
     """
     reason, message = _parse_status(message)
     text = f"the API server answered {status} to {what}: {message[:500]}"
+    if status == 404:
+        raise NotFound(text)
     if status == 410:
         raise Expired(text)
     if status == 409 and reason == "AlreadyExists" and "being deleted" not in message:
@@ -285,7 +292,8 @@ def connect(context: str | None) -> KubernetesCluster:
     try:
         from kubernetes import client, config
     except ImportError as error:
-        raise ConfigError("a loop file with [cluster] needs the extra `cluster`; run pip install 'ratchet[cluster]'") from error
+        installed = f"ratchet[cluster]=={version('ratchet')}"
+        raise ConfigError(f"a loop file with [cluster] needs the extra `cluster`; run pip install '{installed}'") from error
     settings = client.Configuration()
     try:
         # Pass KUBECONFIG explicitly, because the client reads the variable only once, at import.

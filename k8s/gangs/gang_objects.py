@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from contracts.errors import Permanent, Retryable
 from contracts.jobs.cluster import ClusterSettings
-from k8s.api.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, AlreadyExists, Cluster, Kind, Object
+from k8s.api.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, AlreadyExists, Cluster, Kind, NotFound, Object
 from k8s.gangs.submissions import Submission, Submissions
 from k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET
 from k8s.manifests.network import gang_network_policy
 from k8s.manifests.pod_objects import manifest
+from k8s.manifests.policies import RENDER, dry_run_namespace
 from k8s.manifests.pools import static_pool
 from k8s.profiles.profile import Profile
 
@@ -31,9 +32,10 @@ class GangObjects:
         job = submission.job
         if self.cluster.get(JOB, submission.name, self.settings.namespace) is not None:
             return
+        space = dry_run_namespace(self.settings)
         for task in job["spec"]["tasks"]:
-            meta = task["template"]["metadata"] | {"name": f"{submission.name}-{task['name']}-dry", "namespace": self.settings.namespace}
-            self.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": task["template"]["spec"]}, dry_run=True)
+            meta = task["template"]["metadata"] | {"name": f"{submission.name}-{task['name']}-dry", "namespace": space}
+            try_pod(self.cluster, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": task["template"]["spec"]})
         try:
             if self.settings.pool.kind == "static":
                 self._wait_for_old_pool(submission.name)
@@ -101,6 +103,15 @@ class GangObjects:
             return []
         labels = {**RATCHET, LINE: self.line, INSTALLATION: installation}
         return self.cluster.list(kind, self.settings.namespace if kind.namespaced else None, labels).items
+
+
+def try_pod(cluster: Cluster, pod: Object) -> None:
+    """Submit a pod to its namespace as a dry run. Raises Permanent if the API server refuses it, or if the namespace does not exist."""
+    try:
+        cluster.create(POD, pod, dry_run=True)
+    except NotFound as error:
+        space = pod["metadata"]["namespace"]
+        raise Permanent(f"the namespace {space}, in which pod templates are tried, does not exist; {RENDER}") from error
 
 
 def owner(body: Object) -> str:

@@ -142,6 +142,78 @@ class NetworkPolicy(Shape):
     spec: NetworkPolicySpec
 
 
+class NamedRule(Shape):
+    """Operations on resources that an admission policy checks."""
+
+    api_groups: tuple[str, ...]
+    api_versions: tuple[str, ...]
+    operations: tuple[str, ...]
+    resources: tuple[str, ...]
+
+
+class MatchResources(Shape):
+    """Objects that an admission policy checks."""
+
+    namespace_selector: Selector | None = None
+    resource_rules: tuple[NamedRule, ...]
+
+
+class PolicyCondition(Shape):
+    """Condition in CEL; the policy checks only requests for which it is true."""
+
+    name: str
+    expression: str
+
+
+class PolicyVariable(Shape):
+    """Named value in CEL that validations use."""
+
+    name: str
+    expression: str
+
+
+class Validation(Shape):
+    """Expression in CEL that must be true, and the message of the refusal."""
+
+    expression: str
+    message: str
+
+
+class PolicyRules(Shape):
+    """Rules of an admission policy. A rule that cannot be evaluated refuses the request."""
+
+    failure_policy: Literal["Fail"] = "Fail"
+    match_constraints: MatchResources
+    match_conditions: tuple[PolicyCondition, ...] | None = None
+    variables: tuple[PolicyVariable, ...] | None = None
+    validations: tuple[Validation, ...]
+
+
+class ValidatingPolicy(Shape):
+    """Admission policy that the API server evaluates itself."""
+
+    api_version: Literal["admissionregistration.k8s.io/v1"] = "admissionregistration.k8s.io/v1"
+    kind: Literal["ValidatingAdmissionPolicy"] = "ValidatingAdmissionPolicy"
+    metadata: Meta
+    spec: PolicyRules
+
+
+class PolicyBindingSpec(Shape):
+    """Name of the policy, and the reaction to a violation."""
+
+    policy_name: str
+    validation_actions: tuple[Literal["Deny"], ...]
+
+
+class PolicyBinding(Shape):
+    """Binding that puts an admission policy in force."""
+
+    api_version: Literal["admissionregistration.k8s.io/v1"] = "admissionregistration.k8s.io/v1"
+    kind: Literal["ValidatingAdmissionPolicyBinding"] = "ValidatingAdmissionPolicyBinding"
+    metadata: Meta
+    spec: PolicyBindingSpec
+
+
 class QueueSpec(Shape):
     """Limits of a Volcano queue. `capability` caps the sum of what the queue's gangs hold."""
 

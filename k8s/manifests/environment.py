@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 from contracts.errors import ConfigError
 from contracts.jobs.cluster import ClusterSettings
-from k8s.manifests import policies, pools
-from k8s.manifests.cluster_objects import ClaimSpec, StorageRequest, VolumeClaim
+from k8s.manifests import admission, policies, pools
+from k8s.manifests.cluster_objects import ClaimSpec, StorageRequest, ValidatingPolicy, VolumeClaim
 from k8s.manifests.gang_manifest import RATCHET, RAY_SECRET
 from k8s.manifests.pod_objects import Meta, Shape
 from k8s.manifests.pool_objects import Ec2NodeClass
@@ -46,6 +46,8 @@ class Extras:
     """Storage class whose volumes support writes from many nodes. None means the cluster's default class."""
     judge: tuple[Path, ModelServer] | None = None
     """A judge's model on the shared volume and its server settings. None means that no judges are rendered."""
+    others: tuple[admission.Line, ...] = ()
+    """Other lines in the same namespace, which the admission rules also allow."""
 
 
 def extras(
@@ -59,6 +61,7 @@ def extras(
     size: str | None = None,
     judge: str | None = None,
     vllm: str | None = None,
+    others: Sequence[admission.Line] = (),
 ) -> Extras:
     """Build Extras from command-line options; omitted options keep their defaults.
 
@@ -69,7 +72,7 @@ def extras(
     if (judge is None) != (vllm is None):
         raise ConfigError("judges need both the folder of their model (--judge) and vLLM's image (--vllm)")
     served = (Path(judge), ModelServer(image=vllm)) if judge and vllm else None
-    return Extras(account, size or volume.size, storage_class, served)
+    return Extras(account, size or volume.size, storage_class, served, tuple(others))
 
 
 def render_environment(settings: ClusterSettings, profile: Profile, extras: Extras | None = None) -> list[Rendered]:
@@ -79,11 +82,18 @@ def render_environment(settings: ClusterSettings, profile: Profile, extras: Extr
 
 def _all(settings: ClusterSettings, profile: Profile, extras: Extras) -> Iterator[tuple[Shape, str]]:
     level = policies.security_level(settings, profile)
-    yield policies.namespace(settings, profile), f"namespace of the line's gangs; enforces pod-security level {level}"
-    ours, jobs = policies.accounts(settings)
-    yield ours, "identity of the service, if it runs in the cluster"
-    yield jobs, "identity of the jobs, without rights and without a token"
+    spaces = (
+        f"namespace of the line's gangs; enforces pod-security level {level}",
+        "namespace in which pod templates are tried; stores no pod",
+    )
+    yield from zip(policies.namespaces(settings, profile), spaces, strict=True)
+    yield from zip(policies.accounts(settings), _ACCOUNTS, strict=True)
     yield from zip(policies.roles(settings), _RIGHTS, strict=True)
+    for rule in admission.admission_rules([(settings, profile), *extras.others]):
+        yield (
+            rule,
+            "limits the service to its own gangs, pools and dry runs; RBAC cannot" if isinstance(rule, ValidatingPolicy) else "in force",
+        )
     yield from zip(policies.network(settings), _NETWORK, strict=True)
     yield pools.queue(settings, profile), f"limits the line's gangs to {settings.pool.max_nodes} nodes; not reclaimable"
     yield pools.scheduler(), "configures Volcano's scheduler for the whole cluster, without `enqueue`, which would keep an empty pool empty"
@@ -99,8 +109,16 @@ def _all(settings: ClusterSettings, profile: Profile, extras: Extras) -> Iterato
             yield shape, "judges, which the service and its jobs can connect to"
 
 
+_LIMIT = "limits what the service may create or change, beyond what RBAC can express"
+_ACCOUNTS = (
+    "identity of the service, if it runs in the cluster",
+    "identity of the jobs, without rights and without a token",
+    "the same name for dry runs",
+)
 _RIGHTS = (
-    "rights of the service in the namespace; `create pods` is needed for dry runs of templates, which RBAC cannot distinguish",
+    "rights of the service in the namespace; they do not include creating pods",
+    "grants the role to the service",
+    "right of the service to try pod templates",
     "grants the role to the service",
     "rights of the service in the whole cluster and on its pools",
     "grants the role to the service",

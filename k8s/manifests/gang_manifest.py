@@ -62,6 +62,8 @@ JOB_NAME = "ratchet.dev/job"
 RATCHET = {PART_OF: "ratchet"}
 INSTALLATION = "ratchet.dev/installation"
 """Label of all objects that one installation created. Two installations may share a namespace and have lines of the same name."""
+NAMESPACE = "ratchet.dev/namespace"
+"""Label of pools and machines with the namespace of their line. The service may change only those of its own namespace."""
 GANG = "ratchet.dev/gang"
 """Label of every pod of a gang; its value is the name of the Volcano Job."""
 VERSION = "volcano.sh/job-version"

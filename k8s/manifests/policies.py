@@ -29,6 +29,8 @@ from k8s.manifests.gang_manifest import PART_OF, RATCHET
 from k8s.manifests.pod_objects import Meta, Shape
 from k8s.profiles.profile import Profile
 
+RENDER = "apply the output of `ratchet k8s render --admin`"
+"""Remedy for objects that an administrator applies."""
 CONTROLLER, JOB_ACCOUNT = "ratchet-controller", "ratchet-job"
 VOLCANO_NAMESPACE, SCHEDULER_CONFIG, SCHEDULER_KEY = "volcano-system", "volcano-scheduler-configmap", "volcano-scheduler.conf"
 """Location of the scheduler's configuration in a default installation of Volcano."""
@@ -37,6 +39,9 @@ SERVICE = {**RATCHET, COMPONENT: "service"}
 """Labels of the service's own pods, if it runs in the cluster."""
 DNS_PORT = 53
 NODE_LOCAL_DNS = "169.254.20.10/32"
+
+SYSTEM_NAMESPACE = "kube-system"
+"""Namespace of the cluster's DNS servers."""
 
 Level = Literal["restricted", "baseline", "privileged"]
 
@@ -52,20 +57,27 @@ def security_level(settings: ClusterSettings, profile: Profile) -> Level:
     return "baseline" if profile.root or settings.nemo_image else "restricted"
 
 
-def namespace(settings: ClusterSettings, profile: Profile) -> Namespace:
-    """Return the line's namespace with its pod-security labels."""
+def dry_run_namespace(settings: ClusterSettings) -> str:
+    """Return the namespace in which pod templates are tried. It holds no Secrets and never stores a pod (see `admission.py`)."""
+    return f"{settings.namespace}-dry-run"
+
+
+def namespaces(settings: ClusterSettings, profile: Profile) -> tuple[Namespace, Namespace]:
+    """Return the line's namespace and the one for dry runs, both with the same pod-security labels."""
     level = security_level(settings, profile)
     mode_labels = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
-    return Namespace(
-        metadata=Meta(name=settings.namespace, labels={**RATCHET, **mode_labels, "pod-security.kubernetes.io/audit": "restricted"})
+    labels = {**RATCHET, **mode_labels, "pod-security.kubernetes.io/audit": "restricted"}
+    return Namespace(metadata=Meta(name=settings.namespace, labels=labels)), Namespace(
+        metadata=Meta(name=dry_run_namespace(settings), labels=labels)
     )
 
 
-def accounts(settings: ClusterSettings) -> tuple[ServiceAccount, ServiceAccount]:
-    """Return the service account of the service and the one of the jobs, which has no rights and no token."""
+def accounts(settings: ClusterSettings) -> tuple[ServiceAccount, ServiceAccount, ServiceAccount]:
+    """Return the account of the service, the one of the jobs, which has no rights and no token, and its copy for dry runs."""
     return (
         ServiceAccount(metadata=_meta(CONTROLLER, settings.namespace), automount_service_account_token=True),
         ServiceAccount(metadata=_meta(JOB_ACCOUNT, settings.namespace), automount_service_account_token=False),
+        ServiceAccount(metadata=_meta(JOB_ACCOUNT, dry_run_namespace(settings)), automount_service_account_token=False),
     )
 
 
@@ -75,13 +87,17 @@ def rights() -> tuple[AccessRule, ...]:
         _rule("batch.volcano.sh", ("jobs",), "create", "get", "list", "watch", "delete"),
         _rule("scheduling.volcano.sh", ("podgroups",), "get", "list", "watch"),
         _rule("bus.volcano.sh", ("commands",), "create"),
-        # `create` is needed for dry runs of pod templates. RBAC cannot distinguish a dry run, so the service could also create pods.
-        _rule("", ("pods",), "create", "get", "list", "watch", "delete"),
+        _rule("", ("pods",), "get", "list", "watch", "delete"),
         _rule("", ("pods/log",), "get"),
         _rule("", ("events",), "get", "list", "watch"),
         _rule("networking.k8s.io", ("networkpolicies",), "create", "get", "list", "patch", "delete"),
         _rule("", ("persistentvolumeclaims", "resourcequotas", "limitranges", "serviceaccounts"), "get", "list"),
     )
+
+
+def dry_run_rights() -> tuple[AccessRule, ...]:
+    """Return the rules of the service in the namespace for dry runs. RBAC cannot distinguish a dry run; admission does."""
+    return (_rule("", ("pods",), "create"),)
 
 
 def wide_rights(settings: ClusterSettings) -> tuple[AccessRule, ...]:
@@ -109,6 +125,8 @@ def roles(settings: ClusterSettings) -> tuple[Shape, ...]:
     return (
         Role(kind="Role", metadata=_meta(CONTROLLER, settings.namespace), rules=rights()),
         _bind(settings, "Role", CONTROLLER, settings.namespace),
+        Role(kind="Role", metadata=_meta(CONTROLLER, dry_run_namespace(settings)), rules=dry_run_rights()),
+        _bind(settings, "Role", CONTROLLER, dry_run_namespace(settings)),
         Role(kind="ClusterRole", metadata=_meta(wide, None), rules=wide_rights(settings)),
         _bind(settings, "ClusterRole", wide, None),
         Role(kind="Role", metadata=_meta(wide, VOLCANO_NAMESPACE), rules=conf),
@@ -123,7 +141,10 @@ def network(settings: ClusterSettings) -> tuple[NetworkPolicy, ...]:
     """
     names = Egress(
         to=(
-            Peer(namespace_selector=Selector(), pod_selector=Selector(match_labels={"k8s-app": "kube-dns"})),
+            Peer(
+                namespace_selector=Selector(match_labels={"kubernetes.io/metadata.name": SYSTEM_NAMESPACE}),
+                pod_selector=Selector(match_labels={"k8s-app": "kube-dns"}),
+            ),
             Peer(ip_block=IpBlock(cidr=NODE_LOCAL_DNS)),
         ),
         ports=(PolicyPort(protocol="UDP", port=DNS_PORT), PolicyPort(port=DNS_PORT)),

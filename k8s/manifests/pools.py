@@ -12,7 +12,7 @@ from contracts.errors import ConfigError
 from contracts.jobs.cluster import ClusterSettings
 from k8s.api.quantities import multiple
 from k8s.manifests.cluster_objects import ConfigMap, Queue, QueueSpec
-from k8s.manifests.gang_manifest import GANG, RATCHET
+from k8s.manifests.gang_manifest import GANG, NAMESPACE, RATCHET
 from k8s.manifests.pod_objects import Meta
 from k8s.manifests.policies import SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE
 from k8s.manifests.pool_objects import (
@@ -133,8 +133,9 @@ def static_pool(name: str, nodes: int, settings: ClusterSettings, profile: Profi
 def _pool(
     settings: ClusterSettings, profile: Profile, name: str, limits: dict[str, str], replicas: int | None, labels: dict[str, str]
 ) -> NodePool:
+    own = {**RATCHET, NAMESPACE: settings.namespace}
     template = NodeTemplate(
-        metadata=NodeLabels(labels={**RATCHET, **profile.labels, **labels}, annotations=dict(profile.node_annotations)),
+        metadata=NodeLabels(labels={**own, **profile.labels, **labels}, annotations=dict(profile.node_annotations)),
         spec=NodeSpec(
             node_class_ref=_class(settings, profile),
             requirements=_requirements(settings, profile),
@@ -143,7 +144,7 @@ def _pool(
         ),
     )
     return NodePool(
-        metadata=Meta(name=name, labels=dict(RATCHET)),
+        metadata=Meta(name=name, labels=own),
         spec=NodePoolSpec(
             replicas=replicas,
             limits=limits,

@@ -19,13 +19,11 @@ from k8s.gangs.meter import refuse_what_cannot_be_metered
 from k8s.manifests.environment import render_environment
 from k8s.manifests.gang_manifest import RAY_SECRET
 from k8s.manifests.pod_objects import VolcanoJob
-from k8s.manifests.policies import JOB_ACCOUNT, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
+from k8s.manifests.policies import JOB_ACCOUNT, RENDER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE, dry_run_namespace
 from k8s.manifests.render import Site
 from k8s.preflight import schedulability
 from k8s.preflight.cluster_facts import ClusterFacts, Unread, collect_facts
 from k8s.preflight.schedulability import Member
-
-RENDER = "apply the output of `ratchet k8s render --admin`"
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,7 @@ def findings(facts: ClusterFacts, settings: ClusterSettings, gangs: Sequence[Vol
         *_quotas(facts, members),
         *_nodes(facts, settings, members),
         *(_stop("pod template", refusal, "fix the profile or the loop file; a Job with it would hang") for refusal in facts.refused),
+        *(_stop("admission", refusal, f"{RENDER}, with every line of the namespace (--with)") for refusal in facts.denied_jobs),
     ]
     return sorted(found, key=lambda finding: finding.level == "note")
 
@@ -111,6 +110,8 @@ def _access(facts: ClusterFacts, settings: ClusterSettings) -> Iterator[Finding]
         yield _stop("namespace", f"there is no namespace {space}", RENDER)
     elif isinstance(facts.namespace, Unread):
         yield _unread("namespace", facts.namespace)
+    if facts.dry_runs is False:
+        yield _stop("namespace", f"there is no namespace {dry_run_namespace(settings)}, in which pod templates are tried", RENDER)
     if facts.account is False:
         yield _stop("service account", f"{space} has no service account {JOB_ACCOUNT}", RENDER)
     elif isinstance(facts.account, Unread):

@@ -5,18 +5,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from contracts.errors import Permanent, Retryable
 from contracts.jobs.cluster import BucketSettings, ClusterSettings
-from k8s.api.client import NODE, NODE_POOL, POD, QUEUE, SECRET, Cluster, Kind, Object
+from k8s.api.client import JOB, NODE, NODE_POOL, POD, QUEUE, SECRET, Cluster, Kind, Object
 from k8s.manifests.cluster_objects import AccessRule
 from k8s.manifests.gang_manifest import GANG
 from k8s.manifests.pod_objects import VolcanoJob, manifest
-from k8s.manifests.policies import JOB_ACCOUNT, SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE, rights, wide_rights
+from k8s.manifests.policies import (
+    JOB_ACCOUNT,
+    SCHEDULER_CONFIG,
+    SCHEDULER_KEY,
+    VOLCANO_NAMESPACE,
+    dry_run_namespace,
+    dry_run_rights,
+    rights,
+    wide_rights,
+)
 from k8s.storage.bucket import Bucket
 
 NAMESPACE = Kind("v1", "namespaces", namespaced=False)
@@ -70,8 +79,12 @@ class ClusterFacts:
     """Whether the bucket is accessible."""
     secrets: dict[str, frozenset[str] | Unread | None] | None = None
     """Maps each Secret to its keys; values are never kept. None means that no Secret was requested."""
+    dry_runs: bool | Unread = True
+    """Whether the namespace exists in which pod templates are tried."""
     refused: tuple[str, ...] = ()
     """Error messages of the server for pod templates that it does not admit."""
+    denied_jobs: tuple[str, ...] = ()
+    """Error messages of the server for gangs that it does not admit."""
 
 
 def collect_facts(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob], node_class: str | None = None) -> ClusterFacts:
@@ -87,6 +100,7 @@ def collect_facts(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[V
     except (Retryable, Permanent) as error:
         return ClusterFacts(unreachable=str(error))
     there = _read(lambda: cluster.get(NAMESPACE, space) is not None)
+    tries = _read(lambda: cluster.get(NAMESPACE, dry_run_namespace(settings)) is not None)
     absent = there is False
     return ClusterFacts(
         denied=denied,
@@ -104,7 +118,9 @@ def collect_facts(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[V
         claim=_claim(cluster, settings) if not absent else None,
         bucket=_read(partial(_answers, settings.volume.bucket)) if settings.volume.bucket else True,
         secrets=None if absent else _found(cluster, _secrets(settings, gangs), space),
-        refused=() if absent or "create pods" in denied else tuple(_refusals(cluster, gangs)),
+        dry_runs=tries,
+        refused=() if tries is False or "create pods" in denied else tuple(_refused_pods(cluster, settings, gangs)),
+        denied_jobs=() if absent or not volcano or "create jobs.batch.volcano.sh" in denied else tuple(_denied_jobs(cluster, gangs)),
     )
 
 
@@ -131,7 +147,9 @@ def _offers(cluster: Cluster, group: str, version: str) -> bool:
 
 
 def _denied(cluster: Cluster, settings: ClusterSettings) -> tuple[str, ...]:
-    asked = [(rule, settings.namespace) for rule in rights()] + [(rule, None) for rule in wide_rights(settings)]
+    asked: list[tuple[AccessRule, str | None]] = [(rule, settings.namespace) for rule in rights()]
+    asked += [(rule, dry_run_namespace(settings)) for rule in dry_run_rights()]
+    asked += [(rule, None) for rule in wide_rights(settings)]
     return tuple(word for rule, where in asked for word in _denied_by(cluster, rule, where))
 
 
@@ -177,24 +195,35 @@ def _keys(cluster: Cluster, name: str, namespace: str) -> frozenset[str] | None:
     return None if found is None else frozenset(found.get("data", {}))
 
 
-def _refusals(cluster: Cluster, gangs: Sequence[VolcanoJob]) -> list[str]:
-    """Submit each pod template as a bare Pod in a dry run and return the errors.
+def _refused_pods(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> Iterator[str]:
+    """Submit each pod template as a bare Pod in a dry run and yield the errors.
 
     A Volcano Job accepts templates that the server would refuse as a pod, and then hangs.
     """
-    found = []
     for gang in gangs:
         for task in gang.spec.tasks:
             try:
-                cluster.create(POD, pod_of(gang, task.name), dry_run=True)
+                cluster.create(POD, pod_of(gang, task.name, dry_run_namespace(settings)), dry_run=True)
             except Permanent as error:
-                found.append(f"{gang.metadata.labels.get(GANG, gang.metadata.name)}, task {task.name}: {error}")
-    return found
+                yield f"{_name(gang)}, task {task.name}: {error}"
 
 
-def pod_of(gang: VolcanoJob, task: str) -> Object:
-    """Return the first pod of a task as a separate Pod object."""
+def _denied_jobs(cluster: Cluster, gangs: Sequence[VolcanoJob]) -> Iterator[str]:
+    """Submit each gang in a dry run and yield the errors. Admission rules refuse images and Secrets that they do not know."""
+    for gang in gangs:
+        try:
+            cluster.create(JOB, manifest(gang), dry_run=True)
+        except Permanent as error:
+            yield f"{_name(gang)}: {error}"
+
+
+def _name(gang: VolcanoJob) -> str:
+    return gang.metadata.labels.get(GANG, gang.metadata.name or "")
+
+
+def pod_of(gang: VolcanoJob, task: str, namespace: str) -> Object:
+    """Return the first pod of a task as a separate Pod object in `namespace`."""
     (template,) = (one.template for one in gang.spec.tasks if one.name == task)
     body = manifest(template)
-    meta = body["metadata"] | {"name": f"{gang.metadata.name}-{task}-0", "namespace": gang.metadata.namespace}
+    meta = body["metadata"] | {"name": f"{gang.metadata.name}-{task}-0", "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body["spec"]}

@@ -1,7 +1,7 @@
 """Fixtures for tests that need a cluster.
 
-The tests of this folder share `rig` and `real_rig`, which go down after the last of them. `namespace` and `real_namespace` give each test a
-new namespace. If a test cluster cannot be started on this machine, its tests are skipped with the reason; in CI they fail.
+The tests of this folder share `rig`, `karpenter_rig` and `real_rig`, of which one is up at a time. `namespace` and `real_namespace` give
+each test a new namespace. If a test cluster cannot be started on this machine, its tests are skipped with the reason; in CI they fail.
 """
 
 from __future__ import annotations
@@ -49,6 +49,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 REASON = pytest.StashKey[str]()
+
+
+SHARED = ("rig", "karpenter_rig", "real_rig")
+"""Fixtures with a test cluster that many tests share. Tests with the same one run together, and only one of them is up at a time."""
+UP: list[Rig] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the cluster tests by the test cluster that they share. Tests with a cluster of their own, or without one, come last."""
+    folder = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        used = getattr(item, "fixturenames", ())
+        return next((number for number, name in reversed(list(enumerate(SHARED))) if name in used), len(SHARED))
+
+    here = [item.path.is_relative_to(folder) for item in items]
+    ordered = iter(sorted((item for item, ours in zip(items, here, strict=True) if ours), key=place))
+    items[:] = [next(ordered) if ours else item for item, ours in zip(items, here, strict=True)]
 
 
 def _require(request: pytest.FixtureRequest) -> None:
@@ -148,7 +166,10 @@ def real_namespace(real_rig: Rig) -> Iterator[str]:
 
 def _up(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, options: dict) -> Iterator[Rig]:
     _require(request)
+    while UP:
+        UP.pop().down()
     made = Rig(_folder(factory))
+    UP.append(made)
     made.up(guarded=True, **options)
     try:
         yield made
@@ -179,4 +200,5 @@ def prepared(full: Rig, cluster: KubernetesCluster, namespace: str) -> Iterator[
     for kind, name in ((QUEUE, namespace), (CONFIG_MAP, SCHEDULER_CONFIG)):
         cluster.delete(kind, name, VOLCANO_NAMESPACE if kind.namespaced else None)
     full.kubectl("delete", "clusterroles,clusterrolebindings", f"{CONTROLLER}-{namespace}", "--ignore-not-found")
+    full.kubectl("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", "--all")
     full.kubectl("delete", "nodepools,ec2nodeclasses", "--all")

@@ -17,7 +17,7 @@ from k8s.manifests.environment import Extras, render_environment
 from k8s.manifests.gang_manifest import RATCHET
 from k8s.manifests.network import gang_network_policy
 from k8s.manifests.pod_objects import manifest
-from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, rights, wide_rights
+from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, dry_run_rights, rights, wide_rights
 from k8s.manifests.pools import Account, static_pool
 from k8s.manifests.serving import ModelServer, judge_fleet, version_server
 from k8s.preflight.cluster_facts import pod_of
@@ -39,7 +39,8 @@ def test_every_rendered_object_is_what_the_server_takes(prepared: PreparedNamesp
         profile = profile.model_copy(update={"node_class": "karpenter.kwok.sh/KWOKNodeClass/default", "node_annotations": {"a/b": "c"}})
     settings = samples.settings(profile=name, namespace=prepared.name, pool={"kind": kind, "zone": "us-east-1a"})
     account = Account(cluster="prod", ami="al2023@v20260901", placement_group="near", reservations=("cr-0123456789abcdef0",))
-    prepared.apply(render_environment(settings, profile)[0].shape)  # the namespace, whose security level applies to the other objects
+    for rendered in render_environment(settings, profile)[:2]:  # the namespaces, whose security level applies to the other objects
+        prepared.apply(rendered.shape)
     tried = [rendered.shape for rendered in render_environment(settings, profile, Extras(account, storage_class="fsx"))]
     gangs = [samples.gang(profile, samples.job(gpus=profile.gpus, nemo=nemo), namespace=prepared.name) for nemo in (False, True)]
     gangs.append(samples.gang(profile, samples.job(gpus=profile.gpus), namespace=prepared.name, volume=samples.BUCKET))
@@ -50,7 +51,7 @@ def test_every_rendered_object_is_what_the_server_takes(prepared: PreparedNamesp
         prepared.apply(shape, dry_run=True)
     for gang in gangs:
         for task in gang.spec.tasks:
-            prepared.cluster.create(POD, pod_of(gang, task.name), dry_run=True)
+            prepared.cluster.create(POD, pod_of(gang, task.name, f"{prepared.name}-dry-run"), dry_run=True)
     assert len(tried) > 14
 
 
@@ -80,11 +81,10 @@ def test_the_printed_sheet_is_taken_by_kubectl(prepared: PreparedNamespace, tmp_
     loop = loop_file(prepared, tmp_path, 'profile = "aws-p5en-efa"', pool='kind = "static"')
     said = ratchet(prepared, "render", str(loop), "--eks", "prod", "--ami", "al2023@v20260901")
     assert said.returncode == 0, said.stderr
-    space = re.search(r"---\n(# Namespace.*?)\n---", said.stdout, re.DOTALL)
-    assert space
-    prepared.rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=space[1])
+    spaces = re.findall(r"---\n(# Namespace.*?)\n(?=---)", said.stdout, re.DOTALL)
+    prepared.rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text="\n---\n".join(spaces))
     taken = prepared.rig.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", text=said.stdout)
-    assert len(taken.splitlines()) == said.stdout.count("\nkind: ") == 19
+    assert len(taken.splitlines()) == said.stdout.count("\nkind: ") == 31
     assert "Secret reward-api with the key key" in said.stdout
 
 
@@ -103,10 +103,18 @@ def test_the_service_may_do_what_it_must_and_nothing_else(prepared: PreparedName
         "the rights to take effect",
         lambda: str(_may(prepared, CONTROLLER, prepared.name) ^ within),
     )
+    tries = {granted for rule in dry_run_rights() for granted in _granted(rule)}
+    assert _may(prepared, CONTROLLER, f"{prepared.name}-dry-run") == wide | tries
     assert _may(prepared, CONTROLLER, "default") == wide
     assert _may(prepared, CONTROLLER, VOLCANO_NAMESPACE) == wide | {("configmaps", "get")}
     assert _may(prepared, JOB_ACCOUNT, prepared.name) == set()
-    for verb, what in (("get", "secrets"), ("get", "configmaps"), ("create", "roles.rbac.authorization.k8s.io"), ("delete", "nodes")):
+    for verb, what in (
+        ("create", "pods"),
+        ("get", "secrets"),
+        ("get", "configmaps"),
+        ("create", "roles.rbac.authorization.k8s.io"),
+        ("delete", "nodes"),
+    ):
         assert _can(prepared, CONTROLLER, verb, what) == "no", f"{verb} {what}"
     assert _can(prepared, CONTROLLER, "create", "pods", "--subresource=exec") == "no"
     assert _can(prepared, CONTROLLER, "create", "jobs.batch.volcano.sh") == "yes"
@@ -120,7 +128,7 @@ def test_the_service_runs_a_gang_with_its_own_rights_under_the_rendered_queue(pr
     stopping = [line for line in prepared.lint(service, gang) if line.startswith("stop")]
     assert stopping == []
     for task in gang.spec.tasks:
-        service.create(POD, pod_of(gang, task.name), dry_run=True)
+        service.create(POD, pod_of(gang, task.name, f"{prepared.name}-dry-run"), dry_run=True)
     service.apply(NETWORK_POLICY, manifest(gang_network_policy(gang.metadata.name or "", prepared.name)))
     service.create(JOB, manifest(gang))
     until(lambda: len(prepared.rig.pods(prepared.name, "Running")) == 2, 30, "the gang", lambda: _story(prepared))

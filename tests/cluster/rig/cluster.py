@@ -202,13 +202,18 @@ class Rig:
 
     @contextmanager
     def namespace(self) -> Iterator[str]:
-        """Yield a new namespace. Afterwards remove it with its content, and remove all of Karpenter's pools and all simulated nodes."""
+        """Yield a new namespace, beside which there is one for dry runs.
+
+        Afterwards remove it with its content, and remove all of Karpenter's pools and all simulated nodes.
+        """
         name = f"t-{secrets.token_hex(4)}"
-        self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        for space in (name, f"{name}-dry-run"):
+            self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": space}})
         try:
             yield name
         finally:
             self._clear(name)
+            self.api.call("DELETE", f"/api/v1/namespaces/{name}-dry-run")
 
     def down(self) -> None:
         """Stop the cluster and remove everything except its logs.

@@ -39,7 +39,11 @@ def test_the_speed_of_dpo_is_measured_for_each_optimisation(tmp_path: Path) -> N
 def test_the_gpu_report_has_every_section(tmp_path: Path) -> None:
     found = report("gpu.py", tmp_path / "gpu.json")
     assert found["toy"] is True
-    assert set(found["sections"]) == {"dpo", "resume", "out_of_memory", "grpo"}
+    assert set(found["sections"]) == {"dpo", "resume", "out_of_memory", "sft", "grpo", "vllm", "fsdp2"}
+    assert found["sections"]["fsdp2"]["processes"] == 2
+    assert found["sections"]["fsdp2"]["loss_differs_at_most"] < 1e-5
+    assert found["sections"]["sft"]["tokens_per_s"] > 0
+    assert "skipped" in found["sections"]["vllm"]
     assert found["sections"]["resume"]["largest_difference"] == 0.0
     assert found["sections"]["dpo"]["ours"]["shares_prompts"] is True
     short = found["sections"]["out_of_memory"]

@@ -114,6 +114,26 @@ def test_manifest_with_a_path_outside_its_folder_is_rejected(tmp_path: Path, nam
     assert not (tmp_path / "into" / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"files":{}}',
+        b'{"files":{"a":"secret"}}',
+        b'{"files":{"a":["%s"]}}' % (b"0" * 64),
+        b'{"files":["%s"]}' % (b"0" * 64),
+        b'{"files":{"a":"%s"},"more":1}' % (b"0" * 64),
+        b'{"files":{"a":"%s"} }' % (b"0" * 64),
+        b'{"files":{"a":"%s"}} and text' % (b"0" * 64),
+        b'{"files":' + b"[" * 100_000,
+    ],
+)
+def test_a_file_that_starts_like_a_manifest_is_a_file(tmp_path: Path, content: bytes) -> None:
+    store = FolderArtifacts(tmp_path / "store")
+    key = store.put(content)
+    assert store.files(key) is None
+    assert store.fetch(key, tmp_path / "copy").read_bytes() == content
+
+
 @pytest.mark.parametrize("pickle", ["pytorch_model.bin", "model.pt", "model.pkl", "model.ckpt"])
 def test_model_in_pickle_files_is_rejected(tmp_path: Path, pickle: str) -> None:
     (tmp_path / "config.json").write_text("{}")
@@ -129,6 +149,7 @@ def test_model_id_depends_only_on_the_content_of_model_files(tmp_path: Path) -> 
         folder = tmp_path / name
         folder.mkdir()
         for file, content in {"config.json": "{}", "model.safetensors": "w", "tokenizer.json": "t", **files}.items():
+            (folder / file).parent.mkdir(exist_ok=True)
             (folder / file).write_text(content)
         return model_ref(folder, digest(name)).id
 
@@ -140,9 +161,14 @@ def test_model_id_depends_only_on_the_content_of_model_files(tmp_path: Path) -> 
         "model.safetensors": "v",
         "tokenizer.json": "u",
         "chat_template.jinja": "x",
+        "chat_template.json": "{}",
+        "additional_chat_templates/tools.jinja": "y",
         "generation_config.json": "{}",
+        "added_tokens.json": "{}",
+        "model.safetensors.index.json": "{}",
+        "adapter_config.json": "{}",
     }
-    ids = {written(f"other {file}", **{file: content}) for file, content in others.items()}
+    ids = {written(f"other {file.replace('/', ' ')}", **{file: content}) for file, content in others.items()}
     assert len(ids | {same}) == len(others) + 1
 
 

@@ -118,6 +118,11 @@ ONE_FAULT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "nodes unread": ({"nodes": Unread("no")}, r"^note nodes: not checked: no$"),
     "refused": ({"refused": ("task worker: no",)}, r"^stop pod template: task worker: no; fix"),
+    "no dry runs": (
+        {"dry_runs": False},
+        r"^stop namespace: there is no namespace ratchet-dry-run, in which .*; apply",
+    ),
+    "denied": ({"denied_jobs": ("a gang: no",)}, r"^stop admission: a gang: no; apply the output of .* with every line of the namespace"),
 }
 
 
