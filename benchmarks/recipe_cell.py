@@ -35,10 +35,12 @@ from flows.config.load import load_loop
 from gates.checks import checks
 from gates.evaluate import PairedEvaluator
 from local.serve.generate import GenerationRow, Model
-from materializer.datasets import LakeDatasets
+from materializer.datasets import IngestKeys, LakeDatasets
 from materializer.lake.schemas import frame_of, parquet, read_parquet
 from rewards.scorer_set import ScorerSet, build_scorer_set
 from runtime.artifacts import FolderArtifacts
+from runtime.secrets.keyring import KeyFile, ensure_keyring
+from runtime.secrets.span_signature import SPAN_KEYS
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.choose import choose
 from trainers.code_digest import code_digest
@@ -171,7 +173,9 @@ class Bench:
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.artifacts = FolderArtifacts(folder / "artifacts")
         self.scorer_set: ScorerSet = build_scorer_set(self.loop.rewards)
-        self.datasets = LakeDatasets(folder / "lake", self.loop, folder, self.scorer_set, self.artifacts, Clock())
+        ensure_keyring(folder / "user-keys.json", Clock().now())
+        keys = IngestKeys(spans=KeyFile(folder / SPAN_KEYS), users=KeyFile(folder / "user-keys.json"))
+        self.datasets = LakeDatasets(folder / "lake", self.loop, folder, self.scorer_set, self.artifacts, Clock(), keys)
 
     def dataset(self, model: Path, records: Sequence[dict[str, Any]]) -> tuple[TrainingSet, Any]:
         """Ingest the records and assemble the training data; returns the training set and the holdout edition."""

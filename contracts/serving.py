@@ -82,6 +82,8 @@ class Route(Frozen):
     backends: tuple[Backend, ...]
     annotation: str
     """Name of the object that set the route: a rollout step or an adoption."""
+    salt: str = ""
+    """Random text of the rollout, part of the hash that assigns sessions to versions. Empty for a rollout of a release without it."""
 
 
 _ROUNDING = 1e-6

@@ -7,6 +7,7 @@ are stored as Parquet files whose bytes depend only on their rows, so equal cont
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -30,17 +31,30 @@ from materializer.labels.scores import attach, label, prompts_of, references
 from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.ingest import ingest_batch
 from materializer.lake.schemas import empty_frame, parquet, read_parquet
-from materializer.lake.tables import Lake, until
+from materializer.lake.tables import Lake, preferred, until
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
 from materializer.training_sets.facts import label_noise, measure
 from materializer.training_sets.holdout import choose_edition, identify_prompts, read_golden
 from materializer.training_sets.pairs import make_pairs
 from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from rewards.scorer_set import ScorerSet
+from runtime.secrets.keyring import KeyFile
+from runtime.secrets.pseudonyms import pseudonym
+from runtime.secrets.span_signature import is_signed
 
 Result = TypeVar("Result", bound=Frozen)
 
 _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
+
+
+@dataclass(frozen=True)
+class IngestKeys:
+    """The keys that ingest needs."""
+
+    spans: KeyFile
+    """Keys of the router's signatures."""
+    users: KeyFile
+    """Keys of the pseudonyms of users and sessions. The newest is used."""
 
 
 class LakeDatasets:
@@ -54,6 +68,7 @@ class LakeDatasets:
         rewards: ScorerSet,
         artifacts: Artifacts,
         clock: Clock,
+        keys: IngestKeys,
         dialects: Mapping[str, Dialect] = BUILT_IN,
     ) -> None:
         self.loop = loop
@@ -61,6 +76,7 @@ class LakeDatasets:
         self.rewards = rewards
         self.artifacts = artifacts
         self.clock = clock
+        self.keys = keys
         self.dialects = dialects
         self.lake = Lake(root)
         self._seen = DedupIndex(self.lake)
@@ -69,7 +85,7 @@ class LakeDatasets:
         """Commit one batch to the lake, exactly once.
 
         A second call with the same batch writes nothing and returns the same counts. Only the number of parked feedback records may
-        differ, because their traces may have arrived in the meantime.
+        differ, because their traces may have arrived in the meantime. Raises ConfigError without the key of the pseudonyms.
         """
         settings = next((source for source in self.loop.sources if source.name == batch.source), None)
         limits = Limits(
@@ -77,7 +93,18 @@ class LakeDatasets:
             assume_consent=self.loop.governance.consent == "assumed",
             mapping=settings.mapping if settings else {},
         )
-        return ingest_batch(self.lake, self._seen, batch, limits, self.dialects)
+        spans, users = self.keys.spans.keys(), self.keys.users.keys().newest
+        if users is None:
+            raise ConfigError("the key file of the pseudonyms is missing or damaged; restore it from a backup, then ingest again")
+        return ingest_batch(
+            self.lake,
+            self._seen,
+            batch,
+            limits,
+            self.dialects,
+            is_signed=lambda form, signature: is_signed(form, signature, spans),
+            hide=lambda subject, text: pseudonym(subject, text, users),
+        )
 
     def cursor(self) -> Cursor:
         """Return the row counts of the lake and the time of its newest commit."""
@@ -153,21 +180,26 @@ class LakeDatasets:
                 roots |= {root_id(orjson.loads(prompt)) for prompt in prompts}
         return roots
 
-    def _governed(self, as_of: datetime | None, tag: str) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int | None]]:
-        """Return (governed, identified traces, feedback on them, Iceberg snapshot ids). The snapshots are tagged `tag`."""
+    def _governed(
+        self, as_of: datetime | None, tag: str
+    ) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int], dict[str, int | None]]:
+        """Return (governed, identified traces, feedback on them, counts of other feedback, Iceberg snapshot ids).
+
+        The snapshots are tagged `tag`.
+        """
         pinned = {"traces": self.lake.pin("traces", tag), "feedback": self.lake.pin("feedback", tag)}
         where = until(as_of) if as_of else None
-        traces = self.lake.scan("traces", where=where, snapshot=pinned["traces"])
+        traces = preferred(self.lake.scan("traces", where=where, snapshot=pinned["traces"]))
         governed = govern(traces, self.loop.governance)
         all_feedback = self.lake.scan("feedback", where=where, snapshot=pinned["feedback"])
-        feedback = attach(all_feedback, traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
+        feedback, ignored = attach(all_feedback, traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
         ids = identify_prompts(governed.used["messages"], self.loop.line.salt, self.loop.holdout.fraction)
-        return governed, governed.used.join(ids, on="messages", how="left"), feedback, pinned
+        return governed, governed.used.join(ids, on="messages", how="left"), feedback, ignored, pinned
 
     def _edition(self, name: str, number: int) -> HoldoutEdition:
         self._pin_split()
         golden = self._golden()
-        _, traces, feedback, _ = self._governed(None, name)
+        _, traces, feedback, _, _ = self._governed(None, name)
         held = traces.filter(pl.col("held"))
         known = references(held, feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
         prompts = prompts_of(held, known).filter(pl.col("reference").is_not_null())
@@ -196,7 +228,7 @@ class LakeDatasets:
             raise Permanent(
                 f"edition {edition.number} has another holdout.fraction or normaliser; restore holdout.fraction, or create a new line"
             )
-        governed, traces, feedback, pinned = self._governed(as_of, name)
+        governed, traces, feedback, ignored, pinned = self._governed(as_of, name)
         train = traces.filter(~pl.col("held") & ~pl.col("root_id").is_in(sorted(self._golden_roots(edition.number))))
         feedback, contested = uncontested(feedback, train)
         known = references(train, feedback)
@@ -204,6 +236,7 @@ class LakeDatasets:
         stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts_of(train, known), PROMPTS, ["prompt_id"])
         counts = {"considered": len(traces) + sum(governed.out.values()), "holdout": len(traces) - len(train), "used": len(train)}
         counts |= {f"out:{reason}": n for reason, n in governed.out.items()}
+        counts |= {f"feedback:{reason}": n for reason, n in ignored.items()}
         counts |= {"scored": samples["reward"].count(), "contested_corrections": contested}
         counts |= {"corrections": int((samples["origin"] == "correction").sum())}
         return Snapshot(

@@ -14,9 +14,12 @@ from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
 
 from contracts.data.records import FeedbackKind
 from contracts.serving import Arm, Evidence
+from materializer.labels.credible import credible
 from materializer.lake.tables import Lake
 
-_TRACE_COLUMNS = ("source", "id", "time", "user", "session", "response_id", "model_version", "status", "latency_ms")
+_TRACE_COLUMNS = ("source", "id", "time", "user", "session", "response_id", "model_version", "status", "latency_ms", "verified")
+
+_RATING_COLUMNS = ("source", "trace_id", "response_id", "rater", "kind", "time", "ingested", "sender", "trusted", "value")
 
 
 class LakeMetrics:
@@ -28,30 +31,30 @@ class LakeMetrics:
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
         """Return counts of the real traffic that began in [since, until), and of the ratings on it so far.
 
-        `champion` and `candidate` are version tags. Requests with status `refused` count as refusals and not as errors: the request may
-        be invalid, or the version may reject what the other one accepts.
+        `champion` and `candidate` are version tags. Only traces that the router has signed count. Requests with status `refused` count as
+        refusals and not as errors: the request may be invalid, or the version may reject what the other one accepts.
         """
         window = And(
             And(GreaterThanOrEqual("time", _iso(since)), LessThan("time", _iso(until))),
             And(EqualTo("origin", "traffic"), In("model_version", {champion, candidate})),
         )
-        traces = self.lake.scan("traces", _TRACE_COLUMNS, window)
+        traces = self.lake.scan("traces", _TRACE_COLUMNS, window).filter(pl.col("verified"))
         rated = self._ratings(traces, since)
         return Evidence(since=since, until=until, champion=_arm(champion, traces, rated), candidate=_arm(candidate, traces, rated))
 
     def _ratings(self, traces: pl.DataFrame, since: datetime) -> pl.DataFrame:
-        """Return the latest rating of each rater on each of `traces`. The columns include model_version, person and value."""
+        """Return the latest rating that counts of each rater on each of `traces`. The columns include model_version, person and value."""
         where = And(EqualTo("kind", FeedbackKind.RATING.value), GreaterThanOrEqual("time", _iso(since)))
-        ratings = self.lake.scan("feedback", ("source", "trace_id", "response_id", "rater", "time", "value"), where)
+        ratings = self.lake.scan("feedback", _RATING_COLUMNS, where)
         person = pl.coalesce("user", "session", "id").alias("person")
-        subjects = traces.select("source", "id", "response_id", "model_version", person)
+        subjects = traces.select("source", "id", "response_id", "model_version", "user", person)
         by_id = ratings.join(subjects.drop("response_id"), left_on=["source", "trace_id"], right_on=["source", "id"], how="inner")
         by_id = by_id.with_columns(pl.col("trace_id").alias("id"))
         rest = ratings.join(by_id, on=["source", "trace_id"], how="anti")
         named = subjects.filter(pl.col("response_id").is_not_null()).unique(["source", "response_id"], keep="first", maintain_order=True)
         by_response = rest.join(named, on=["source", "response_id"], how="inner")
-        columns = ["source", "id", "rater", "time", "value", "model_version", "person"]
-        joined = pl.concat([by_id.select(columns), by_response.select(columns)])
+        columns = ["source", "id", "rater", "kind", "time", "ingested", "sender", "trusted", "value", "model_version", "user", "person"]
+        joined, _ = credible(pl.concat([by_id.select(columns), by_response.select(columns)]))
         return joined.sort("time", "value").unique(["source", "id", "rater"], keep="last", maintain_order=True)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from contracts.serving import Backend, Route
 from local.router import LocalRouter
+from local.service import ManagedProcess
+from materializer.receive.credentials import CredentialStore
 
 
 class Site:
@@ -84,11 +87,24 @@ class Site:
             server.server_close()
 
 
+def receiver(folder: Path) -> tuple[ManagedProcess, Path]:
+    """Return a receiver with its files in `folder`, not started yet, and the token file of its router."""
+    store = CredentialStore(folder / "credentials.json", folder / "receiver.token", lambda: datetime.now(UTC))
+    token = store.ensure_router()
+    command = ["-m", "materializer.receive.receiver", "--spool", str(folder / "spool"), "--credentials", str(store.path)]
+    return ManagedProcess(folder / "receiver", command, ready=folder / "receiver.json"), token
+
+
 @contextlib.contextmanager
-def started(folder: Path, token: str = "secret", **options: Any) -> Iterator[LocalRouter]:
-    """Yield a router with its files in `folder`, and stop it afterwards. Its answers name their version."""
-    (folder / "token").write_text(token)
-    router = LocalRouter(folder / "serving", folder / "receiver.json", folder / "token", **{"name_versions": True, **options})
+def started(folder: Path, token: Path | None = None, **options: Any) -> Iterator[LocalRouter]:
+    """Yield a router with its files in `folder`, and stop it afterwards. Its answers name their version.
+
+    `token` is the router's token file; by default one with an invented token.
+    """
+    if token is None:
+        token = folder / "token"
+        token.write_text("secret")
+    router = LocalRouter(folder / "serving", folder / "receiver.json", token, **{"name_versions": True, **options})
     try:
         yield router
     finally:

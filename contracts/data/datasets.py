@@ -13,6 +13,7 @@ from typing import BinaryIO
 from pydantic import Field
 
 from contracts.data.records import Tier
+from contracts.data.senders import Sender
 from contracts.extension import ExtensionVersion
 from contracts.ids import Digest, canonical
 from contracts.model import Frozen
@@ -53,6 +54,8 @@ class RawBatch:
     """Location of the batch, for messages."""
     open: Callable[[], BinaryIO]
     """Opens a binary stream of the content. A file whose name ends in .gz is decompressed."""
+    sender: Sender | None = None
+    """Credential with which the receiver got the batch. None: the operator's files, which may contain any record."""
 
 
 class Counts(Frozen):
@@ -97,10 +100,21 @@ class FeedbackCounts(Counts):
         return FeedbackCounts(**super().__add__(other).model_dump(), parked=parked)
 
 
+class TraceCounts(Counts):
+    """Record counts for traces, with the same invariant."""
+
+    unsigned: int = 0
+    """Number of readable records that name a version of the line without a valid signature of the router. They are no evidence."""
+
+    def __add__(self, other: Counts) -> TraceCounts:
+        unsigned = self.unsigned + (other.unsigned if isinstance(other, TraceCounts) else 0)
+        return TraceCounts(**super().__add__(other).model_dump(), unsigned=unsigned)
+
+
 class IngestReport(Frozen):
     """Record counts of one or several ingested batches."""
 
-    traces: Counts = Counts()
+    traces: TraceCounts = TraceCounts()
     feedback: FeedbackCounts = FeedbackCounts()
 
     def __add__(self, other: IngestReport) -> IngestReport:
@@ -111,7 +125,9 @@ class IngestReport(Frozen):
 
         Every record counts as a duplicate, except the skipped ones.
         """
-        return IngestReport(traces=_again(self.traces), feedback=FeedbackCounts(**_again(self.feedback).model_dump(exclude={"parked"})))
+        return IngestReport(
+            traces=TraceCounts(**_again(self.traces).model_dump()), feedback=FeedbackCounts(**_again(self.feedback).model_dump())
+        )
 
 
 def _again(counts: Counts) -> Counts:

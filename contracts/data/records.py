@@ -1,5 +1,7 @@
 """Schemas of bulk records as plain data. The materializer and the trainers build their Arrow schemas from them.
 
+A column that a release adds to a table of the lake is optional and comes last. Older tables get it at the next ingest, with null in all
+rows.
 Rows are processed as data frames. One pydantic object per row would be the slowest part of an ingest.
 """
 
@@ -33,8 +35,8 @@ TRACES: tuple[Column, ...] = (
     Column("ingested", "timestamp", True, "when the batch was committed"),
     Column("batch", "string", True, "content digest of the batch that contained the record"),
     Column("origin", "string", True, "traffic | probe | mirror"),
-    Column("user", "string", False, "end user as logged"),
-    Column("session", "string", False, "conversation id"),
+    Column("user", "string", False, "pseudonym of the end user"),
+    Column("session", "string", False, "pseudonym of the conversation id"),
     Column("response_id", "string", False, "gen_ai.response.id; matches feedback that refers to the response only"),
     Column("messages", "string", False, "JSON list of {role, content}; null without consent"),
     Column("answer", "string", False, "the answer's text; null without consent"),
@@ -49,19 +51,23 @@ TRACES: tuple[Column, ...] = (
     Column("consent", "boolean", True, "true only if the record states consent"),
     Column("reference", "string", False, "right answer logged by the application, independent of this answer"),
     Column("slice", "string", False, "group assigned by the application (an intent, a product), for the gate's slices"),
+    Column("sender", "string", False, "roles and name of the credential; null for files, and for rows of releases without roles"),
+    Column("verified", "boolean", False, "whether the router has signed the span, so that model_version is evidence"),
 )
 
 FEEDBACK: tuple[Column, ...] = (
     Column("source", "string", True, ""),
     Column("trace_id", "string", False, "id of the trace in its source; null if only response_id is known"),
     Column("response_id", "string", False, ""),
-    Column("rater", "string", False, "user who gave the feedback; null counts as one anonymous rater"),
+    Column("rater", "string", False, "pseudonym of the user who gave the feedback; null counts as one anonymous rater"),
     Column("kind", "string", True, "a FeedbackKind"),
     Column("time", "timestamp", True, "time of the feedback"),
     Column("ingested", "timestamp", True, ""),
     Column("batch", "string", True, ""),
     Column("value", "double", False, "rating in [0, 1]"),
     Column("text", "string", False, "a correction or a reference"),
+    Column("sender", "string", False, "as in the traces"),
+    Column("trusted", "boolean", False, "whether it counts although its rater is not the user of the trace"),
 )
 
 QUARANTINE: tuple[Column, ...] = (
@@ -71,6 +77,7 @@ QUARANTINE: tuple[Column, ...] = (
     Column("reason", "string", True, "short identifier that reports count"),
     Column("detail", "string", False, "description of the error, without the content"),
     Column("ingested", "timestamp", True, ""),
+    Column("sender", "string", False, "as in the traces"),
 )
 
 SAMPLES: tuple[Column, ...] = (

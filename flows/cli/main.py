@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("flows.cli.plan", "Show which training method the next cycle would use, and why."),
     "run": ("flows.cli.run", "Run one cycle now."),
     "serve": ("flows.cli.serve", "Run the service: schedules, event triggers, approvals and rollouts."),
+    "token": ("flows.cli.token", "Manage the credentials of a line's receiver."),
     "status": ("flows.cli.status", "Show lines, champions, cycles and pending approvals."),
     "approve": ("flows.cli.approvals", "Approve a pending request."),
     "reject": ("flows.cli.approvals", "Reject a pending request; the cycle ends."),

@@ -50,6 +50,8 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
     ]
     table(f"Ingested into line {context.line}", columns, rows)
     reasons = {**report.traces.reasons, **{f"feedback {reason}": n for reason, n in report.feedback.reasons.items()}}
+    if report.traces.unsigned:
+        say(f"{report.traces.unsigned} traces name a version of the line without a valid signature of the router; they are no evidence")
     if reasons:
         table("Skipped or quarantined", ["reason", "records"], sorted(reasons.items()))
 

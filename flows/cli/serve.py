@@ -149,7 +149,7 @@ def _start_line(path: Path, context: LineContext, installation: Installation) ->
     name, rows = context.line, []
     if any(source.kind == "receiver" for source in context.loop.sources):
         rows.append([name, "OTLP receiver", f"{start_receiver(context.loop, installation.home)}/v1/traces"])
-        rows.append([name, "receiver token file", str(installation.home.token(name))])
+        rows.append([name, "receiver credentials", f"`ratchet token list {path}`; `ratchet token add {path} ROLE` creates one"])
     for text in reconcile(context):
         say(f"{name}: {text}")
     if context.line_view().champion is None:

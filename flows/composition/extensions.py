@@ -11,6 +11,7 @@ from contracts.errors import ConfigError
 from contracts.extension import ExtensionVersion
 from contracts.loop import GateSettings, Loop, SourceSettings
 from contracts.ports import Artifacts, Check, Dialect, Metrics, Router, Server, TraceSource, Trainer
+from flows.composition.credentials import open_credentials
 from flows.config.home import Home
 from runtime.extensions import Extension, ExtensionKind, load, nearest, offers
 
@@ -101,7 +102,7 @@ def _checks(gate: GateSettings) -> list[Extension]:
 
 def _router(loop: Loop, home: Home) -> Router:
     line, serving = loop.line.name, loop.serving
-    places = home.serving(line), home.receiver(line), home.token(line)
+    places = home.serving(line), home.receiver(line), open_credentials(home, line).ensure_router()
     assumed = loop.governance.consent == "assumed"
     extension = load(ExtensionKind.ROUTER, serving.router)
     router: Router = extension.create(*places, serving.router_port, assumed, options=serving.router_options, where="serving.router_options")

@@ -16,6 +16,7 @@ from flows.core.triggers import evaluation_level
 from flows.engine.context import LineContext, process_holder
 from flows.ledger.sql import SqlLedger
 from runtime.artifacts import FolderArtifacts
+from runtime.secrets.keyring import KeyFile, ensure_keyring
 
 
 class SystemClock:
@@ -53,7 +54,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
     from gates.model_client import HttpModelClient
     from gates.registry import MlflowRegistry
     from gates.rollout_judge import EvidenceJudge
-    from materializer.datasets import LakeDatasets
+    from materializer.datasets import IngestKeys, LakeDatasets
     from rewards.scorer_set import build_scorer_set
     from trainers.choose import choose
     from trainers.code_digest import code_digest
@@ -63,7 +64,9 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
     gate = loop.gate.model_copy(update={"level": evaluation_level(loop)})
     rewards = build_scorer_set(loop.rewards)
     opened = open_extensions(loop, folder, home, artifacts, gate)
-    datasets = LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, opened.dialects)
+    ensure_keyring(home.user_keys, clock.now())
+    keys = IngestKeys(spans=KeyFile(home.span_keys(name)), users=KeyFile(home.user_keys))
+    datasets = LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, keys, opened.dialects)
     return LineContext(
         loop=loop,
         folder=folder,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from contracts.ids import canonical
 from contracts.loop import Loop
+from contracts.schema import SCHEMA_VERSION, UNVERSIONED
+from flows.composition.credentials import open_credentials
 from flows.config.home import Home
 from flows.engine.context import LineContext
 from runtime.artifacts import write_atomic
@@ -23,6 +25,10 @@ def start_receiver(loop: Loop, home: Home) -> str:
     home.spool(loop.line.name).mkdir(parents=True, exist_ok=True)
     kept = home.receiver(loop.line.name).with_name("receiver-port")
     port = loop.serving.receiver_port or (int(kept.read_bytes()) if kept.exists() else 0)
+    open_credentials(home, loop.line.name).ensure_router()
+    running = _receiver(loop, home, port).ready()
+    if running is not None and int(running.get("schema_version", UNVERSIONED)) < SCHEMA_VERSION:
+        _receiver(loop, home, port).stop()  # a receiver of an earlier release knows one token and no roles
     ready = _receiver(loop, home, port).ensure()
     write_atomic(kept, canonical(ready["port"]))
     return f"http://127.0.0.1:{ready['port']}"
@@ -32,8 +38,8 @@ def _receiver(loop: Loop, home: Home, port: int = 0) -> ManagedProcess:
     from local.service import ManagedProcess
 
     name = loop.line.name
-    command = ["-m", "materializer.receive.receiver", "--spool", str(home.spool(name)), "--token-file", str(home.token(name))]
-    command += ["--port", str(port)]
+    command = ["-m", "materializer.receive.receiver", "--spool", str(home.spool(name)), "--port", str(port)]
+    command += ["--credentials", str(home.credentials(name))]
     return ManagedProcess(home.root / "lines" / name / "receiver", command, ready=home.receiver(name))
 
 

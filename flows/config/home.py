@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.errors import Retryable
 from flows.config import variables
+from runtime.secrets.files import create_secret
+from runtime.secrets.span_signature import SPAN_KEYS
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,11 @@ class Home:
         """File with the key that signs these exports: RATCHET_ANCHOR_KEY, or a file in the home folder. Created at first use."""
         given = os.environ.get(variables.ANCHOR_KEY)
         return Path(given).absolute() if given else self.root / "anchor.key"
+
+    @property
+    def user_keys(self) -> Path:
+        """File with the keys of the pseudonyms of users and sessions. Without it, a pseudonym cannot be assigned to a person again."""
+        return self.root / "user-keys.json"
 
     @property
     def artifacts(self) -> Path:
@@ -95,41 +99,23 @@ class Home:
         """Folder with the records of the running model servers and of the router."""
         return self.root / "lines" / line / "serving"
 
-    def token(self, line: str) -> Path:
-        """Return the file with the receiver's bearer token. It is created at first use and readable only by its owner.
+    def credentials(self, line: str) -> Path:
+        """File with the receiver's credentials: roles, and digests of the tokens. The folder `tokens` beside it has the tokens."""
+        return self.root / "lines" / line / "credentials.json"
 
-        Raises Retryable if the file cannot be written.
-        """
-        return _secret_file(self.root / "lines" / line / "receiver.token")
+    def span_keys(self, line: str) -> Path:
+        """File with the keys with which the router signs its spans, and ingest verifies them."""
+        return self.root / "lines" / line / "tokens" / SPAN_KEYS
+
+    def former_token(self, line: str) -> Path:
+        """File with the one token of earlier releases, which is the credential `former` since then."""
+        return self.root / "lines" / line / "receiver.token"
 
     def prefect_login(self) -> Path:
         """Return the file with the login of the installation's own Prefect server, in the form `ratchet:PASSWORD`.
 
         The file is created at first use and readable only by its owner. Raises Retryable if it cannot be written.
         """
-        return _secret_file(self.prefect / "login", "ratchet:")
-
-
-def _secret_file(path: Path, prefix: str = "") -> Path:
-    """Create the file with `prefix` and a random secret unless it exists, and return its path.
-
-    The complete content is written before the file gets its name, so that a crash leaves no empty secret and a second process reads the
-    same one.
-    """
-    if path.exists():
+        path = self.prefect / "login"
+        create_secret(path, f"ratchet:{secrets.token_urlsafe(32)}".encode())
         return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(prefix + secrets.token_urlsafe(32))
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                path.hardlink_to(partial)
-        finally:
-            Path(partial).unlink()
-    except OSError as error:
-        raise Retryable(f"cannot write {path}: {error.strerror}; set {variables.HOME} to a writable folder") from error
-    return path

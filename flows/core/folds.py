@@ -320,6 +320,11 @@ class RolloutView:
         """The version that the rollout introduces."""
         return ModelVersion.model_validate(self.opened["candidate"])
 
+    @property
+    def salt(self) -> str:
+        """The random text by which sessions are assigned. Empty if an earlier release opened the rollout."""
+        return str(self.opened.get("salt", ""))
+
 
 def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
     """Fold a rollout's rows into its view. The first row must be `opened`."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.cycle import State
+from contracts.data.senders import Role
 from contracts.errors import ConfigError, Permanent
+from flows.composition.credentials import open_credentials
 from flows.composition.installation import Installation
 from flows.composition.services import start_receiver
 from flows.config.home import Home
@@ -91,9 +93,7 @@ class Demo:
         adopt(context, base_ready(training, self.home.root), "ada")
         for line in reconcile(context, TURN_SECONDS):
             self.lap(line)
-        crowd = Crowd(
-            context.router.url(), receiver, self.home.token(context.line).read_text(), context.loop.line.served_model, Habits(), _SEED
-        )
+        crowd = Crowd(context.router.url(), receiver, self._tokens(context.line), context.loop.line.served_model, Habits(), _SEED)
         self.lap(f"sending {_FIRST_TRAFFIC} requests of 200 users to {context.router.url()}; each answer is recorded as an OTLP trace")
         tally = crowd.ask_all(traffic(self.world, _FIRST_TRAFFIC, _SEED))
         self.lap(f"{tally.right} of {tally.asked} answers were correct; users rate and sometimes correct them, reviewers label a sample")
@@ -102,6 +102,11 @@ class Demo:
         cursor = context.datasets.cursor()
         self.lap(f"lake: {cursor.traces} traces, {cursor.feedback} feedback records")
         return installation, context, crowd
+
+    def _tokens(self, line: str) -> dict[Role, str]:
+        """Create the credentials of the simulated users and reviewers, and return their tokens."""
+        store = open_credentials(self.home, line)
+        return {role: store.add(name, [role]).read_text() for name, role in (("users", Role.FEEDBACK), ("reviewers", Role.REVIEW))}
 
     def cycle(self, installation: Installation, context: LineContext, crowd: Crowd, what: str) -> CycleView:
         """Run one cycle to its end, with simulated users and approvals. `what` is the reason for opening the cycle.

@@ -10,13 +10,14 @@ import json
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
+from contracts.data.senders import Role
 from contracts.serving import RouterHeader
 from flows.demo.task import Request
 
@@ -53,14 +54,14 @@ class Tally:
 
 
 class Crowd:
-    """Simulated users of one router, who send feedback to one OTLP receiver."""
+    """Simulated users of one router, and reviewers, who send feedback to one OTLP receiver. `tokens` are those of their credentials."""
 
-    def __init__(self, router: str, receiver: str, token: str, served_model: str, habits: Habits, seed: int) -> None:
+    def __init__(self, router: str, receiver: str, tokens: Mapping[Role, str], served_model: str, habits: Habits, seed: int) -> None:
         self._router, self._model, self._habits = router, served_model, habits
         self._draw = random.Random(seed)
         self._client = httpx.Client(timeout=60, trust_env=False, limits=httpx.Limits(max_connections=64))
         self._receiver = receiver
-        self._headers = {"authorization": f"Bearer {token}"}
+        self._tokens = tokens
         self._lock = threading.Lock()
         self.tally = Tally()
 
@@ -73,12 +74,14 @@ class Crowd:
         lives = [(request, self._draw.randrange(self._habits.users), self._draw.random(), self._draw.random()) for request in requests]
         with ThreadPoolExecutor(concurrency) as pool:
             feedback = [record for records in pool.map(lambda life: self._one(*life), lives) for record in records]
-        for at in range(0, len(feedback), 200):
-            self._send(feedback[at : at + 200])
+        for role in (Role.FEEDBACK, Role.REVIEW):
+            sent = [record for sender, record in feedback if sender is role]
+            for at in range(0, len(sent), 200):
+                self._send(role, sent[at : at + 200])
         t = self.tally
         return Tally(t.asked - before.asked, t.failed - before.failed, t.right - before.right)
 
-    def _one(self, request: Request, user: int, mood: float, luck: float) -> list[dict[str, Any]]:
+    def _one(self, request: Request, user: int, mood: float, luck: float) -> list[tuple[Role, dict[str, Any]]]:
         draw = random.Random(f"{request.prompt} {user} {mood}")
         headers: dict[str, str] = {
             RouterHeader.SESSION: f"user-{user:03d}-{draw.randrange(6)}",
@@ -109,25 +112,24 @@ class Crowd:
 
     def _feedback(
         self, request: Request, answer: str, trace: str, user: str, mood: float, luck: float, draw: random.Random
-    ) -> list[dict[str, Any]]:
+    ) -> list[tuple[Role, dict[str, Any]]]:
         habits, right = self._habits, answer == request.reference
         feedback = []
         if mood < habits.rate:
             honest = draw.random() >= habits.flip
-            feedback.append(_log(trace, "user_feedback", user, score=float(right == honest)))
+            feedback.append((Role.FEEDBACK, _log(trace, "user_feedback", user, score=float(right == honest))))
         if not right and luck < habits.correct:
-            feedback.append(_log(trace, "user_correction", user, text=request.reference))
+            feedback.append((Role.FEEDBACK, _log(trace, "user_correction", user, text=request.reference)))
         if draw.random() < habits.review:
-            feedback.append(_log(trace, "reviewer_reference", "reviewer", text=request.reference))
+            feedback.append((Role.REVIEW, _log(trace, "reviewer_reference", "reviewer", text=request.reference)))
         return feedback
 
-    def _send(self, records: list[dict[str, Any]]) -> None:
+    def _send(self, role: Role, records: list[dict[str, Any]]) -> None:
         body = {"resourceLogs": [{"scopeLogs": [{"scope": {"name": "demo.feedback"}, "logRecords": records}]}]}
+        headers = {"authorization": f"Bearer {self._tokens[role]}", "content-type": "application/json"}
         for _ in range(20):
             try:
-                response = self._client.post(
-                    f"{self._receiver}/v1/logs", content=json.dumps(body), headers={**self._headers, "content-type": "application/json"}
-                )
+                response = self._client.post(f"{self._receiver}/v1/logs", content=json.dumps(body), headers=headers)
                 if response.status_code == 200:
                     return
             except httpx.HTTPError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,6 +87,8 @@ class LineContext:
     """Estimates the cost of one attempt at a plan. None, also as its result: no estimate, and no check against time and budget."""
     versions: Mapping[str, tuple[ExtensionVersion, ...]] = field(default_factory=dict)
     """Kind of extension (dialect, check, metrics, trainer) -> code versions, which are recorded with the decisions."""
+    new_salt: Callable[[], str] = secrets.token_hex
+    """Returns a new random text, for the assignment of sessions during a rollout."""
     heartbeat: bool = True
     """Whether a thread renews the lease during long effects. Off under a virtual clock."""
 

@@ -222,6 +222,7 @@ def roll(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: A
         "candidate": candidate.model_dump(mode="json"),
         "settings": cycle.loop.rollout.model_dump(mode="json"),
         "metrics": context.versions_of("metrics"),
+        "salt": context.new_salt(),
     }
     stream = rollout_stream(cycle.id)
     try:

@@ -51,7 +51,8 @@ def _ingest(context: LineContext, batch: RawBatch, lease: Lease) -> IngestReport
     if done is not None:
         return IngestReport.model_validate(upgraded([done])[0].data["report"]).repeated()
     if not rows:
-        intended = Row(kind="intended", key="ingest", data={"source": batch.source, "format": batch.format})
+        sender = batch.sender.label if batch.sender else None
+        intended = Row(kind="intended", key="ingest", data={"source": batch.source, "format": batch.format, "sender": sender})
         rows = context.ledger.append([Append(stream=stream, after=0, rows=(intended,))], lease, context.clock.now())
     report = context.datasets.ingest(batch)
     row = Row(kind="done", key="ingest", data={"report": report.model_dump(mode="json"), "dialects": context.versions_of("dialect")})

@@ -170,7 +170,7 @@ def _wanted_route(context: LineContext, line: LineView, cycle: CycleView | None,
 
 def _same(a: Route, b: Route) -> bool:
     """Whether two routes are equal, ignoring the annotation."""
-    return a.backends == b.backends and a.served_model == b.served_model
+    return a.backends == b.backends and a.served_model == b.served_model and a.salt == b.salt
 
 
 def _aliases(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:

@@ -146,7 +146,8 @@ def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, co
     """Return the route for one step's weight. The servers of both versions are started if necessary."""
     backends = weights(step.weight, settings, context.server.ensure(view.champion), context.server.ensure(view.candidate))
     annotation = f"{view.id}/{step.index}"
-    return Route(line=context.line, served_model=context.loop.line.served_model, backends=backends, annotation=annotation)
+    served = context.loop.line.served_model
+    return Route(line=context.line, served_model=served, backends=backends, annotation=annotation, salt=view.salt)
 
 
 def _finish(decision: Finish, view: RolloutView, context: LineContext, lease: Lease) -> None:

@@ -85,7 +85,7 @@ class Router:
     def _begin(self, route: Route, body: dict[str, Any], request: Request) -> Call:
         """Choose the version of a request and count it as in flight until it is finished. Raises Refused if the caller has too many."""
         session = caller_value(request, body, RouterHeader.SESSION, "session")
-        backend = assign(route.backends, position(route.line, session) if session else random.uniform(0, 100))
+        backend = assign(route.backends, position(route.line, session, route.salt) if session else random.uniform(0, 100))
         caller = caller_of(request, body)
         self._callers.enter(caller)
         interval = self.forwarded.begin(backend.tag, time.time())

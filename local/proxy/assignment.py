@@ -1,4 +1,4 @@
-"""Assigns sessions to model versions: a pure function of line, session and weights, so that a session stays with one version."""
+"""Assigns sessions to model versions: a pure function of line, session, salt and weights, so that a session stays with one version."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from contracts.ids import hash_share
 from contracts.serving import Backend
 
 
-def position(line: str, session: str) -> float:
-    """Return the position of a session in [0, 100). Positions are uniformly distributed and never change."""
-    return 100 * hash_share(line, session)
+def position(line: str, session: str, salt: str = "") -> float:
+    """Return the position of a session in [0, 100). Positions are uniformly distributed, and do not change during a rollout.
+
+    `salt` is that of the rollout. Whoever does not know it cannot compute which sessions the candidate gets. Without a salt, the function
+    is that of earlier releases.
+    """
+    return 100 * (hash_share("session", salt, line, session) if salt else hash_share(line, session))
 
 
 def assign(backends: Sequence[Backend], at: float) -> Backend:

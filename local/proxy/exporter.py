@@ -1,6 +1,7 @@
-"""Sends spans from the spool to the receiver, in batches. A segment is deleted when the receiver has all its spans on disk.
+"""Signs spans, stores them in the spool, and sends them to the receiver in batches.
 
-After a lost response or a restart, spans are sent again; ingest counts the second copies as duplicates.
+A segment is deleted when the receiver has all its spans on disk. After a lost response or a restart, spans are sent again; ingest counts
+the second copies as duplicates.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from local.proxy.span_spool import SpanSpool, sync_all
-from local.proxy.spans import attributes
+from local.proxy.spans import attributes, sign
 from runtime.json_files import read_json
+from runtime.secrets.keyring import KeyFile
+from runtime.secrets.span_signature import SPAN_KEYS
 
 log = logging.getLogger("ratchet.router")
 _BATCH = 256
@@ -29,16 +32,22 @@ _EVERY_SECONDS = 0.5
 
 
 class Exporter:
-    """Sends the spans of `spool`. The file `receiver` has the receiver's address ({"port": …}), the file `token` its bearer token."""
+    """Signs spans and sends those of `spool`.
+
+    The file `receiver` has the receiver's address ({"port": …}), the file `token` the bearer token. The keys for signatures are beside the
+    token.
+    """
 
     def __init__(self, spool: SpanSpool, receiver: Path, token: Path) -> None:
         self.spool = spool
+        self._keys = KeyFile(token.with_name(SPAN_KEYS))
         self._receiver = receiver
         self._token = token
         self._sent: tuple[Path | None, int] = None, 0
 
     def add(self, span: Span) -> None:
-        """Store a span. When this returns, the span survives the death of the process, or it is counted as dropped."""
+        """Sign and store a span. When this returns, the span survives the death of the process, or it is counted as dropped."""
+        sign(span, self._keys.keys())
         self.spool.append(span.SerializeToString())
 
     async def run(self) -> None:

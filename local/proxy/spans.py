@@ -1,4 +1,4 @@
-"""Builds the OTLP spans of the router's traffic. Names follow the OpenTelemetry semantic conventions for generative AI."""
+"""Builds and signs the OTLP spans of the router's traffic. Names follow the OpenTelemetry semantic conventions for generative AI."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from runtime.secrets.keyring import Keyring
+from runtime.secrets.span_signature import SIGNATURE, signature_of, signed_form
 
 _CONTENT_BYTES = 256_000
 """Maximum size of prompt and answer of one span, in bytes of JSON. Larger content is omitted, and the span is marked."""
@@ -89,3 +92,19 @@ def chat_span(ids: tuple[str, str], started_ns: int, values: Mapping[str, Value 
         attributes=attributes(values),
         status=status,
     )
+
+
+def sign(span: Span, keys: Keyring) -> None:
+    """Add the signature that makes the span evidence about its version. Without a key, the span stays without a signature."""
+    if keys.newest is None:
+        return
+    values = {kv.key: _plain(kv.value) for kv in span.attributes}
+    failed = span.status.code == Status.STATUS_CODE_ERROR
+    form = signed_form(span.trace_id.hex(), span.span_id.hex(), span.start_time_unix_nano, span.end_time_unix_nano, failed, values)
+    span.attributes.extend(attributes({SIGNATURE: signature_of(form, keys.newest)}))
+
+
+def _plain(value: AnyValue) -> Value:
+    kind = str(value.WhichOneof("value"))
+    found: Value = [item.string_value for item in value.array_value.values] if kind == "array_value" else getattr(value, kind)
+    return found

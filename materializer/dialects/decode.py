@@ -24,6 +24,7 @@ from contracts.data.datasets import RawBatch
 from contracts.data.decoding import Decoded, Kind, Limits
 from contracts.errors import ConfigError, Rejected, Retryable
 from contracts.ports import Dialect
+from materializer.dialects.admission import Admission
 from materializer.dialects.jsonl import JsonlDialect
 from materializer.dialects.otlp import OtlpDialect
 from materializer.dialects.record_dialect import decode_with
@@ -47,8 +48,13 @@ _NAMED = {"otlp-json": "otlp", "otlp-proto": "otlp"}
 """Format of a batch -> its dialect, where the names differ."""
 
 
-def decode(batch: RawBatch, limits: Limits, dialects: Mapping[str, Dialect] = BUILT_IN) -> Decoded:
-    """Decode all records of `batch`. `dialects` are the installed dialects by name.
+def decode(
+    batch: RawBatch,
+    limits: Limits,
+    dialects: Mapping[str, Dialect] = BUILT_IN,
+    admission: Admission | None = None,
+) -> Decoded:
+    """Decode all records of `batch`. `dialects` are the installed dialects by name, `admission` the rules for the decoded rows.
 
     Raises ConfigError for an unknown format and Retryable if the batch cannot be read. Bad content does not raise; it is quarantined.
     """
@@ -56,13 +62,13 @@ def decode(batch: RawBatch, limits: Limits, dialects: Mapping[str, Dialect] = BU
     if named not in dialects:
         known = sorted({*_NAMED, *dialects} - set(_NAMED.values()))
         raise ConfigError(f"batch {batch.origin} has the unknown format {batch.format!r}; known: {', '.join(known)}")
-    into = Decoded()
+    into, rules = Decoded(), admission or Admission(batch.sender)
     others = [dialect for name, dialect in dialects.items() if name != named and name not in BUILT_IN]
     read = _otlp_frames if batch.format == "otlp-proto" else _json_lines
     try:
         with batch.open() as stream:
             for position, record in read(stream, into):
-                decode_with(dialects[named], others, record, position, limits, into)
+                decode_with(dialects[named], others, record, position, limits, rules, into)
     except OSError as error:
         raise Retryable(f"batch {batch.origin} cannot be read: {error}; restore the file, then ingest again") from error
     return into

@@ -17,6 +17,7 @@ from contracts.data.decoding import Decoded, Kind, Limits, Row
 from contracts.data.records import PARTIAL, FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
+from materializer.dialects.admission import SIGNED
 from materializer.dialects.genai import Content, Event, is_generation, read_content
 from materializer.dialects.otlp_attributes import Attributes
 from materializer.dialects.values import (
@@ -33,6 +34,7 @@ from materializer.dialects.values import (
     start_time,
     token_count,
 )
+from runtime.secrets.span_signature import SIGNATURE, signed_form
 
 EVALUATION = "gen_ai.evaluation.result"
 KINDS = {"user_feedback": FeedbackKind.RATING, "user_correction": FeedbackKind.CORRECTION, "reviewer_reference": FeedbackKind.REFERENCE}
@@ -134,7 +136,24 @@ def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
         "consent": agreed is True,
         "reference": short_text(attributes.metadata("reference")) if keep else None,
         "slice": slug(attributes.metadata("slice")),
+        **_signed(span, attributes, failed),
     }
+
+
+def _signed(span: dict[str, Any], attributes: Attributes, failed: bool) -> Row:
+    """Return what is needed to verify the router's signature; nothing for a span without one.
+
+    The router writes no events. A signature does not cover them, so a span with events counts as not signed.
+    """
+    signature = attributes.get(SIGNATURE)
+    if not isinstance(signature, str) or span.get("events"):
+        return {}
+    ids = identifier(span.get("traceId"), 16), identifier(span.get("spanId"), 8)
+    try:
+        times = int(span.get("startTimeUnixNano") or 0), int(span.get("endTimeUnixNano") or 0)
+        return {SIGNED: (signed_form(*ids, *times, failed, attributes.plain()), signature)}
+    except (TypeError, ValueError):
+        return {}
 
 
 def _content(attributes: Attributes, events: list[Event], failed: bool) -> Content | None:

@@ -37,6 +37,10 @@ class Attributes:
                 return value
         return None
 
+    def plain(self) -> dict[str, Any]:
+        """Return all attributes as Python values."""
+        return {key: any_value(raw) for key, raw in self._raw.items()}
+
     def metadata(self, name: str) -> Any:
         """Return the attribute `metadata.<name>`, or the key `name` of a `metadata` attribute that holds JSON (OpenInference)."""
         value = self.get(f"metadata.{name}")

@@ -14,21 +14,25 @@ from contracts.data.decoding import Decoded, Limits, Row
 from contracts.data.records import FEEDBACK, TRACES, Column, FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
+from materializer.dialects.admission import Admission
 from materializer.dialects.jsonl import JsonlDialect
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.otlp import ORIGINS, OtlpDialect
 from materializer.dialects.values import clean, dialect_failed, dump, fits, rating, start_time
 
-_SET_BY_INGEST = frozenset({"source", "ingested", "batch"})
+_SET_BY_INGEST = frozenset({"source", "ingested", "batch", "sender", "verified", "trusted"})
 _DEFAULTS: Row = {"origin": "traffic", "status": "ok", "consent": False}
 _STATUSES = frozenset({"ok", "error", "refused"})
 _TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "double": (int, float), "long": int, "boolean": bool}
 
 
-def decode_with(named: Dialect, others: Sequence[Dialect], record: Any, position: str, limits: Limits, into: Decoded) -> None:
+def decode_with(
+    named: Dialect, others: Sequence[Dialect], record: Any, position: str, limits: Limits, admission: Admission, into: Decoded
+) -> None:
     """Decode `record` with the one dialect of `others` that recognises it, or with `named`, the dialect of the batch's format.
 
-    A record that several dialects recognise is quarantined, because it is unknown which of them is right.
+    Rows that `admission` refuses are quarantined. So is a record that several dialects recognise, because it is unknown which of them
+    is right.
     """
     try:
         claims = [dialect for dialect in others if _recognises(dialect, record)]
@@ -36,7 +40,9 @@ def decode_with(named: Dialect, others: Sequence[Dialect], record: Any, position
             names = ", ".join(sorted(dialect.name for dialect in claims))
             raise Rejected("ambiguous_dialect", f"the dialects {names} recognise the record; uninstall all but one")
         dialect = claims[0] if claims else named
-        into.merge(_decoded(dialect, record, position, limits), position)
+        found = _decoded(dialect, record, position, limits)
+        admission.admit(found)
+        into.merge(found, position)
     except Rejected as error:
         into.reject("traces", position, error)
 

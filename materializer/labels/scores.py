@@ -16,6 +16,7 @@ import polars as pl
 from contracts.data.datasets import Label
 from contracts.data.records import PROMPTS, SAMPLES, FeedbackKind, Tier
 from materializer.governance import Governed
+from materializer.labels.credible import credible
 from materializer.lake.schemas import empty_frame, frame_of
 from rewards.scorer_set import CORRECTION, ScorerSet
 
@@ -25,31 +26,34 @@ distinguished, and caps per person do not apply."""
 _RATER = pl.col("rater").fill_null(ANONYMOUS)
 
 
-def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> pl.DataFrame:
-    """Return the feedback on admitted traces, the latest per rater and kind.
+def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Return the feedback on admitted traces that counts, the latest per rater and kind, and reason -> number of records that do not count.
 
     The columns are source, id, rater, kind, time, value and text. `source` and `id` are those of the trace that represents equal
-    traces. `traces` has the columns source, id and response_id of the traces that feedback may refer to.
+    traces. `traces` has the columns source, id, response_id, user and verified of the traces that feedback may refer to.
     """
-    links = traces.select("source", "id", "response_id")
+    links = traces.select("source", "id", "response_id", "verified")
     by_id = feedback.filter(pl.col("trace_id").is_not_null()).join(
         links.select("source", pl.col("id").alias("trace_id"), "id"), on=["source", "trace_id"], how="left"
     )
     found = by_id.filter(pl.col("id").is_not_null())
     rest = pl.concat([feedback.filter(pl.col("trace_id").is_null()), by_id.filter(pl.col("id").is_null()).drop("id")])
     named = (
-        links.filter(pl.col("response_id").is_not_null()).sort("id").unique(["source", "response_id"], keep="first", maintain_order=True)
+        links.filter(pl.col("response_id").is_not_null())
+        .sort(pl.col("verified").fill_null(False), "id", descending=[True, False])
+        .unique(["source", "response_id"], keep="first", maintain_order=True)
+        .drop("verified")
     )
     by_response = rest.join(named, on=["source", "response_id"], how="inner")
     columns = ["source", "id", "rater", "kind", "time", "value", "text"]
-    joined = pl.concat([found.select(columns), by_response.select(columns)]).join(governed.merged, on=["source", "id"], how="inner")
+    wanted = [*columns, "ingested", "sender", "trusted"]
+    every = pl.concat([found.select(wanted), by_response.select(wanted)])
+    credited, ignored = credible(every.join(traces.select("source", "id", "user"), on=["source", "id"], how="inner"))
+    joined = credited.select(columns).join(governed.merged, on=["source", "id"], how="inner")
     kept = joined.select(pl.col("keeper_source").alias("source"), pl.col("keeper_id").alias("id"), *columns[2:])
     ordered = kept.with_columns(_RATER.alias("who")).sort("time", "value", "text", nulls_last=False)
-    return (
-        ordered.unique(["source", "id", "who", "kind"], keep="last", maintain_order=True)
-        .drop("who")
-        .sort("source", "id", "time", "kind", "rater")
-    )
+    latest = ordered.unique(["source", "id", "who", "kind"], keep="last", maintain_order=True)
+    return latest.drop("who").sort("source", "id", "time", "kind", "rater"), ignored
 
 
 def references(traces: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
@@ -155,7 +159,7 @@ def _sample(row: dict[str, Any], answer: str, label: Label, origin: str, person:
         "trace": f"{row['source']}/{row['id']}",
         "user": person,
         "origin": origin,
-        "model_version": row["model_version"] if origin == "traffic" else None,
+        "model_version": row["model_version"] if origin == "traffic" and (row["verified"] or row["sender"] is None) else None,
         "slice": row["slice"],
     }
 

@@ -18,11 +18,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def crowded_days(table: Table) -> list[BooleanExpression]:
     """Return filters on `time`, one for each day with more than 32 data files."""
+    return [_day(day) for day, count in _files_of_days(table) if count > _FILES_PER_DAY]
+
+
+def all_days(table: Table) -> list[BooleanExpression]:
+    """Return filters on `time`, one for each day with data files."""
+    return [_day(day) for day, _ in _files_of_days(table)]
+
+
+def _files_of_days(table: Table) -> list[tuple[int, int]]:
     files: dict[int, int] = {}
     for task in table.scan().plan_files():
         day = int(task.file.partition[0])
         files[day] = files.get(day, 0) + 1
-    return [_day(day) for day, count in sorted(files.items()) if count > _FILES_PER_DAY]
+    return sorted(files.items())
 
 
 def _day(number: int) -> BooleanExpression:

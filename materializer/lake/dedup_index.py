@@ -18,8 +18,8 @@ from materializer.lake.tables import Lake, TableName
 Key = bytes
 
 _COLUMNS: dict[TableName, tuple[str, ...]] = {
-    "traces": ("source", "id", "batch", "response_id", "messages", "answer", "model", "status", "consent"),
-    "feedback": ("source", "trace_id", "response_id", "rater", "kind", "time", "batch", "value", "text"),
+    "traces": ("source", "id", "batch", "response_id", "messages", "answer", "model", "status", "consent", "verified"),
+    "feedback": ("source", "trace_id", "response_id", "rater", "kind", "time", "batch", "value", "text", "sender"),
     "quarantine": ("batch", "position", "reason"),
 }
 _TABLE = "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL) WITHOUT ROWID"
@@ -44,6 +44,11 @@ def trace_key(source: str, identity: str) -> Key:
     return hashed("t", source, identity)
 
 
+def verified_key(source: str, identity: str) -> Key:
+    """Return the key that identifies a trace whose span the router has signed."""
+    return hashed("v", source, identity)
+
+
 def response_key(source: str, response: str) -> Key:
     """Return the key by which feedback without a trace id finds its trace."""
     return hashed("r", source, response)
@@ -52,13 +57,16 @@ def response_key(source: str, response: str) -> Key:
 def key_of(table: TableName, row: dict[str, Any]) -> Key:
     """Return the key that identifies a row of `table`.
 
-    Feedback is identified by (trace, source, rater, kind, time), with `time` in microseconds since the epoch.
+    A verified trace has a key of its own. Otherwise a sender that knows the id of a call could keep out the router's trace of it.
+    Feedback is identified by (trace, source, rater, kind, time, sender), with `time` in microseconds since the epoch. Otherwise one sender
+    could keep out the feedback of another one. Without a sender, the key is that of earlier releases.
     """
     if table == "traces":
-        return trace_key(row["source"], row["id"])
+        return verified_key(row["source"], row["id"]) if row["verified"] else trace_key(row["source"], row["id"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
-        return hashed("f", row["source"], row["trace_id"] is not None, subject, row["rater"], row["kind"], row["time"])
+        sender = () if row["sender"] is None else (row["sender"],)
+        return hashed("f", row["source"], row["trace_id"] is not None, subject, row["rater"], row["kind"], row["time"], *sender)
     return hashed("q", row["batch"], row["position"], row["reason"])
 
 
@@ -69,6 +77,14 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     if table == "feedback":
         return hashed(row["value"] if row["kind"] == FeedbackKind.RATING else row["text"])
     return b""
+
+
+def _named(trace: dict[str, Any]) -> list[tuple[Key, bool]]:
+    """Return the keys by which feedback finds a trace, with whether its content is stored."""
+    kept = trace["messages"] is not None
+    keys = [trace_key(trace["source"], trace["id"])]
+    keys += [response_key(trace["source"], trace["response_id"])] if trace["response_id"] else []
+    return [(key, kept) for key in keys]
 
 
 class DedupIndex:
@@ -98,14 +114,24 @@ class DedupIndex:
             keyed = [(key_of(table, item), item["batch"].encode(), content_of(table, item)) for item in rows]
             connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?)", keyed)  # noqa: S608
             if table == "traces":
-                named = [(trace_key(item["source"], item["id"]), item["messages"] is not None) for item in rows]
-                named += [
-                    (response_key(item["source"], item["response_id"]), item["messages"] is not None)
+                # A copy that is not signed, and comes after the router's trace, is a duplicate of it.
+                copies = [
+                    (trace_key(item["source"], item["id"]), item["batch"].encode(), content_of(table, item))
                     for item in rows
-                    if item["response_id"]
+                    if item["verified"]
                 ]
-                connection.executemany("INSERT OR IGNORE INTO responses VALUES (?, ?)", named)
+                connection.executemany("INSERT OR IGNORE INTO traces VALUES (?, ?, ?)", copies)
+                signed = [found for item in rows if item["verified"] for found in _named(item)]
+                connection.executemany("INSERT OR REPLACE INTO responses VALUES (?, ?)", signed)
+                others = [found for item in rows if not item["verified"] for found in _named(item)]
+                connection.executemany("INSERT OR IGNORE INTO responses VALUES (?, ?)", others)
             connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, current))
+
+    def forget(self, table: TableName) -> None:
+        """Remove the rows of `table`, whose keys have changed. The next `catch_up` adds them again from the lake."""
+        with closing(self._open()) as connection, connection:
+            connection.execute(f"DELETE FROM {table}")  # noqa: S608
+            connection.execute("DELETE FROM covered WHERE name = ?", (table,))
 
     def _added(self, table: TableName, since: int | None) -> list[dict[str, Any]]:
         frame = self.lake.added(table, since, _COLUMNS[table])

@@ -8,19 +8,21 @@ uninterrupted run. Governance decides later which records are used for training.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch
+from contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch, TraceCounts
 from contracts.data.decoding import Decoded, Kind, Limits, Row
 from contracts.data.records import FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
+from materializer.dialects.admission import Admission
 from materializer.dialects.decode import BUILT_IN, decode
 from materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
 from materializer.lake.schemas import arrow_table
 from materializer.lake.tables import TABLES, Lake, TableName
+from runtime.secrets.pseudonyms import Subject
 
 
 @dataclass
@@ -33,10 +35,26 @@ class Sorted:
     duplicate: int = 0
 
 
-def ingest_batch(lake: Lake, seen: DedupIndex, batch: RawBatch, limits: Limits, dialects: Mapping[str, Dialect] = BUILT_IN) -> IngestReport:
-    """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point."""
-    decoded = decode(batch, limits, dialects)
+def ingest_batch(
+    lake: Lake,
+    seen: DedupIndex,
+    batch: RawBatch,
+    limits: Limits,
+    dialects: Mapping[str, Dialect] = BUILT_IN,
+    *,
+    is_signed: Callable[[bytes, str], bool],
+    hide: Callable[[Subject, str], str],
+) -> IngestReport:
+    """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point.
+
+    `is_signed` verifies signatures of the router. `hide` returns the pseudonym of a user or session; a lake of an earlier release gets
+    pseudonyms first.
+    """
+    decoded = decode(batch, limits, dialects, Admission(batch.sender, is_signed, hide))
+    unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
     with lake.writing():
+        lake.conceal("traces", hide, lambda: None)  # the keys of traces contain no user
+        lake.conceal("feedback", hide, lambda: seen.forget("feedback"))
         traces = _sort("traces", decoded.traces, decoded, seen, batch, limits)
         _write(lake, "traces", traces.fresh, batch)
         seen.catch_up("traces")
@@ -44,8 +62,10 @@ def ingest_batch(lake: Lake, seen: DedupIndex, batch: RawBatch, limits: Limits, 
         feedback = _sort("feedback", kept, decoded, seen, batch, limits)
         _write(lake, "feedback", feedback.fresh, batch)
         _write(lake, "quarantine", _quarantine(decoded, seen, batch, limits), batch)
-    counts = _counts("feedback", feedback, decoded)
-    return IngestReport(traces=_counts("traces", traces, decoded), feedback=FeedbackCounts(**counts.model_dump(), parked=parked))
+    counted, counts = _counts("traces", traces, decoded), _counts("feedback", feedback, decoded)
+    return IngestReport(
+        traces=TraceCounts(**counted.model_dump(), unsigned=unsigned), feedback=FeedbackCounts(**counts.model_dump(), parked=parked)
+    )
 
 
 def _write(lake: Lake, table: TableName, rows: list[Row], batch: RawBatch) -> None:
@@ -54,7 +74,10 @@ def _write(lake: Lake, table: TableName, rows: list[Row], batch: RawBatch) -> No
 
 
 def _complete(rows: Iterable[Row], batch: RawBatch, limits: Limits) -> list[Row]:
-    return [row | {"source": batch.source, "batch": batch.digest, "ingested": limits.now} for row in rows]
+    sender = batch.sender.label if batch.sender else None
+    trusted = batch.sender is None or batch.sender.vouches
+    known = {"source": batch.source, "batch": batch.digest, "ingested": limits.now, "sender": sender, "trusted": trusted}
+    return [row | known for row in rows]
 
 
 def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawBatch, limits: Limits) -> Sorted:
@@ -97,7 +120,7 @@ def _admit(decoded: Decoded, seen: DedupIndex, batch: RawBatch) -> tuple[list[Ro
             continue
         kept.append(row)
         if subject not in known:
-            waiting.add(key_of("feedback", row | {"source": batch.source}))
+            waiting.add(key_of("feedback", row | {"source": batch.source, "sender": batch.sender.label if batch.sender else None}))
     return kept, len(waiting)
 
 

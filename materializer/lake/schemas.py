@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DoubleType, IcebergType, LongType, NestedField, StringType, TimestamptzType
 
 from contracts.data.records import Column
@@ -42,6 +43,21 @@ def iceberg_schema(columns: Sequence[Column]) -> Schema:
         for index, column in enumerate(columns, 1)
     ]
     return Schema(*fields)
+
+
+def missing_columns(schema: Schema, columns: Sequence[Column]) -> list[str]:
+    """Return the names of the `columns` that the schema of an Iceberg table does not have, because an earlier release created it."""
+    names = set(schema.column_names)
+    return [column.name for column in columns if column.name not in names]
+
+
+def present(table: Table, snapshot: int | None, columns: Sequence[Column], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the `wanted` columns ("*": all `columns`) that a snapshot of the table has. None is the current snapshot."""
+    at = table.snapshot_by_id(snapshot) if snapshot is not None else None
+    schema = table.schema() if at is None or at.schema_id is None else table.schemas()[at.schema_id]
+    names = [column.name for column in columns] if tuple(wanted) == ("*",) else list(wanted)
+    missing = set(missing_columns(schema, columns))
+    return tuple(name for name in names if name not in missing)
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pa.Table:

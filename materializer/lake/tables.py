@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,7 +29,9 @@ from contracts.data.records import FEEDBACK, QUARANTINE, TRACES, Column
 from contracts.errors import Retryable
 from contracts.ids import Digest
 from materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
-from materializer.lake.schemas import arrow_schema, iceberg_schema
+from materializer.lake.concealment import CONCEALED, conceal
+from materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
+from runtime.secrets.pseudonyms import Subject
 
 TableName: TypeAlias = Literal["traces", "feedback", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "quarantine": QUARANTINE}
@@ -41,6 +43,7 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
+    CONCEALED: "1",
 }
 
 _SNAPSHOTS = 64
@@ -92,6 +95,14 @@ class Lake:
                 f"ratchet.{name}", iceberg_schema(TABLES[name]), partition_spec=spec, sort_order=order, properties=_PROPERTIES
             )
 
+    def _complete(self, name: TableName) -> Table:
+        """Return the table of this release: a table of an earlier release gets the columns that it lacks."""
+        table = self._table(name)
+        if missing_columns(table.schema(), TABLES[name]):
+            with table.update_schema() as update:
+                update.union_by_name(iceberg_schema(TABLES[name]))
+        return table
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the exclusive write lock of the lake, across processes. Waits until another writer has finished."""
@@ -103,6 +114,22 @@ class Lake:
         finally:
             os.close(descriptor)
 
+    def conceal(self, name: TableName, hide: Callable[[Subject, str], str], changed: Callable[[], None]) -> None:
+        """Replace the ids of users and sessions that an earlier release stored in clear. The caller holds the write lock.
+
+        `changed` is called after a change, and before the table is marked as done. Raises Retryable if the disk or the catalog fails.
+        """
+        table = self._table(name)
+        if CONCEALED in table.properties:
+            return
+        try:
+            conceal(table, hide)
+            changed()
+            with table.transaction() as transaction:
+                transaction.set_properties({CONCEALED: "1"})
+        except (CommitFailedException, OSError) as error:
+            raise Retryable(f"cannot replace user ids in {name} in {self.root}: {error}; free disk space, then ingest again") from error
+
     def append(self, name: TableName, rows: pa.Table, batch: Digest) -> None:
         """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit.
 
@@ -111,7 +138,7 @@ class Lake:
         if rows.num_rows == 0:
             return
         try:
-            self._table(name).append(_ordered(rows, name), snapshot_properties={BATCH: batch})
+            self._complete(name).append(_ordered(rows, name), snapshot_properties={BATCH: batch})
             self.tidy(name)
         except (CommitFailedException, OSError) as error:
             raise Retryable(
@@ -125,8 +152,13 @@ class Lake:
         where: BooleanExpression | None = None,
         snapshot: int | None = None,
     ) -> pl.DataFrame:
-        """Return the rows of `name` as of an Iceberg snapshot (None: the current one). Files that `where` excludes are not read."""
-        scan = self._table(name).scan(row_filter=where or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=snapshot)
+        """Return the rows of `name` as of an Iceberg snapshot (None: the current one). Files that `where` excludes are not read.
+
+        Columns that the table or the snapshot of an earlier release does not have are null. `where` must not name them.
+        """
+        table = self._table(name)
+        known = present(table, snapshot, TABLES[name], columns)
+        scan = table.scan(row_filter=where or AlwaysTrue(), selected_fields=known, snapshot_id=snapshot)
         return _frame(scan.to_arrow(), name, columns)
 
     def added(self, name: TableName, since: int | None, columns: Sequence[str]) -> pl.DataFrame:
@@ -136,9 +168,8 @@ class Lake:
             return _frame(arrow_schema(TABLES[name]).empty_table(), name, columns)
         if since is None or table.snapshot_by_id(since) is None:
             return self.scan(name, columns)
-        return _frame(
-            table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=tuple(columns)).to_arrow(), name, columns
-        )
+        known = present(table, None, TABLES[name], columns)
+        return _frame(table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=known).to_arrow(), name, columns)
 
     def pin(self, name: TableName, tag: str) -> int | None:
         """Tag the current Iceberg snapshot so that it never expires, and return its id; None for an empty table.
@@ -193,6 +224,12 @@ def _ordered(rows: pa.Table, name: TableName) -> pa.Table:
     return rows.sort_by([("model", "ascending"), ("time", "ascending"), ("id", "ascending")]) if name == "traces" else rows
 
 
+def preferred(traces: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per trace: the one that the router has signed, if another sender has sent a trace with the same id."""
+    ordered = traces.sort("verified", descending=True, nulls_last=True, maintain_order=True)
+    return ordered.unique(["source", "id"], keep="first", maintain_order=True)
+
+
 def until(as_of: datetime) -> BooleanExpression:
     """Return the filter for rows that were ingested no later than `as_of`."""
     return LessThanOrEqual("ingested", as_of.astimezone(UTC).isoformat())
@@ -201,10 +238,13 @@ def until(as_of: datetime) -> BooleanExpression:
 def _frame(table: pa.Table, name: TableName, columns: Sequence[str]) -> pl.DataFrame:
     """Convert an Arrow table from an Iceberg scan to polars, with `columns` in the given order.
 
-    A scan may return large strings; polars reads both Arrow string types as the declared type.
+    A scan may return large strings; polars reads both Arrow string types as the declared type. Missing columns become null.
     """
     schema = arrow_schema(TABLES[name])
     wanted = schema.names if tuple(columns) == ("*",) else list(columns)
+    for column in wanted:
+        if column not in table.column_names:
+            table = table.append_column(schema.field(column), pa.nulls(table.num_rows, schema.field(column).type))
     found = pl.from_arrow(table.select(wanted))
     assert isinstance(found, pl.DataFrame)
     return found

@@ -9,13 +9,12 @@ Source: OTLP 1.x, section OTLP/HTTP (error responses carry a google.rpc.Status).
 from __future__ import annotations
 
 import argparse
-import hmac
 import logging
 import os
 import socket
 import struct
 import zlib
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,18 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from starlette.concurrency import run_in_threadpool
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from contracts.errors import ConfigError, Rejected, Retryable
+from contracts.data.senders import Sender
+from contracts.errors import Rejected, Retryable
 from contracts.ids import canonical
+from contracts.schema import stamped
 from materializer.dialects.decode import REQUESTS
 from materializer.dialects.values import parse_json
+from materializer.receive.credentials import CredentialFile
 from materializer.receive.spool import Spool, has_room
 from runtime.artifacts import write_atomic
 from runtime.http_limits import HttpLimits, LimitedApp, with_deadlines
 
 JSON, PROTO = "application/json", "application/x-protobuf"
-TOKEN = "RATCHET_RECEIVER_TOKEN"
-"""Bearer token of a receiver that runs as its own process without `--token-file`."""
 MAX_BODY = 16 << 20
 """Maximum size of a request in bytes, both before and after decompression."""
 
@@ -72,13 +72,11 @@ class Refused(Exception):
         self.message = message
 
 
-def create_app(spool: Spool, token: str, max_body: int = MAX_BODY, room: int = ROOM) -> FastAPI:
+def create_app(spool: Spool, sender_of: Callable[[str], Sender | None], max_body: int = MAX_BODY, room: int = ROOM) -> FastAPI:
     """Return the receiver as an ASGI app. Every request except /healthz needs `Authorization: Bearer <token>`.
 
-    `max_body` and `room` are in bytes. Raises ConfigError if the token is shorter than 16 characters.
+    `sender_of` returns the sender to which a token belongs, or None for an invalid token. `max_body` and `room` are in bytes.
     """
-    if len(token) < 16:
-        raise ConfigError("the receiver's token is shorter than 16 characters; use a longer one, for example from `openssl rand -hex 32`")
     app = FastAPI(title="Ratchet receiver", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/healthz")
@@ -91,9 +89,9 @@ def create_app(spool: Spool, token: str, max_body: int = MAX_BODY, room: int = R
         kind = PROTO if _content_type(request) == PROTO else JSON
         mark, field, answer = _PATHS[request.url.path]
         try:
-            _authorise(request, token)
+            sender = _authorised(request, sender_of)
             body = await _read(request, max_body)
-            await run_in_threadpool(_store, spool, kind, mark, field, body, room)
+            await run_in_threadpool(_store, spool, sender, kind, mark, field, body, room)
         except Refused as refused:
             return _error(kind, refused.status, refused.message)
         return Response(answer().SerializeToString() if kind == PROTO else b"{}", media_type=kind)
@@ -101,10 +99,12 @@ def create_app(spool: Spool, token: str, max_body: int = MAX_BODY, room: int = R
     return app
 
 
-def _authorise(request: Request, token: str) -> None:
-    given = request.headers.get("authorization", "").encode()
-    if not hmac.compare_digest(given, f"Bearer {token}".encode()):
-        raise Refused(401, "the bearer token is missing or wrong")
+def _authorised(request: Request, sender_of: Callable[[str], Sender | None]) -> Sender:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    sender = sender_of(token) if scheme == "Bearer" and token else None
+    if sender is None:
+        raise Refused(401, "the bearer token is missing, wrong or revoked")
+    return sender
 
 
 def _content_type(request: Request) -> str:
@@ -150,7 +150,7 @@ def _inflate(body: bytes, most: int) -> bytes:
     raise Refused(400, f"the gzip body has more than {MAX_MEMBERS} members")
 
 
-def _store(spool: Spool, kind: str, mark: bytes, field: str, body: bytes, room: int) -> None:
+def _store(spool: Spool, sender: Sender, kind: str, mark: bytes, field: str, body: bytes, room: int) -> None:
     """Check that the body is a readable request, and spool it. Raises Refused: 400 if it is not, 503 if the disk is full or fails."""
     try:
         if kind == PROTO:
@@ -167,7 +167,7 @@ def _store(spool: Spool, kind: str, mark: bytes, field: str, body: bytes, room: 
     if not has_room(spool.folder, room):
         raise Refused(503, "the receiver's disk is full; send again later")
     try:
-        spool.put_proto(mark, body) if kind == PROTO else spool.put_json(body)
+        spool.put_proto(sender, mark, body) if kind == PROTO else spool.put_json(sender, body)
     except Retryable as error:
         log.error("cannot write to the spool: %s", error)
         raise Refused(503, "the receiver cannot write to its disk; send again later") from error
@@ -214,19 +214,8 @@ def _status_proto(code: int, message: bytes) -> bytes:
     return bytes([0x08, code, 0x12]) + length + message
 
 
-def read_token(file: Path | None) -> str:
-    """Return the token from `file`, or from the variable TOKEN if `file` is None. Raises ConfigError if there is no token."""
-    try:
-        token = file.read_text(encoding="utf-8").strip() if file else os.environ.get(TOKEN, "")
-    except OSError as error:
-        raise ConfigError(f"the token file {file} cannot be read: {error.strerror}; check --token-file") from error
-    if not token:
-        raise ConfigError(f"the receiver has no token; give a file with --token-file, or set {TOKEN}")
-    return token
-
-
 class _Announcing(uvicorn.Server):
-    """A uvicorn server that writes receiver.json, {pid, port}, once the socket listens."""
+    """A uvicorn server that writes receiver.json, {pid, port, schema_version}, once the socket listens."""
 
     def __init__(self, config: uvicorn.Config, where: Path, port: int) -> None:
         super().__init__(config)
@@ -235,7 +224,7 @@ class _Announcing(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
-        write_atomic(self.where, canonical({"pid": os.getpid(), "port": self.port}))
+        write_atomic(self.where, stamped({"pid": os.getpid(), "port": self.port}))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -244,14 +233,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--spool", type=Path, required=True, help="folder for received requests; its parent folder gets receiver.json")
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; outside loopback, put TLS in front of the receiver")
-    parser.add_argument("--token-file", type=Path, default=None, help=f"file with the token (default: the value of {TOKEN})")
+    parser.add_argument("--credentials", type=Path, required=True, help="file with the credentials; read again when it changes")
     parser.add_argument("--max-body", type=int, default=MAX_BODY, help="maximum size of a request in bytes")
     given = parser.parse_args(arguments)
     os.umask(0o077)  # the spool contains users' conversations
-    try:
-        app = create_app(Spool(given.spool), read_token(given.token_file), given.max_body)
-    except ConfigError as error:
-        parser.error(str(error))
+    app = create_app(Spool(given.spool), CredentialFile(given.credentials).sender, given.max_body)
     listening = socket.create_server((given.host, given.port), backlog=128)
     limits = HttpLimits()
     config = uvicorn.Config(

@@ -6,15 +6,15 @@ import gzip
 import io
 from collections.abc import Iterator
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from contracts.data.datasets import RawBatch
 from contracts.errors import ConfigError, Rejected
-from contracts.ids import Digest, digest, digest_file
+from contracts.ids import Digest, canonical, digest, digest_file
 from contracts.loop import SourceSettings
 from materializer.dialects.values import parse_json
+from materializer.receive.spool import FORMER_SUFFIXES, Envelope, read_envelope, read_request, spooled
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 _FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl"}
@@ -76,9 +76,9 @@ def _one_line(path: Path) -> BinaryIO:
 
 
 class SpoolSource:
-    """Delivers the requests in the receiver's spool, one file each, in order of arrival.
+    """Delivers the requests in the receiver's spool. The requests of one sender are in order of arrival.
 
-    Small requests are joined to batches, because a commit to the lake costs the same for one record as for thousands.
+    Small requests of one sender are joined to batches, because a commit to the lake costs the same for one record as for thousands.
     """
 
     def __init__(self, name: str, folder: Path, max_bytes: int = 32 << 20, max_files: int = 2000) -> None:
@@ -89,13 +89,17 @@ class SpoolSource:
         self._handed_out: dict[Digest, list[Path]] = {}
 
     def batches(self) -> Iterator[RawBatch]:
-        """Yield batches of one format each. A batch ends when it has `max_bytes` bytes or `max_files` files."""
-        files = sorted(file for file in self.folder.glob("*.*") if file.suffix in SPOOLED)
-        for suffix, run in groupby(files, key=lambda file: file.suffix):
-            for group in self._grouped(list(run)):
-                data = b"".join(file.read_bytes() for file in group)
+        """Yield batches of one sender and format each. A batch ends when it has `max_bytes` bytes or `max_files` files."""
+        files: dict[tuple[Envelope, bool], list[Path]] = {}
+        for file in spooled(self.folder):
+            files.setdefault((read_envelope(file), file.suffix in FORMER_SUFFIXES), []).append(file)
+        for (envelope, former), found in files.items():
+            # Equal requests of two senders are two batches. Those of an earlier release keep the digest that the ledger may know.
+            head = b"" if former else canonical(envelope)
+            for group in self._grouped(found):
+                data = b"".join(read_request(file) for file in group)
                 origin = f"{self.folder}/{group[0].name}..{group[-1].name}"
-                batch = RawBatch(self.name, SPOOLED[suffix], digest(data), origin, partial(io.BytesIO, data))
+                batch = RawBatch(self.name, envelope.format, digest(head + data), origin, partial(io.BytesIO, data), envelope.sender)
                 self._handed_out[batch.digest] = group
                 yield batch
 
@@ -118,7 +122,3 @@ class SpoolSource:
         """
         for file in self._handed_out.pop(batch.digest, ()):
             file.unlink(missing_ok=True)
-
-
-SPOOLED = {".json": "otlp-json", ".pb": "otlp-proto"}
-"""Suffix of a spool file -> its format. A JSON file is one line; a protobuf file is one frame (materializer/dialects/decode.py)."""

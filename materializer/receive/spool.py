@@ -1,7 +1,8 @@
 """Writes received requests to the spool, so that an acknowledged request survives a crash.
 
-Each request is one file: one line of JSON (`.json`), or one protobuf frame (`.pb`, see materializer/dialects/decode.py). File names sort by
-arrival time.
+Each request is one file: the envelope, which is one line of JSON with the sender and the format, and then the request as one line of JSON
+or one protobuf frame (see materializer/dialects/decode.py). File names sort by arrival time. The files contain what the sender sent, with
+the user ids in clear, until ingest deletes them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,26 @@ import struct
 import threading
 import time
 from pathlib import Path
+from typing import Literal
 
+from contracts.data.senders import FORMER, Sender
+from contracts.errors import NewerRelease
+from contracts.model import Frozen
+from contracts.schema import parse, stamped
 from runtime.artifacts import write_atomic
+
+SUFFIX = ".request"
+"""Suffix of a spool file."""
+FORMER_SUFFIXES = {".json": "otlp-json", ".pb": "otlp-proto"}
+"""Suffix of a spool file of an earlier release, which has no envelope -> its format."""
+
+
+class Envelope(Frozen):
+    """How a request arrived."""
+
+    sender: Sender
+    format: str
+    """Format of the batch: otlp-json (one line) or otlp-proto (one frame)."""
 
 
 class Spool:
@@ -21,28 +40,55 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def put_json(self, body: bytes) -> Path:
+    def put_json(self, sender: Sender, body: bytes) -> Path:
         """Store a JSON request as one line and return its path. Raises Retryable if the disk cannot be written.
 
         Line breaks are replaced by spaces. This is safe because JSON strings cannot contain unescaped line breaks.
         """
-        return self._put(body.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n", ".json")
+        return self._put(sender, "otlp-json", body.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
 
-    def put_proto(self, mark: bytes, body: bytes) -> Path:
+    def put_proto(self, sender: Sender, mark: bytes, body: bytes) -> Path:
         """Store a protobuf request as a frame and return its path. `mark` is b"T" (traces) or b"L" (logs). Raises like `put_json`."""
-        return self._put(mark + struct.pack(">I", len(body)) + body, ".pb")
+        return self._put(sender, "otlp-proto", mark + struct.pack(">I", len(body)) + body)
 
-    def _put(self, data: bytes, ending: str) -> Path:
+    def _put(self, sender: Sender, kind: Literal["otlp-json", "otlp-proto"], data: bytes) -> Path:
         """Return after the file and its folder entry are on disk. Raises Retryable if the disk cannot be written."""
         with self._lock:
             number = next(self._numbers)
-        path = self.folder / f"{time.time_ns():020d}-{os.getpid()}-{number:08d}{ending}"
-        write_atomic(path, data)
+        path = self.folder / f"{time.time_ns():020d}-{os.getpid()}-{number:08d}{SUFFIX}"
+        write_atomic(path, stamped(Envelope(sender=sender, format=kind)) + b"\n" + data)
         return path
+
+
+def spooled(folder: Path) -> list[Path]:
+    """Return the spool files in order of arrival, also those of earlier releases."""
+    return sorted(file for file in folder.glob("*.*") if file.suffix == SUFFIX or file.suffix in FORMER_SUFFIXES)
+
+
+def read_envelope(file: Path) -> Envelope:
+    """Return the envelope of a spool file. Raises NewerRelease if a newer release wrote it.
+
+    A file with a damaged envelope is read as one of an earlier release, so that its content is quarantined.
+    """
+    if file.suffix in FORMER_SUFFIXES:
+        return Envelope(sender=FORMER, format=FORMER_SUFFIXES[file.suffix])
+    try:
+        with file.open("rb") as stream:
+            return parse(Envelope, stream.readline())
+    except NewerRelease:
+        raise
+    except ValueError:
+        return Envelope(sender=FORMER, format="otlp-json")
+
+
+def read_request(file: Path) -> bytes:
+    """Return the request in a spool file, without its envelope."""
+    data = file.read_bytes()
+    return data if file.suffix in FORMER_SUFFIXES else data.partition(b"\n")[2]
 
 
 def has_room(folder: Path, least: int) -> bool:

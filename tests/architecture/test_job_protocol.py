@@ -81,6 +81,6 @@ def test_exit_codes_of_jobs_are_numbers_only_where_they_are_defined() -> None:
 def test_variables_of_the_service_are_defined_once() -> None:
     modules = (variables, service, receiver)
     ours = {value for module in modules for value in vars(module).values() if isinstance(value, str) and value.startswith("RATCHET_")}
-    assert {"RATCHET_HOME", "RATCHET_SERVICE", "RATCHET_RECEIVER_TOKEN"} <= ours
+    assert {"RATCHET_HOME", "RATCHET_SERVICE"} <= ours
     literals = [text for path in SOURCES if path != PROTOCOL for _, text in texts(path) if re.fullmatch(r"RATCHET_[A-Z_]*[A-Z]", text)]
     assert sorted(literals) == sorted(ours)

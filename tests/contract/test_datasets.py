@@ -20,6 +20,7 @@ from contracts.ports import Datasets, Progress
 from materializer.datasets import LakeDatasets
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
+from tests.unit.materializer.conftest import ingest_keys
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 LATER = datetime(2026, 12, 1, tzinfo=UTC)
@@ -42,7 +43,13 @@ def _open(kind: str, folder: Path) -> Datasets:
         }
     )
     return LakeDatasets(
-        folder / "lake", loop, folder, build_scorer_set(loop.rewards), FolderArtifacts(folder / "artifacts"), FakeClock(NOW)
+        folder / "lake",
+        loop,
+        folder,
+        build_scorer_set(loop.rewards),
+        FolderArtifacts(folder / "artifacts"),
+        FakeClock(NOW),
+        ingest_keys(folder),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from contracts.data.datasets import RawBatch
+from contracts.data.senders import Role, Sender
 from contracts.errors import ConfigError
 from contracts.fakes import FakeSource
 from contracts.loop import SourceSettings
@@ -36,7 +37,7 @@ def _zipped(folder: Path) -> TraceSource:
 def _spool(folder: Path) -> TraceSource:
     spool = Spool(folder)
     for body in BODIES:
-        spool.put_json(body)
+        spool.put_json(Sender(name="shop", roles=(Role.TRACES,)), body)
     return SpoolSource("s", folder, max_files=1)
 
 

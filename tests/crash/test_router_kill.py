@@ -17,13 +17,14 @@ import pytest
 from contracts.errors import Retryable
 from flows.composition.ports import SystemClock
 from local.router import LocalRouter
-from local.service import ManagedProcess
-from materializer.datasets import LakeDatasets
+from materializer.datasets import IngestKeys, LakeDatasets
 from materializer.receive.sources import SpoolSource
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
-from tests.serving_site import Site, route, started
-from tests.unit.materializer.conftest import make_loop
+from runtime.secrets.keyring import KeyFile
+from runtime.secrets.span_signature import SPAN_KEYS
+from tests.serving_site import Site, receiver, route, started
+from tests.unit.materializer.conftest import ingest_keys, make_loop
 from tests.waiting import until
 
 CHUNK = b'data: {"id": "c", "choices": [{"index": 0, "delta": {"content": "one "}, "finish_reason": null}]}\n\n'
@@ -67,22 +68,16 @@ def site() -> Iterator[Site]:
     site.close()
 
 
-def receiver(folder: Path) -> ManagedProcess:
-    command = ["-m", "materializer.receive.receiver", "--spool", str(folder / "spool"), "--token-file", str(folder / "token")]
-    return ManagedProcess(folder / "receiver", command, ready=folder / "receiver.json")
-
-
 @pytest.mark.slow
 def test_killed_router_loses_no_trace_of_an_answer(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("a" * 32)
     begin = datetime.now(UTC) - timedelta(seconds=2)
 
     def reply(name: str, body: dict[str, Any]) -> tuple[int, Any]:
         return (200, [CHUNK, CHUNK, LAST]) if body.get("stream") else site.answer(name, body)
 
     site.reply = reply
-    process = receiver(tmp_path)
-    with started(tmp_path, token="a" * 32) as router:
+    process, token = receiver(tmp_path)
+    with started(tmp_path, token) as router:
         try:
             process.ensure()
             router.set(route(site.backend("v1", 100)))
@@ -104,7 +99,8 @@ def test_killed_router_loses_no_trace_of_an_answer(site: Site, tmp_path: Path) -
             process.stop()
     loop = make_loop()
     artifacts = FolderArtifacts(tmp_path / "artifacts")
-    datasets = LakeDatasets(tmp_path / "lake", loop, tmp_path, build_scorer_set(loop.rewards), artifacts, SystemClock())
+    keys = IngestKeys(spans=KeyFile(token.with_name(SPAN_KEYS)), users=ingest_keys(tmp_path / "keys").users)
+    datasets = LakeDatasets(tmp_path / "lake", loop, tmp_path, build_scorer_set(loop.rewards), artifacts, SystemClock(), keys)
     reports = [datasets.ingest(batch).traces for batch in SpoolSource("router", tmp_path / "spool").batches()]
     traces = datasets.lake.scan("traces")
     ids = traces["id"].to_list()
@@ -112,5 +108,6 @@ def test_killed_router_loses_no_trace_of_an_answer(site: Site, tmp_path: Path) -
     assert len(callers.answered) >= 240
     assert not set(callers.answered) - set(ids), "an answer without a trace"
     assert len(ids) == len(set(ids))
+    assert traces["verified"].all(), "each trace is evidence, also those sent after a restart"
     assert not any(report.quarantined for report in reports)
     assert sent <= len(ids), "a killed router must not look like one that loses traces"

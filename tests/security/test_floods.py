@@ -11,6 +11,7 @@ import pytest
 
 from local.router import LocalRouter
 from local.service import ManagedProcess
+from tests import serving_site
 from tests.serving_site import Site, route, started
 from tests.waiting import until
 
@@ -28,10 +29,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRouter]:
 
 @pytest.fixture(scope="module")
 def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedProcess]:
-    folder = tmp_path_factory.mktemp("receiver")
-    (folder / "token").write_text("a" * 32)
-    command = ["-m", "materializer.receive.receiver", "--spool", str(folder / "spool"), "--token-file", str(folder / "token")]
-    process = ManagedProcess(folder / "process", command, ready=folder / "receiver.json")
+    process, _ = serving_site.receiver(tmp_path_factory.mktemp("receiver"))
     process.ensure()
     yield process
     process.stop()

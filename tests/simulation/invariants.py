@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contracts.cycle import State, Step
 from contracts.hash_chain import verify_chain
+from contracts.ids import rollout_stream
 from contracts.jobs.training import Adjustment
 from tests.simulation.simulated_line import SimulatedLine
 
@@ -25,6 +26,10 @@ def check(sim: SimulatedLine) -> None:
     assert [(b.tag, b.weight) for b in route.backends if b.weight] == [(line.champion.tag, 100)]
     assert sim.context.registry.aliases("sim")["champion"] == line.champion.tag
     check_upgrade(sim)
+    split = {route.salt for route in sim.router.history if len(route.backends) > 1}
+    rollout = sim.context.rollout_view(rollout_stream(view.id))
+    assert split <= {rollout.salt if rollout else None}, "a session may change its version if the salt changes"
+    assert rollout is None or rollout.salt.startswith("salt ")
     if view.state is State.PROMOTED:
         assert line.champion.tag in (view.candidate.tag, line.base.tag)
 

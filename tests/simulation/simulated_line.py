@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -150,6 +151,7 @@ class SimulatedLine:
         self.ledger = MemoryLedger()
         self.turn = 0
         self.note = ""
+        self.salts = itertools.count()
         self.upgraded_at: datetime | None = None
         world, loop = self.world, loop_for(scenario.people, scenario.attempts)
         self.router = FakeRouter(world)
@@ -182,6 +184,7 @@ class SimulatedLine:
             progress=lambda _what, _done, _total: None,
             holder="one",
             read_model=lambda _path, files, _parent: next(m for m in self._models() if m.files == files),
+            new_salt=lambda: f"salt {scenario.seed} {next(self.salts)}",
             heartbeat=False,
         )
         self.executor.context = self.context

@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from contracts.loop import Loop
-from materializer.datasets import LakeDatasets
+from contracts.schema import stamped
+from materializer.datasets import IngestKeys, LakeDatasets
+from materializer.dialects.otlp_attributes import Attributes
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
+from runtime.secrets.files import create_secret
+from runtime.secrets.keyring import Key, KeyFile, Keyring, ensure_keyring
+from runtime.secrets.pseudonyms import Subject, pseudonym
+from runtime.secrets.span_signature import SIGNATURE, SPAN_KEYS, signature_of, signed_form
 from tests.needs import shared_data
+from tests.unit.materializer.records import attribute
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -41,11 +48,47 @@ def make_loop(**more: Any) -> Loop:
     return Loop.model_validate(fields | more)
 
 
+def span_keys(folder: Path) -> KeyFile:
+    """The keys of the router whose spans the datasets in `folder` verify."""
+    ensure_keyring(folder / SPAN_KEYS, NOW)
+    return KeyFile(folder / SPAN_KEYS)
+
+
+def ingest_keys(folder: Path) -> IngestKeys:
+    """The keys of the datasets in `folder`."""
+    same = Key(id=1, secret="5e" * 32, created=NOW)  # equal records give equal content in every folder
+    create_secret(folder / "user-keys.json", stamped(Keyring(keys=(same,))))
+    return IngestKeys(span_keys(folder), KeyFile(folder / "user-keys.json"))
+
+
+def pseudonym_of(datasets: LakeDatasets, subject: Subject, text: str) -> str:
+    """The pseudonym that `datasets` store for the id of a user or session."""
+    key = datasets.keys.users.keys().newest
+    assert key is not None
+    return pseudonym(subject, text, key)
+
+
+def signed(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
+    """The span with the signature of the router, as it is after a change by `|`."""
+    values = Attributes(item["attributes"]).plain()
+    times = int(item["startTimeUnixNano"]), int(item["endTimeUnixNano"])
+    form = signed_form(item["traceId"], item["spanId"], *times, item["status"].get("code") == 2, values)
+    key = span_keys(folder).keys().newest
+    assert key is not None
+    return item | {"attributes": [*item["attributes"], attribute(SIGNATURE, signature_of(form, key))]}
+
+
 def make_datasets(folder: Path, loop: Loop | None = None) -> LakeDatasets:
     """The datasets of `loop`, stored below `folder`."""
     loop = loop or make_loop()
     return LakeDatasets(
-        folder / "lake", loop, folder, build_scorer_set(loop.rewards), FolderArtifacts(folder / "artifacts"), SteppingClock()
+        folder / "lake",
+        loop,
+        folder,
+        build_scorer_set(loop.rewards),
+        FolderArtifacts(folder / "artifacts"),
+        SteppingClock(),
+        ingest_keys(folder),
     )
 
 

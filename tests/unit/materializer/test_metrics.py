@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from materializer.metrics import LakeMetrics
-from tests.unit.materializer.conftest import make_datasets
+from tests.unit.materializer.conftest import make_datasets, signed
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 
 SINCE = datetime.fromtimestamp(T0 / 1e9, UTC)
@@ -32,7 +32,7 @@ def test_evidence_counts_both_versions_in_the_window(tmp_path: Path) -> None:
         evaluation("user_feedback", 1, gen_ai__response__id="r-5") | {"eventName": "gen_ai.evaluation.result"},
         log(6, evaluation("user_feedback", 1)),
     ]
-    datasets.ingest(batch(spans(*items), logs(*ratings)))
+    datasets.ingest(batch(spans(*(signed(tmp_path, item) for item in items)), logs(*ratings)))
     evidence = LakeMetrics(tmp_path / "lake").evidence("old", "new", SINCE, SINCE + timedelta(seconds=1))
     assert (evidence.champion.requests, evidence.champion.errors, evidence.champion.rated) == (1, 0, ((1, 1.0),))
     assert (evidence.candidate.requests, evidence.candidate.errors) == (4, 1)
@@ -43,7 +43,8 @@ def test_evidence_counts_both_versions_in_the_window(tmp_path: Path) -> None:
 def test_refused_requests_are_counted_separately_from_errors(tmp_path: Path) -> None:
     said = {"ratchet__model_version": "new", "gen_ai__output__messages": None, "ratchet__refused": True}
     datasets = make_datasets(tmp_path)
-    report = datasets.ingest(batch(spans(*(span(n, **said) for n in range(1, 9)), span(9, ratchet__model_version="new"))))
+    items = [*(span(n, **said) for n in range(1, 9)), span(9, ratchet__model_version="new")]
+    report = datasets.ingest(batch(spans(*(signed(tmp_path, item) for item in items))))
     assert report.traces.kept == 9
     candidate = LakeMetrics(tmp_path / "lake").evidence("old", "new", SINCE, SINCE + timedelta(seconds=1)).candidate
     assert (candidate.requests, candidate.errors, candidate.refused, candidate.served) == (9, 0, 8, 1)
@@ -53,7 +54,7 @@ def test_a_session_is_counted_once_and_requests_without_a_session_each(tmp_path:
     datasets = make_datasets(tmp_path)
     sessions = ["s1", "s1", "s2", None, None]
     items = [span(n, ratchet__model_version="new", gen_ai__conversation__id=session) for n, session in enumerate(sessions, 1)]
-    datasets.ingest(batch(spans(*items)))
+    datasets.ingest(batch(spans(*(signed(tmp_path, item) for item in items))))
     candidate = LakeMetrics(tmp_path / "lake").evidence("old", "new", SINCE, SINCE + timedelta(seconds=1)).candidate
     assert (candidate.requests, candidate.sessions) == (5, 4)
 

@@ -149,13 +149,13 @@ def test_any_invalid_data_is_a_config_error(data: dict[str, Any]) -> None:
         parse_loop({**data, "line": data.get("line", 0)}, "my.toml")
 
 
-def test_token_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
-    path = Home(tmp_path).token("a")
+def test_login_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
+    path = Home(tmp_path / "a").prefect_login()
     first = path.read_text()
     assert len(first) >= 32
-    assert Home(tmp_path).token("a").read_text() == first
+    assert Home(tmp_path / "a").prefect_login().read_text() == first
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Home(tmp_path).token("b").read_text() != first
+    assert Home(tmp_path / "b").prefect_login().read_text() != first
 
 
 def test_home_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,23 +8,39 @@ from hypothesis import strategies as st
 from contracts.serving import Backend
 from local.proxy.assignment import assign, position
 
+POSITIONS = [7.359896, 33.482476, 71.331285]
+"""Positions of three sessions, computed with a release without salts."""
+
 
 def backends(*weights: float) -> tuple[Backend, ...]:
     """Return backends v0, v1, … with these weights."""
     return tuple(Backend(tag=f"v{i}", url="http://x", model="m", weight=weight) for i, weight in enumerate(weights))
 
 
-@given(st.text(), st.text())
-def test_the_position_of_a_session_is_stable(line: str, session: str) -> None:
-    at = position(line, session)
+@given(st.text(), st.text(), st.text())
+def test_the_position_of_a_session_is_stable(line: str, session: str, salt: str) -> None:
+    at = position(line, session, salt)
     assert 0 <= at < 100
-    assert at == position(line, session)
+    assert at == position(line, session, salt)
 
 
-@given(st.text(max_size=20), st.floats(0, 100), st.floats(0, 100))
-def test_a_session_of_the_candidate_stays_with_it_at_any_higher_weight(session: str, one: float, two: float) -> None:
+def test_without_a_salt_the_position_is_that_of_earlier_releases() -> None:
+    """A rollout that is open during an upgrade must not move its sessions."""
+    assert [round(position("support", f"s-{n}"), 6) for n in range(3)] == POSITIONS
+
+
+def test_sessions_of_the_candidate_cannot_be_found_without_the_salt() -> None:
+    sessions = [f"s-{n}" for n in range(20_000)]
+    unsalted = [session for session in sessions if position("line", session) < 5]
+    assert len(unsalted) > 800
+    for salt in ("one", "two"):
+        assert abs(sum(position("line", session, salt) < 5 for session in unsalted) / len(unsalted) - 0.05) < 0.03
+
+
+@given(st.text(max_size=20), st.text(max_size=5), st.floats(0, 100), st.floats(0, 100))
+def test_a_session_of_the_candidate_stays_with_it_at_any_higher_weight(session: str, salt: str, one: float, two: float) -> None:
     low, high = sorted((one, two))
-    at = position("line", session)
+    at = position("line", session, salt)
     if assign(backends(100 - low, low), at).tag == "v1":
         assert assign(backends(100 - high, high), at).tag == "v1"
 

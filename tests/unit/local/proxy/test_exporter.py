@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from contracts.data.decoding import Decoded, Limits, Row
 from local.proxy.exporter import Exporter
 from local.proxy.span_spool import SpanSpool
 from local.proxy.spans import chat_span, new_ids
+from materializer.dialects.admission import SIGNED
+from materializer.dialects.decode import as_json
+from materializer.dialects.otlp import OtlpDialect
+from runtime.secrets.keyring import KeyFile, ensure_keyring
+from runtime.secrets.span_signature import SPAN_KEYS, is_signed
 
 
 def span(error: str | None = None):  # type: ignore[no-untyped-def]
@@ -54,6 +62,28 @@ def exporter(tmp_path: Path) -> Exporter:
     (tmp_path / "receiver.json").write_text('{"port": 9}')
     (tmp_path / "token").write_text("secret\n")
     return restarted(tmp_path)
+
+
+def test_a_span_of_the_router_has_a_signature_that_ingest_verifies(exporter: Exporter, tmp_path: Path) -> None:
+    """The values pass through protobuf and its JSON form; every type of value must be signed as ingest reads it."""
+    ensure_keyring(tmp_path / SPAN_KEYS, datetime(2026, 11, 1, tzinfo=UTC))
+    values = {"s": "é \ud800", "b": True, "i": 2**62, "f": 1.0, "l": ["a", "é"], "gen_ai.request.model": "m"}
+    for error in (None, "HTTP 500"):
+        exporter.add(chat_span(new_ids(), 1_790_000_000_000_000_001, values, error))
+    (request,) = _drained(exporter, [])
+    message = as_json(ExportTraceServiceRequest, request.content)
+    keys = KeyFile(tmp_path / SPAN_KEYS).keys()
+    for item in message["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        (row,) = decoded(item)
+        assert is_signed(*row[SIGNED], keys)
+        assert not is_signed(row[SIGNED][0] + b" ", row[SIGNED][1], keys)
+
+
+def decoded(item: dict[str, Any]) -> list[Row]:
+    """Return the rows that ingest decodes from a span."""
+    into = Decoded()
+    OtlpDialect().decode({"resourceSpans": [{"scopeSpans": [{"spans": [item]}]}]}, "line 1", Limits(now=2**52), into)
+    return into.traces
 
 
 def test_refused_spans_wait_and_are_sent_later(exporter: Exporter) -> None:

@@ -17,7 +17,7 @@ from contracts.data.datasets import RawBatch
 from contracts.ids import digest_file
 from materializer.datasets import LakeDatasets
 from materializer.governance import govern
-from tests.unit.materializer.conftest import make_datasets
+from tests.unit.materializer.conftest import make_datasets, pseudonym_of
 
 pytestmark = pytest.mark.shared
 
@@ -75,6 +75,8 @@ def test_kept_records_have_the_expected_fields(filled: LakeDatasets, expected: l
             found = row[names.get(key, key)] if key != "timestamp" else row["time"]
             if key == "timestamp":
                 value = datetime.fromisoformat(value)
+            elif key in ("user_id", "session_id") and value is not None:
+                value = pseudonym_of(filled, "u" if key == "user_id" else "s", value)
             elif key == "messages" and found is not None:
                 found = json.loads(found)
             assert found == value, (record["case"], key)

@@ -90,7 +90,7 @@ def test_every_input_gives_valid_rows_or_a_reason(kind: str) -> None:
         structured = kind != "otlp-proto" and index % 2
         data = _replace_value(SEEDS[kind], draw) if structured else _mutate(SEEDS[kind], draw)
         decoded = decode(raw(data, kind=kind), LIMITS)
-        known = {"source": "s", "batch": "b", "ingested": LIMITS.now}
+        known = {"source": "s", "batch": "b", "ingested": LIMITS.now, "sender": None, "trusted": True}
         arrow_table([row | known for row in decoded.traces], TRACES)
         arrow_table([row | known for row in decoded.feedback], FEEDBACK)
         assert all(bad.reason and len(bad.detail) <= 200 for bad in decoded.bad)
@@ -147,7 +147,7 @@ def test_every_type_in_every_attribute_leaves_the_other_records_whole(kind: str)
         assert "dialect_failed" not in {bad.reason for bad in decoded.bad}, (key, decoded.bad)
         skipped = sum(counts.total() for counts in decoded.skipped.values())
         assert len(decoded.traces) + len(decoded.feedback) + skipped + sum(bad.count for bad in decoded.bad) in (4, 5), key
-        known = {"source": "s", "batch": "b", "ingested": LIMITS.now}
+        known = {"source": "s", "batch": "b", "ingested": LIMITS.now, "sender": None, "trusted": True}
         arrow_table([row | known for row in decoded.traces], TRACES)
         arrow_table([row | known for row in decoded.feedback], FEEDBACK)
 

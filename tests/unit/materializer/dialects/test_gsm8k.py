@@ -18,7 +18,7 @@ from materializer.datasets import LakeDatasets
 from materializer.lake.schemas import read_parquet
 from materializer.receive.sources import FileSource
 from rewards.verifiable import FinalNumber
-from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
 
 pytestmark = [pytest.mark.shared, pytest.mark.slow]
 
@@ -59,7 +59,8 @@ def test_every_record_equals_the_published_record(filled: tuple[LakeDatasets, In
     for record in golden:
         row = stored[record["id"]]
         assert row["time"] == datetime.fromisoformat(record["timestamp"])
-        assert (row["user"], row["session"], row["model"]) == (record["user_id"], record["session_id"], record["model"])
+        people = pseudonym_of(filled[0], "u", record["user_id"]), pseudonym_of(filled[0], "s", record["session_id"])
+        assert (row["user"], row["session"], row["model"]) == (*people, record["model"])
         assert (row["latency_ms"], row["input_tokens"], row["output_tokens"]) == (
             record["latency_ms"],
             record["input_tokens"],

@@ -110,9 +110,9 @@ def test_a_rejected_record_keeps_its_reason_and_skipped_ones_are_counted() -> No
 def test_missing_columns_are_completed_and_rows_fit_the_tables() -> None:
     found = one(TRACE | {"time": "2026-09-20T10:00:00Z", "latency_ms": 3, "user": "a\x00b"}, feedback=[FEEDBACK_ROW])
     assert not found.bad
-    complete = [row | {"source": "s", "batch": "b", "ingested": NOW} for row in found.traces]
-    assert arrow_table(complete, TRACES).num_rows == 1
-    assert arrow_table([row | {"source": "s", "batch": "b", "ingested": NOW} for row in found.feedback], FEEDBACK).num_rows == 1
+    ours = {"source": "s", "batch": "b", "ingested": NOW, "sender": None, "trusted": True}
+    assert arrow_table([row | ours for row in found.traces], TRACES).num_rows == 1
+    assert arrow_table([row | ours for row in found.feedback], FEEDBACK).num_rows == 1
     (row,) = found.traces
     assert (row["origin"], row["status"], row["region"], row["user"], row["latency_ms"]) == ("traffic", "ok", None, "ab", 3.0)
     assert json.loads(row["messages"]) == TRACE["messages"]

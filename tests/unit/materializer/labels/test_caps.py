@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from materializer.labels.scores import pseudonym
-from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
 from tests.unit.materializer.records import evaluation, span
 from tests.unit.materializer.small_datasets import TRAIN, assembled, rows
 
@@ -56,5 +56,5 @@ def test_ratings_count_for_the_rater(tmp_path: Path) -> None:
     training, _ = assembled(datasets, *[asked(n, f"a{n}", by("mallory", "user_feedback", 1.0), f"user-{n}") for n in range(4)])
     snapshot = datasets.freeze("s", datasets.clock.now(), datasets.edition(1))
     users = {row["user"] for row in rows(datasets, snapshot.samples) if row["tier"] == "feedback"}
-    assert users == {pseudonym("mallory", "ratchet")}
+    assert users == {pseudonym(pseudonym_of(datasets, "u", "mallory"), "ratchet")}
     assert sum(training.facts.demonstrations.values()) <= 2

@@ -25,7 +25,7 @@ from tests.unit.materializer.records import T0, batch, evaluation, log, logs, sp
 def test_bad_span_does_not_affect_other_spans(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     report = datasets.ingest(batch(spans(span(1), span(2) | {"traceId": ""}, 7, span(3)), b"{broken", spans(span(4))))
-    assert report.traces.model_dump() == {
+    assert report.traces.model_dump(exclude={"unsigned"}) == {
         "read": 6,
         "kept": 3,
         "duplicate": 0,

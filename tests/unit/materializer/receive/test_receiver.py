@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -16,8 +17,10 @@ import pytest
 from fastapi.testclient import TestClient
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from contracts.errors import ConfigError, Retryable
+from contracts.data.senders import Role, Sender
+from contracts.errors import Retryable
 from materializer.receive import receiver, spool
+from materializer.receive.credentials import CredentialStore
 from materializer.receive.receiver import create_app
 from materializer.receive.sources import SpoolSource
 from materializer.receive.spool import Spool
@@ -26,11 +29,16 @@ from tests.unit.materializer.records import request_of
 
 TOKEN = "t" * 32
 AUTH = {"authorization": f"Bearer {TOKEN}"}
+SHOP = Sender(name="shop", roles=(Role.TRACES, Role.FEEDBACK))
+
+
+def _shop(token: str) -> Sender | None:
+    return SHOP if token == TOKEN else None
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> TestClient:
-    return TestClient(create_app(Spool(tmp_path / "spool"), TOKEN, max_body=100_000))
+    return TestClient(create_app(Spool(tmp_path / "spool"), _shop, max_body=100_000))
 
 
 def _send(client: TestClient, body: bytes, kind: str = receiver.PROTO, path: str = "/v1/traces", **headers: str) -> httpx.Response:
@@ -108,39 +116,33 @@ def test_unreadable_request_is_rejected(
 
 
 def test_full_disk_is_reported_and_the_client_may_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = TestClient(create_app(Spool(tmp_path / "spool"), TOKEN, room=1 << 62))
+    full = TestClient(create_app(Spool(tmp_path / "spool"), _shop, room=1 << 62))
     assert _send(full, request_of().SerializeToString()).status_code == 503
 
     def refuse(path: Path, data: bytes) -> None:
         raise Retryable("no space left")
 
     monkeypatch.setattr(spool, "write_atomic", refuse)
-    answer = _send(TestClient(create_app(Spool(tmp_path / "spool"), TOKEN)), request_of().SerializeToString())
+    answer = _send(TestClient(create_app(Spool(tmp_path / "spool"), _shop)), request_of().SerializeToString())
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "30"
-
-
-def test_short_token_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="16 characters"):
-        create_app(Spool(tmp_path), "short")
 
 
 def test_request_stored_during_ingestion_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     writer, source = Spool(folder), SpoolSource("gateway", folder)
-    writer.put_json(b'{"resourceSpans": []}')
+    writer.put_json(SHOP, b'{"resourceSpans": []}')
     batch = next(source.batches())
     early = folder / "00000000000000000001-1-00000000.json"
     early.write_bytes(b"{}\n")
-    late = writer.put_json(b"{}")
+    late = writer.put_json(SHOP, b"{}")
     source.done(batch)
     assert sorted(file.name for file in folder.iterdir()) == sorted([early.name, late.name])
 
 
 def test_receiver_process_publishes_its_address(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
-    command = [sys.executable, "-m", "materializer.receive.receiver", "--spool", str(tmp_path / "spool"), "--token-file", str(token)]
+    store = CredentialStore(tmp_path / "credentials.json", tmp_path / "receiver.token", lambda: datetime.now(UTC))
+    command = [sys.executable, "-m", "materializer.receive.receiver", "--spool", str(tmp_path / "spool"), "--credentials", str(store.path)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
     try:
         told = tmp_path / "receiver.json"
@@ -152,15 +154,29 @@ def test_receiver_process_publishes_its_address(tmp_path: Path) -> None:
         base = f"http://127.0.0.1:{address['port']}"
         assert httpx.get(f"{base}/healthz").status_code == 200
         body = request_of().SerializeToString()
-        assert httpx.post(f"{base}/v1/traces", content=body, headers={"content-type": receiver.PROTO, **AUTH}).status_code == 200
+
+        def send(token: str) -> int:
+            headers = {"content-type": receiver.PROTO, "authorization": f"Bearer {token}"}
+            return httpx.post(f"{base}/v1/traces", content=body, headers=headers).status_code
+
+        assert send("unknown") == 401
+        first = store.add("shop", [Role.TRACES]).read_text()  # no restart from here on
+        assert send(first) == 200
+        second = store.rotate("shop").read_text()
+        assert (send(first), send(second)) == (200, 200)
+        store.revoke("shop", old_only=True)
+        assert (send(first), send(second)) == (401, 200)
+        store.revoke("shop")
+        assert send(second) == 401
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) in (0, -signal.SIGTERM)
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
-    (spooled,) = (tmp_path / "spool").glob("*.pb")
-    assert spooled.stat().st_mode & 0o077 == 0, "other accounts on the machine must not read users' conversations"
+    spooled = list((tmp_path / "spool").iterdir())
+    assert len(spooled) == 4
+    assert not any(file.stat().st_mode & 0o077 for file in spooled), "other accounts on the machine must not read users' conversations"
 
 
 def test_every_member_of_a_gzip_body_is_stored(client: TestClient, tmp_path: Path) -> None:
@@ -182,7 +198,7 @@ def test_a_gzip_body_with_an_unreadable_or_endless_rest_is_refused(client: TestC
 @pytest.mark.parametrize("kind", [receiver.JSON, receiver.PROTO])
 def test_a_request_with_too_many_records_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(receiver, "MAX_RECORDS", 2)
-    client = TestClient(create_app(Spool(tmp_path / "spool"), TOKEN))
+    client = TestClient(create_app(Spool(tmp_path / "spool"), _shop))
     for spans, status in ((2, 200), (3, 413)):
         request = {"resourceSpans": [{"scopeSpans": [{"spans": [0] * spans}]}]}
         body = json.dumps(request).encode() if kind == receiver.JSON else request_of(spans).SerializeToString()

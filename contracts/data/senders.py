@@ -1,0 +1,63 @@
+"""Senders of records: the roles of the receiver's credentials, and what a record of each role may contain."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from contracts.data.records import FeedbackKind
+from contracts.model import Frozen
+
+
+class Role(StrEnum):
+    """Role of a credential of the receiver. It determines which records the credential may send."""
+
+    ROUTER = "router"
+    """The line's router: spans of the calls that it forwarded."""
+    TRACES = "traces"
+    """An application: spans of its own calls of a model."""
+    FEEDBACK = "feedback"
+    """An application: ratings and corrections of its users."""
+    REVIEW = "review"
+    """Reviewers: references, which may enter the holdout."""
+    OPERATOR = "operator"
+    """The operator: everything except what only the router may send. Ratings count for any trace."""
+
+
+_OF_TRACES = frozenset({Role.ROUTER, Role.TRACES, Role.OPERATOR})
+_OF_FEEDBACK = {
+    FeedbackKind.RATING: frozenset({Role.FEEDBACK, Role.OPERATOR}),
+    FeedbackKind.CORRECTION: frozenset({Role.FEEDBACK, Role.OPERATOR}),
+    FeedbackKind.REFERENCE: frozenset({Role.REVIEW, Role.OPERATOR}),
+}
+
+
+class Sender(Frozen):
+    """The credential with which a request was sent."""
+
+    name: str
+    """Name of the credential."""
+    roles: tuple[Role, ...]
+    trusted: bool = False
+    """Whether its ratings and corrections count for traces of any user. Otherwise they count only for traces of the same user."""
+
+    @property
+    def label(self) -> str:
+        """Return the roles and the name as one text, for example `traces+feedback/shop`."""
+        return f"{'+'.join(self.roles)}/{self.name}"
+
+    @property
+    def vouches(self) -> bool:
+        """Whether its ratings and corrections count for traces of any user."""
+        return self.trusted or Role.OPERATOR in self.roles
+
+    def may_send_traces(self) -> bool:
+        """Return whether the sender may send traces."""
+        return not _OF_TRACES.isdisjoint(self.roles)
+
+    def may_send_feedback(self, kind: str) -> bool:
+        """Return whether the sender may send feedback of this kind, the value of a FeedbackKind."""
+        return not _OF_FEEDBACK[FeedbackKind(kind)].isdisjoint(self.roles)
+
+
+FORMER = Sender(name="former", roles=(Role.TRACES, Role.FEEDBACK))
+"""Sender of requests with the one token that earlier releases used for everything."""

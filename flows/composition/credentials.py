@@ -1,0 +1,13 @@
+"""Opens the credentials of a line's receiver in the home folder."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from flows.config.home import Home
+from materializer.receive.credentials import CredentialStore
+
+
+def open_credentials(home: Home, line: str) -> CredentialStore:
+    """Return the store of the line's credentials. Nothing is created."""
+    return CredentialStore(home.credentials(line), home.former_token(line), lambda: datetime.now(UTC))

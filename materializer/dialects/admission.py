@@ -1,0 +1,77 @@
+"""Admits the decoded rows of one record. All dialects pass through here, also those of other packages.
+
+A row that the role of its sender must not send is quarantined. A trace is marked as verified if the router has signed its span. Ids of
+users and sessions become pseudonyms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from contracts.data.decoding import Decoded, Row
+from contracts.data.senders import Role, Sender
+from contracts.errors import Rejected
+from runtime.secrets.pseudonyms import Subject
+
+SIGNED = "signed"
+"""Key of a trace row with (signed form, signature), which the OTLP dialect sets and `Admission` replaces by the column `verified`."""
+
+
+def never_signed(_form: bytes, _signature: str) -> bool:
+    """Verify signatures without a key: none is valid."""
+    return False
+
+
+def in_clear(_subject: Subject, text: str) -> str:
+    """Keep the id of a user or session. For tests of decoders only."""
+    return text
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The rules for the rows of one batch."""
+
+    sender: Sender | None = None
+    """None is the operator, who may send any row."""
+    is_signed: Callable[[bytes, str], bool] = never_signed
+    """Whether a signature of the router is valid for the signed form of a span."""
+    hide: Callable[[Subject, str], str] = in_clear
+    """Returns the pseudonym of a user or session."""
+
+    def admit(self, found: Decoded) -> None:
+        """Complete the rows of `found`, and quarantine those that the sender must not send."""
+        traces, feedback = found.traces, found.feedback
+        found.traces, found.feedback = [], []
+        for row in traces:
+            refused = self._refused_trace(row)
+            if refused:
+                found.reject("traces", row["position"], _not_allowed(refused))
+            else:
+                found.traces.append(self._trace(row))
+        for row in feedback:
+            if self.sender is None or self.sender.may_send_feedback(row["kind"]):
+                found.feedback.append(row | {"rater": self._hidden("u", row["rater"])})
+            else:
+                found.reject("feedback", row["position"], _not_allowed(f"feedback of the kind {row['kind']}"))
+
+    def _refused_trace(self, row: Row) -> str | None:
+        if self.sender is None:
+            return None
+        if not self.sender.may_send_traces():
+            return "traces"
+        references = {Role.TRACES, Role.OPERATOR} & set(self.sender.roles)
+        return "references in traces" if row["reference"] is not None and not references else None
+
+    def _trace(self, row: Row) -> Row:
+        signed = row.get(SIGNED)
+        rest = {name: value for name, value in row.items() if name != SIGNED}
+        verified = signed is not None and self.is_signed(*signed)
+        return rest | {"verified": verified, "user": self._hidden("u", row["user"]), "session": self._hidden("s", row["session"])}
+
+    def _hidden(self, subject: Subject, text: str | None) -> str | None:
+        return None if text is None else self.hide(subject, text)
+
+
+def _not_allowed(what: str) -> Rejected:
+    return Rejected("role_not_allowed", f"{what} must not be sent with a credential of this role")

@@ -1,0 +1,231 @@
+"""Credentials of a line's receiver: named tokens with roles, in a file that contains only their SHA-256 digests.
+
+A token has 256 random bits, so that its plain digest cannot be searched. The token itself is in a file of its own until the operator
+has passed it on; the router reads its token from such a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import AwareDatetime
+
+from contracts.data.senders import FORMER, Role, Sender
+from contracts.errors import ConfigError, NewerRelease, Retryable
+from contracts.ids import Digest
+from contracts.model import Frozen
+from contracts.schema import parse, stamped
+from runtime.secrets.files import create_secret, locked, replace_secret
+from runtime.secrets.keyring import add_key, drop_old_keys, ensure_keyring
+from runtime.secrets.span_signature import SPAN_KEYS
+
+ROUTER = "router"
+"""Name of the router's credential, which the service creates."""
+TOKENS = "tokens"
+"""Name of the folder with the token files, beside the credentials file."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+log = logging.getLogger("ratchet.receiver")
+
+
+class Token(Frozen):
+    """One token of a credential. Several are valid together while a token is replaced."""
+
+    sha256: Digest
+    """Digest of the token's text."""
+    created: AwareDatetime
+
+
+class Credential(Frozen):
+    """A named credential with its roles."""
+
+    sender: Sender
+    tokens: tuple[Token, ...]
+    """The valid tokens, oldest first."""
+
+
+class Credentials(Frozen):
+    """All credentials of a line. A revoked credential is absent."""
+
+    credentials: tuple[Credential, ...] = ()
+
+    def named(self, name: str) -> Credential | None:
+        """Return the credential with this name, or None."""
+        return next((one for one in self.credentials if one.sender.name == name), None)
+
+    def sender(self, token: str) -> Sender | None:
+        """Return the sender to which the token belongs, or None. The time does not depend on the token."""
+        given, found = _digest(token), None
+        for one in self.credentials:
+            for known in one.tokens:
+                if hmac.compare_digest(known.sha256, given):
+                    found = one.sender
+        return found
+
+
+def _digest(token: str) -> Digest:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class CredentialFile:
+    """The credentials file as the receiver uses it. It is read again when it changes, so that no restart is necessary."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._known = Credentials()
+
+    def sender(self, token: str) -> Sender | None:
+        """Return the sender to which the token belongs, or None.
+
+        Without the file, no token is valid. If it is damaged, the last valid content stays in force.
+        """
+        try:
+            stat = self._path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+            if stamp != self._stamp:
+                content = self._path.read_bytes()
+                self._stamp = stamp
+                self._known = parse(Credentials, content)
+        except FileNotFoundError:
+            self._stamp, self._known = None, Credentials()
+        except (OSError, ValueError, NewerRelease) as error:
+            log.error("%s is not readable (%s); its last valid content stays in force", self._path, type(error).__name__)
+        return self._known.sender(token)
+
+
+class CredentialStore:
+    """Changes the credentials of a line. Each change is one atomic write, so that a crash leaves either the old or the new state."""
+
+    def __init__(self, path: Path, former: Path, now: Callable[[], datetime]) -> None:
+        """`path` is the credentials file, `former` the token file of an earlier release, which had one token for everything."""
+        self.path = path
+        self._former = former
+        self._now = now
+
+    def read(self) -> Credentials:
+        """Return all credentials. Raises ConfigError if the file is damaged."""
+        try:
+            return parse(Credentials, self.path.read_bytes())
+        except FileNotFoundError:
+            return Credentials()
+        except ValueError as error:
+            raise ConfigError(f"{self.path} is damaged; restore it from a backup, or delete it and issue all tokens again") from error
+
+    def token_file(self, name: str) -> Path:
+        """Return the file with the newest token of the credential `name`."""
+        return self.path.with_name(TOKENS) / name
+
+    def ensure_router(self) -> Path:
+        """Create the router's credential and signing key unless they exist, and return the router's token file.
+
+        The token of an earlier release becomes the credential `former`. A lost token file is replaced by one with a new token.
+        Raises Retryable if a file cannot be written.
+        """
+        file = self.token_file(ROUTER)
+        ensure_keyring(file.with_name(SPAN_KEYS), self._now())
+        if self.path.exists() and file.exists():
+            return file
+        with locked(self.path):
+            known = self.read()
+            if not self.path.exists() and (token := _text(self._former)):
+                known = _with(known, Credential(sender=FORMER, tokens=(Token(sha256=_digest(token), created=self._now()),)))
+            token = _text(file) or secrets.token_urlsafe(32)
+            router = known.named(ROUTER)
+            tokens = router.tokens if router else ()
+            if _digest(token) not in {one.sha256 for one in tokens}:
+                tokens = (*tokens, Token(sha256=_digest(token), created=self._now()))
+            sender = Sender(name=ROUTER, roles=(Role.ROUTER,))
+            # The token file comes first: a crash before the credentials are written leaves a token that the next call registers.
+            create_secret(file, token.encode())
+            self._write(_with(known, Credential(sender=sender, tokens=tokens)))
+        return file
+
+    def add(self, name: str, roles: Iterable[Role], trusted: bool = False) -> Path:
+        """Create a credential and return the file with its token. Raises ConfigError for an invalid or known name, or the role `router`."""
+        sender = Sender(name=name, roles=tuple(dict.fromkeys(roles)), trusted=trusted)
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is not a name of a credential; use at most 40 lower-case letters, digits and hyphens")
+        if Role.ROUTER in sender.roles:
+            raise ConfigError("the service creates the credential of the role router itself; `ratchet token rotate` replaces its token")
+        self.ensure_router()
+        with locked(self.path):
+            known = self.read()
+            if known.named(name):
+                raise ConfigError(f"there is already a credential {name!r}; choose another name, or rotate its token")
+            return self._issue(known, Credential(sender=sender, tokens=()))
+
+    def rotate(self, name: str) -> Path:
+        """Create a new token of a credential and return its file. The older tokens stay valid until they are revoked.
+
+        The router also gets a new key for the signatures of its spans, and the older keys stay valid in the same way. Raises ConfigError if
+        there is no such credential.
+        """
+        with locked(self.path):
+            known = self.read()
+            file = self._issue(known, self._found(known, name))
+            if name == ROUTER:
+                add_key(file.with_name(SPAN_KEYS), self._now())
+            return file
+
+    def revoke(self, name: str, old_only: bool = False) -> None:
+        """Remove a credential, or only its tokens before the newest. Raises ConfigError if there is none, or for the whole router."""
+        with locked(self.path):
+            known = self.read()
+            found = self._found(known, name)
+            if old_only:
+                self._write(_with(known, found.model_copy(update={"tokens": found.tokens[-1:]})))
+                if name == ROUTER:
+                    drop_old_keys(self.token_file(name).with_name(SPAN_KEYS))
+                return
+            if name == ROUTER:
+                raise ConfigError(
+                    "the router needs its credential; replace its token with `ratchet token rotate`, then revoke the old ones"
+                )
+            self._write(Credentials(credentials=tuple(one for one in known.credentials if one.sender.name != name)))
+            self.token_file(name).unlink(missing_ok=True)
+            if name == FORMER.name:
+                self._former.unlink(missing_ok=True)  # otherwise it would be taken over again if the credentials file is lost
+
+    def _found(self, known: Credentials, name: str) -> Credential:
+        found = known.named(name)
+        if found is None:
+            names = ", ".join(one.sender.name for one in known.credentials) or "none"
+            raise ConfigError(f"there is no credential {name!r}; known: {names}")
+        return found
+
+    def _issue(self, known: Credentials, credential: Credential) -> Path:
+        """Add a new token to a credential and write its file.
+
+        The credentials come first: the router, which reads its file at each request, never has a token that is not valid yet.
+        """
+        token, file = secrets.token_urlsafe(32), self.token_file(credential.sender.name)
+        new = Token(sha256=_digest(token), created=self._now())
+        self._write(_with(known, credential.model_copy(update={"tokens": (*credential.tokens, new)})))
+        replace_secret(file, token.encode())
+        return file
+
+    def _write(self, known: Credentials) -> None:
+        replace_secret(self.path, stamped(known))
+
+
+def _with(known: Credentials, credential: Credential) -> Credentials:
+    """Return the credentials with this one added, or in place of the one with its name."""
+    others = tuple(one for one in known.credentials if one.sender.name != credential.sender.name)
+    return Credentials(credentials=(*others, credential))
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Retryable(f"cannot read {path}: {error.strerror}; fix its permissions, then try again") from error

@@ -1,0 +1,99 @@
+"""Key files: versioned secret keys. The newest key is used, and the older ones stay valid until they are removed."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import AwareDatetime
+
+from contracts.errors import ConfigError, NewerRelease
+from contracts.model import Frozen
+from contracts.schema import parse, stamped
+from runtime.secrets.files import create_secret, locked, replace_secret
+
+log = logging.getLogger("ratchet.keys")
+
+
+class Key(Frozen):
+    """A secret key of 256 bits."""
+
+    id: int
+    """Number of the key, from 1. It is part of what is computed with the key."""
+    secret: str
+    """The key in hex."""
+    created: AwareDatetime
+
+
+class Keyring(Frozen):
+    """The keys of one file, oldest first."""
+
+    keys: tuple[Key, ...] = ()
+
+    @property
+    def newest(self) -> Key | None:
+        """Return the key to use, or None if there is no key."""
+        return self.keys[-1] if self.keys else None
+
+    def find(self, number: int) -> Key | None:
+        """Return the key with this id, or None."""
+        return next((key for key in self.keys if key.id == number), None)
+
+
+def ensure_keyring(path: Path, now: datetime) -> None:
+    """Create the file with one random key unless it exists. Raises Retryable if it cannot be written."""
+    create_secret(path, stamped(Keyring(keys=(_new(1, now),))))
+
+
+def add_key(path: Path, now: datetime) -> None:
+    """Add a key, which is used from now on. Raises ConfigError if the file is missing or damaged."""
+    with locked(path):
+        known = read_keyring(path)
+        replace_secret(path, stamped(Keyring(keys=(*known.keys, _new(known.keys[-1].id + 1, now)))))
+
+
+def drop_old_keys(path: Path) -> None:
+    """Remove all keys except the newest. Raises ConfigError if the file is missing or damaged."""
+    with locked(path):
+        replace_secret(path, stamped(Keyring(keys=read_keyring(path).keys[-1:])))
+
+
+def read_keyring(path: Path) -> Keyring:
+    """Return the keys of a file. Raises ConfigError if it is missing, damaged or has no key."""
+    try:
+        known = parse(Keyring, path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the key file {path} is not readable ({type(error).__name__}); restore it from a backup") from error
+    if not known.keys:
+        raise ConfigError(f"the key file {path} has no key; restore it from a backup")
+    return known
+
+
+def _new(number: int, now: datetime) -> Key:
+    return Key(id=number, secret=secrets.token_hex(32), created=now)
+
+
+class KeyFile:
+    """A key file that another process may change. It is read again when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._known = Keyring()
+
+    def keys(self) -> Keyring:
+        """Return the keys. Without a file there are none. If it is damaged, the last valid keys stay in force."""
+        try:
+            stat = self._path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+            if stamp != self._stamp:
+                content = self._path.read_bytes()
+                self._stamp = stamp
+                self._known = parse(Keyring, content)
+        except FileNotFoundError:
+            self._stamp, self._known = None, Keyring()
+        except (OSError, ValueError, NewerRelease) as error:
+            log.error("%s is not readable (%s); its last valid content stays in force", self._path, type(error).__name__)
+        return self._known

@@ -1,0 +1,115 @@
+"""Tests of the receiver's credentials: what is stored, what a change does, and what a crash or a damaged file leaves."""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from contracts.data.senders import FORMER, Role
+from contracts.errors import ConfigError
+from materializer.receive import credentials
+from materializer.receive.credentials import ROUTER, CredentialFile, CredentialStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CredentialStore:
+    return CredentialStore(tmp_path / "credentials.json", tmp_path / "receiver.token", lambda: datetime(2026, 11, 1, tzinfo=UTC))
+
+
+def test_a_token_is_known_by_its_digest_only_and_its_files_are_readable_only_by_their_owner(store: CredentialStore) -> None:
+    file = store.add("shop", [Role.TRACES, Role.FEEDBACK])
+    token = file.read_text()
+    assert len(token) >= 43  # 256 bits
+    assert token not in store.path.read_text()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (file, store.path, store.token_file(ROUTER))} == {0o600}
+    sender = CredentialFile(store.path).sender(token)
+    assert sender is not None
+    assert (sender.label, sender.vouches) == ("traces+feedback/shop", False)
+
+
+@pytest.mark.parametrize("token", ["", "x", "é\udc80", "\x00"])
+def test_any_other_text_is_no_token(store: CredentialStore, token: str) -> None:
+    store.add("shop", [Role.TRACES])
+    assert CredentialFile(store.path).sender(token) is None
+
+
+def test_the_token_of_an_earlier_release_sends_traces_and_feedback_only(store: CredentialStore) -> None:
+    store.token_file(ROUTER).parent.mkdir()
+    (store.path.parent / "receiver.token").write_text("one token for everything\n")
+    router = store.ensure_router().read_text()
+    known = CredentialFile(store.path)
+    assert known.sender("one token for everything") == FORMER
+    assert set(FORMER.roles) == {Role.TRACES, Role.FEEDBACK}
+    assert known.sender(router).roles == (Role.ROUTER,)
+    store.revoke(FORMER.name)
+    store.path.unlink()
+    store.ensure_router()
+    assert CredentialFile(store.path).sender("one token for everything") is None, "a revoked token must not come back"
+
+
+def test_the_router_is_created_once_and_a_lost_file_gets_a_new_token(store: CredentialStore) -> None:
+    file = store.ensure_router()
+    first = file.read_text()
+    assert store.ensure_router().read_text() == first
+    file.unlink()
+    second = store.ensure_router().read_text()
+    known = CredentialFile(store.path)
+    assert first != second
+    assert known.sender(first) == known.sender(second), "spans that wait for the receiver may still be sent with the old token"
+
+
+def test_a_crash_between_the_two_files_of_the_router_repeats_nothing(store: CredentialStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(_path: Path, _content: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(credentials, "replace_secret", crash)
+        with pytest.raises(KeyboardInterrupt):
+            store.ensure_router()
+    left = store.token_file(ROUTER).read_text()
+    assert store.ensure_router().read_text() == left
+    assert CredentialFile(store.path).sender(left) is not None
+
+
+def test_a_damaged_file_leaves_the_last_content_in_force_and_a_missing_one_refuses_all(store: CredentialStore) -> None:
+    token = store.add("shop", [Role.TRACES]).read_text()
+    known = CredentialFile(store.path)
+    assert known.sender(token)
+    store.path.write_bytes(b"{")
+    assert known.sender(token)
+    assert CredentialFile(store.path).sender(token) is None
+    with pytest.raises(ConfigError, match="damaged"):
+        store.rotate("shop")
+    store.path.unlink()
+    assert known.sender(token) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "message"),
+    [
+        ("Shop", [Role.TRACES], "not a name"),
+        ("../x", [Role.TRACES], "not a name"),
+        ("shop", [Role.ROUTER], "itself"),
+        ("known", [Role.TRACES], "already"),
+    ],
+)
+def test_invalid_credentials_are_refused(store: CredentialStore, name: str, roles: list[Role], message: str) -> None:
+    store.add("known", [Role.REVIEW])
+    with pytest.raises(ConfigError, match=message):
+        store.add(name, roles)
+
+
+def test_the_credential_of_the_router_is_rotated_and_not_removed(store: CredentialStore) -> None:
+    old = store.ensure_router().read_text()
+    new = store.rotate(ROUTER).read_text()
+    known = CredentialFile(store.path)
+    assert known.sender(old) == known.sender(new)
+    with pytest.raises(ConfigError, match="rotate"):
+        store.revoke(ROUTER)
+    store.revoke(ROUTER, old_only=True)
+    assert (known.sender(old), known.sender(new) is None) == (None, False)
+    with pytest.raises(ConfigError, match="no credential 'nobody'"):
+        store.revoke("nobody")
