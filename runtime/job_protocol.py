@@ -120,8 +120,8 @@ INCARNATION = Variable("RATCHET_INCARNATION", Scope.PROCESS, int)
 NODE = Variable("RATCHET_NODE", Scope.PROCESS, int, "0")
 """Number of this node, from 0."""
 ARTIFACTS = Variable("RATCHET_ARTIFACTS", Scope.PROCESS, Path)
-"""Drop folder of the job, to which it publishes its model in the layout of the artifact store. The service takes the model over from there.
-On a cluster, the gang's manifest sets it; with a bucket, it names the pod's own copy of the store's layout."""
+"""Drop folder of the job, to which it publishes its model in the layout of the artifact store. The service verifies the model and copies
+it. On a cluster, the gang's manifest sets it; with a bucket, it is a folder on the pod's own disk."""
 APART = Variable("RATCHET_APART", Scope.PROCESS, lambda text: bool(int(text)), "0", text=lambda value: str(int(value)))
 """`1`: the nodes have no shared file system."""
 LOCK_FD = Variable("RATCHET_LOCK_FD", Scope.PROCESS, int)
