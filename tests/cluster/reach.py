@@ -26,9 +26,9 @@ def main() -> None:
     run = Path.cwd()
     found = {
         "read the golden set": result(store.path(golden).read_bytes),
-        "list the names": result(lambda: os.listdir(store.root / "names")),
+        "list the names": result(lambda: list((store.root / "names").iterdir())),
         "delete the artifacts": result(lambda: shutil.rmtree(store.root)),
-        "list the lines": result(lambda: sorted(os.listdir(store.root.parent))),
+        "list the lines": result(lambda: sorted(path.name for path in store.root.parent.iterdir())),
         "change the plan": result(lambda: (run / "plan.json").write_text("{}")),
         "replace the plan": result(lambda: (run / "other").write_text("{}") and (run / "other").rename(run / "plan.json")),
         "change the data": result(lambda: (run / "pairs.parquet").open("r+b").write(b"x")),
