@@ -16,15 +16,16 @@ from pathlib import Path
 
 import psutil
 
-from contracts.errors import NewerRelease, RatchetError
+from contracts.errors import NewerRelease, Permanent, RatchetError
 from contracts.ids import canonical
 from contracts.jobs.exit_codes import ALREADY_STARTED, Outcome, outcome_of
 from contracts.jobs.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from contracts.schema import stamped
 from local.processes import ProcessIdentity, alive, child_environment, identity_in, kill_tree, terminate
+from runtime import job_drop
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.job_files import BadJobFile, is_number, is_there, read_job_object
-from runtime.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile
+from runtime.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, RunFile
 from runtime.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status
 
 PENDING_SECONDS = 60.0
@@ -34,7 +35,10 @@ EXIT_SECONDS = 5.0
 
 
 class LocalExecutor:
-    """Runs jobs below `root`. Inputs and checkpoints are artifacts below `artifacts_root`; `python` is the interpreter of the jobs."""
+    """Runs jobs below `root`; `python` is the interpreter of the jobs.
+
+    Inputs and checkpoints are artifacts below `artifacts_root`. Jobs get copies of the inputs, and offer checkpoints in their drop folders.
+    """
 
     restarts = False
 
@@ -79,14 +83,15 @@ class LocalExecutor:
         where = {
             "PYTHONSAFEPATH": "1",  # never import modules from the run folder
             **INCARNATION.to_env(incarnation),
-            **ARTIFACTS.to_env(self.artifacts.root),
+            **ARTIFACTS.to_env(self.folders.run(spec) / RunFile.DROP),
         }
         return child_environment() | where | spec.environment
 
     def observe(self, name: str) -> JobStatus:
         """Return the status of the newest incarnation, or of an older one that still runs if the newest never started."""
         with disk(f"observe {name}"):
-            seen = [self._look(folder, number) for number, folder in reversed(self._incarnations(name))]
+            spec = self.folders.spec(name)
+            seen = [self._look(spec, folder, number) for number, folder in reversed(self._incarnations(name))] if spec else []
             if not seen:
                 return JobStatus(state=JobState.ABSENT)
             if seen[0].state != JobState.ABSENT:
@@ -98,10 +103,12 @@ class LocalExecutor:
         spec = self.folders.spec(name)
         return incarnations(self.folders.run(spec), self.folders.begun(spec)) if spec else []
 
-    def _look(self, folder: Path, number: int) -> JobStatus:
+    def _look(self, spec: JobSpec, folder: Path, number: int) -> JobStatus:
         identity, defect = _identity(folder)
         runs = identity is not None and alive(identity) is not None
         ended = read_ended(folder)  # read after the process check, because the process writes it last
+        if ended is not None and ended.outcome is Outcome.DONE and job_drop.offered(folder.parent, spec, number):
+            return status(folder, number, JobState.ENDED, reason="its checkpoint is not in the artifacts yet")
         if ended is not None:
             return ended_status(folder, number, ended)
         if defect:
@@ -113,24 +120,41 @@ class LocalExecutor:
         return status(folder, number, JobState.RUNNING if runs else JobState.ENDED, reason=reason)
 
     def reconcile(self, name: str) -> None:
-        """Send SIGKILL to a cancelled job after its grace period, and store the outcome of a job that left no result file.
+        """Send SIGKILL to a cancelled job after its grace period, take over the checkpoint of a successful one, and store lost outcomes.
 
         A job that damaged the record of its process is killed, if this process started it, and ends as a permanent failure.
         """
         with disk(f"reconcile {name}"):
-            for _, folder in self._incarnations(name):
+            spec = self.folders.spec(name)
+            if spec is None:
+                return
+            for number, folder in self._incarnations(name):
                 if (child := self._children.get(folder)) is not None:
                     child.poll()  # removes the zombie process of a child that has ended
                 identity, defect = _identity(folder)
                 process = alive(identity) if identity else None
-                if (identity is None and not defect) or is_there(folder / IncarnationFile.ENDED):  # read last, as in _look
+                if is_there(folder / IncarnationFile.ENDED):  # read last, as in _look
+                    self._take_over(spec, folder, number)
+                elif identity is None and not defect:
                     continue
-                if defect:
+                elif defect:
                     self._end_damaged(folder, defect)
                 elif process is not None:
                     self._enforce(folder, process)
                 else:
                     self._store_loss(folder)
+
+    def _take_over(self, spec: JobSpec, folder: Path, number: int) -> None:
+        """Take over the checkpoint of a successful incarnation. If it is refused, the incarnation has failed, and the checkpoint stays."""
+        run, ended = folder.parent, read_ended(folder)
+        if ended is None or ended.outcome is not Outcome.DONE or not job_drop.offered(run, spec, number):
+            return
+        try:
+            job_drop.take_over(run, spec, number, self.artifacts)
+        except Permanent as error:
+            write_atomic(folder / IncarnationFile.ENDED, stamped({"outcome": Outcome.PERMANENT.value, "reason": str(error)}))
+        else:
+            job_drop.clear(run)
 
     def _store_loss(self, folder: Path) -> None:
         """Write the outcome of a process that ended without a result file.

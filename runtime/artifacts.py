@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 from contracts.errors import Permanent, Retryable
 from contracts.ids import Digest, canonical, digest, digest_file
@@ -73,8 +74,24 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+_CHUNK = 1 << 20
 _MANIFEST = b'{"files":'
-_DIGEST = re.compile("[0-9a-f]{64}")
+DIGEST = re.compile("[0-9a-f]{64}")
+"""Text of a digest."""
+MANIFEST_BYTES = 16 << 20
+"""Maximum size of the manifest of a stored folder."""
+
+
+def _copied(source: BinaryIO, target: BinaryIO, size: int, key: Digest) -> bool:
+    """Copy a file and return whether it had exactly `size` more bytes with the digest `key`."""
+    seen = hashlib.sha256()
+    while chunk := source.read(min(size + 1, _CHUNK)):
+        size -= len(chunk)
+        if size < 0:
+            return False
+        seen.update(chunk)
+        target.write(chunk)
+    return size == 0 and seen.hexdigest() == key
 
 
 class FolderArtifacts:
@@ -105,6 +122,31 @@ class FolderArtifacts:
         except OSError as error:
             raise Retryable(f"cannot store {path}: {error.strerror}; free space or fix permissions, then try again") from error
         return key
+
+    def take(self, source: BinaryIO, size: int, key: Digest) -> bool:
+        """Store an open file if it has `size` more bytes with the digest `key`. Return whether it does; otherwise nothing is stored.
+
+        Bytes are stored exactly as they were hashed, also if the file changes meanwhile. Raises `Retryable` if the file system fails.
+        """
+        path = self.path(key)
+        if path.exists():
+            with Path(os.devnull).open("wb") as nothing:
+                return _copied(source, nothing, size, key)
+        part = path.parent / f".part-{secrets.token_hex(8)}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as target:
+                if not _copied(source, target, size, key):
+                    return False
+                target.flush()
+                os.fsync(target.fileno())
+            part.replace(path)
+            sync(path.parent)
+        except OSError as error:
+            raise Retryable(f"cannot store {path}: {error.strerror}; free space or fix permissions, then try again") from error
+        finally:
+            part.unlink(missing_ok=True)
+        return True
 
     def put_folder(self, path: Path, follow_links: bool = False) -> Digest:
         """Store all files below `path` and their manifest; return the manifest's digest.
@@ -155,7 +197,7 @@ class FolderArtifacts:
         An artifact is a manifest only if `put_folder` could have written exactly its bytes. A file that merely starts like one is a file.
         """
         path = self.path(key)
-        if not path.exists() or path.stat().st_size > 16 << 20:
+        if not path.exists() or path.stat().st_size > MANIFEST_BYTES:
             return None
         with path.open("rb") as file:
             if file.read(len(_MANIFEST)) != _MANIFEST:
@@ -163,7 +205,7 @@ class FolderArtifacts:
         content = self.get(key)
         try:
             files = json.loads(content)["files"]
-            written = canonical({"files": files}) == content and all(map(_DIGEST.fullmatch, files.values()))
+            written = canonical({"files": files}) == content and all(map(DIGEST.fullmatch, files.values()))
             return dict(files) if files and written else None
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return None

@@ -120,7 +120,8 @@ INCARNATION = Variable("RATCHET_INCARNATION", Scope.PROCESS, int)
 NODE = Variable("RATCHET_NODE", Scope.PROCESS, int, "0")
 """Number of this node, from 0."""
 ARTIFACTS = Variable("RATCHET_ARTIFACTS", Scope.PROCESS, Path)
-"""Folder of the artifact store, to which the job publishes its model. On a cluster, the gang's manifest sets it."""
+"""Drop folder of the job, to which it publishes its model in the layout of the artifact store. The service verifies the model and copies
+it. On a cluster, the gang's manifest sets it; with a bucket, it is a folder on the pod's own disk."""
 APART = Variable("RATCHET_APART", Scope.PROCESS, lambda text: bool(int(text)), "0", text=lambda value: str(int(value)))
 """`1`: the nodes have no shared file system."""
 LOCK_FD = Variable("RATCHET_LOCK_FD", Scope.PROCESS, int)
@@ -214,6 +215,8 @@ class RunFile(StrEnum):
     """The `ResumePoint` from which the next incarnation resumes. Without it, the incarnation begins at the start model."""
     CACHE = "cache"
     """Folder for the cache of the trainer's libraries (`HF_HOME`)."""
+    DROP = "drop"
+    """Drop folder, with the content and the names that the job offers to the service. It is deleted after a success."""
     LOCK = "lock"
     """Lock of the attempt: at most one process per attempt, on one machine."""
 

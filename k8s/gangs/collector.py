@@ -18,6 +18,8 @@ from k8s.gangs.meter import settle
 from k8s.gangs.observer import GangObserver, reported
 from k8s.gangs.submissions import Submission
 from k8s.storage.sync import Remote
+from runtime import job_drop
+from runtime.artifacts import FolderArtifacts
 from runtime.run_folder import newest_sign
 
 
@@ -29,11 +31,13 @@ class GangCollector:
         observer: GangObserver,
         informers: GangInformers,
         objects: GangObjects,
+        artifacts: FolderArtifacts,
         remote: Remote | None,
         price: float,
         report: Callable[[str], None],
     ) -> None:
         self.observer, self.informers, self.objects, self.remote = observer, informers, objects, remote
+        self.artifacts = artifacts
         self.submissions, self.price, self.report = observer.submissions, price, report
 
     def end(self, spec: JobSpec, run: Path, submission: Submission, observation: GangObservation | None) -> None:
@@ -56,7 +60,7 @@ class GangCollector:
             self._store_loss(spec, submission, observation)
         self._release(spec, run, submission, observation)
         if result is not None and result.outcome is Outcome.DONE:
-            self._publish(spec, number)
+            self._publish(spec, run, number)
         self.submissions.change(spec.name, submission.name, ended=True)
 
     def _release(self, spec: JobSpec, run: Path, submission: Submission, observation: GangObservation | None) -> None:
@@ -92,13 +96,19 @@ class GangCollector:
                 return f"{died or pod.name}: {log}"
         return died
 
-    def _publish(self, spec: JobSpec, number: int) -> None:
-        """Copy the artifacts that the job published from the bucket.
+    def _publish(self, spec: JobSpec, run: Path, number: int) -> None:
+        """Copy the checkpoint that the job published from its drop folder or from the bucket to the artifacts.
 
-        If their content is not what was sent, report it and bind nothing; a later reader of the name reports the missing artifact.
+        If it is not valid, report it and bind nothing; the acceptance of the checkpoint reports the missing name.
         """
         try:
             if self.remote:
                 self.remote.publish(spec, number)
+            else:
+                job_drop.take_over(run, spec, number, self.artifacts)
         except Permanent as error:
             self.report(f"{spec.name}: {error}")
+            return
+        if not self.remote:
+            with contextlib.suppress(OSError):  # pods can withdraw the right to delete their files; the checkpoint is complete
+                job_drop.clear(run)

@@ -69,7 +69,7 @@ class KubernetesExecutor:
             cluster, settings, profile, self.folders, artifacts, self.submissions, self.objects, self.observer, self.remote, max_restarts
         )
         self.guardian = Guardian(cluster, settings, informers, Heartbeats(self.folders, self.submissions, self.remote))
-        collector = GangCollector(self.observer, informers, self.objects, self.remote, price, report)
+        collector = GangCollector(self.observer, informers, self.objects, artifacts, self.remote, price, report)
         self.reconciler = GangReconciler(
             settings, self.folders, self.objects, self.observer, self.guardian, collector, self.remote, price, report
         )

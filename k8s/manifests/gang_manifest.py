@@ -48,7 +48,7 @@ from k8s.manifests.pod_objects import (
 )
 from k8s.profiles.profile import Profile
 from runtime import job_protocol
-from runtime.job_protocol import PodTask, TrainerBackend, attempt_folder, plan_folder
+from runtime.job_protocol import PodTask, RunFile, TrainerBackend, attempt_folder, plan_folder
 from runtime.telemetry import NO_TELEMETRY
 
 MEETING_PORT, RAY_PORT = 29500, 6379
@@ -304,7 +304,7 @@ def _environment(spec: JobSpec, context: RenderContext, name: str, incarnation: 
         **({"PYTHONPATH": ":".join(context.profile.python_path)} if context.profile.python_path else {}),
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
-        **job_protocol.ARTIFACTS.to_env(context.artifacts),
+        **job_protocol.ARTIFACTS.to_env(context.artifacts if context.settings.volume.bucket else _run(spec, context) / RunFile.DROP),
         **job_protocol.TASK.to_env(task),
         **(_ray_settings() if _nemo(spec) else {}),
         **(job_protocol.LIBRARY_PATH.to_env(":".join(context.profile.library_path)) if context.profile.library_path else {}),
@@ -368,8 +368,9 @@ def _shared(volume: VolumeSettings) -> Volume:
 def _places(spec: JobSpec, context: RenderContext) -> tuple[tuple[Volume, ...], tuple[Mount, ...]]:
     """Return the volumes and mounts of a pod.
 
-    Of the shared volume, a pod sees the plan's folder read-only, its attempt's run folder and the artifacts. It does not see the
-    ledger, the lake, other plans or the executor's submission records. With a bucket, the same paths are on the pod's own disk.
+    Of the shared volume, a pod sees the plan's folder and the job's inputs read-only, and its attempt's run folder. It does not see the
+    artifacts, the ledger, the lake, other plans or the executor's submission records. With a bucket, the paths of the plan, the run and
+    the artifacts are on the pod's own disk.
     """
     settings, profile, bucket = context.settings, context.profile, context.settings.volume.bucket
     volumes = [
@@ -378,8 +379,13 @@ def _places(spec: JobSpec, context: RenderContext) -> tuple[tuple[Volume, ...], 
         Volume(name="tmp", empty_dir=EmptyDir()),
     ]
     root = Path(settings.volume.mount)
-    seen = ((context.plan_folder, None if bucket else True), (_run(spec, context), None), (context.artifacts, None))
-    mounts = [Mount(name="shared", mount_path=str(path), sub_path=str(path.relative_to(root)), read_only=only) for path, only in seen]
+    run = _run(spec, context)
+    inputs = [run / name for name in sorted({RunFile.PLAN.value, *spec.inputs})]
+    seen: dict[Path, bool | None] = {context.plan_folder: None if bucket else True, run: None}
+    seen |= {context.artifacts: None} if bucket else dict.fromkeys(inputs, True)
+    mounts = [
+        Mount(name="shared", mount_path=str(path), sub_path=str(path.relative_to(root)), read_only=only) for path, only in seen.items()
+    ]
     mounts += [Mount(name="shm", mount_path="/dev/shm"), Mount(name="tmp", mount_path="/tmp")]  # noqa: S108 -- inside the pod
     if _nemo(spec):
         volumes.append(Volume(name="ray", secret=SecretVolume(secret_name=RAY_SECRET)))

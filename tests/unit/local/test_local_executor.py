@@ -191,7 +191,7 @@ def test_a_job_gets_no_credentials_of_the_service(site: Site, monkeypatch: pytes
     seen = json.loads((site.run(spec) / "seen.json").read_text())
     assert "secret" not in seen.values()
     assert (seen["OMP_NUM_THREADS"], seen["RATCHET_INCARNATION"]) == ("2", "3")
-    assert seen["RATCHET_ARTIFACTS"] == str(site.folder / "artifacts")
+    assert seen["RATCHET_ARTIFACTS"] == str(site.run(spec) / "drop")
 
 
 def test_only_the_owner_can_read_the_files_of_a_job(site: Site) -> None:

@@ -1,6 +1,6 @@
-"""Reference log-probabilities of all pairs under the start model, computed once and stored in the artifacts by content.
+"""Reference log-probabilities of all pairs under the start model, computed once and stored in the job's drop folder by content.
 
-A later incarnation, attempt or plan with the same start model, pairs and arithmetic reads them instead of running the model.
+A later incarnation or attempt of the plan with the same arithmetic reads them instead of running the model.
 They are stored in blocks of pairs of similar length, one safetensors file per block. So a run that is stopped before its first
 step continues with the next block. A stored block is computed again if its bytes, its shape or any value is not valid.
 This module defines which inputs determine the numbers. The trainer computes them.
@@ -15,7 +15,7 @@ from typing import Any
 from contracts.errors import RatchetError
 from contracts.ids import digest
 from runtime.artifacts import FolderArtifacts
-from runtime.job_protocol import ARTIFACTS
+from runtime.job_protocol import ARTIFACTS, RunFile, attempt_folder
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.trl.micro_batches import PairSize, plan_micro_batches
@@ -33,6 +33,8 @@ class Reference:
         self.recipe = recipe
         root = ARTIFACTS.find(os.environ)
         self.artifacts = FolderArtifacts(root) if root else None
+        earlier = (job.run.parent / attempt_folder(number) / RunFile.DROP for number in range(job.attempt - 1, 0, -1))
+        self.stores = [self.artifacts, *map(FolderArtifacts, earlier)] if self.artifacts else []
 
     def __call__(self, trainer: Any) -> Any:
         """Return the log-probabilities of all pairs of the trainer (a `Stepwise`).
@@ -82,14 +84,15 @@ class Reference:
 
     def _kept(self, name: str, pairs: int) -> Any:
         """Return the stored table, float32 of shape [pairs, 2], or None if it is missing or not valid."""
+        return next((table for store in self.stores if (table := self._read(store, name, pairs)) is not None), None)
+
+    def _read(self, store: FolderArtifacts, name: str, pairs: int) -> Any:
         from safetensors import SafetensorError
         from safetensors.torch import load
 
-        if self.artifacts is None:
-            return None
         try:
-            bound = self.artifacts.resolve(name)
-            table = load(self.artifacts.get(bound))["logps"] if bound else None  # `get` verifies the digest
+            bound = store.resolve(name)
+            table = load(store.get(bound))["logps"] if bound else None  # `get` verifies the digest
         except (RatchetError, SafetensorError, KeyError, ValueError, TypeError) as error:
             self.job.events.write("warning", reason=f"cannot read the stored reference log-probabilities; computing them again: {error}")
             return None

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from contracts.errors import Retryable
+from contracts.ids import checkpoint_name, digest
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import JobSpec, JobState, JobStatus
 from k8s.api.client import JOB, NETWORK_POLICY, NODE_POOL, POD
 from k8s.gangs import reconciler, submissions
 from k8s.gangs.executor import KubernetesExecutor
 from k8s.profiles.profile import Profile
-from runtime.artifacts import write_atomic
+from runtime.artifacts import FolderArtifacts, write_atomic
+from tests.drops import offer
 from tests.memory_cluster import MemoryCluster
 from tests.unit.k8s.samples import PLAN, settings
 
@@ -113,6 +115,26 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path, pool={"kind": "static", "max_nodes": 4})
     yield made
     made.cluster.leave()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_checkpoint_of_a_gang_is_taken_over_before_its_outcome(site: Site, damaged: bool) -> None:
+    site.begin()
+    run, store = site.executor.folders.run(site.spec), FolderArtifacts(site.folder / "artifacts")
+    offered = offer(run, site.spec)
+    drop = FolderArtifacts(run / "drop")
+    drop.bind("cycle/line/0001/evaluate", drop.put(b"forged"))
+    if damaged:
+        drop.path(digest(b"weights")).write_bytes(b"WEIGHTS")
+    site.report("done")
+    site.cluster.finish(site.gang, 0)
+    reports: list[str] = []
+    site.executor.reconciler.collector.report = reports.append
+    assert site.ended().outcome is Outcome.DONE
+    assert store.resolve(checkpoint_name(PLAN, 1, 1)) == (None if damaged else offered)
+    assert store.resolve("cycle/line/0001/evaluate") is None
+    assert (run / "drop").exists() is damaged, "a refused drop folder stays for inspection"
+    assert any("another digest" in report for report in reports) is damaged
 
 
 def story(site: Site, end: str) -> JobStatus:

@@ -187,6 +187,25 @@ def test_a_fabric_profile_mounts_its_plugin_and_does_not_fall_back_to_tcp(name: 
 
 
 @pytest.mark.parametrize("nemo", [False, True], ids=["torchrun", "ray"])
+def test_of_the_volume_a_pod_sees_its_inputs_read_only_and_its_run_folder(nemo: bool) -> None:
+    spec = job(nemo=nemo).model_copy(update={"inputs": {"model": "a" * 64, "pairs.parquet": "b" * 64}})
+    plan = Path("/fsx/home/jobs") / spec.plan
+    run = plan / "a1"
+    for task in gang(spec=spec).spec.tasks:
+        (container,) = task.template.spec.containers
+        seen = {Path(mount.mount_path): mount for mount in container.volume_mounts if mount.name == "shared"}
+        assert {path: bool(mount.read_only) for path, mount in seen.items()} == {
+            plan: True,
+            run: False,
+            run / "plan.json": True,
+            run / "model": True,
+            run / "pairs.parquet": True,
+        }
+        assert all(path == Path("/fsx") / str(mount.sub_path) for path, mount in seen.items())
+        assert {one.name: one.value for one in container.env}["RATCHET_ARTIFACTS"] == str(run / "drop")
+
+
+@pytest.mark.parametrize("nemo", [False, True], ids=["torchrun", "ray"])
 def test_caches_are_on_the_disk_of_the_pod(nemo: bool) -> None:
     found = variables("generic-gpu", nemo)
     caches = ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")

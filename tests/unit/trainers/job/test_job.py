@@ -16,6 +16,7 @@ from contracts.errors import Permanent
 from contracts.ids import canonical
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
+from runtime.artifacts import FolderArtifacts
 from runtime.manifest import MANIFEST, verify_manifest
 from trainers.job import checkpoints
 from trainers.job.events import Events
@@ -202,16 +203,18 @@ def test_a_plan_for_other_scorers_is_refused(bare: Any) -> None:
     assert "exact_match" in status.reason
 
 
-def test_a_checkpoint_of_an_earlier_incarnation_is_not_trained_again(bare: Any) -> None:
+def test_a_checkpoint_of_an_earlier_incarnation_is_not_trained_again(bare: Any, tmp_path: Path) -> None:
     plan = bare.plan(Method.DPO)
     spec = bare.spec(plan)
     done = Checkpoint(plan=plan.id, attempt=1, incarnation=1, step=9, files=bare.start.files, model=bare.start, metrics={})
-    bare.artifacts.bind(f"checkpoint/{plan.id}/a1/i1", bare.artifacts.put(canonical(done)))
+    drop = FolderArtifacts(bare.run_folder(spec) / "drop")
+    assert drop.put_folder(bare.artifacts.fetch(bare.start.files, tmp_path / "trained")) == done.files
+    bound = drop.bind(f"checkpoint/{plan.id}/a1/i1", drop.put(canonical(done)))
     bare.executor.submit(spec, 2)
     status = bare.wait(spec)
     assert status.outcome == Outcome.DONE
     assert "earlier incarnation" in status.reason
-    assert bare.artifacts.resolve(f"checkpoint/{plan.id}/a1/i2") == bare.artifacts.resolve(f"checkpoint/{plan.id}/a1/i1")
+    assert bare.artifacts.resolve(f"checkpoint/{plan.id}/a1/i2") == bound
 
 
 def test_four_bit_training_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def test_two_nodes_are_one_run(workshop: Any, pair: Pair) -> None:
     spec = spec.model_copy(update={"environment": {**spec.environment, **meeting, "RATCHET_NODE": "0"}})
     workshop.executor.submit(spec, 1)
     second = {**os.environ, **spec.environment, "RATCHET_NODE": "1", "RATCHET_INCARNATION": "1", "PYTHONPATH": str(ROOT)}
-    second |= {"RATCHET_ARTIFACTS": str(workshop.artifacts.root)}
+    second |= {"RATCHET_ARTIFACTS": str(workshop.run_folder(spec) / "drop")}
     follower = subprocess.Popen([sys.executable, "-m", "trainers.job.supervisor"], cwd=workshop.run_folder(spec), env=second)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.DONE, (status, workshop.log(spec))

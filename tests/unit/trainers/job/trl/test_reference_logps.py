@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,20 @@ def test_references_are_computed_once_for_the_same_content(job: Job, counted: li
     assert counted == [8]
     assert torch.equal(first, again)
     assert bool(first.isfinite().all())
+
+
+def test_a_later_attempt_reads_the_references_of_an_earlier_one(
+    job: Job, counted: list[int], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    runs = [tmp_path / "plan" / "a1", tmp_path / "plan" / "a2"]
+    for run, attempt, expected in zip(runs, (1, 2), ([8], [8]), strict=True):
+        monkeypatch.setenv("RATCHET_ARTIFACTS", str(run / "drop"))
+        found = known(replace(job, run=run, attempt=attempt), tiny_model, tmp_path)
+        assert counted == expected
+    assert bool(torch.isfinite(found).all())
+    assert not (runs[1] / "drop").exists()
 
 
 def test_rehearsed_rows_need_no_references(job: Job, counted: list[int], tiny_model: Path, tmp_path: Path) -> None:
