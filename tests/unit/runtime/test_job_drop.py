@@ -15,7 +15,7 @@ from contracts.errors import Permanent
 from contracts.ids import canonical, checkpoint_name, digest
 from contracts.jobs.training import Checkpoint, JobSpec
 from contracts.model import model_ref
-from contracts.schema import stamped
+from contracts.schema import parse, stamped
 from runtime import job_drop
 from runtime.artifacts import FolderArtifacts
 
@@ -60,7 +60,7 @@ def place(tmp_path: Path) -> Place:
 
 def complete(place: Place, key: str) -> bool:
     """Return whether the checkpoint and each file of its model are in the artifacts with their digests."""
-    checkpoint = Checkpoint.model_validate_json(place.store.get(key).replace(b',"schema_version":2', b""))
+    checkpoint = parse(Checkpoint, place.store.get(key))
     into = place.folder / "fetched"
     shutil.rmtree(into, ignore_errors=True)
     place.store.fetch(checkpoint.files, into)
@@ -122,7 +122,7 @@ def _gone(path: Path, _: Place) -> None:
 
 
 def _paths(place: Place, key: str) -> dict[str, Path]:
-    files = Checkpoint.model_validate_json(place.store.get(key) if place.store.path(key).exists() else place.drop.get(key)).files
+    files = parse(Checkpoint, place.store.get(key) if place.store.path(key).exists() else place.drop.get(key)).files
     weights = place.drop.path(digest(b"weights"))
     return {
         "binding": place.drop.place(NAME),
