@@ -34,7 +34,7 @@ from contracts.model import ModelRef, model_ref
 from flows.config.load import load_loop
 from gates.checks import checks
 from gates.evaluate import PairedEvaluator
-from local.generate import GenerationRow, Model
+from local.serve.generate import GenerationRow, Model
 from materializer.datasets import IngestKeys, LakeDatasets
 from materializer.lake.schemas import frame_of, parquet, read_parquet
 from rewards.scorer_set import ScorerSet, build_scorer_set

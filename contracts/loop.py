@@ -291,6 +291,9 @@ class ServingSettings(Frozen):
     """Entry point name of an installed router (group `ratchet.routers`). local: a router process on this machine."""
     router_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the router, which validates them."""
+    drain: float = Field(default=120, ge=0, le=900)
+    """Maximum seconds for which the server of a version without traffic keeps running, so that it can finish its answers. It stops earlier
+    if the router reports that no request to it is in flight."""
 
 
 def _cron(value: str | None) -> str | None:

@@ -369,6 +369,13 @@ class Router(Protocol):
         result may be lower than the true number by the requests of a few seconds, never higher. Raises Retryable if there are no counts.
         """
 
+    def in_flight(self, line: str) -> Mapping[str, int]:
+        """Return version tag -> number of requests of a line that the router has sent and whose answers are not complete.
+
+        The numbers belong to the route that was set last: a version that this route excludes, and that has no request in flight, gets no
+        further request. Its model server can then be stopped. Raises Retryable if the numbers are not known, or not yet.
+        """
+
     def url(self) -> str:
         """Return the base URL for clients, without /v1."""
         ...

@@ -47,7 +47,7 @@ class RouterHeader(StrEnum):
     REGION = "x-ratchet-region"
     SLICE = "x-ratchet-slice"
     VERSION = "x-ratchet-version"
-    """In a response: tag of the version that answered."""
+    """In a response: tag of the version that answered, if the router is set to name it."""
     TRACE = "x-ratchet-trace"
     """In a response: ids of the trace and the span, separated by a colon. Feedback refers to them."""
 

@@ -1,18 +1,21 @@
-"""Serves an ASGI application on loopback, announces its port in a ready file, and limits what one caller costs."""
+"""Serves an ASGI application on loopback, announces its port in a ready file, and ends the work for callers that are gone."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import uvicorn
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from contracts.errors import Permanent
-from local.service import announce
+from local.service import DRAIN_SECONDS, announce
+from runtime.http_limits import HttpLimits, LimitedApp, with_deadlines
 
 _POLL_SECONDS = 0.2
 _Result = TypeVar("_Result")
@@ -27,12 +30,15 @@ class CallerGone(Exception):
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """Return the body of a request. Raises TooLarge as soon as it is larger than `most` bytes."""
+    """Return the body of a request. Raises TooLarge as soon as it is larger than `most` bytes, and CallerGone if its rest does not come."""
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > most:
-            raise TooLarge(f"the body is larger than {most} bytes")
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > most:
+                raise TooLarge(f"the body is larger than {most} bytes")
+    except ClientDisconnect:
+        raise CallerGone from None
     return bytes(body)
 
 
@@ -78,15 +84,30 @@ class AnnouncingServer(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         """Start the server, then announce its port."""
         await super().startup(sockets)
-        announce(self._port)
+        announce(self._port, drains=True)
 
 
-def run_app(app: Any, port: int, what: str, remedy: str) -> None:
-    """Serve an ASGI application on loopback until SIGTERM, and announce its port. For `what` and `remedy`, see `bind`.
+def run_app(app: Any, port: int, what: str, remedy: str, limits: HttpLimits) -> None:
+    """Serve an ASGI application on loopback within `limits` until SIGTERM, and announce its port. For `what` and `remedy`, see `bind`.
 
-    Only the owner can read the files that the process writes.
+    After SIGTERM, the process accepts no connection, finishes the answers that it has begun within DRAIN_SECONDS, and ends. Only the owner
+    can read the files that the process writes.
     """
     os.umask(0o077)
+    _allow_files()
     listener = bind(port, what, remedy)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        LimitedApp(app, limits),
+        http=with_deadlines(H11Protocol, limits),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
     AnnouncingServer(config, listener.getsockname()[1]).run(sockets=[listener])
+
+
+def _allow_files() -> None:
+    """Raise the limit of open files to what the system allows, because each connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -10,14 +10,33 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, ValidationError
+
 from contracts.errors import Permanent
 from contracts.ids import canonical
+from contracts.model import Frozen
 from contracts.schema import SCHEMA_VERSION, UNVERSIONED, parse, stamped
 from contracts.serving import Route
-from local.forwarded import FORWARDED, read_counts
-from local.service import ManagedProcess
+from local.proxy.forwarded import FORWARDED, read_counts
+from local.proxy.state import STATE, read_in_flight
+from local.service import DRAIN_SECONDS, ManagedProcess, invalid_options
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json
+
+
+class RouterOptions(Frozen):
+    """Settings in `[serving.router_options]` for routers of kind "local". A router that runs keeps them until it is stopped."""
+
+    name_versions: bool = False
+    """Whether each answer names its version in the header x-ratchet-version. A user who sees the version can rate it on purpose, and so
+    influence the evidence of a rollout. Enable it only if the header does not reach users."""
+    deadline: float = Field(default=600, gt=0, le=800)
+    """Maximum seconds until an answer is complete. After that, the caller gets status 504, or a streamed answer ends with an error."""
+    per_caller: int = Field(default=64, ge=1)
+    """Maximum number of requests of one caller at the same time; more get status 429. A caller is the user that a request names, or else
+    the credential in its header `Authorization`, or else the address of the peer."""
+    spool_mb: int = Field(default=256, ge=1)
+    """Maximum size in megabytes of the traces that wait for the receiver. Further traces are dropped and counted."""
 
 
 class LocalRouter:
@@ -29,7 +48,11 @@ class LocalRouter:
 
     attribution = True
 
-    def __init__(self, folder: Path, receiver: Path, token: Path, port: int = 0, assume_consent: bool = False) -> None:
+    def __init__(self, folder: Path, receiver: Path, token: Path, port: int = 0, assume_consent: bool = False, **options: Any) -> None:
+        try:
+            self._options = RouterOptions.model_validate(options)
+        except ValidationError as error:
+            raise invalid_options("serving.router_options", RouterOptions, error) from None
         self._folder = folder.absolute() / "router"
         self._route = self._folder / "route.json"
         self._receiver = receiver.absolute()
@@ -67,6 +90,14 @@ class LocalRouter:
         """Return version tag -> number of requests that were sent to it. Raises Retryable if the router process does not count them."""
         return read_counts(self._folder / FORWARDED, since, until)
 
+    def in_flight(self, line: str) -> Mapping[str, int]:  # noqa: ARG002 -- one router per line
+        """Return version tag -> number of requests that are not answered yet, under the route that was set last.
+
+        Raises Retryable if the router process has not yet reported them since the route was set.
+        """
+        ready = self._service(0).ready()
+        return {} if ready is None else read_in_flight(self._folder / STATE, ready["pid"], self._route)
+
     def url(self) -> str:
         """Return the base URL for clients, without /v1. Starts the router process if it does not run."""
         kept = read_json(self._folder / "port.json")
@@ -77,15 +108,22 @@ class LocalRouter:
         return f"http://127.0.0.1:{ready['port']}"
 
     def stop(self) -> None:
-        """Stop the router process. The route file stays on disk."""
+        """Stop the router process, after it has finished the answers that it has begun. The route file stays on disk."""
         self._service(0).stop()
 
     def _service(self, port: int) -> ManagedProcess:
+        options = self._options
         command = ["-m", "local.proxy", "--route", str(self._route), "--receiver", str(self._receiver), "--token", str(self._token)]
         command += ["--assume-consent"] if self._assume_consent else []
-        return ManagedProcess(self._folder, [*command, "--port", str(port)])
+        command += ["--name-versions"] if options.name_versions else []
+        command += ["--deadline", str(options.deadline), "--per-caller", str(options.per_caller)]
+        command += ["--spool-bytes", str(options.spool_mb << 20), "--port", str(port)]
+        return ManagedProcess(self._folder, command, grace=DRAIN_SECONDS + 10)
 
 
 def _of_older_release(ready: dict[str, Any]) -> bool:
-    """Whether the router process with this ready file is of an older release, which cannot read new routes and does not count requests."""
-    return int(ready.get("schema_version", UNVERSIONED)) < SCHEMA_VERSION
+    """Whether the router process with this ready file is of an older release.
+
+    Such a process cannot read new routes, or it reports no requests in flight and cannot stream.
+    """
+    return int(ready.get("schema_version", UNVERSIONED)) < SCHEMA_VERSION or not ready.get("drains")

@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import Field, ValidationError
 
-from contracts.errors import ConfigError, Permanent
+from contracts.errors import Permanent
 from contracts.model import Frozen
 from contracts.ports import Artifacts
 from contracts.serving import Capabilities, Endpoint, ModelVersion
-from local.service import ManagedProcess
+from local.service import ManagedProcess, invalid_options
 from runtime.threads import threads_of
 
 Options = TypeVar("Options", bound=Frozen)
@@ -48,9 +48,7 @@ class _ProcessServer(Generic[Options]):
         try:
             self._options = self.options_type.model_validate(options)
         except ValidationError as error:
-            known = ", ".join(self.options_type.model_fields)
-            problem = error.errors()[0]
-            raise ConfigError(f"serving.options.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; known options: {known}") from None
+            raise invalid_options("serving.options", self.options_type, error) from None
         self._folder = folder.absolute() / "servers"
         self._models = folder.absolute() / "models"
         self._artifacts = artifacts
@@ -79,7 +77,7 @@ class _ProcessServer(Generic[Options]):
 
 
 class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
-    """Serves model versions with the embedded server (local/serve.py)."""
+    """Serves model versions with the embedded server (local/serve)."""
 
     options_type = EmbeddedOptions
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from pydantic import BaseModel, ValidationError
 
-from contracts.errors import Permanent, Retryable
+from contracts.errors import ConfigError, Permanent, Retryable
 from contracts.ids import canonical
 from contracts.schema import stamped
 from local.processes import alive, child_environment, is_zombie, kill_tree, own_record, recorded, terminate
@@ -29,11 +30,14 @@ from runtime.json_files import read_json
 from runtime.run_folder import last_words
 
 READY = "ready.json"
-"""Ready file, which the process writes once it answers: {"pid": …, "port": …, "schema_version": …}."""
+"""Ready file, which the process writes once it answers: {"pid": …, "port": …, "schema_version": …}, and for processes of run_app
+"drains"."""
 SERVICE = "RATCHET_SERVICE"
 """Folder of a background process (model server, router, receiver, Prefect), in which it announces its port."""
 _STARTED = "started.json"
 _LOG_BYTES = 20_000_000
+DRAIN_SECONDS = 120
+"""Seconds within which a router or an embedded model server finishes its answers after SIGTERM."""
 KILL_SECONDS = 10.0
 """How long `stop` waits in seconds for the end of killed processes. A process in an uninterruptible system call ends late."""
 
@@ -42,7 +46,8 @@ class ManagedProcess:
     """One long-lived process with its own folder.
 
     The process runs `command` with the Python interpreter. Its environment is the part that every job inherits, plus `environment`.
-    `ready` is the path of its ready file (default: READY in the folder). `timeout` is the time in seconds within which it must be ready.
+    `ready` is the path of its ready file (default: READY in the folder). `timeout` is the time in seconds within which it must be ready,
+    and `grace` the time that it has to end after SIGTERM.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class ManagedProcess:
         environment: Mapping[str, str] | None = None,
         ready: Path | None = None,
         timeout: float = 180.0,
+        grace: float = 10.0,
     ) -> None:
         self.folder = folder.absolute()
         self._ready = ready or self.folder / READY
@@ -59,6 +65,7 @@ class ManagedProcess:
         self._command = [sys.executable, *command]
         self._environment = environment or {}
         self._timeout = timeout
+        self._grace = grace
 
     def ensure(self) -> dict[str, Any]:
         """Start the process if it does not run, wait until it is ready, and return the content of its ready file.
@@ -80,8 +87,8 @@ class ManagedProcess:
         record = read_json(self.folder / _STARTED)
         return alive(recorded(record)) if record else None
 
-    def stop(self, grace: float = 10.0) -> None:
-        """Stop the process with SIGTERM and, after at most `grace` seconds, with SIGKILL; then delete its ready file.
+    def stop(self, grace: float | None = None) -> None:
+        """Stop the process with SIGTERM and, after at most `grace` seconds (default: its own), with SIGKILL; then delete its ready file.
 
         When this returns, the process and its descendants have ended, so their ports and devices are free. Raises Retryable if one of
         them still runs some seconds after SIGKILL.
@@ -90,7 +97,7 @@ class ManagedProcess:
             process = self.process()
             if process is not None:
                 terminate(process)
-                _wait([process], grace)
+                _wait([process], self._grace if grace is None else grace)
                 running = _wait(kill_tree(process), KILL_SECONDS)
                 if running:
                     pids = ", ".join(str(one.pid) for one in running)
@@ -175,11 +182,17 @@ def _wait(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Pr
     return running
 
 
-def announce(port: int) -> None:
+def invalid_options(where: str, options: type[BaseModel], error: ValidationError) -> ConfigError:
+    """Return the error for options of a server or router that are invalid. `where` is their key in the loop file."""
+    problem = error.errors()[0]
+    return ConfigError(f"{where}.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; known options: {', '.join(options.model_fields)}")
+
+
+def announce(port: int, drains: bool = False) -> None:
     """Write the ready file of a service process. The process calls this once it answers on `port`.
 
-    If the starter crashed before it recorded this process, the process is stopped instead. Without SERVICE in the environment, nothing
-    happens.
+    `drains` states that the process finishes its answers after SIGTERM. If the starter crashed before it recorded this process, the
+    process is stopped instead. Without SERVICE in the environment, nothing happens.
     """
     folder = os.environ.get(SERVICE)
     if not folder:
@@ -188,4 +201,4 @@ def announce(port: int) -> None:
     if record is None or record["pid"] != os.getpid():
         os.kill(os.getpid(), signal.SIGTERM)
         return
-    write_atomic(Path(folder) / READY, stamped({"pid": os.getpid(), "port": port}))
+    write_atomic(Path(folder) / READY, stamped({"pid": os.getpid(), "port": port, **({"drains": True} if drains else {})}))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from contracts.data.records import PARTIAL
 from contracts.loop import GovernanceSettings
 
 
@@ -51,6 +52,7 @@ def _reason(settings: GovernanceSettings) -> pl.Expr:
         ("origin", pl.col("origin") == "traffic"),
         ("consent", agreed),
         ("region", in_region),
+        ("partial_answer", (pl.col("finish_reason") != PARTIAL).fill_null(True)),
         ("failed_request", pl.col("status") == "ok"),
         ("truncated", (pl.col("finish_reason") != "length").fill_null(True)),
         ("empty_response", (pl.col("answer").str.len_chars() > 0).fill_null(False)),

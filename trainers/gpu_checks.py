@@ -21,6 +21,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +40,7 @@ _FILES = 65_536
 _MATRIX = 8192
 _REDUCED = 256 << 20
 """Bytes that each rank contributes to the measured all-reduce."""
+_PACKAGES = ("torch", "triton", "transformers", "trl", "accelerate", "peft", "bitsandbytes", "vllm", "ray")
 _WORKER = "--all-reduce-worker"
 
 
@@ -99,8 +101,8 @@ def judge_architecture(capability: tuple[int, int], built: Sequence[str]) -> Fin
     """
     for name in built:
         kind, _, digits = name.rstrip("af").rpartition("_")
-        version = int(digits[:-1]), int(digits[-1])
-        if (kind == "sm" and version[0] == capability[0] and version[1] <= capability[1]) or (kind == "compute" and version <= capability):
+        target = int(digits[:-1]), int(digits[-1])
+        if (kind == "sm" and target[0] == capability[0] and target[1] <= capability[1]) or (kind == "compute" and target <= capability):
             return "ok", "torch", f"has kernels for compute capability {capability[0]}.{capability[1]}"
     known = ", ".join(built) or "none"
     return (
@@ -305,8 +307,8 @@ def _reduce(size: int) -> None:
         torch.cuda.synchronize()
     seconds = time.monotonic() - began
     if rank == 0:
-        version = "NCCL " + ".".join(map(str, torch.cuda.nccl.version())) if gpu else "gloo"
-        sys.stdout.write(json.dumps({"version": version, "bytes_per_second": rounds * size / seconds}) + "\n")
+        library = "NCCL " + ".".join(map(str, torch.cuda.nccl.version())) if gpu else "gloo"
+        sys.stdout.write(json.dumps({"version": library, "bytes_per_second": rounds * size / seconds}) + "\n")
     dist.destroy_process_group()
 
 
@@ -335,7 +337,16 @@ def _shared_memory() -> Iterator[Finding]:
 def _packages() -> Iterator[Finding]:
     from trainers.code_digest import code_digest
 
+    installed = {name: _version(name) for name in _PACKAGES}
+    yield "ok", "versions", ", ".join(f"{name} {found}" for name, found in installed.items() if found)
     yield "ok", "code", f"{code_digest()[:12]}; the service refuses to train with other code than it has planned"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def run_checks(folder: Path, size: int) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from contracts.errors import ConfigError
 from contracts.jobs.training import Adjustment, Method
 from contracts.model import Frozen
 from trainers.nemo_recipe import NemoRL
+from trainers.save_interval import fixed_interval
 
 Positive = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0)]
@@ -175,7 +176,8 @@ class Recipe(Numbers):
     """Number of arithmetic threads. It influences the order of summation, so an exact resume requires the same number."""
     save_every: Positive | Literal["auto"] = 20
     """Steps between checkpoints, which is the maximum loss if a machine fails. auto: the job computes the interval from the measured times
-    of a save and a step and from `interruption_hours` (trainers/save_interval.py)."""
+    of a save and a step and from `interruption_hours` (trainers/save_interval.py). NeMo RL cannot change the interval during an
+    incarnation; there, auto is 10 steps at first, and each further incarnation computes it from the measurements of the earlier ones."""
     interruption_hours: Rate = 24.0
     """Expected hours between interruptions (preemptions, lost machines), for save_every = auto. Observed interruptions refine it."""
     keep_checkpoints: Annotated[int, Field(ge=2)] = 3
@@ -187,13 +189,6 @@ class Recipe(Numbers):
     """Adapter to train. None: all weights are trained."""
     health: Health = Health()
     """Health rules that adjust or stop a failing run."""
-
-    @property
-    def fixed_save_every(self) -> int:
-        """Steps between checkpoints, for trainers that require a number. Raises ConfigError for `auto`."""
-        if self.save_every == "auto":
-            raise ConfigError("recipe: save_every = auto, but this trainer requires a fixed interval; set save_every to a number")
-        return self.save_every
 
 
 Loss = Literal["sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "sft"]
@@ -318,6 +313,16 @@ class GRPORecipe(Recipe):
     def sampled_at_once(self) -> int:
         """Number of answers that are sampled at a time."""
         return self.generation_batch or self.answers
+
+    @property
+    def fixed_save_every(self) -> int:
+        """Steps between checkpoints of an incarnation on NeMo RL; for `auto`, those of the first one."""
+        return self.save_every if self.save_every != "auto" else fixed_interval((), (), 1.0, self.validated_every)
+
+    @property
+    def validated_every(self) -> int:
+        """Steps of which the interval between checkpoints is a multiple, so that every checkpoint has a validation reward."""
+        return self.nemo.validate_every or 1
 
     def at_most(self, answers: int) -> int:
         """Return the largest valid generation_batch of at most `answers`, or the smallest valid one if all are larger."""

@@ -9,6 +9,7 @@ The module is pure: it reads no clock and no file.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 
 FIRST = 3
@@ -17,6 +18,8 @@ COSTS = 3
 """Number of saves from which their median is the estimated cost. With fewer saves, the smallest cost is used."""
 MOST_SECONDS = 3600.0
 """Upper limit of the interval in seconds of work, even if interruptions are declared to be very rare."""
+FIXED_FIRST = 10
+"""Steps between saves of a first incarnation, for a trainer whose interval cannot change during an incarnation."""
 RECENT = 50
 """Number of recent steps and saves that the estimates are based on."""
 
@@ -39,6 +42,19 @@ def time_between(declared: float, elapsed: float, interruptions: int) -> float:
     `elapsed` is the observed time, in seconds, during which an interruption would have lost steps.
     """
     return (declared + elapsed) / (1 + interruptions)
+
+
+def fixed_interval(steps: Sequence[float], costs: Sequence[float], between: float, multiple: int = 1) -> int:
+    """Return the number of steps between two saves of an incarnation whose interval cannot change.
+
+    `steps` and `costs` are the times of steps and of saves in seconds that earlier incarnations measured; without them, the number is
+    FIXED_FIRST. `between` is the mean time between interruptions in seconds. The result is a multiple of `multiple`, rounded up.
+    """
+    number = FIXED_FIRST
+    if steps and costs:
+        seconds = min(best_seconds(median(costs[-RECENT:]), between), MOST_SECONDS)
+        number = max(1, round(seconds / max(median(steps[-RECENT:]), 1e-6)))
+    return -(-number // multiple) * multiple
 
 
 def grace_shortfall(step: float, save: float, grace: float) -> str | None:

@@ -43,7 +43,7 @@ TRACES: tuple[Column, ...] = (
     Column("model", "string", False, "model as logged"),
     Column("model_version", "string", False, "tag of this line's version, from the router's attribution"),
     Column("status", "string", True, "ok | error | refused (an invalid request, which is no evidence about any version)"),
-    Column("finish_reason", "string", False, "stop | length | …"),
+    Column("finish_reason", "string", False, "stop | length | partial | …"),
     Column("latency_ms", "double", False, "end minus start, milliseconds"),
     Column("input_tokens", "long", False, ""),
     Column("output_tokens", "long", False, ""),
@@ -127,6 +127,10 @@ DEMONSTRATIONS: tuple[Column, ...] = (
 )
 """Training targets of SFT, which DPO also uses for prompts without a pair: users' corrections, and right answers from the line's traffic
 and probe."""
+
+
+PARTIAL = "partial"
+"""`finish_reason` of an answer that its caller got in part only. Such an answer is not stored, and its trace is never used."""
 
 
 class FeedbackKind(StrEnum):

@@ -138,6 +138,7 @@ class FakeRouter:
         self.history: list[Route] = []
         self.watch: Callable[[Route], None] = lambda _route: None
         self.counts: Callable[[datetime, datetime], Mapping[str, int]] = lambda _since, _until: {}
+        self.open: Callable[[], Mapping[str, int]] = dict
 
     def set(self, route: Route) -> None:
         """Store the route and append it to `history`."""
@@ -154,6 +155,10 @@ class FakeRouter:
     def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:  # noqa: ARG002
         """Return the counts that the function `counts` computes. The default is no traffic."""
         return self.counts(since, until)
+
+    def in_flight(self, line: str) -> Mapping[str, int]:  # noqa: ARG002
+        """Return the numbers that the function `open` computes. The default is none."""
+        return self.open()
 
     def url(self) -> str:
         """Return a fixed URL without a server."""

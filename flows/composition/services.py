@@ -44,18 +44,21 @@ def _receiver(loop: Loop, home: Home, port: int = 0) -> ManagedProcess:
 
 
 def stop_line(context: LineContext, home: Home) -> list[str]:
-    """Stop every long-lived process of a line: receiver, router and model servers. Return one text per stopped process."""
+    """Stop every long-lived process of a line: router, model servers and receiver. Return one text per stopped process.
+
+    The router stops first. It finishes its answers, for which it needs the model servers, and then sends its traces to the receiver.
+    """
     stopped = []
-    receiver = _receiver(context.loop, home)
-    if receiver.process() is not None:
-        receiver.stop()
-        stopped.append(f"the receiver of {context.line}")
     if context.router.read(context.line) is not None:
         stopped.append(f"the router of {context.line}")
     context.router.stop()
     for endpoint in context.server.running():
         context.server.stop(endpoint.tag)
         stopped.append(f"the model server of {endpoint.tag}")
+    receiver = _receiver(context.loop, home)
+    if receiver.process() is not None:
+        receiver.stop()
+        stopped.append(f"the receiver of {context.line}")
     return stopped
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from contracts.errors import ConfigError
-from contracts.jobs.training import Method
 from contracts.loop import Loop
 from trainers.recipes import KINDS, complete
 
@@ -50,9 +49,7 @@ def _wrong_recipes(loop: Loop) -> Iterator[str]:
         if not loop.training.built_in(method):
             continue
         try:
-            recipe = complete(kind, loop.training.recipe(method))
-            if method is Method.GRPO and loop.training.grpo_on == "nemo-rl":
-                _ = recipe.fixed_save_every
+            complete(kind, loop.training.recipe(method))
         except ConfigError as error:
             yield f"training.{method.value}: {error}"
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -46,12 +46,11 @@ class Habits:
 
 @dataclass
 class Tally:
-    """Counts of the requests and their results; `versions` counts answers per model version tag."""
+    """Counts of the requests and their results."""
 
     asked: int = 0
     failed: int = 0
     right: int = 0
-    versions: dict[str, int] = field(default_factory=dict)
 
 
 class Crowd:
@@ -69,7 +68,7 @@ class Crowd:
     def ask_all(self, requests: Sequence[Request], concurrency: int = 24) -> Tally:
         """Send all requests, at most `concurrency` at a time, and then their feedback in batches of 200.
 
-        Returns the tally of this call; its `versions` count all calls so far. Raises RuntimeError if the receiver accepts no feedback.
+        Returns the tally of this call. Raises RuntimeError if the receiver accepts no feedback.
         """
         before = Tally(self.tally.asked, self.tally.failed, self.tally.right)
         lives = [(request, self._draw.randrange(self._habits.users), self._draw.random(), self._draw.random()) for request in requests]
@@ -80,7 +79,7 @@ class Crowd:
             for at in range(0, len(sent), 200):
                 self._send(role, sent[at : at + 200])
         t = self.tally
-        return Tally(t.asked - before.asked, t.failed - before.failed, t.right - before.right, dict(t.versions))
+        return Tally(t.asked - before.asked, t.failed - before.failed, t.right - before.right)
 
     def _one(self, request: Request, user: int, mood: float, luck: float) -> list[tuple[Role, dict[str, Any]]]:
         draw = random.Random(f"{request.prompt} {user} {mood}")
@@ -103,12 +102,10 @@ class Crowd:
             answer = response.json()["choices"][0]["message"]["content"] if response.status_code == 200 else None
         except (httpx.HTTPError, ValueError, LookupError):
             response, answer = None, None
-        version = response.headers.get(RouterHeader.VERSION, "?") if response else "?"
         with self._lock:
             self.tally.asked += 1
             self.tally.failed += answer is None
             self.tally.right += answer == request.reference
-            self.tally.versions[version] = self.tally.versions.get(version, 0) + 1
         if response is None or answer is None:
             return []
         return self._feedback(request, answer, response.headers[RouterHeader.TRACE], f"user-{user:03d}", mood, luck, draw)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from pathlib import Path
+
 from contracts.cycle import Append, Row, State, Step
 from contracts.errors import RatchetError, Retryable
-from contracts.ids import line_stream, rollout_stream
+from contracts.ids import canonical, line_stream, rollout_stream
 from contracts.jobs.training import JobState
 from contracts.loop import RolloutSettings
 from contracts.serving import ModelVersion, Route
@@ -13,6 +16,8 @@ from flows.core.rollout import SetWeight
 from flows.engine.context import LineContext, leased
 from flows.engine.effects import job_of, lay_resume_point, sole_route
 from flows.engine.rollout import step_route
+from runtime.artifacts import write_atomic
+from runtime.json_files import read_json
 
 _HAS_CANDIDATE = {State.ACCEPTED, State.EVALUATED, State.VERDICT, State.REGISTERED, State.ROLLOUT_APPROVED, State.ROLLING}
 
@@ -95,6 +100,7 @@ def _servers(context: LineContext, line: LineView, cycle: CycleView | None, _rol
     wanted = {version.tag: version for version in wanted_versions(line, cycle)}
     repairs = []
     for tag, version in wanted.items():
+        _drain_file(context, tag).unlink(missing_ok=True)
         if tag not in running:
             try:
                 context.server.ensure(version)
@@ -102,9 +108,46 @@ def _servers(context: LineContext, line: LineView, cycle: CycleView | None, _rol
             except RatchetError as error:  # a server that cannot start must not block the others
                 repairs.append(f"could not start the server of {tag}: {error}")
     for tag in running - wanted.keys():
-        context.server.stop(tag)
-        repairs.append(f"stopped the server of {tag}")
+        if _is_drained(context, tag):
+            context.server.stop(tag)
+            repairs.append(f"stopped the server of {tag}")
     return repairs
+
+
+def _is_drained(context: LineContext, tag: str) -> bool:
+    """Return whether the server of a version can stop without an effect on users. If not, the next look decides again.
+
+    The route in force must exclude the version. In addition, no request to it is in flight, or `serving.drain` seconds have passed since
+    the first look that found it excluded. A file holds the time of that look.
+    """
+    begun = _drain_file(context, tag)
+    route = context.router.read(context.line)
+    if route is None or any(backend.tag == tag and backend.weight > 0 for backend in route.backends):
+        begun.unlink(missing_ok=True)
+        return False
+    if _is_idle(context, tag) or context.loop.serving.drain == 0:
+        begun.unlink(missing_ok=True)
+        return True
+    now, since = context.clock.now(), read_json(begun)
+    if since is None:
+        write_atomic(begun, canonical({"since": now.isoformat()}))
+        return False
+    if (now - datetime.fromisoformat(since["since"])).total_seconds() < context.loop.serving.drain:
+        return False
+    begun.unlink(missing_ok=True)
+    return True
+
+
+def _is_idle(context: LineContext, tag: str) -> bool:
+    """Return whether the router reports that it has no request to a version in flight."""
+    try:
+        return not context.router.in_flight(context.line).get(tag)
+    except Exception:  # unknown, or the router of an extension has no such method
+        return False
+
+
+def _drain_file(context: LineContext, tag: str) -> Path:
+    return context.scratch / "draining" / f"{context.line}-{tag}.json"
 
 
 def _route(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> list[str]:

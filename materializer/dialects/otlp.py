@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from contracts.data.decoding import Decoded, Kind, Limits, Row
-from contracts.data.records import FeedbackKind
+from contracts.data.records import PARTIAL, FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
 from materializer.dialects.admission import SIGNED
@@ -110,10 +110,10 @@ def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
     agreed = consent(attributes.metadata("consent"))
     failed = isinstance(span.get("status"), dict) and span["status"].get("code") in _FAILED
     keep = agreed or (agreed is None and limits.assume_consent)
-    refused = attributes.get("ratchet.refused") is True and not failed
+    partial = attributes.get("ratchet.partial") is True
+    refused = (attributes.get("ratchet.refused") is True or partial) and not failed
     readable = keep and attributes.get("ratchet.content_omitted") is None  # the router sets it if the content was too large for a trace
     content = _content(attributes, _events(span), failed or refused) if readable else None
-    reasons = attributes.get("gen_ai.response.finish_reasons")
     return {
         "id": f"{identifier(span.get('traceId'), 16)}:{identifier(span.get('spanId'), 8)}",
         "time": begin,
@@ -122,11 +122,11 @@ def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
         "session": name(attributes.get("gen_ai.conversation.id", "session.id")),
         "response_id": name(attributes.get("gen_ai.response.id")),
         "messages": dump(content.messages) if content else None,
-        "answer": content.answer if content else None,
+        "answer": content.answer if content and not partial else None,  # a part of an answer is no example of the model's answers
         "model": name(attributes.get("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")),
         "model_version": name(attributes.get("ratchet.model_version")),
         "status": "error" if failed else "refused" if refused else "ok",
-        "finish_reason": name(reasons[0]) if isinstance(reasons, list) and reasons else content.finish if content else None,
+        "finish_reason": _finish_reason(attributes, content, partial),
         "latency_ms": duration_ms(begin, span.get("endTimeUnixNano")),
         "input_tokens": token_count(attributes.get("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
         "output_tokens": token_count(
@@ -172,6 +172,13 @@ def _content(attributes: Attributes, events: list[Event], failed: bool) -> Conte
         raise Rejected("empty_prompt", "the prompt has no text")
     fits(content.answer, *(message["content"] for message in content.messages))
     return content
+
+
+def _finish_reason(attributes: Attributes, content: Content | None, partial: bool) -> str | None:
+    if partial:
+        return PARTIAL
+    reasons = attributes.get("gen_ai.response.finish_reasons")
+    return name(reasons[0]) if isinstance(reasons, list) and reasons else content.finish if content else None
 
 
 def _origin(value: Any) -> str:

@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 from starlette.concurrency import run_in_threadpool
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from contracts.data.senders import Sender
 from contracts.errors import Rejected, Retryable
@@ -34,6 +35,7 @@ from materializer.dialects.values import parse_json
 from materializer.receive.credentials import CredentialFile
 from materializer.receive.spool import Spool, has_room
 from runtime.artifacts import write_atomic
+from runtime.http_limits import HttpLimits, LimitedApp, with_deadlines
 
 JSON, PROTO = "application/json", "application/x-protobuf"
 MAX_BODY = 16 << 20
@@ -55,7 +57,7 @@ _PATHS: dict[str, tuple[bytes, str, type[Message]]] = {
     "/v1/traces": (b"T", "resourceSpans", ExportTraceServiceResponse),
     "/v1/logs": (b"L", "resourceLogs", ExportLogsServiceResponse),
 }
-_CODES = {400: 3, 401: 16, 411: 3, 413: 8, 415: 3, 503: 14}
+_CODES = {400: 3, 401: 16, 408: 4, 411: 3, 413: 8, 415: 3, 503: 14}
 """HTTP status -> google.rpc.Code."""
 
 log = logging.getLogger(__name__)
@@ -195,6 +197,13 @@ def _error(kind: str, status: int, message: str) -> Response:
     return Response(body, status_code=status, media_type=kind, headers=headers)
 
 
+def _refusal(scope: MutableMapping[str, Any], status: int, message: str) -> tuple[str, bytes]:
+    """Return content type and body of the answer to a request that a limit of the process refuses."""
+    sent = dict(scope["headers"]).get(b"content-type", b"")
+    response = _error(PROTO if sent.startswith(PROTO.encode()) else JSON, status, message)
+    return str(response.media_type), bytes(response.body)
+
+
 def _status_proto(code: int, message: bytes) -> bytes:
     """Encode a google.rpc.Status: field 1 is the code (a varint below 128), field 2 the message (length-delimited).
 
@@ -230,7 +239,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.umask(0o077)  # the spool contains users' conversations
     app = create_app(Spool(given.spool), CredentialFile(given.credentials).sender, given.max_body)
     listening = socket.create_server((given.host, given.port), backlog=128)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
+    limits = HttpLimits()
+    config = uvicorn.Config(
+        LimitedApp(app, limits, _refusal),
+        http=with_deadlines(H11Protocol, limits),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=10,
+    )
     _Announcing(config, given.spool.resolve().parent / "receiver.json", listening.getsockname()[1]).run(sockets=[listening])
 
 

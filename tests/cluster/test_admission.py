@@ -154,7 +154,7 @@ def test_lines_that_share_a_namespace_are_rendered_together(prepared: PreparedNa
     service = guarded(prepared)
     changes = prepared.changes | {"image": "registry.example/other:2", "secrets": {"KEY": "other/key"}}
     other = samples.gang(prepared.profile, **changes)
-    assert "the image is not from" in refusal(lambda: service.create(JOB, manifest(other), dry_run=True))
+    assert "a variable is from a Secret" in refusal(lambda: service.create(JOB, manifest(other), dry_run=True))
     both = Extras(others=((samples.settings(profile=prepared.profile, **changes), load_profile(prepared.profile)),))
     for rendered in render_environment(
         samples.settings(profile=prepared.profile, **prepared.changes), load_profile(prepared.profile), both

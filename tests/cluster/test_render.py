@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from contracts.errors import Permanent
 from contracts.jobs.training import JobState
 from contracts.serving import ModelVersion
 from k8s.api.client import JOB, NETWORK_POLICY, POD, QUEUE, Kind, KubernetesCluster
+from k8s.manifests.admission import admission_rules
 from k8s.manifests.environment import Extras, render_environment
 from k8s.manifests.gang_manifest import RATCHET
 from k8s.manifests.network import gang_network_policy
@@ -141,10 +143,19 @@ def test_the_executor_needs_no_more_than_the_rendered_rights(prepared: PreparedN
     prepared.prepare()
     prepared.rig.fake_nodes(2)
     bench = Bench(prepared.rig, prepared.name, tmp_path, queue=prepared.name)
+    for rule in admission_rules([(bench.settings, bench.profile)]):
+        prepared.apply(rule)
     bench.cluster = prepared.acting_as(CONTROLLER)
     bench.executor = bench.restarted()
     spec = bench.spec(nodes=2)
-    bench.executor.submit(spec, 1)
+
+    def submitted() -> bool:
+        with suppress(Permanent):  # until the API server has loaded the rules for this image
+            bench.executor.submit(spec, 1)
+            return True
+        return False
+
+    until(submitted, 30, "the rules to take effect")
     bench.until(spec, lambda status: status.state is JobState.RUNNING)
     bench.end(spec, 1, "preempted")
     prepared.rig.end_pod(prepared.name, prepared.rig.pods(prepared.name)[0]["metadata"]["name"], 75)

@@ -9,75 +9,24 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from contracts.errors import Permanent, Retryable
 from contracts.fakes import FakeRouter, FakeWorld
 from contracts.ids import canonical
-from contracts.serving import Backend, Route
+from contracts.serving import Backend
 from local.router import LocalRouter
 from runtime.extensions import ExtensionKind, load
+from tests.serving_site import Site, route, started
 from tests.waiting import until
-
-
-class Site:
-    """HTTP servers in threads, used as backends and as the receiver of traces."""
-
-    def __init__(self) -> None:
-        self.servers: list[ThreadingHTTPServer] = []
-        self.spans: list[Any] = []
-        self.tokens: set[str] = set()
-        self.reply: Callable[[str, dict[str, Any]], tuple[int, bytes]] = self.answer
-
-    def answer(self, name: str, body: dict[str, Any]) -> tuple[int, bytes]:
-        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-        choice = {"index": 0, "message": {"role": "assistant", "content": f"from {name}"}, "finish_reason": "stop"}
-        return 200, json.dumps({"id": "chatcmpl-1", "model": body["model"], "choices": [choice], "usage": usage}).encode()
-
-    def open(self, handle: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes]], port: int = 0) -> int:
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                status, content = handle(self, self.rfile.read(int(self.headers["content-length"])))
-                self.send_response(status)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.servers.append(server)
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        return int(server.server_address[1])
-
-    def backend(self, name: str, weight: float) -> Backend:
-        port = self.open(lambda _request, body: self.reply(name, json.loads(body)))
-        return Backend(tag=name, url=f"http://127.0.0.1:{port}", model=f"model-{name}", weight=weight)
-
-    def receive(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
-        assert request.path == "/v1/traces"
-        self.tokens.add(request.headers["authorization"])
-        message = ExportTraceServiceRequest.FromString(body)
-        self.spans += [span for resource in message.resource_spans for scope in resource.scope_spans for span in scope.spans]
-        return 200, b""
-
-    def attributes(self) -> list[dict[str, Any]]:
-        return [{kv.key: getattr(kv.value, str(kv.value.WhichOneof("value"))) for kv in span.attributes} for span in self.spans]
-
-    def close(self) -> None:
-        for server in self.servers:
-            server.shutdown()
-            server.server_close()
 
 
 @pytest.fixture
@@ -85,17 +34,6 @@ def site() -> Iterator[Site]:
     site = Site()
     yield site
     site.close()
-
-
-@contextlib.contextmanager
-def started(folder: Path) -> Iterator[LocalRouter]:
-    """Yield a router with its files in `folder`, and stop it afterwards."""
-    (folder / "token").write_text("secret")
-    router = LocalRouter(folder / "serving", folder / "receiver.json", folder / "token")
-    try:
-        yield router
-    finally:
-        router.stop()
 
 
 @pytest.fixture
@@ -141,10 +79,6 @@ def gateway(example: Path, tmp_path: Path) -> Any:
 @pytest.fixture(params=["fake", "local", "gateway"])
 def router(request: pytest.FixtureRequest) -> Any:
     return FakeRouter(FakeWorld()) if request.param == "fake" else request.getfixturevalue(request.param)
-
-
-def route(*backends: Backend, annotation: str = "test") -> Route:
-    return Route(line="line", served_model="helper", backends=backends, annotation=annotation)
 
 
 def placed(tag: str, weight: float) -> Backend:
@@ -272,7 +206,7 @@ def test_unavailable_backend_is_an_error_in_the_reply_and_the_trace(local: Local
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
     local.set(route(placed("gone", 100)))
     reply = ask(local.url(), "s1")
-    assert (reply.status_code, reply.headers["x-ratchet-version"]) == (502, "gone")
+    assert (reply.status_code, reply.headers["x-ratchet-version"], reply.headers["retry-after"]) == (503, "gone", "5")
     until(lambda: len(site.spans) == 1)
     assert "ConnectError" in site.spans[0].status.message
     assert site.attributes()[0]["ratchet.model_version"] == "gone"
@@ -302,7 +236,9 @@ def test_unusual_reply_reaches_the_user_and_the_trace(traced: tuple[LocalRouter,
     ("content", "status"),
     [
         (b"not json", 400), (b"[]", 400), (b'{"messages": 3}', 400), (b'{"model": "other", "messages": []}', 404),
-        (b'{"model": "helper", "messages": [], "stream": true}', 400), (b'{"model": "helper", "messages": ["hi", 3]}', 400),
+        (b'{"model": "helper", "messages": [], "stream": "yes"}', 400), (b'{"model": "helper", "messages": [], "stream_options": {}}', 400),
+        (b'{"model": "helper", "messages": [], "stream": true, "stream_options": 3}', 400),
+        (b'{"model": "helper", "messages": ["hi", 3]}', 400),
         (b'{"model": "helper", "messages": [{"role": "user", "content": "\\ud800"}], "temperature": "hot"}', 200),
         (b"x" * 9_000_000, 413), (b"[" * 200_000, 400), (b'{"model": "helper", "messages": [], "x": ' + b"[" * 50 + b"]" * 50 + b"}", 400),
         (b'{"model": "helper", "messages": [], "temperature": NaN}', 400), (b'{"model": "helper", "messages": [], "top_p": 1e999}', 400),
@@ -366,14 +302,11 @@ def test_the_work_of_an_abandoned_request_ends_and_no_version_is_blamed(traced: 
 def test_missing_consent_is_treated_as_the_loop_file_says(site: Site, tmp_path: Path, assumed: bool) -> None:
     (tmp_path / "token").write_text("secret")
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
-    router = LocalRouter(tmp_path / "serving", tmp_path / "receiver.json", tmp_path / "token", assume_consent=assumed)
-    try:
+    with started(tmp_path, assume_consent=assumed) as router:
         router.set(route(site.backend("old", 100)))
         for session, headers in (("silent", {}), ("no", {"x-ratchet-consent": "false"})):
             ask(router.url(), session, headers={"x-ratchet-slice": "a{b}", **headers})
         until(lambda: len(site.spans) == 2)
-    finally:
-        router.stop()
     silent, no = sorted(site.attributes(), key=lambda values: -len(values["gen_ai.conversation.id"]))
     assert "metadata.consent" not in silent
     assert no["metadata.consent"] is False
@@ -387,7 +320,7 @@ def test_every_sent_request_is_counted_for_its_version(local: LocalRouter, site:
     local.set(route(site.backend("old", 50), placed("gone", 50)))
     versions = Counter(ask(local.url(), f"s{i}", body={"messages": [{"role": "user", "content": "bad"}]}).headers["x-ratchet-version"]
                        for i in range(30))  # fmt: skip
-    assert ask(local.url(), body={"stream": True}).status_code == 400  # the router itself rejects it
+    assert ask(local.url(), body={"stream": 1}).status_code == 400  # the router itself rejects it
     end = datetime.now(UTC) + timedelta(seconds=2)
     until(lambda: dict(local.forwarded("line", begin, end)) == dict(versions))
     local.stop()
@@ -419,14 +352,65 @@ def test_killed_router_restarts_at_its_address_with_its_route(local: LocalRouter
     assert ask(url, "s1").headers["x-ratchet-version"] == "old"
 
 
-def test_router_process_of_an_older_release_is_replaced_before_it_gets_a_route_that_it_cannot_read(site: Site, local: LocalRouter) -> None:
+@pytest.mark.parametrize("mark", ["schema_version", "drains"])
+def test_router_process_of_an_older_release_is_replaced(site: Site, local: LocalRouter, mark: str) -> None:
     local.set(route(site.backend("a", 100)))
     url, before = local.url(), local._service(0).process()
     ready = local._service(0)._ready
-    ready.write_bytes(canonical({name: value for name, value in json.loads(ready.read_bytes()).items() if name != "schema_version"}))
+    ready.write_bytes(canonical({name: value for name, value in json.loads(ready.read_bytes()).items() if name != mark}))
     assert local.read("line") is None, "the reconciler then sets the route again, and so replaces the process"
     local.set(route(site.backend("b", 100)))
     assert local.read("line") is not None
     assert local._service(0).process() != before
     assert local.url() == url
-    assert httpx.get(f"{url}/health").json()["weights"] == {"b": 100}
+    assert ask(url).headers["x-ratchet-version"] == "b"
+
+
+def test_callers_do_not_see_versions_and_weights_without_a_setting(site: Site, tmp_path: Path) -> None:
+    with started(tmp_path, name_versions=False) as router:
+        router.set(route(site.backend("candidate-7", 100)))
+        replies = [ask(router.url()), ask(router.url(), body={"stream": True}), httpx.get(f"{router.url()}/health", trust_env=False)]
+        router.set(route(placed("candidate-7", 100)))
+        replies.append(ask(router.url()))
+    assert [reply.status_code for reply in replies] == [200, 502, 200, 503]
+    assert not [reply for reply in replies if "candidate-7" in f"{reply.headers} {reply.text}".replace("from candidate-7", "")]
+    assert replies[2].json() == {"status": "ok", "dropped_traces": 0, "dropped": {}}
+
+
+def test_requests_in_flight_are_known_or_an_error_to_retry(router: Any) -> None:
+    router.set(route(placed("a", 100)))
+    if hasattr(router, "_sent"):
+        with pytest.raises(Retryable, match="not known"):
+            router.in_flight("line")
+    else:
+        assert until(lambda: reported(router)) == [{}]
+
+
+def test_requests_in_flight_belong_to_the_route_in_force(local: LocalRouter, site: Site) -> None:
+    hold, asked = threading.Event(), threading.Event()
+
+    def slow(_name: str, _body: dict[str, Any]) -> tuple[int, bytes]:
+        asked.set()
+        hold.wait(30)
+        return 200, b"{}"
+
+    site.reply = slow
+    local.set(route(site.backend("slow", 100)))
+    caller = threading.Thread(target=ask, args=(local.url(),))
+    caller.start()
+    assert asked.wait(30)
+    local.set(route(placed("b", 100)))
+    assert until(lambda: reported(local)) == [{"slow": 1}]
+    hold.set()
+    caller.join()
+    until(lambda: reported(local) == [{}])
+    local.stop()
+    assert local.in_flight("line") == {}, "a router without a process has no requests"
+
+
+def reported(router: LocalRouter) -> list[dict[str, int]]:
+    """The requests in flight, if the router process has reported them."""
+    try:
+        return [dict(router.in_flight("line"))]
+    except Retryable:
+        return []

@@ -143,7 +143,7 @@ def test_max_tokens_usage_and_logprobs(endpoint: Endpoint) -> None:
         ({"temperature": -1}, 422),
         ({"n": 0}, 422),
         ({"max_tokens": 0}, 422),
-        ({"stream": True}, 400),
+        ({"stream": True, "stream_options": 3}, 422),
         ({"messages": [{"role": "user", "content": 5}]}, 200),
         ({"seed": -5, "temperature": 1.0}, 200),
         ({"seed": 2**64, "temperature": 1.0}, 200),

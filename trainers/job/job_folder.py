@@ -93,6 +93,13 @@ class Job:
             spent += max(0.0, max(event.at for event in logged) - steps[0]) if steps else 0.0
         return spent
 
+    @property
+    def measured(self) -> list[dict[str, float]]:
+        """The figures of all steps that earlier incarnations reported, in order."""
+        earlier = [folder for folder in self._incarnations() if folder != self.folder]
+        events = [event for folder in earlier for event in read_events(folder) if event.kind == "progress"]
+        return [{name: value for name, value in event.data.items() if isinstance(value, int | float)} for event in events]
+
     def _incarnations(self) -> list[Path]:
         """Folders of all incarnations up to this one, in order."""
         return [folder for _, folder in incarnations(self.run, self.incarnation)]

@@ -60,6 +60,10 @@ class GatewayFile:
             raise Retryable(f"{self._sent} does not exist yet; start the gateway") from error
         return Counter(line["version"] for line in lines if since <= datetime.fromisoformat(line["time"]) < until)
 
+    def in_flight(self, line: str) -> Mapping[str, int]:
+        """Raise Retryable, because this gateway does not report its requests in flight."""
+        raise Retryable(f"the requests in flight of {line} are not known; its servers stop after serving.drain seconds")
+
     def url(self) -> str:
         """Return the address of the gateway."""
         return self._url

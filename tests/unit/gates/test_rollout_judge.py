@@ -12,7 +12,7 @@ from contracts.loop import RolloutSettings
 from contracts.serving import Arm, Evidence, StepResult
 from gates.rollout_judge import EvidenceJudge, ratings_to_decide
 from gates.statistics import sample_ratio_p
-from local.assignment import position
+from local.proxy.assignment import position
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = RolloutSettings(steps=(10, 50, 100), margin=0.1, error_margin=0.03, min_requests=50, min_seconds=0, alpha=0.05, beta=0.05)

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.save_interval import FIRST, MOST_SECONDS, Cadence, best_seconds, grace_shortfall, time_between
+from trainers.save_interval import (
+    FIRST,
+    FIXED_FIRST,
+    MOST_SECONDS,
+    Cadence,
+    best_seconds,
+    fixed_interval,
+    grace_shortfall,
+    time_between,
+)
 
 
 def test_the_interval_follows_youngs_formula_if_saves_are_cheap() -> None:
@@ -93,3 +102,13 @@ def test_a_step_and_a_save_that_exceed_the_grace_period_are_reported(step: float
     if said:
         assert "grace period of 110 s" in said
         assert "lower save_every" in said
+
+
+def test_an_interval_that_is_fixed_for_an_incarnation_uses_the_measurements_of_the_earlier_ones() -> None:
+    assert fixed_interval([], [], 3600.0) == FIXED_FIRST
+    assert fixed_interval([10.0], [], 3600.0, multiple=4) == 12
+    assert fixed_interval([], [20.0], 3600.0) == FIXED_FIRST
+    expected = best_seconds(21.5, 4 * 3600.0) / 122.87
+    assert fixed_interval([900.0, 122.87, 122.87], [60.0, 21.5, 21.5], 4 * 3600.0) == round(expected), "the first step includes compilation"
+    assert fixed_interval([122.87], [21.5], 4 * 3600.0, multiple=5) == 10
+    assert fixed_interval([1e4], [1.0], 3600.0) == 1

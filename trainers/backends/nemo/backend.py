@@ -38,7 +38,6 @@ class NemoGRPO:
         Raises ConfigError for an unknown key, an invalid value, or fewer prompts than one step needs.
         """
         recipe = complete(GRPORecipe, changes)
-        _ = recipe.fixed_save_every  # NeMo RL saves at a fixed interval, so `auto` is rejected at planning time
         if facts is not None:
             prompts = usable_prompts(facts)
             check_prompts(recipe, prompts - min(recipe.nemo.validation_prompts, prompts // 10))

@@ -27,7 +27,7 @@ from trainers.job.nemo.figures import Reader
 from trainers.job.parallel import die_with_parent
 from trainers.job.trl.runner import Stop
 from trainers.recipes import GRPORecipe
-from trainers.save_interval import grace_shortfall
+from trainers.save_interval import fixed_interval, grace_shortfall, time_between
 
 POLL = 0.2
 """Seconds between two checks of the run."""
@@ -48,13 +48,25 @@ class Asked(Stop):
             self.file.touch()
 
 
+def with_interval(job: Job, recipe: GRPORecipe) -> GRPORecipe:
+    """Return the recipe with a number as `save_every`: for `auto`, computed from the times that earlier incarnations measured."""
+    if recipe.save_every != "auto":
+        return recipe
+    measured = job.measured
+    costs = [figures["checkpoint_seconds"] for figures in measured if figures.get("checkpoint_seconds")]
+    timed = [figures for figures in measured if "step_seconds" in figures]  # the time of a step includes its save
+    steps = [max(0.0, figures["step_seconds"] - figures.get("checkpoint_seconds", 0.0)) for figures in timed]
+    between = time_between(recipe.interruption_hours * 3600, job.worked, job.incarnation - 1)
+    return recipe.model_copy(update={"save_every": fixed_interval(steps, costs, between, recipe.validated_every)})
+
+
 class ReleaseRun:
     """Executes one incarnation, from the preparation of its data to its result."""
 
     def __init__(self, job: Job, stop: Asked) -> None:
         self.job = job
         self.stop = stop
-        self.recipe = job.recipe(GRPORecipe)
+        self.recipe = with_interval(job, job.recipe(GRPORecipe))
         self.work = job.folder / IncarnationFile.WORK
         self.checkpoints = self.work / prepare.CHECKPOINTS
         self.resume = None if _holds_another_rate(job) else job.resume

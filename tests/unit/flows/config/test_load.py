@@ -102,12 +102,6 @@ def test_recipes_of_all_methods_are_checked() -> None:
     assert "training.dpo: DPO recipe: beta" in text
 
 
-def test_automatic_save_interval_is_rejected_for_nemo_rl() -> None:
-    training = {"grpo_on": "nemo-rl", "grpo": {"save_every": "auto"}}
-    assert "training.grpo: recipe: save_every = auto" in complaint({**GOOD, "training": training})
-    assert parse_loop({**GOOD, "training": {**training, "grpo_on": "trl"}}, "my.toml").training.grpo_on == "trl"
-
-
 def test_duplicate_names_are_rejected() -> None:
     assert "in is listed twice" in complaint({**GOOD, "sources": GOOD["sources"] * 2})
     assert "exact_match is listed twice" in complaint({**GOOD, "rewards": GOOD["rewards"] * 2})

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from contracts.data.datasets import RawBatch
 from contracts.errors import Retryable
 from materializer.datasets import LakeDatasets
+from materializer.governance import govern
 from materializer.lake.tables import Lake, TableName
 from materializer.receive.sources import FileSource
 from tests.unit.materializer.conftest import make_datasets, make_loop
@@ -61,6 +62,22 @@ def test_without_consent_only_metadata_is_kept(tmp_path: Path) -> None:
     assert report.feedback.reasons == {"no_consent": 1}
     for table in ("traces", "feedback", "quarantine"):
         assert "secret" not in str(datasets.lake.scan(table).to_dicts())  # type: ignore[arg-type]
+
+
+def test_partial_answer_is_not_stored_and_its_trace_is_never_used(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    broken = span(1, answer="half", ratchet__partial=True) | {"status": {"code": 2}}
+    left = span(2, answer="half", ratchet__partial=True, ratchet__refused=True)
+    unmarked = span(3, answer="half", ratchet__partial=True)
+    nothing = span(4, answer="", ratchet__partial=True, ratchet__refused=True)
+    whole = span(5, answer="a whole answer")
+    assert datasets.ingest(batch(spans(broken, left, unmarked, nothing, whole))).traces.kept == 5
+    rows = datasets.lake.scan("traces").sort("id")
+    assert rows["status"].to_list() == ["error", "refused", "refused", "refused", "ok"]
+    assert rows["answer"].to_list() == [None, None, None, None, "a whole answer"]
+    governed = govern(rows, datasets.loop.governance)
+    assert governed.used["answer"].to_list() == ["a whole answer"]
+    assert governed.out == {"partial_answer": 4}
 
 
 def test_assumed_consent_does_not_override_refused_consent(tmp_path: Path) -> None:

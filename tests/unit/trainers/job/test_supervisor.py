@@ -28,8 +28,10 @@ from runtime.run_folder import read_events
 from trainers.job import parallel, supervisor
 from trainers.job.events import Events
 from trainers.job.job_folder import Job, JobResult, here
+from trainers.job.nemo.__main__ import with_interval
 from trainers.job.trl import runner
-from trainers.recipes import SFTRecipe
+from trainers.recipes import GRPORecipe, SFTRecipe, complete
+from trainers.save_interval import fixed_interval
 
 TORN = b'{"at": 12.5, "incar'
 
@@ -131,6 +133,23 @@ def test_children_of_the_trainer_know_their_parent(monkeypatch: pytest.MonkeyPat
     parallel.die_with_parent()
     assert os.environ["RATCHET_PARENT"] == str(os.getpid())
     parallel.die_with_parent()
+
+
+def test_the_interval_of_nemo_rl_comes_from_the_measurements_of_earlier_incarnations(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = complete(GRPORecipe, {"save_every": "auto", "interruption_hours": 4.0})
+    figures = [{"step_seconds": 900.0}, {"step_seconds": 144.4, "checkpoint_seconds": 21.5}, {"step_seconds": 122.9}]
+    (run / "i1").mkdir(exist_ok=True)
+    lines = [
+        JobEvent(at=at, incarnation=1, kind="progress", step=at, data=data).model_dump_json() + "\n" for at, data in enumerate(figures)
+    ]
+    (run / "i1" / "events.jsonl").write_text("".join(lines))
+    monkeypatch.setenv("RATCHET_INCARNATION", "1")
+    assert with_interval(here(), recipe).save_every == 10, "the first incarnation has no measurements"
+    monkeypatch.setenv("RATCHET_INCARNATION", "2")
+    chosen = with_interval(here(), recipe).save_every
+    assert chosen == fixed_interval([900.0, 122.9, 122.9], [21.5], 2 * 3600.0)
+    assert 1 < chosen < 10
+    assert with_interval(here(), complete(GRPORecipe, {"save_every": 7})).save_every == 7
 
 
 def test_only_time_spent_at_steps_counts_as_time_without_interruptions(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,8 @@ def test_a_plan_that_cannot_run_is_refused_before_a_machine_is_requested() -> No
         NemoGRPO().recipe({"nemo": {"dynamic_samplin": True}})
 
 
-def test_an_automatic_checkpoint_interval_is_refused_at_planning() -> None:
-    with pytest.raises(ConfigError, match="set save_every to a number"):
-        NemoGRPO().recipe({"save_every": "auto"})
+@pytest.mark.parametrize(("nemo", "period"), [({}, 10), ({"validate_every": 0}, 10), ({"validate_every": 4}, 12)])
+def test_an_automatic_checkpoint_interval_begins_with_a_number_that_validation_divides(nemo: dict[str, int], period: int) -> None:
+    recipe = complete(GRPORecipe, {"save_every": "auto", "nemo": nemo})
+    config = render_config(recipe, ClusterShape(1, 8), variants.PLACES, RunCounts(train=1, validation=1), 1)
+    assert config["checkpointing"]["save_period"] == period

@@ -9,7 +9,7 @@ import pytest
 
 from contracts.schema import SCHEMA_VERSION, stamped
 from contracts.serving import Backend, Route
-from local.proxy import RouteFile
+from local.proxy.route_file import RouteFile
 
 
 def route(tag: str) -> Route:

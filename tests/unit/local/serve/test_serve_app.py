@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from local.generate import Generated, GenerationRow, Model
-from local.serve import Batcher, build_app
+from local.serve.app import Batcher, build_app
+from local.serve.generate import Generated, GenerationRow, Model
 from tests.unit.trainers.conftest import write_model
 
 

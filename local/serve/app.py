@@ -1,11 +1,10 @@
-"""The model server process: an OpenAI chat API over one small model, with micro-batching.
+"""The model server's application: an OpenAI chat API over one small model, with micro-batching.
 
 It is used instead of `transformers serve` for two reasons, measured in benchmarks/serving.py. It answers twice as many requests per
 second as that server's plain mode. It also supports temperature and seed per request, which that server's continuous batching does
 not; the probe and the gate need both. For a fleet of GPUs, use vLLM.
 
-Run as `python -m local.serve MODEL_FOLDER --name TAG [--port N] [--threads N]`. It listens on loopback only and does not support
-streaming.
+It listens on loopback only.
 """
 
 from __future__ import annotations
@@ -13,29 +12,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
-import uuid
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-import click
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from local.asgi import CallerGone, TooLarge, read_body, run_app, while_connected
-from local.generate import Generated, GenerationRow, Model
+from local.asgi import CallerGone, TooLarge, read_body, while_connected
+from local.serve.completions import Completion, error_body, event
+from local.serve.generate import Generated, GenerationRow, Listener, Model, Piece
 
 _BATCH = 64
 _GATHER_SECONDS = 0.003
 _MAX_ROWS = 4096
+_BUSY = "too many requests are queued; try again later"
 _BYTES_PER_TOKEN = 16
 """Bytes of a request per token of the context. Text has about four bytes per token; the rest is for JSON and for other languages. A larger
 request cannot fit into the context, and its tokenisation would take seconds."""
 _BODY_BYTES = 64 << 10, 8 << 20
 """Least and greatest limit for the size of a request, in bytes."""
+
+
+class StreamOptions(BaseModel):
+    """Options of a streamed answer."""
+
+    include_usage: bool = False
+    """Whether the last chunk has the numbers of tokens."""
 
 
 class Chat(BaseModel):
@@ -52,6 +57,7 @@ class Chat(BaseModel):
     n: int = Field(default=1, ge=1, le=64)
     logprobs: bool = False
     stream: bool = False
+    stream_options: StreamOptions | None = None
 
 
 class Batcher:
@@ -118,18 +124,18 @@ def build_app(model: Model, name: str) -> FastAPI:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "ratchet"}]}
 
-    @app.post("/v1/chat/completions")
-    async def chat(call: Request) -> JSONResponse:
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat(call: Request) -> Response:
         try:
             request = Chat.model_validate_json(await read_body(call, most))
+        except CallerGone:
+            return _error(499, "the caller has closed the connection")
         except TooLarge as error:
             return _error(413, f"{error}, so it does not fit into the context of {model.context} tokens")
         except ValidationError as error:
             return _error(422, f"the request is invalid: {error.errors(include_url=False, include_input=False)}")
         if request.model != name:
             return _error(404, f"this server serves {name!r}, not {request.model!r}")
-        if request.stream:
-            return _error(400, "streaming is not supported by this server; send stream: false")
         try:
             prompt = await asyncio.get_running_loop().run_in_executor(tokeniser, model.encode, request.messages)
         except Exception as error:  # a failure of the chat template is an error of the caller
@@ -137,18 +143,50 @@ def build_app(model: Model, name: str) -> FastAPI:
         room = model.context - len(prompt)
         if room <= 0:
             return _error(400, f"the prompt has {len(prompt)} tokens and leaves no space for an answer; the context has {model.context}")
+        usage = request.stream_options is not None and request.stream_options.include_usage
+        completion = Completion(model, name, len(prompt), request.n, request.logprobs, usage)
+        if request.stream:
+            return StreamingResponse(_stream(batcher, completion, request, prompt, room), media_type="text/event-stream")
         rows = _rows(request, prompt, room)
         try:
             results = await while_connected(call, asyncio.gather(*(batcher.submit(row) for row in rows)))
         except CallerGone:
             return _error(499, "the caller has closed the connection")
         except asyncio.QueueFull:
-            return _error(503, "too many requests are queued; try again later")
+            return _error(503, _BUSY)
         except RuntimeError as error:
             return _error(500, str(error))
-        return JSONResponse(_completion(model, name, request, len(prompt), results))
+        return JSONResponse(completion.whole(results))
 
     return app
+
+
+async def _stream(batcher: Batcher, completion: Completion, request: Chat, prompt: list[int], room: int) -> AsyncIterator[bytes]:
+    """Generate the answers and return their events as the tokens arrive. An error ends the stream with an event that describes it."""
+    loop = asyncio.get_running_loop()
+    pieces: asyncio.Queue[tuple[int, Piece] | None] = asyncio.Queue()
+
+    def listener(index: int) -> Listener:
+        def tell(piece: Piece) -> None:
+            loop.call_soon_threadsafe(pieces.put_nowait, (index, piece))
+
+        return tell
+
+    rows = [replace(row, listener=listener(index)) for index, row in enumerate(_rows(request, prompt, room))]
+    work = asyncio.gather(*(batcher.submit(row) for row in rows))
+    work.add_done_callback(lambda _: pieces.put_nowait(None))  # runs after the callbacks of the last pieces
+    try:
+        yield completion.begin()
+        while (found := await pieces.get()) is not None:
+            yield completion.piece(*found)
+        await work
+        yield completion.end()
+    except asyncio.QueueFull:
+        yield event(error_body(_BUSY))
+    except RuntimeError as error:
+        yield event(error_body(str(error)))
+    finally:
+        work.cancel()  # if the caller is gone
 
 
 def _rows(request: Chat, prompt: list[int], room: int) -> list[GenerationRow]:
@@ -157,42 +195,5 @@ def _rows(request: Chat, prompt: list[int], room: int) -> list[GenerationRow]:
     return [GenerationRow(prompt, request.temperature, (seed + i) % 2**63, limit, request.logprobs) for i in range(request.n)]
 
 
-def _completion(model: Model, name: str, request: Chat, prompt_tokens: int, results: list[Generated]) -> dict[str, Any]:
-    choices = []
-    for index, result in enumerate(results):
-        choice: dict[str, Any] = {
-            "index": index,
-            "message": {"role": "assistant", "content": result.text},
-            "finish_reason": result.finish_reason,
-        }
-        if request.logprobs and result.logprobs is not None:
-            content = [{"token": model.token_text(t), "logprob": p} for t, p in zip(result.tokens, result.logprobs, strict=True)]
-            choice["logprobs"] = {"content": content}
-        choices.append(choice)
-    tokens = sum(len(result.tokens) for result in results)
-    return {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": name,
-        "choices": choices,
-        "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens},
-    }
-
-
 def _error(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "type": "invalid_request_error"}}, status_code=status)
-
-
-@click.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--name", required=True, help="Model name that clients must send.")
-@click.option("--port", default=0, help="0: any free port.")
-@click.option("--threads", default=2, help="CPU threads for one batch.")
-def main(folder: Path, name: str, port: int, threads: int) -> None:
-    """Serve the model in FOLDER until SIGTERM."""
-    run_app(build_app(Model(folder, threads), name), port, "the model server", "use --port 0 for any free port")
-
-
-if __name__ == "__main__":
-    main()
+    return JSONResponse(error_body(message), status_code=status, headers={"retry-after": "1"} if status == 503 else None)

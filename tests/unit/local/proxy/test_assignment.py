@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.serving import Backend
-from local.assignment import assign, position
+from local.proxy.assignment import assign, position
 
 POSITIONS = [7.359896, 33.482476, 71.331285]
 """Positions of three sessions, computed with a release without salts."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import Retryable
-from local.forwarded import ForwardedCounts, read_counts
+from local.proxy.forwarded import ForwardedCounts, read_counts
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 START = NOON.timestamp()
@@ -21,8 +21,8 @@ def after(seconds: float) -> datetime:
 def test_requests_are_counted_per_version_in_the_window(tmp_path: Path) -> None:
     counts = ForwardedCounts(tmp_path / "forwarded.json")
     for second in range(10):
-        counts.add("old", START + second + 0.5)
-    counts.add("new", START + 3.2)
+        counts.begin("old", START + second + 0.5)
+    counts.begin("new", START + 3.2)
     counts.write(START + 10)
     assert read_counts(tmp_path / "forwarded.json", NOON, after(10)) == {"old": 10, "new": 1}
     assert read_counts(tmp_path / "forwarded.json", after(2), after(5)) == {"old": 3, "new": 1}
@@ -33,9 +33,24 @@ def test_requests_are_counted_per_version_in_the_window(tmp_path: Path) -> None:
 def test_counts_survive_a_restart(tmp_path: Path) -> None:
     for _ in range(2):
         counts = ForwardedCounts(tmp_path / "forwarded.json")
-        counts.add("old", START)
+        counts.end(counts.begin("old", START))
         counts.write(START + 1)
     assert read_counts(tmp_path / "forwarded.json", NOON, after(1)) == {"old": 2}
+
+
+def test_a_request_that_a_killed_router_did_not_answer_no_longer_counts(tmp_path: Path) -> None:
+    path = tmp_path / "forwarded.json"
+    counts = ForwardedCounts(path)
+    answered, _open = counts.begin("old", START), counts.begin("old", START)
+    counts.end(answered)
+    counts.begin("new", START)
+    counts.write(START + 1)
+    assert counts.in_flight() == {"old": 1, "new": 1}
+    assert read_counts(path, NOON, after(1)) == {"old": 2, "new": 1}, "a version that does not answer has requests without traces"
+    ForwardedCounts(path).write(START + 2)
+    assert read_counts(path, NOON, after(1)) == {"old": 1}
+    ForwardedCounts(path).write(START + 3)
+    assert read_counts(path, NOON, after(1)) == {"old": 1}
 
 
 def test_a_router_without_requests_states_that_it_counts(tmp_path: Path) -> None:
@@ -50,7 +65,7 @@ def test_missing_or_damaged_counts_are_unknown_and_a_router_starts_them_again(tm
     with pytest.raises(Retryable, match="the requests that the router sent are unknown"):
         read_counts(tmp_path / "forwarded.json", NOON, after(60))
     counts = ForwardedCounts(tmp_path / "forwarded.json")
-    counts.add("old", START)
+    counts.begin("old", START)
     counts.write(START + 1)
     assert read_counts(tmp_path / "forwarded.json", NOON, after(60)) == {"old": 1}
 
@@ -59,10 +74,10 @@ def test_old_counts_are_merged_and_finally_deleted(tmp_path: Path) -> None:
     path, week = tmp_path / "forwarded.json", 7 * 86_400
     counts = ForwardedCounts(path)
     for second in range(0, week, 60):
-        counts.add("old", START + second)
+        counts.end(counts.begin("old", START + second))
     counts.write(START + week)
     assert read_counts(path, NOON, after(week)) == {"old": week // 60}
     assert path.stat().st_size < 100_000
-    counts.add("old", START + 10 * week)
+    counts.end(counts.begin("old", START + 10 * week))
     counts.write(START + 10 * week)
     assert read_counts(path, NOON, after(10 * week + 60)) == {"old": 1}

@@ -1,4 +1,4 @@
-"""Batched generation in which every row has its own temperature and seed. This is the only module of the package that uses torch.
+"""Batched generation in which every row has its own temperature, seed and listener. This is the only module of the package that uses torch.
 
 Sampling uses the Gumbel-max trick: the arg max of logits / T plus Gumbel noise is an exact sample at temperature T. A row without noise
 is decoded greedily, so one batch can contain both kinds. A row with a seed gives the same answer in every batch, except for
@@ -17,6 +17,21 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, S
 
 
 @dataclass(frozen=True)
+class Piece:
+    """A part of an answer: its text, and the tokens that it consists of with their log-probabilities."""
+
+    text: str
+    tokens: list[int]
+    logprobs: list[float] | None
+    """None if not requested."""
+    finish_reason: str | None = None
+    """In the last piece: stop | length."""
+
+
+Listener = Callable[[Piece], None]
+
+
+@dataclass(frozen=True)
 class GenerationRow:
     """Request for one answer to generate."""
 
@@ -29,6 +44,8 @@ class GenerationRow:
     """Maximum number of new tokens."""
     logprobs: bool = False
     """Whether to return the log-probability of each token."""
+    listener: Listener | None = None
+    """Gets the pieces of the answer while it is generated. It is called in the thread that generates."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +80,67 @@ class _RowSampler(LogitsProcessor):  # type: ignore[misc]
 
 
 class _RowEnd(StoppingCriteria):  # type: ignore[misc]
-    """Ends a row at its own limit of tokens, or when its answer is no longer wanted."""
+    """Ends a row at its own limit of tokens, or when its answer is no longer wanted. Passes each new token to the row's stream."""
 
-    def __init__(self, rows: Sequence[GenerationRow], stopped: Sequence[Callable[[], bool]], prompt: int) -> None:
+    def __init__(
+        self, rows: Sequence[GenerationRow], stopped: Sequence[Callable[[], bool]], prompt: int, streams: Sequence[_Stream]
+    ) -> None:
         self._limits = torch.tensor([prompt + row.max_tokens for row in rows])
         self._stopped = stopped
+        self._streams = streams
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:  # noqa: ARG002
+        for stream in self._streams:
+            stream.add(int(input_ids[stream.row, -1]))
         over = input_ids.shape[1] >= self._limits
         return (over | torch.tensor([stopped() for stopped in self._stopped])).to(input_ids.device)
+
+
+class _Stream:
+    """The answer of one row of a batch, piece by piece. A piece never ends inside a character of several bytes."""
+
+    def __init__(
+        self, row: int, asked: GenerationRow, listener: Listener, decode: Callable[[list[int]], str], stops: set[int], sampler: _RowSampler
+    ) -> None:
+        self.row = row
+        self._asked = asked
+        self._listener = listener
+        self._decode = decode
+        self._stops = stops
+        self._sampler = sampler
+        self._ids: list[int] = []
+        self._told = 0
+        """Number of tokens whose text was passed on."""
+        self._context = 0
+        """Token from which the next text is decoded. Texts of tokens depend on those before them, for example for spaces."""
+        self._length = 0
+        """Number of characters that were passed on."""
+        self._ended = False
+
+    def add(self, token: int) -> None:
+        """Add the next token. Tokens after the end of the answer are padding and are ignored."""
+        if self._ended:
+            return
+        self._ids.append(token)
+        finish = "stop" if token in self._stops else "length" if len(self._ids) >= self._asked.max_tokens else None
+        if finish is not None:
+            self._ended = True
+            self._tell(self._decode(self._ids)[self._length :], finish)
+            return
+        before = self._decode(self._ids[self._context : self._told])
+        after = self._decode(self._ids[self._context :])
+        if len(after) > len(before) and not after.endswith("\ufffd"):  # the replacement character stands for an incomplete one
+            self._context, told = self._told, len(self._ids)
+            self._tell(after[len(before) :], None)
+            self._told = told
+
+    def _tell(self, text: str, finish: str | None) -> None:
+        tokens = self._ids[self._told :]
+        logprobs = None
+        if self._asked.logprobs:
+            logprobs = [float(self._sampler.logprobs[self._told + at][self.row, token]) for at, token in enumerate(tokens)]
+        self._length += len(text)
+        self._listener(Piece(text, tokens, logprobs, finish))
 
 
 class Model:
@@ -101,6 +170,9 @@ class Model:
         stopped = stopped or [bool] * len(rows)
         encoded = self._tokenizer.pad({"input_ids": [row.prompt for row in rows]}, return_tensors="pt").to(self.device)
         sampler = _RowSampler(rows)
+        streams = [
+            _Stream(number, row, row.listener, self._decode, self._stops, sampler) for number, row in enumerate(rows) if row.listener
+        ]
         with torch.inference_mode():
             output = self._model.generate(
                 **encoded,
@@ -110,7 +182,7 @@ class Model:
                 top_k=None,
                 max_new_tokens=max(row.max_tokens for row in rows),
                 logits_processor=[sampler],
-                stopping_criteria=[_RowEnd(rows, stopped, encoded["input_ids"].shape[1])],
+                stopping_criteria=[_RowEnd(rows, stopped, encoded["input_ids"].shape[1], streams)],
             )
         new = output[:, encoded["input_ids"].shape[1] :].tolist()
         return [self._cut(i, row, ids, sampler) for i, (row, ids) in enumerate(zip(rows, new, strict=True))]
@@ -121,8 +193,10 @@ class Model:
         stop = next((at for at, token in enumerate(ids) if token in self._stops), None)
         ids = ids if stop is None else ids[: stop + 1]
         logprobs = [float(sampler.logprobs[at][i, token]) for at, token in enumerate(ids)] if row.logprobs else None
-        text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        return Generated(text, ids, "length" if stop is None else "stop", logprobs)
+        return Generated(self._decode(ids), ids, "length" if stop is None else "stop", logprobs)
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
     def token_text(self, token: int) -> str:
         """Return the text of a token as it is in the vocabulary."""

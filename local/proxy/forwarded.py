@@ -1,6 +1,8 @@
 """Counts of the requests that the router sends to each version. A rollout compares them with the traces in the lake.
 
-The router process writes the counts to a file. After a crash, the counts of the last second are missing.
+The router process writes the counts to a file. The file also has the requests that are not answered yet. After a crash they have no
+trace, and so they no longer count. The requests of the last second do not count either, although they may have traces: a crash must not
+look like lost traces, because a rollout goes back for them.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from contracts.errors import RatchetError, Retryable
 from contracts.schema import stamped, unstamped
@@ -29,7 +32,8 @@ _KEPT_FOR = 30 * 86_400
 """Age in seconds after which counts are deleted. It exceeds the duration of a rollout step."""
 _KIND = "ForwardedCounts"
 
-Intervals = Counter[tuple[int, int, str]]
+Interval = tuple[int, int, str]
+Intervals = Counter[Interval]
 """(start in seconds since the epoch, length in seconds, version tag) -> number of requests."""
 
 
@@ -38,19 +42,39 @@ class ForwardedCounts:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._open: Intervals = Counter()
         self._changed = True  # the first write creates the file, which states that this router counts
         try:
-            self._counts = _parsed(path.read_bytes())
+            content = unstamped(path.read_bytes(), _KIND)
+            self._counts = _intervals(content["counts"])
+            self._counts.subtract(_intervals(content.get("open", [])))
         except FileNotFoundError:
             self._counts = Counter()
         except (RatchetError, ValueError, LookupError, TypeError, OSError) as error:
             log.error("%s is not readable (%s); the counts start again", path, type(error).__name__)
             self._counts = Counter()
 
-    def add(self, tag: str, at: float) -> None:
-        """Count one request that is sent to the version `tag` at the time `at`, in seconds since the epoch."""
-        self._counts[int(at) // _FINE_SECONDS * _FINE_SECONDS, _FINE_SECONDS, tag] += 1
+    def begin(self, tag: str, at: float) -> Interval:
+        """Count a request that is sent to the version `tag` at the time `at`, in seconds since the epoch. Return its interval."""
+        interval = int(at) // _FINE_SECONDS * _FINE_SECONDS, _FINE_SECONDS, tag
+        self._counts[interval] += 1
+        self._open[interval] += 1
         self._changed = True
+        return interval
+
+    def end(self, interval: Interval) -> None:
+        """Note that a request of an interval is answered, and that its trace is stored."""
+        self._open[interval] -= 1
+        if not self._open[interval]:
+            del self._open[interval]
+        self._changed = True
+
+    def in_flight(self) -> dict[str, int]:
+        """Return version tag -> number of requests that are not answered yet."""
+        found: Counter[str] = Counter()
+        for (_, _, tag), n in self._open.items():
+            found[tag] += n
+        return dict(found)
 
     def write(self, now: float) -> None:
         """Write the file if a count has changed. Raises Retryable if it cannot be written."""
@@ -76,7 +100,7 @@ class ForwardedCounts:
             return None
         self._changed = False
         self._counts = _merged(self._counts, now)
-        return stamped({"counts": [[*key, n] for key, n in sorted(self._counts.items())]})
+        return stamped({"counts": _rows(self._counts), "open": _rows(self._open)})
 
 
 def read_counts(path: Path, since: datetime, until: datetime) -> Mapping[str, int]:
@@ -85,7 +109,7 @@ def read_counts(path: Path, since: datetime, until: datetime) -> Mapping[str, in
     Raises Retryable if the file is missing or not readable.
     """
     try:
-        counts = _parsed(path.read_bytes())
+        counts = _intervals(unstamped(path.read_bytes(), _KIND)["counts"])
     except (ValueError, LookupError, TypeError, OSError) as error:
         why = "is missing" if isinstance(error, FileNotFoundError) else f"is not readable ({type(error).__name__})"
         raise Retryable(f"{path} {why}, so the requests that the router sent are unknown; restart the router") from error
@@ -96,9 +120,13 @@ def read_counts(path: Path, since: datetime, until: datetime) -> Mapping[str, in
     return dict(found)
 
 
-def _parsed(content: bytes) -> Intervals:
+def _rows(counts: Intervals) -> list[list[int | str]]:
+    return [[*key, n] for key, n in sorted(counts.items()) if n > 0]
+
+
+def _intervals(rows: Iterable[Sequence[Any]]) -> Intervals:
     counts: Intervals = Counter()
-    for start, length, tag, n in unstamped(content, _KIND)["counts"]:
+    for start, length, tag, n in rows:
         counts[int(start), int(length), str(tag)] += int(n)
     return counts
 

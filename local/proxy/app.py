@@ -1,0 +1,129 @@
+"""The router's application: it assigns each request to a version, forwards it, and traces it.
+
+A request gives its user, session, consent, region and slice in headers, or in the `user` and `metadata` fields of the API. A trace
+contains content only with the caller's consent. If consent is assumed, it also contains content if the caller does not mention consent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from contracts.serving import Route, RouterHeader
+from local.asgi import CallerGone, TooLarge, read_body
+from local.proxy.assignment import assign, position
+from local.proxy.call import GONE, Call
+from local.proxy.exporter import Exporter
+from local.proxy.forward import StreamedAnswer, error_reply, forward_whole
+from local.proxy.forwarded import ForwardedCounts
+from local.proxy.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
+from local.proxy.route_file import RouteFile
+from local.proxy.state import StateFile
+
+_CONNECT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class RouterSettings:
+    """Settings of a router process."""
+
+    assume_consent: bool = False
+    """Whether content goes into traces unless the caller refuses consent."""
+    name_versions: bool = False
+    """Whether answers name the version that gave them."""
+    deadline: float = 600.0
+    """Maximum seconds until an answer is complete."""
+    per_caller: int = 64
+    """Maximum number of requests of one caller at the same time."""
+
+
+class Router:
+    """What the requests of one router process share."""
+
+    def __init__(
+        self, routes: RouteFile, exporter: Exporter, forwarded: ForwardedCounts, state: StateFile, settings: RouterSettings
+    ) -> None:
+        self.routes = routes
+        self.exporter = exporter
+        self.forwarded = forwarded
+        self.state = state
+        self._settings = settings
+        self._callers = CallerLimit(settings.per_caller)
+        limits = httpx.Limits(max_connections=512, max_keepalive_connections=128)
+        self.client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS, pool=60), trust_env=False, limits=limits)
+
+    async def chat(self, request: Request) -> Response:
+        """Answer a chat request."""
+        try:
+            body = parsed(await read_body(request, MAX_BODY))
+            route = self.routes.current()  # after the body, because the route may change until the body is there
+            if route is None:
+                return error_reply(503, "the router has no route yet; try again later")
+            check(body, route.served_model)
+            call = self._begin(route, body, request)
+        except CallerGone:
+            return error_reply(GONE, "the caller has closed the connection")
+        except TooLarge as error:
+            return error_reply(413, str(error))
+        except Refused as refused:
+            return error_reply(refused.status, str(refused))
+        headers: dict[str, str] = {RouterHeader.TRACE: f"{call.ids[0]}:{call.ids[1]}"}
+        headers |= {RouterHeader.VERSION: call.backend.tag} if self._settings.name_versions else {}
+        if body.get("stream"):
+            return StreamedAnswer(self.client, call, headers, self._settings.deadline)
+        return await forward_whole(self.client, call, request, headers, self._settings.deadline)
+
+    def _begin(self, route: Route, body: dict[str, Any], request: Request) -> Call:
+        """Choose the version of a request and count it as in flight until it is finished. Raises Refused if the caller has too many."""
+        session = caller_value(request, body, RouterHeader.SESSION, "session")
+        backend = assign(route.backends, position(route.line, session, route.salt) if session else random.uniform(0, 100))
+        caller = caller_of(request, body)
+        self._callers.enter(caller)
+        interval = self.forwarded.begin(backend.tag, time.time())
+
+        def ended() -> None:
+            self.forwarded.end(interval)
+            self._callers.leave(caller)
+
+        return Call(route, backend, body, request, self._settings.assume_consent, self.exporter.add, ended)
+
+
+def build_app(router: Router) -> FastAPI:
+    """Return the router's ASGI app."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        jobs = (router.exporter.run(), router.forwarded.run(time.time), router.state.run())
+        tasks = [asyncio.create_task(job) for job in jobs]
+        yield
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        router.forwarded.write(time.time())
+        await router.exporter.flush()
+        await router.client.aclose()
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        dropped = router.exporter.spool.dropped
+        status = "ok" if router.routes.current() else "no route"
+        return JSONResponse({"status": status, "dropped_traces": dropped.total(), "dropped": dict(dropped)})
+
+    @app.get("/v1/models")
+    async def models() -> JSONResponse:
+        route = router.routes.current()
+        return JSONResponse({"object": "list", "data": [{"id": route.served_model, "object": "model"}] if route else []})
+
+    app.post("/v1/chat/completions", response_model=None)(router.chat)
+    return app

@@ -1,0 +1,123 @@
+"""One forwarded request: its version, and the one trace that is stored before its answer is complete for the caller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Request
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from contracts.data.records import is_slice_name
+from contracts.serving import Backend, Route, RouterHeader
+from local.proxy.requests import caller_value
+from local.proxy.spans import Value, chat_span, content_values, new_ids
+
+GONE = 499
+"""Status for a caller that closes the connection before the answer is complete. The model server stops its work."""
+_CALLERS_FAULT = (400, 413, 415, 422, GONE)
+"""Status codes for an invalid or abandoned request. They are counted separately from errors, because the caller may be at fault.
+A version that rejects more requests than the other one is still found: the shares of both versions are compared."""
+
+
+class Call:
+    """One request that is forwarded to `backend`.
+
+    `keep` tells whether content goes into the trace if the caller does not mention consent. `store` gets the span. `ended` is called after
+    that, once, and frees what the request holds.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        backend: Backend,
+        body: dict[str, Any],
+        request: Request,
+        keep: bool,
+        store: Callable[[Span], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.route = route
+        self.backend = backend
+        self.body = body
+        self.ids = new_ids()
+        self.started_ns = time.time_ns()
+        self.done = False
+        self._request = request
+        self._keep = keep
+        self._store = store
+        self._ended = ended
+
+    @property
+    def url(self) -> str:
+        """Address of the model server's chat completions."""
+        return f"{self.backend.url}/v1/chat/completions"
+
+    def finish(self, status: int, error: str | None, reply: dict[str, Any] | None, more: dict[str, Value | None] | None = None) -> None:
+        """Store the trace of the call, with the attributes `more`. Further calls have no effect.
+
+        `status` is that of the answer, and `error` says why it is not complete. `reply` is the completion or a part of it, in the form of
+        the API.
+        """
+        if self.done:
+            return
+        self.done = True
+        try:
+            refused = status in _CALLERS_FAULT
+            values = self._values(reply) | (more or {})
+            values["ratchet.refused"] = True if refused else None
+            self._store(chat_span(self.ids, self.started_ns, values, None if refused else error))
+        finally:
+            self._ended()
+
+    def _values(self, reply: dict[str, Any] | None) -> dict[str, Value | None]:
+        """Return the attributes of the span.
+
+        Consent is set only if the caller mentions it. Otherwise the loop file decides at ingest.
+        """
+        body = self.body
+        choice = _first_choice(reply)
+        usage = reply.get("usage") if reply else None
+        message = choice.get("message") if choice else None
+        answer = [{**message, "role": "assistant"}] if isinstance(message, dict) else None
+        given = self._value(RouterHeader.CONSENT, "consent").lower()
+        consent = given in ("true", "1", "yes") if given else None
+        group = self._value(RouterHeader.SLICE, "slice")
+        return {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "ratchet",
+            "gen_ai.request.model": self.route.served_model,
+            "gen_ai.request.temperature": _number(body.get("temperature")),
+            "gen_ai.request.stream": True if body.get("stream") else None,
+            "gen_ai.response.model": self.route.served_model,
+            "gen_ai.response.id": str(reply["id"]) if reply and reply.get("id") else None,
+            "gen_ai.response.finish_reasons": [str(choice["finish_reason"])] if choice and choice.get("finish_reason") else None,
+            "gen_ai.usage.input_tokens": _count(usage, "prompt_tokens"),
+            "gen_ai.usage.output_tokens": _count(usage, "completion_tokens"),
+            "gen_ai.conversation.id": self._value(RouterHeader.SESSION, "session") or None,
+            "user.id": self._value(RouterHeader.USER, "user") or None,
+            "ratchet.model_version": self.backend.tag,
+            "ratchet.origin": "traffic",
+            "metadata.consent": consent,
+            "metadata.region": self._value(RouterHeader.REGION, "region") or None,
+            "metadata.slice": group if is_slice_name(group) else None,
+            **(content_values(body["messages"], answer) if (self._keep if consent is None else consent) else {}),
+        }
+
+    def _value(self, header: str, field: str) -> str:
+        return caller_value(self._request, self.body, header, field)
+
+
+def _first_choice(reply: dict[str, Any] | None) -> dict[str, Any] | None:
+    choices = reply.get("choices") if reply else None
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) and 0 <= value < 2**63 else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e9 else None

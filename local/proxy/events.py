@@ -1,0 +1,111 @@
+"""Server-sent events of a streamed completion: splits them, and collects what the trace of the answer needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from local.proxy.spans import Value, has_calls
+
+DONE = b"[DONE]"
+"""Data of the last event of a complete answer."""
+_MAX_EVENT = 8_000_000
+"""Maximum size of an event in bytes."""
+
+
+def event(data: bytes) -> bytes:
+    """Return an event with these data, which have no line break."""
+    return b"data: " + data + b"\n\n"
+
+
+class EventSplitter:
+    """Splits a byte stream into the data of its events. Lines end with LF or CR LF; comments and other fields are left out."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Return the data of the events that the next bytes complete. Raises ValueError if an event is too large."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for raw in lines:
+            line = raw.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                yield b"\n".join(self._data)
+                self._data.clear()
+        if len(self._rest) + sum(map(len, self._data)) > _MAX_EVENT:
+            raise ValueError(f"an event is larger than {_MAX_EVENT} bytes")
+
+
+class StreamedReply:
+    """The answer of a model server, chunk by chunk. `clock` returns seconds; the answer was asked for when the object is created."""
+
+    def __init__(self, served_model: str, usage_wanted: bool, clock: Callable[[], float]) -> None:
+        self._model = served_model
+        self._usage_wanted = usage_wanted
+        self._clock = clock
+        self._asked = clock()
+        self._first: float | None = None
+        self._last = self._asked
+        self._id: Any = None
+        self._text: list[str] = []
+        self._begun = self._has_calls = False
+        self._finish: Any = None
+        self._usage: Any = None
+        self.error: str | None = None
+        """Error that the model server reports in the stream."""
+
+    def pass_on(self, data: bytes) -> bytes | None:
+        """Note a chunk and return it as the caller gets it: with the served model, and with usage figures only if the caller wants them.
+
+        None if nothing is left of it. Raises ValueError if it is not a chunk.
+        """
+        chunk = json.loads(data)
+        if not isinstance(chunk, dict):
+            raise ValueError("a chunk is not a JSON object")
+        if chunk.get("error") is not None:
+            self.error = "the model server reports an error in the stream"
+            return data
+        self._id = self._id or chunk.get("id")
+        self._usage = chunk.get("usage") or self._usage
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self._note(choice)
+        if not self._usage_wanted and "usage" in chunk:
+            del chunk["usage"]
+            if not choices:
+                return None
+        return json.dumps({**chunk, "model": self._model}).encode()  # ASCII: unpaired surrogates are not UTF-8
+
+    def _note(self, choice: dict[str, Any]) -> None:
+        given = choice.get("delta")
+        delta = given if isinstance(given, dict) else {}
+        if any(value for name, value in delta.items() if name != "role"):
+            self._last = self._clock()
+            self._first = self._first or self._last
+        if choice.get("index", 0) != 0:
+            return
+        self._begun = True
+        self._has_calls = self._has_calls or has_calls(delta)
+        if isinstance(delta.get("content"), str):
+            self._text.append(delta["content"])
+        self._finish = choice.get("finish_reason") or self._finish
+
+    def reply(self) -> dict[str, Any] | None:
+        """Return the first answer so far as a completion of the API. None if there is none."""
+        if not self._begun:
+            return None
+        message = {"content": "".join(self._text), **({"tool_calls": True} if self._has_calls else {})}
+        return {"id": self._id, "choices": [{"message": message, "finish_reason": self._finish}], "usage": self._usage}
+
+    def figures(self) -> dict[str, Value | None]:
+        """Return the attributes of the trace that only a streamed answer has. Times are in seconds."""
+        tokens = self._usage.get("completion_tokens") if isinstance(self._usage, dict) else None
+        seconds = self._last - (self._first or self._last)
+        rate = (tokens - 1) / seconds if isinstance(tokens, int) and tokens > 1 and seconds > 0 else None
+        first = None if self._first is None else self._first - self._asked
+        return {"gen_ai.response.time_to_first_chunk": first, "ratchet.output_tokens_per_second": rate}

@@ -1,0 +1,178 @@
+"""Forwards calls to model servers: whole answers, and streamed answers chunk by chunk.
+
+In both cases the trace of the call is stored before the answer is complete for the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from local.asgi import CallerGone, while_connected
+from local.proxy.call import GONE, Call
+from local.proxy.events import DONE, EventSplitter, StreamedReply, event
+
+RETRY_SECONDS = 5
+"""Value of the Retry-After header while a model server cannot be reached, in seconds."""
+_UNREACHABLE = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+def error_reply(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return an error in the form of the API."""
+    retry = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
+    return JSONResponse(_error(message), status_code=status, headers={**(headers or {}), **retry})
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "ratchet_router"}}
+
+
+def _failure(problem: Exception, seconds: float) -> tuple[int, str]:
+    """Return (status of the answer, message to the caller) for a model server that gave no answer within `seconds`."""
+    if isinstance(problem, TimeoutError):
+        return 504, f"the answer was not complete within {seconds:g} s"
+    if isinstance(problem, _UNREACHABLE):
+        return 503, "the model server cannot be reached; try again later"
+    return 502, "the model server gave no valid answer"
+
+
+async def forward_whole(client: httpx.AsyncClient, call: Call, request: Request, headers: Mapping[str, str], seconds: float) -> Response:
+    """Forward a call and return the whole answer, for which the model server has `seconds` seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            asked = json.dumps({**call.body, "model": call.backend.model})
+            post = client.post(call.url, content=asked, headers={"content-type": "application/json"})
+            answer = await while_connected(request, post)
+        reply = _object(answer)
+        if answer.status_code == 200:
+            call.finish(200, None, reply)
+            reply["model"] = call.route.served_model
+        else:
+            call.finish(answer.status_code, f"HTTP {answer.status_code}", None)
+    except CallerGone:
+        call.finish(GONE, None, None)
+        return error_reply(GONE, "the caller has closed the connection", headers)
+    except (TimeoutError, httpx.HTTPError, ValueError, RecursionError) as problem:
+        status, message = _failure(problem, seconds)
+        call.finish(status, f"{type(problem).__name__}: {problem}", None)
+        return error_reply(status, message, headers)
+    finally:
+        call.finish(GONE, None, None)  # the router is being stopped; no version is at fault
+    return _json(reply, answer.status_code, headers)
+
+
+def _json(reply: dict[str, Any], status: int, headers: Mapping[str, str]) -> Response:
+    content = json.dumps(reply)  # ASCII: unpaired surrogates are not UTF-8
+    return Response(content, status_code=status, headers=dict(headers), media_type="application/json")
+
+
+def _object(answer: httpx.Response) -> dict[str, Any]:
+    """Return the JSON object of an answer. Raises ValueError if the answer to a valid request is none."""
+    try:
+        reply = answer.json()
+        if isinstance(reply, dict):
+            return reply
+    except (ValueError, RecursionError):
+        if answer.status_code == 200:
+            raise
+    if answer.status_code == 200:
+        raise ValueError("the answer is not a JSON object")
+    return _error(f"the model server answered HTTP {answer.status_code}")
+
+
+class StreamedAnswer(Response):
+    """The response to a streamed call. It forwards each chunk as it arrives.
+
+    The answer ends with `[DONE]` if it is complete. If the model server fails after the first chunk, the answer ends with an event that
+    contains an error. If the caller leaves, the model server's work ends.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, call: Call, headers: Mapping[str, str], seconds: float) -> None:
+        super().__init__()
+        self._client = client
+        self._call = call
+        self._told = dict(headers)
+        self._seconds = seconds
+        asked = call.body.get("stream_options") or {}
+        self._reply = StreamedReply(call.route.served_model, bool(asked.get("include_usage")), time.monotonic)
+        options = {**asked, "include_usage": True}
+        self._content = json.dumps({**call.body, "model": call.backend.model, "stream_options": options})
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request. If the caller closes the connection, stop and store what there is as an abandoned answer."""
+        work = asyncio.ensure_future(self._answer(scope, receive, send))
+        left = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self._end(GONE, "the caller has closed the connection")
+        finally:
+            left.cancel()
+            work.cancel()
+            await asyncio.gather(work, left, return_exceptions=True)
+            self._end(GONE, "the router was stopped")  # no version is at fault
+        if not work.cancelled():
+            work.result()
+
+    def _end(self, status: int, error: str | None) -> None:
+        """Store the trace, once. With an error, the answer is marked as partial if the caller got a part of it."""
+        reply = self._reply.reply()
+        partial = True if error is not None and reply is not None else None
+        self._call.finish(status, error, reply, {**self._reply.figures(), "ratchet.partial": partial})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                headers = {"content-type": "application/json"}
+                async with self._client.stream("POST", self._call.url, content=self._content, headers=headers) as answer:
+                    if answer.status_code != 200:
+                        await self._pass_error_on(answer, scope, receive, send)
+                    else:
+                        await self._stream(answer, send)
+        except (TimeoutError, httpx.HTTPError, ValueError, RecursionError) as problem:
+            status, message = _failure(problem, self._seconds)
+            self._end(status, f"{type(problem).__name__}: {problem}")
+            if self._started:
+                await send({"type": "http.response.body", "body": event(json.dumps(_error(message)).encode())})
+            else:
+                await error_reply(status, message, self._told)(scope, receive, send)
+
+    async def _pass_error_on(self, answer: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
+        await answer.aread()
+        self._end(answer.status_code, f"HTTP {answer.status_code}")
+        await _json(_object(answer), answer.status_code, self._told)(scope, receive, send)
+
+    async def _stream(self, answer: httpx.Response, send: Send) -> None:
+        """Pass the events on. Raises ValueError if the stream is not valid or ends too early."""
+        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+            raise ValueError("the model server does not stream")
+        headers = {**self._told, "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": encoded})
+        self._started = True
+        splitter = EventSplitter()
+        async for piece in answer.aiter_bytes():
+            for data in splitter.feed(piece):
+                if data == DONE:
+                    self._end(502 if self._reply.error else 200, self._reply.error)
+                    await send({"type": "http.response.body", "body": event(DONE)})
+                    return
+                chunk = self._reply.pass_on(data)
+                if chunk is not None:
+                    await send({"type": "http.response.body", "body": event(chunk), "more_body": True})
+        raise ValueError(self._reply.error or "the stream ended without [DONE]")
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the caller has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

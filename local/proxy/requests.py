@@ -1,0 +1,121 @@
+"""Requests of callers: their validation, the values that describe them, and the number of requests that one caller has at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from typing import Any
+
+from fastapi import Request
+
+from contracts.serving import RouterHeader
+
+MAX_BODY = 8_000_000
+"""Maximum size of a request body in bytes."""
+_MAX_DEPTH = 32
+"""Maximum nesting depth of the request's JSON."""
+_MAX_CHOICES = 8
+_MAX_VALUE = 256
+"""Maximum number of characters of a user, session, region, slice or consent value. Longer values are ignored."""
+
+
+class Refused(Exception):
+    """A request that the router rejects with `status`, without calling a model server."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def parsed(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object of a request. Raises Refused if it is none, or if it has no list of messages."""
+    try:
+        body = json.loads(raw, parse_constant=_no_number, parse_float=_finite)
+    except (ValueError, RecursionError):
+        body = None
+    messages = body.get("messages") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise Refused(400, "the body must be a JSON object with a list of messages, each an object; all numbers must be finite")
+    if not _shallow(body, _MAX_DEPTH):
+        raise Refused(400, f"the body is nested deeper than {_MAX_DEPTH} levels")
+    return body
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is outside the range of a float")
+    return value
+
+
+def _shallow(value: Any, most: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return most >= 0 and all(_shallow(item, most - 1) for item in inner if isinstance(item, dict | list))
+
+
+def check(body: dict[str, Any], served: str) -> None:
+    """Raise Refused for a request that no version can serve, so that it does not count as an error of a version."""
+    if body.get("model") != served:
+        raise Refused(404, f"the model {str(body.get('model'))[:100]!r} is not served here; use {served!r}")
+    if not isinstance(body.get("stream"), bool | None):
+        raise Refused(400, "stream must be true or false")
+    options = body.get("stream_options")
+    if options is not None and not (isinstance(options, dict) and body.get("stream")):
+        raise Refused(400, "stream_options must be an object, and needs stream: true")
+    for name, most in (("n", _MAX_CHOICES), ("max_tokens", 2**31), ("max_completion_tokens", 2**31)):
+        value = body.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
+            raise Refused(400, f"{name} must be an integer from 1 to {most}")
+
+
+def caller_value(request: Request, body: dict[str, Any], header: str, field: str) -> str:
+    """Return a value from the header, from the API's `metadata` or, for the user, from the API's own field.
+
+    The result is empty if the value is missing or too long.
+    """
+    metadata = body.get("metadata")
+    value = request.headers.get(header) or (metadata.get(field) if isinstance(metadata, dict) else None)
+    if value is None and field == "user":
+        value = body.get("user")
+    text = str(value) if isinstance(value, str | bool | int) else ""
+    return text if len(text) <= _MAX_VALUE else ""
+
+
+def caller_of(request: Request, body: dict[str, Any]) -> str:
+    """Return the name under which the requests of one caller are counted.
+
+    It is the user, or else the credential, or else the peer's address. The router verifies none of them.
+    """
+    user = caller_value(request, body, RouterHeader.USER, "user")
+    if user:
+        return f"user {user}"
+    credential = request.headers.get("authorization")
+    if credential:
+        return f"credential {hashlib.sha256(credential.encode()).hexdigest()}"
+    return f"peer {request.client.host if request.client else ''}"
+
+
+class CallerLimit:
+    """Counts the requests that each caller has at a time, of which there are at most `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._running: Counter[str] = Counter()
+
+    def enter(self, caller: str) -> None:
+        """Count a request of the caller. Raises Refused 429 if it has too many."""
+        if self._running[caller] >= self._most:
+            raise Refused(429, f"this caller already has {self._most} requests at the same time; wait for one of them")
+        self._running[caller] += 1
+
+    def leave(self, caller: str) -> None:
+        """Count the end of a request."""
+        self._running[caller] -= 1
+        if not self._running[caller]:
+            del self._running[caller]

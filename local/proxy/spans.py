@@ -1,0 +1,110 @@
+"""Builds the OTLP spans of the router's traffic. Names follow the OpenTelemetry semantic conventions for generative AI."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from runtime.secrets.keyring import Keyring
+from runtime.secrets.span_signature import SIGNATURE, signature_of, signed_form
+
+_CONTENT_BYTES = 256_000
+"""Maximum size of prompt and answer of one span, in bytes of JSON. Larger content is omitted, and the span is marked."""
+Value = str | bool | int | float | list[str]
+
+
+def _any(value: Value) -> AnyValue:
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    if isinstance(value, list):
+        return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=_utf8(item)) for item in value]))
+    return AnyValue(string_value=_utf8(value))
+
+
+def _utf8(text: str) -> str:
+    """Replace unpaired surrogates, which JSON can contain but protobuf cannot.
+
+    Otherwise an error in the trace would make the answer to the user fail.
+    """
+    return text.encode("utf-8", "replace").decode()
+
+
+def attributes(values: Mapping[str, Value | None]) -> list[KeyValue]:
+    """Convert values to OTLP attributes. Values of None are left out."""
+    return [KeyValue(key=key, value=_any(value)) for key, value in values.items() if value is not None]
+
+
+def new_ids() -> tuple[str, str]:
+    """Return a new random (trace id, span id), both in hex."""
+    return secrets.token_hex(16), secrets.token_hex(8)
+
+
+OMITTED = "ratchet.content_omitted"
+"""Attribute of a span without content: `too_large`, or `tool_calls` if the content has parts that a trace cannot represent."""
+_CALLS = ("tool_calls", "function_call")
+
+
+def has_calls(message: Mapping[str, Any]) -> bool:
+    """Return whether a message, or a piece of a streamed one, has parts that a trace cannot represent."""
+    return any(message.get(name) for name in _CALLS)
+
+
+def messages_json(messages: list[dict[str, Any]]) -> str:
+    """Return messages as JSON in the form of the conventions: a role and text parts."""
+    parts = [{"role": m.get("role", "user"), "parts": [{"type": "text", "content": m.get("content") or ""}]} for m in messages]
+    return json.dumps(parts, ensure_ascii=False)
+
+
+def content_values(asked: list[dict[str, Any]], answered: list[dict[str, Any]] | None) -> dict[str, Value | None]:
+    """Return the content attributes. If a trace can represent only a part of the content, return only an attribute that says so."""
+    if any(has_calls(message) for message in (*asked, *(answered or ()))):
+        return {OMITTED: "tool_calls"}
+    content = {"gen_ai.input.messages": messages_json(asked), "gen_ai.output.messages": messages_json(answered) if answered else ""}
+    if sum(len(_utf8(text).encode()) for text in content.values()) > _CONTENT_BYTES:
+        return {OMITTED: "too_large"}
+    return {name: text or None for name, text in content.items()}
+
+
+def chat_span(ids: tuple[str, str], started_ns: int, values: Mapping[str, Value | None], error: str | None) -> Span:
+    """Return the span of one model call that ends now.
+
+    `ids` is (trace id, span id) in hex, `started_ns` the start in nanoseconds since the epoch. A non-empty `error` sets the error
+    status.
+    """
+    status = Status(code=Status.STATUS_CODE_ERROR, message=_utf8(error)) if error else Status(code=Status.STATUS_CODE_UNSET)
+    return Span(
+        trace_id=bytes.fromhex(ids[0]),
+        span_id=bytes.fromhex(ids[1]),
+        name=_utf8(f"chat {values.get('gen_ai.request.model', '')}"),
+        kind=Span.SPAN_KIND_CLIENT,
+        start_time_unix_nano=started_ns,
+        end_time_unix_nano=time.time_ns(),
+        attributes=attributes(values),
+        status=status,
+    )
+
+
+def sign(span: Span, keys: Keyring) -> None:
+    """Add the signature that makes the span evidence about its version. Without a key, the span stays without a signature."""
+    if keys.newest is None:
+        return
+    values = {kv.key: _plain(kv.value) for kv in span.attributes}
+    failed = span.status.code == Status.STATUS_CODE_ERROR
+    form = signed_form(span.trace_id.hex(), span.span_id.hex(), span.start_time_unix_nano, span.end_time_unix_nano, failed, values)
+    span.attributes.extend(attributes({SIGNATURE: signature_of(form, keys.newest)}))
+
+
+def _plain(value: AnyValue) -> Value:
+    kind = str(value.WhichOneof("value"))
+    found: Value = [item.string_value for item in value.array_value.values] if kind == "array_value" else getattr(value, kind)
+    return found

@@ -1,0 +1,26 @@
+"""Runs the model server process: `python -m local.serve MODEL_FOLDER --name TAG [--port N] [--threads N]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from local.asgi import run_app
+from local.serve.app import build_app
+from local.serve.generate import Model
+from runtime.http_limits import HttpLimits
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--name", required=True, help="Model name that clients must send.")
+@click.option("--port", default=0, help="0: any free port.")
+@click.option("--threads", default=2, help="CPU threads for one batch.")
+def main(folder: Path, name: str, port: int, threads: int) -> None:
+    """Serve the model in FOLDER until SIGTERM."""
+    run_app(build_app(Model(folder, threads), name), port, "the model server", "use --port 0 for any free port", HttpLimits())
+
+
+if __name__ == "__main__":
+    main()
