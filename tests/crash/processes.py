@@ -20,7 +20,7 @@ def start(*args: object, **environment: str) -> subprocess.Popen[str]:
 
 def finished(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """Wait for a driver process to succeed and return the results it printed."""
-    out, err = process.communicate(timeout=170)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
     return [json.loads(line) for line in out.splitlines()]
 
