@@ -33,8 +33,8 @@ class RouterOptions(Frozen):
     deadline: float = Field(default=600, gt=0, le=800)
     """Maximum seconds until an answer is complete. After that, the caller gets status 504, or a streamed answer ends with an error."""
     per_caller: int = Field(default=64, ge=1)
-    """Maximum number of requests of one caller at the same time; more get status 429. A caller is the user that a request names, or else
-    the credential in its header `Authorization`, or else the address of the peer."""
+    """Maximum number of requests of one caller at the same time; more get status 429. A caller is the user that a request names. If it
+    names none, it is the credential in the header `Authorization`, and without a credential the address of the peer."""
     spool_mb: int = Field(default=256, ge=1)
     """Maximum size in megabytes of the traces that wait for the receiver. Further traces are dropped and counted."""
 

@@ -1,7 +1,7 @@
 """Limits on the memory, time and connections that the callers of an HTTP server process can take.
 
 `LimitedApp` wraps an ASGI application. `with_deadlines` wraps the protocol class of uvicorn, which by itself waits without limit for the
-head of a request, for its body, and for a caller that does not read the answer. This module imports neither of them.
+head of a request, for its body, and for a caller that does not read the answer. This module does not import uvicorn or an ASGI library.
 """
 
 from __future__ import annotations

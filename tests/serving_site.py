@@ -111,6 +111,16 @@ def started(folder: Path, token: Path | None = None, **options: Any) -> Iterator
         router.stop()
 
 
+@contextlib.contextmanager
+def traced_site(folder: Path) -> Iterator[tuple[LocalRouter, Site]]:
+    """Yield a router and the site that receives its traces, and stop both afterwards."""
+    site = Site()
+    (folder / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    with started(folder) as router:
+        yield router, site
+    site.close()
+
+
 def route(*backends: Backend, annotation: str = "test") -> Route:
     """Return a route over these backends."""
     return Route(line="line", served_model="helper", backends=backends, annotation=annotation)

@@ -237,7 +237,7 @@ def _torch() -> Iterator[Finding]:
     yield "ok", "bfloat16", f"{about}: {20 * 2 * _MATRIX**3 / (time.monotonic() - began) / 1e12:.0f} TFLOP/s in a matrix product"
 
 
-def _triton() -> Iterator[Finding]:
+def _compiler() -> Iterator[Finding]:
     yield judge_compiler(
         {name: shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang")}, Path(sysconfig.get_path("include"))
     )
@@ -312,7 +312,7 @@ def _reduce(size: int) -> None:
     dist.destroy_process_group()
 
 
-def _machine() -> Iterator[Finding]:
+def _network() -> Iterator[Finding]:
     devices = sorted(path.name for path in Path("/sys/class/infiniband").glob("*"))
     yield from judge_fabric(devices, Path("/dev/infiniband").exists(), _loads("libnccl-net.so"))
     yield from judge_limits(resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], bool(devices))
@@ -334,7 +334,7 @@ def _shared_memory() -> Iterator[Finding]:
     yield judge_shared_memory(shutil.disk_usage(_SHM).total, torch.cuda.device_count())
 
 
-def _packages() -> Iterator[Finding]:
+def _code() -> Iterator[Finding]:
     from trainers.code_digest import code_digest
 
     installed = {name: _version(name) for name in _PACKAGES}
@@ -361,12 +361,12 @@ def run_checks(folder: Path, size: int) -> Iterator[Finding]:
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "driver": _driver,
         "torch": _torch,
-        "compiler": _triton,
+        "compiler": _compiler,
         "shared memory": _shared_memory,
-        "network": _machine,
+        "network": _network,
         "NCCL": _all_reduce,
         "disk": disk,
-        "code": _packages,
+        "code": _code,
     }
     for name, check in checks.items():
         try:

@@ -179,8 +179,10 @@ def _stop(installation: Installation, contexts: list[LineContext], as_json: bool
     """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last."""
     from flows.composition.services import stop_line
     from flows.prefect import server
+    from local.service import DRAIN_SECONDS
 
     stopped = _stop_serving(installation)
+    say(f"stopping; answers that have begun are finished first, within {DRAIN_SECONDS} s")
     for context in contexts:
         stopped += _stop_job(context) + stop_line(context, installation.home)
     if not server.is_external() and server.stop(installation.home):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from contracts.cycle import Append, Row, State, Step
 from contracts.errors import RatchetError, Retryable
-from contracts.ids import canonical, line_stream, rollout_stream
+from contracts.ids import line_stream, rollout_stream
 from contracts.jobs.training import JobState
 from contracts.loop import RolloutSettings
+from contracts.schema import stamped
 from contracts.serving import ModelVersion, Route
 from flows.core.folds import CycleView, LineView, RolloutView
 from flows.core.rollout import SetWeight
@@ -118,7 +119,7 @@ def _is_drained(context: LineContext, tag: str) -> bool:
     """Return whether the server of a version can stop without an effect on users. If not, the next look decides again.
 
     The route in force must exclude the version. In addition, no request to it is in flight, or `serving.drain` seconds have passed since
-    the first look that found it excluded. A file holds the time of that look.
+    the first look that found it excluded. A file records the time of that look.
     """
     begun = _drain_file(context, tag)
     route = context.router.read(context.line)
@@ -130,7 +131,7 @@ def _is_drained(context: LineContext, tag: str) -> bool:
         return True
     now, since = context.clock.now(), read_json(begun)
     if since is None:
-        write_atomic(begun, canonical({"since": now.isoformat()}))
+        write_atomic(begun, stamped({"since": now.isoformat()}))
         return False
     if (now - datetime.fromisoformat(since["since"])).total_seconds() < context.loop.serving.drain:
         return False

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import click
 
+from contracts.serving import Route
 from local.asgi import run_app
 from local.proxy.app import Router, RouterSettings, build_app
 from local.proxy.exporter import Exporter
 from local.proxy.forwarded import FORWARDED, ForwardedCounts
-from local.proxy.route_file import RouteFile
 from local.proxy.span_spool import SPOOL_BYTES, SpanSpool
 from local.proxy.state import STATE, StateFile
 from runtime.http_limits import HttpLimits
+from runtime.watched_file import WatchedFile
 
 
 @click.command()
@@ -41,7 +42,7 @@ def main(
     spool_bytes: int,
 ) -> None:
     """Run the router process until SIGTERM."""
-    routes, forwarded = RouteFile(route), ForwardedCounts(route.with_name(FORWARDED))
+    routes, forwarded = WatchedFile(route, Route, keep=True), ForwardedCounts(route.with_name(FORWARDED))
     spool = SpanSpool(route.with_name("spool"), spool_bytes)
     state = StateFile(
         route.with_name(STATE),

@@ -26,8 +26,8 @@ from local.proxy.exporter import Exporter
 from local.proxy.forward import StreamedAnswer, error_reply, forward_whole
 from local.proxy.forwarded import ForwardedCounts
 from local.proxy.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
-from local.proxy.route_file import RouteFile
 from local.proxy.state import StateFile
+from runtime.watched_file import WatchedFile
 
 _CONNECT_SECONDS = 5.0
 
@@ -50,7 +50,7 @@ class Router:
     """What the requests of one router process share."""
 
     def __init__(
-        self, routes: RouteFile, exporter: Exporter, forwarded: ForwardedCounts, state: StateFile, settings: RouterSettings
+        self, routes: WatchedFile[Route], exporter: Exporter, forwarded: ForwardedCounts, state: StateFile, settings: RouterSettings
     ) -> None:
         self.routes = routes
         self.exporter = exporter

@@ -11,7 +11,7 @@ from contracts.serving import Backend
 def position(line: str, session: str, salt: str = "") -> float:
     """Return the position of a session in [0, 100). Positions are uniformly distributed, and do not change during a rollout.
 
-    `salt` is that of the rollout. Whoever does not know it cannot compute which sessions the candidate gets. Without a salt, the function
+    `salt` is that of the rollout. Without the salt, nobody can compute which sessions the candidate gets. With an empty salt, the function
     is that of earlier releases.
     """
     return 100 * (hash_share("session", salt, line, session) if salt else hash_share(line, session))

@@ -90,7 +90,8 @@ def caller_value(request: Request, body: dict[str, Any], header: str, field: str
 def caller_of(request: Request, body: dict[str, Any]) -> str:
     """Return the name under which the requests of one caller are counted.
 
-    It is the user, or else the credential, or else the peer's address. The router verifies none of them.
+    It is the user. A request without a user counts for its credential, and one without a credential for the peer's address. The router
+    does not verify users and credentials.
     """
     user = caller_value(request, body, RouterHeader.USER, "user")
     if user:

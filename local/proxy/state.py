@@ -14,8 +14,9 @@ from typing import Any
 
 from contracts.errors import Retryable
 from contracts.schema import stamped, unstamped
-from local.proxy.route_file import RouteFile, stamp_of
+from contracts.serving import Route
 from runtime.artifacts import write_atomic
+from runtime.watched_file import WatchedFile, stamp_of
 
 STATE = "state.json"
 """Name of the file, which lies beside the route file."""
@@ -27,7 +28,7 @@ log = logging.getLogger("ratchet.router")
 class StateFile:
     """The file `path` of this process. `figures` returns the content that changes: the requests in flight, and figures of the traces."""
 
-    def __init__(self, path: Path, routes: RouteFile, figures: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, path: Path, routes: WatchedFile[Route], figures: Callable[[], Mapping[str, Any]]) -> None:
         self._path = path
         self._routes = routes
         self._figures = figures

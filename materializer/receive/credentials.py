@@ -18,13 +18,14 @@ from pathlib import Path
 from pydantic import AwareDatetime
 
 from contracts.data.senders import FORMER, Role, Sender
-from contracts.errors import ConfigError, NewerRelease, Retryable
+from contracts.errors import ConfigError, Retryable
 from contracts.ids import Digest
 from contracts.model import Frozen
 from contracts.schema import parse, stamped
 from runtime.secrets.files import create_secret, locked, replace_secret
 from runtime.secrets.keyring import add_key, drop_old_keys, ensure_keyring
 from runtime.secrets.span_signature import SPAN_KEYS
+from runtime.watched_file import WatchedFile
 
 ROUTER = "router"
 """Name of the router's credential, which the service creates."""
@@ -78,27 +79,14 @@ class CredentialFile:
     """The credentials file as the receiver uses it. It is read again when it changes, so that no restart is necessary."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp: tuple[int, int, int] | None = None
-        self._known = Credentials()
+        self._file = WatchedFile(path, Credentials)
 
     def sender(self, token: str) -> Sender | None:
         """Return the sender to which the token belongs, or None.
 
         Without the file, no token is valid. If it is damaged, the last valid content stays in force.
         """
-        try:
-            stat = self._path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-            if stamp != self._stamp:
-                content = self._path.read_bytes()
-                self._stamp = stamp
-                self._known = parse(Credentials, content)
-        except FileNotFoundError:
-            self._stamp, self._known = None, Credentials()
-        except (OSError, ValueError, NewerRelease) as error:
-            log.error("%s is not readable (%s); its last valid content stays in force", self._path, type(error).__name__)
-        return self._known.sender(token)
+        return (self._file.current() or Credentials()).sender(token)
 
 
 class CredentialStore:

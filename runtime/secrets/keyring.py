@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from datetime import datetime
 from pathlib import Path
 
 from pydantic import AwareDatetime
 
-from contracts.errors import ConfigError, NewerRelease
+from contracts.errors import ConfigError
 from contracts.model import Frozen
 from contracts.schema import parse, stamped
 from runtime.secrets.files import create_secret, locked, replace_secret
-
-log = logging.getLogger("ratchet.keys")
+from runtime.watched_file import WatchedFile
 
 
 class Key(Frozen):
@@ -79,21 +77,8 @@ class KeyFile:
     """A key file that another process may change. It is read again when it changes."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp: tuple[int, int, int] | None = None
-        self._known = Keyring()
+        self._file = WatchedFile(path, Keyring)
 
     def keys(self) -> Keyring:
         """Return the keys. Without a file there are none. If it is damaged, the last valid keys stay in force."""
-        try:
-            stat = self._path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-            if stamp != self._stamp:
-                content = self._path.read_bytes()
-                self._stamp = stamp
-                self._known = parse(Keyring, content)
-        except FileNotFoundError:
-            self._stamp, self._known = None, Keyring()
-        except (OSError, ValueError, NewerRelease) as error:
-            log.error("%s is not readable (%s); its last valid content stays in force", self._path, type(error).__name__)
-        return self._known
+        return self._file.current() or Keyring()

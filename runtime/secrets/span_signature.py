@@ -26,8 +26,8 @@ def signed_form(trace: str, span: str, start: int, end: int, failed: bool, attri
     """Return the bytes that a signature covers.
 
     `trace` and `span` are ids in lower-case hex, `start` and `end` nanoseconds since the epoch. `failed`: the span has the error status.
-    `attributes` are all attributes but the signature: strings, booleans, integers, floats, and lists of them. Raises ValueError for NaN,
-    infinities and unpaired surrogates.
+    `attributes` are the attributes of the span, of which the signature itself is left out. The values are strings, booleans, integers,
+    floats, or lists of these. Raises ValueError for NaN, infinities and unpaired surrogates.
     """
     content = {name: value for name, value in attributes.items() if name != SIGNATURE}
     return canonical([_FORM, trace, span, start, end, failed, content])

@@ -25,6 +25,7 @@ from contracts.ids import canonical
 from contracts.serving import Backend
 from local.router import LocalRouter
 from runtime.extensions import ExtensionKind, load
+from tests import serving_site
 from tests.serving_site import Site, route, started
 from tests.waiting import until
 
@@ -52,11 +53,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRouter]:
 @pytest.fixture(scope="module")
 def traced_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRouter, Site]]:
     """A router and its receiver for all tests that wait for the traces of all their requests."""
-    folder, site = tmp_path_factory.mktemp("traced"), Site()
-    (folder / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
-    with started(folder) as router:
-        yield router, site
-    site.close()
+    with serving_site.traced_site(tmp_path_factory.mktemp("traced")) as both:
+        yield both
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from local.router import LocalRouter
+from tests import serving_site
 from tests.serving_site import Site, route, started
 from tests.waiting import until
 
@@ -24,11 +25,8 @@ CONSENT = {"x-ratchet-consent": "true", "x-session-id": "s1", "x-user-id": "ada"
 
 @pytest.fixture(scope="module")
 def traced_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRouter, Site]]:
-    folder, site = tmp_path_factory.mktemp("streamed"), Site()
-    (folder / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
-    with started(folder) as router:
-        yield router, site
-    site.close()
+    with serving_site.traced_site(tmp_path_factory.mktemp("streamed")) as both:
+        yield both
 
 
 @pytest.fixture

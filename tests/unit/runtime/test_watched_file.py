@@ -1,4 +1,4 @@
-"""Tests of the route file as the router process reads it: a damaged file does not stop the traffic."""
+"""Tests of a document that is read again when it changes: a damaged file leaves the last valid content in force."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from contracts.schema import SCHEMA_VERSION, stamped
 from contracts.serving import Backend, Route
-from local.proxy.route_file import RouteFile
+from runtime.watched_file import WatchedFile, stamp_of
 
 
 def route(tag: str) -> Route:
@@ -27,9 +27,9 @@ def put(path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     "damage", [b"", b"{", b"[]", b'{"line": "l"}', stamped(route("b")).replace(b":%d" % SCHEMA_VERSION, b":%d" % (SCHEMA_VERSION + 1))]
 )
-def test_last_valid_route_stays_in_force(tmp_path: Path, damage: bytes) -> None:
+def test_the_last_valid_content_stays_in_force(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "route.json"
-    routes = RouteFile(path)
+    routes = WatchedFile(path, Route, keep=True)
     assert routes.current() is None
     put(path, damage)
     assert routes.current() is None
@@ -37,7 +37,19 @@ def test_last_valid_route_stays_in_force(tmp_path: Path, damage: bytes) -> None:
     assert routes.current() == route("a")
     put(path, damage)
     assert routes.current() == route("a")
+    first = routes.in_force
     path.unlink()
     assert routes.current() == route("a")
+    assert routes.in_force == first
     put(path, stamped(route("b")))
     assert routes.current() == route("b")
+    assert routes.in_force == stamp_of(path) != first
+
+
+def test_without_keep_a_missing_file_has_no_content(tmp_path: Path) -> None:
+    path = tmp_path / "route.json"
+    routes = WatchedFile(path, Route)
+    put(path, stamped(route("a")))
+    assert routes.current() == route("a")
+    path.unlink()
+    assert (routes.current(), routes.in_force) == (None, None)
