@@ -13,8 +13,8 @@ from local.executor import LocalExecutor
 from tests.cluster.bench import Bench
 from tests.unit.trainers.conftest import TRAINERS, Workshop
 
-STEPS = 1000
-"""Enough steps that an interruption always comes before the end."""
+STEPS = 400
+"""An interruption comes before step 200 of 400, also where steps are fast; a slow machine needs 0.3 s for each."""
 
 UNDISTURBED: dict[str, str] = {}
 """The weights of undisturbed runs, by plan."""
