@@ -5,16 +5,17 @@ A cycle always runs with the loop file's content that was stored when the cycle 
 
 from __future__ import annotations
 
+import threading
 from functools import cached_property
 from pathlib import Path
 
-from contracts.ids import Digest, cycle_stream, digest, line_stream
+from contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
 from contracts.loop import Loop
 from contracts.ports import Ledger, Progress
 from flows.composition.ports import build_line_context, open_ledger, silent
 from flows.config.home import Home
 from flows.config.load import load_loop
-from flows.core.folds import CycleView, LineView, fold_cycle, fold_line
+from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
 from flows.engine.context import LineContext
 
 
@@ -25,6 +26,7 @@ class Installation:
         self.home = home
         self.progress = progress
         self._contexts: dict[Digest, LineContext] = {}
+        self._lock = threading.Lock()
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -42,9 +44,10 @@ class Installation:
 
     def _build(self, loop: Loop, folder: Path) -> LineContext:
         key = digest([loop.model_dump(mode="json"), str(folder)])
-        if key not in self._contexts:
-            self._contexts[key] = build_line_context(loop, folder, self.home, self.progress)
-        return self._contexts[key]
+        with self._lock:
+            if key not in self._contexts:
+                self._contexts[key] = build_line_context(loop, folder, self.home, self.progress, self.ledger)
+            return self._contexts[key]
 
     def lines(self) -> list[LineView]:
         """List the views of all lines in the ledger."""
@@ -62,3 +65,8 @@ class Installation:
         """Return a cycle by its number, or None if it does not exist."""
         entries = self.ledger.read(cycle_stream(line, number))
         return fold_cycle(entries) if entries else None
+
+    def rollout(self, cycle: str) -> RolloutView | None:
+        """Return the rollout of the cycle with the stream `cycle`, or None if it is not opened yet."""
+        entries = self.ledger.read(rollout_stream(cycle))
+        return fold_rollout(entries) if entries else None
