@@ -6,20 +6,25 @@ import asyncio
 import os
 import signal
 import threading
+import time
 import zoneinfo
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from contracts.errors import ConfigError, RatchetError
+from contracts.errors import ConfigError, RatchetError, Retryable
 from flows.cli.output import json_option, open_installation, print_json, table
 from flows.cli.terminal import say
 from flows.composition.installation import Installation
 from flows.config import variables
 from flows.config.load import load_loop
 from flows.engine.context import LineContext
+
+if TYPE_CHECKING:
+    import psutil
 
 GUARD_SECONDS = 2.0
 """Seconds between two checks of a cluster's gangs."""
@@ -209,15 +214,29 @@ def _stop_serving(installation: Installation, seconds: float = STOP_SECONDS) -> 
         return []
     with suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(seconds)
-        except psutil.TimeoutExpired:
-            for one in [*process.children(), process]:
-                with suppress(psutil.NoSuchProcess):
-                    one.kill()
-            process.wait(10)
-            return [f"the service (with SIGKILL, because it still ran {seconds:g} s after SIGTERM)"]
-    return ["the service"]
+    if _has_ended(process, seconds):
+        return ["the service"]
+    for one in [*process.children(), process]:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    if not _has_ended(process, 10):
+        raise Retryable(f"the service (pid {process.pid}) still runs 10 s after SIGKILL; retry")
+    return [f"the service (with SIGKILL, because it still ran {seconds:g} s after SIGTERM)"]
+
+
+def _has_ended(process: psutil.Process, seconds: float) -> bool:
+    """Wait at most `seconds` until a process has ended. A process that its parent has not noticed yet has ended too."""
+    import psutil
+
+    from local.processes import is_zombie
+
+    until = time.monotonic() + seconds
+    with suppress(psutil.NoSuchProcess):
+        while process.is_running() and not is_zombie(process):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+    return True
 
 
 def _stop_job(context: LineContext) -> list[str]:

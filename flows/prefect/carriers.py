@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from uuid import UUID
 
@@ -62,8 +63,9 @@ class Carriers:
         """Wait at most `seconds` until all runs have left. Return whether they have. The caller has set `Host.stopping`."""
         for cycle in list(self._host.carried):
             self._host.wake(cycle)
+        until = time.monotonic() + seconds
         for thread in list(self._threads.values()):
-            thread.join(seconds)
+            thread.join(max(0.0, until - time.monotonic()))
         return not self.runs()
 
     def _carry(self, run: FlowRun) -> None:

@@ -67,7 +67,7 @@ class Keeper:
         self._rolling = False
         self._woken = True
         self._lengths: dict[str, int] = {}
-        self._repeated = ""
+        self._said: set[str] = set()
 
     def streams(self) -> list[str]:
         """Return the ledger streams in which a new row is news for this line."""
@@ -111,12 +111,12 @@ class Keeper:
         `now` and `lengths` are those of `has_work`. Nothing is raised: a problem becomes a text, and the next round tries again.
         """
         begun, report = self._woken, IngestReport()
+        sweep = begun or now - self._swept >= SWEEP_SECONDS
         texts: list[str] = []
         self._woken = False
         context = replace(self._installation.context(self._path), holder=process_holder())
         try:
             changed = begun or self._changed(lengths)
-            sweep = begun or now - self._swept >= SWEEP_SECONDS
             if now - self._looked >= ALIVE_SECONDS:
                 self._looked = now
                 sweep = self._revive(context, texts) or sweep
@@ -151,15 +151,15 @@ class Keeper:
         except Exception as error:  # a defect in one line must not stop the others
             texts.append(f"unforeseen {type(error).__name__}: {error}")
             news = None
-        self._tell(texts)
+        self._tell(texts, sweep)
         return news
 
-    def _tell(self, texts: list[str]) -> None:
-        """Log what is new. A problem that lasts is logged once."""
-        text = "; ".join(text for text in texts if " is leased by " not in text)
-        if text and text != self._repeated:
-            self._say(f"{self.line}: {text}")
-        self._repeated = text
+    def _tell(self, texts: list[str], swept: bool) -> None:
+        """Say each text once while it lasts. A text is over when a complete sweep does not repeat it."""
+        new = [text for text in texts if text not in self._said and " is leased by " not in text]
+        if new:
+            self._say(f"{self.line}: {'; '.join(new)}")
+        self._said = set(texts) if swept else self._said | set(texts)
 
     def _changed(self, lengths: Mapping[str, int]) -> bool:
         return {stream: lengths.get(stream, 0) for stream in self.streams()} != self._lengths

@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
+from flows.prefect.run_pidfiles import serving_process
 
 from flows.cli.serve import _stop_serving
 from flows.config.home import Home
-from flows.prefect.run_pidfiles import serving_process
 from tests.waiting import until
 
 SERVICE = """
