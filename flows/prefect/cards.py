@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect.artifacts import acreate_link_artifact, acreate_markdown_artifact, acreate_progress_artifact, aupdate_progress_artifact
+from prefect.artifacts import acreate_markdown_artifact, acreate_progress_artifact, aupdate_progress_artifact
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
@@ -23,7 +23,7 @@ from flows.core.steps import CycleStep
 from flows.prefect.approval_form import table
 from flows.report.charts import Line, curves
 from flows.report.page import FIGURES
-from flows.report.story import Section, tell
+from flows.report.story import Section, report_of, tell
 
 _TITLES: dict[CycleStep, tuple[str, ...]] = {
     CycleStep.FREEZE: ("Opened", "Data"),
@@ -51,10 +51,12 @@ def summary(step: CycleStep, cycle: CycleView) -> str:
     match step:
         case CycleStep.FREEZE:
             counts = done["freeze"]["snapshot"]["counts"]
-            return "snapshot: " + ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in list(counts.items())[:4])
+            return "snapshot: " + ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if number)
         case CycleStep.PROBE:
             report = done.get("probe") or {}
-            return f"probe: {report['answered']} answers, mean reward {report['mean_reward']}" if report else "the probe is disabled"
+            return (
+                f"probe: {report['answered']} answers, mean reward {report['mean_reward'] or 0:.3f}" if report else "the probe is disabled"
+            )
         case CycleStep.CHOOSE if cycle.choice is not None:
             return f"{cycle.choice.method}: {cycle.choice.reason}"
         case CycleStep.APPROVE_TRAINING | CycleStep.APPROVE_ROLLOUT:
@@ -66,6 +68,10 @@ def summary(step: CycleStep, cycle: CycleView) -> str:
             return f"attempt {last.attempt}, incarnation {last.number}: {last.outcome or 'running'}"
         case CycleStep.ACCEPT if cycle.candidate is not None and cycle.checkpoint is not None:
             return f"accepted step {cycle.checkpoint.step} as {cycle.candidate.tag}"
+        case CycleStep.EVALUATE if (report := report_of(cycle)) is not None:
+            overall = next((one for one in report.comparisons if one.name == "overall"), None)
+            change = f", mean reward {overall.champion:.3f} → {overall.candidate:.3f}" if overall else ""
+            return f"{report.answered_by_both} of {report.asked} prompts answered by both{change}"
         case CycleStep.JUDGE if cycle.verdict is not None:
             return f"gate: {cycle.verdict.result}"
         case CycleStep.ROLL_OUT | CycleStep.PROMOTE if cycle.ended:
@@ -99,14 +105,6 @@ async def publish_request(view: ApprovalView, page: str) -> None:
         await acreate_markdown_artifact(key=_key(view.cycle, f"approve {view.kind}"), markdown=page, description=f"Evidence for {view.id}")
     except (httpx.HTTPError, PrefectException) as error:
         get_run_logger().warning("the page of %s was not written as an artifact: %s", view.id, error)
-
-
-async def publish_link(cycle: str, name: str, url: str, text: str) -> None:
-    """Write a link as an artifact of the current run."""
-    try:
-        await acreate_link_artifact(link=url, link_text=text, key=_key(cycle, name), description=text)
-    except (httpx.HTTPError, PrefectException) as error:
-        get_run_logger().warning("the link to %s was not written: %s", text, error)
 
 
 class LiveTraining:

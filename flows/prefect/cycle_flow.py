@@ -277,7 +277,7 @@ async def _carry(cycle: str, step: CycleStep) -> State:
             break
         kind = re.sub(r"\d+", "#", now.waits)
         if kind != told or time.monotonic() - at > _TELL:
-            log.info("waiting: %s", now.waits)
+            log.info("waiting: %s", "another process works on this line" if " is leased by " in now.waits else now.waits)
             told, at = kind, time.monotonic()
         if step is CycleStep.TRAIN:
             await card.show(host.installation, now.cycle)
@@ -285,7 +285,6 @@ async def _carry(cycle: str, step: CycleStep) -> State:
             return Cancelled(name="Stopped", message="the service was stopped during this step; the step continues in a new task run")
         await host.wait(cycle, POLL)
     summary = cards.summary(step, now.cycle)
-    log.info(summary)
     await cards.publish(host.installation, step, now.cycle)
     if now.cycle.ended and not _is_done(now.cycle, step):
         return Failed(message=summary) if now.cycle.state is CycleState.FAILED else Cancelled(message=summary)
