@@ -53,10 +53,8 @@ def summary(step: CycleStep, cycle: CycleView) -> str:
             counts = done["freeze"]["snapshot"]["counts"]
             return "snapshot: " + ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if number)
         case CycleStep.PROBE:
-            report = done.get("probe") or {}
-            return (
-                f"probe: {report['answered']} answers, mean reward {report['mean_reward'] or 0:.3f}" if report else "the probe is disabled"
-            )
+            probe = done.get("probe")
+            return f"{probe['answered']} answers, mean reward {probe['mean_reward'] or 0:.3f}" if probe else "the probe is disabled"
         case CycleStep.CHOOSE if cycle.choice is not None:
             return f"{cycle.choice.method}: {cycle.choice.reason}"
         case CycleStep.APPROVE_TRAINING | CycleStep.APPROVE_ROLLOUT:
