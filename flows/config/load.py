@@ -37,9 +37,11 @@ def parse_loop(data: dict[str, Any], where: str) -> Loop:
     try:
         loop = Loop.model_validate(data)
     except ValidationError as error:
-        lines = [f"{where}: {_complaint(problem, data)}" for problem in error.errors()]
+        booleans = dict(wrong_booleans(data, Loop))
+        problems = [*booleans.values(), *(_complaint(one, data) for one in error.errors() if _dotted(one["loc"]) not in booleans)]
+        lines = [f"{where}: {text}" for text in problems]
         raise ConfigError("\n".join(lines)) from None
-    wrongs = (*wrong_booleans(data, Loop), *wrong_trigger(loop.trigger), *_wrong_receivers(loop), *_wrong_recipes(loop))
+    wrongs = (*dict(wrong_booleans(data, Loop)).values(), *wrong_trigger(loop.trigger), *_wrong_receivers(loop), *_wrong_recipes(loop))
     if lines := [f"{where}: {wrong}" for wrong in wrongs]:
         raise ConfigError("\n".join(lines))
     return loop

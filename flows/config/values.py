@@ -26,8 +26,8 @@ FORMS: Final[dict[str, str]] = {
 """Pattern of a setting -> its form in words. Messages and the reference page show the words."""
 
 
-def wrong_booleans(data: Any, kind: Any, key: str = "") -> Iterator[str]:
-    """Yield one text per `true` or `false` where the settings class `kind` asks for a number, which it would read as 1 or 0."""
+def wrong_booleans(data: Any, kind: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield key and message of each `true` or `false` where the settings class `kind` asks for a number, which it would read as 1 or 0."""
     if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(data, Mapping):
         for name, value in data.items():
             field = kind.model_fields.get(str(name))
@@ -35,14 +35,14 @@ def wrong_booleans(data: Any, kind: Any, key: str = "") -> Iterator[str]:
                 yield from wrong_booleans(value, field.annotation, f"{key}.{name}" if key else str(name))
     elif isinstance(data, bool):
         if not _allows(kind, bool) and (_allows(kind, int) or _allows(kind, float)):
-            yield f"{key}: a number is required (found {str(data).lower()})"
+            yield key, f"{key}: a number is required (found {str(data).lower()})"
     elif isinstance(data, list):
         inner = [one for one in _parts(kind) if typing.get_origin(one) is tuple]
         for number, value in enumerate(data, 1):
-            yield from (text for one in inner[:1] for text in wrong_booleans(value, typing.get_args(one)[0], f"{key}[{number}]"))
+            yield from (found for one in inner[:1] for found in wrong_booleans(value, typing.get_args(one)[0], f"{key}[{number}]"))
     elif isinstance(data, Mapping):
         models = [one for one in _parts(kind) if isinstance(one, type) and issubclass(one, BaseModel)]
-        yield from (text for one in models[:1] for text in wrong_booleans(data, one, key))
+        yield from (found for one in models[:1] for found in wrong_booleans(data, one, key))
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
