@@ -23,7 +23,7 @@ _POLL = 1.0
 
 @click.command()
 @cycle_argument()
-@click.option("--follow", "-f", is_flag=True, help="Show new entries until the cycle has ended.")
+@click.option("--follow", is_flag=True, help="Show new entries until the cycle has ended.")
 @click.option("--output", "lines", default=0, type=click.IntRange(0), help="Also show the last N lines of the training job's output.")
 @json_option
 def logs(cycle: str | None, follow: bool, lines: int, as_json: bool) -> None:
