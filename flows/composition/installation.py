@@ -6,9 +6,11 @@ A cycle always runs with the loop file's content that was stored when the cycle 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from contracts.errors import ConfigError
 from contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
 from contracts.loop import Loop
 from contracts.ports import Ledger, Progress
@@ -36,18 +38,35 @@ class Installation:
     def context(self, path: Path) -> LineContext:
         """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid."""
         path = path.absolute()
-        return self._build(load_loop(path), path.parent)
+        return self._build(load_loop(path), path.parent, path.name)
 
     def cycle_context(self, cycle: CycleView) -> LineContext:
         """Return the line context of a cycle, with the loop content stored when the cycle was opened."""
-        return self._build(cycle.loop, Path(cycle.opened["folder"]))
+        return self._build(cycle.loop, Path(cycle.opened["folder"]), cycle.opened.get("file", ""))
 
-    def _build(self, loop: Loop, folder: Path) -> LineContext:
-        key = digest([loop.model_dump(mode="json"), str(folder)])
+    def _build(self, loop: Loop, folder: Path, file: str) -> LineContext:
+        key = digest([loop.model_dump(mode="json"), str(folder), file])
         with self._lock:
             if key not in self._contexts:
-                self._contexts[key] = build_line_context(loop, folder, self.home, self.progress, self.ledger)
+                built = build_line_context(loop, folder, self.home, self.progress, self.ledger)
+                self._contexts[key] = replace(built, file=file)
             return self._contexts[key]
+
+    def loop_file(self, line: str) -> Path:
+        """Return the loop file with which the line adopted its model or opened its newest cycle, whichever was last.
+
+        Raises ConfigError if the ledger names none, as in homes of earlier releases, or if the file does not exist or defines another line.
+        """
+        rows = [row.data for row in self.line(line).rows if row.kind == "adopted"]
+        rows += [self.ledger.read(stream)[0].data for stream in self.ledger.streams(f"cycle/{line}/")[-1:]]
+        found: Path | None = next((Path(row["folder"]) / row["file"] for row in reversed(rows) if row.get("file")), None)
+        if found is None:
+            raise ConfigError(f"the ledger does not name the loop file of line {line!r}; give the path of the file")
+        if not found.exists():
+            raise ConfigError(f"the loop file of line {line!r} was {found}, which does not exist; give its present path")
+        if (now := load_loop(found).line.name) != line:
+            raise ConfigError(f"{found} defines line {now!r} now, not {line!r}; give the path of the loop file of {line!r}")
+        return found
 
     def lines(self) -> list[LineView]:
         """List the views of all lines in the ledger."""

@@ -19,7 +19,7 @@ from contracts.cycle import Append, Row
 from contracts.errors import ConfigError, Permanent, Retryable
 from contracts.hash_chain import GENESIS, seal_row
 from contracts.ids import canonical, digest
-from flows.cli.anchor import anchor, verify
+from flows.cli.admin.anchor import anchor, verify
 from flows.composition.anchors import BucketExports, Verification, open_anchors, verify_ledger
 from flows.composition.installation import Installation
 from flows.config.home import Home

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from flows.cli.output import table
+from flows.cli.output import json_option, print_json, table
 from flows.cli.terminal import say
 from flows.config.home import Home
 from flows.core.folds import CycleView
@@ -22,7 +22,8 @@ from flows.core.folds import CycleView
     help="Folder of the demo. Its previous content is deleted.",
 )
 @click.option("--stop", is_flag=True, help="Only stop the processes of an earlier demo. Its files are kept.")
-def demo(home: Path, stop: bool) -> None:
+@json_option
+def demo(home: Path, stop: bool, as_json: bool) -> None:
     """Run the complete loop on this machine with simulated users.
 
     Trains a small model, serves it to the users, and runs two cycles: one with a normal recipe and one with a bad recipe. Takes a few
@@ -33,13 +34,18 @@ def demo(home: Path, stop: bool) -> None:
 
     place, started = Home(home.absolute()), time.monotonic()
     if stop:
-        theatre.stop(place)
+        stopped = theatre.stop(place)
+        if as_json:
+            print_json({"home": str(place.root), "stopped": stopped})
         return
     theatre.clear_home(place)
     stage = theatre.Stage(place, say)
     try:
         cycles = Demo(place, say, stage.approve).play(stage.open)
-        _show(place, home, cycles, stage.url)
+        if as_json:
+            print_json([{"cycle": c.id, "state": c.state, "reason": c.reason} for c in cycles])
+        else:
+            _show(place, home, cycles, stage.url)
     finally:
         stage.close()
     say(f"finished in {time.monotonic() - started:.0f} s; `ratchet demo --stop` stops the model servers, the router and Prefect")

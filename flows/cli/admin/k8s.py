@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from flows.cli.output import json_option, loop_argument, print_json
+from flows.cli.output import json_line, json_option, loop_argument, print_json
 from flows.cli.terminal import show
 from flows.config.home import Home
 from flows.config.load import load_loop
@@ -66,16 +66,20 @@ def render(loop: Path, part: str | None, others: tuple[Path, ...], **options: An
 @loop_argument
 @click.option("--seconds", default=2.0, show_default=True, help="Interval between two checks, in seconds.")
 @click.option("--once", is_flag=True, help="Check once and exit.")
-def guard(loop: Path, seconds: float, once: bool) -> None:
+@json_option
+def guard(loop: Path, seconds: float, once: bool, as_json: bool) -> None:
     """Watch LOOP's gangs and repair incomplete ones.
 
     A gang is incomplete if only some of its processes are running. `ratchet serve` does the same while it runs; use this command when
-    the service is not running. It does not submit jobs.
+    the service is not running. It does not submit jobs. With --json, each repair is one line of JSON.
     """
     from flows.composition.cluster import guard_cluster
 
     for repair in guard_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), seconds, once):
-        show(repair)
+        if as_json:
+            json_line({"repair": repair})
+        else:
+            show(repair)
 
 
 @k8s.command()
@@ -83,15 +87,20 @@ def guard(loop: Path, seconds: float, once: bool) -> None:
 @click.argument("job", required=False)
 @click.option("--lines", default=20, show_default=True, help="Number of lines to show from the end of each log.")
 @click.option("--follow", is_flag=True, help="Print new lines until the job has ended.")
-def logs(loop: Path, job: str | None, lines: int, follow: bool) -> None:
+@json_option
+def logs(loop: Path, job: str | None, lines: int, follow: bool, as_json: bool) -> None:
     """Print the latest log lines of JOB, or of LOOP's newest job.
 
     JOB is the name of a job of the line. Shows the logs of the job's existing pods, and the trainer logs from the run folder.
+    With --json, each line of a log is one line of JSON.
     """
     from flows.composition.cluster import job_logs
 
     for line in job_logs(load_loop(loop), loop.absolute().parent, Home.from_environment(), job, lines, follow):
-        show(line)
+        if as_json:
+            json_line({"line": line})
+        else:
+            show(line)
 
 
 @k8s.command()

@@ -37,7 +37,7 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
     from flows.engine.context import TURN_SECONDS
     from flows.engine.ingest import ingest as ingest_sources
 
-    with watched(as_json) as progress:
+    with watched(as_json, f"ingesting {source or f'the sources of {loop}'} …") as progress:
         context = open_installation(progress).context(loop)
         report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS)
     if as_json:
@@ -94,7 +94,7 @@ def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
     from flows.engine.reconcile import reconcile
     from flows.engine.work import run_to_end
 
-    with watched(as_json) as progress:
+    with watched(as_json, f"running a cycle of {loop} …") as progress:
         installation = open_installation(progress)
         context = installation.context(loop)
         if not no_ingest:

@@ -36,12 +36,22 @@ def token() -> None:
 @click.argument("roles", nargs=-1, required=True, type=click.Choice(_ISSUABLE))
 @click.option("--name", help="Name of the credential, for example that of the application. Default: the first role.")
 @click.option("--trusted", is_flag=True, help="Its ratings and corrections count for the traces of all users.")
-def add(loop: Path, roles: tuple[str, ...], name: str | None, trusted: bool) -> None:
+@json_option
+def add(loop: Path, roles: tuple[str, ...], name: str | None, trusted: bool, as_json: bool) -> None:
     """Create a credential with ROLES for the line of LOOP, and print the path of the file with its token.
 
     Hand the token over, then delete the file. The receiver stores only a digest of it.
     """
-    show(str(_store(loop).add(name or roles[0], [Role(role) for role in roles], trusted)))
+    chosen = name or roles[0]
+    _show_file(chosen, _store(loop).add(chosen, [Role(role) for role in roles], trusted), as_json)
+
+
+def _show_file(name: str, file: Path, as_json: bool) -> None:
+    """Print the path of a credential's token file."""
+    if as_json:
+        print_json({"name": name, "file": str(file)})
+    else:
+        show(str(file))
 
 
 @token.command(name="list")
@@ -73,10 +83,10 @@ def list_credentials(loop: Path, as_json: bool) -> None:
 @token.command()
 @_loop
 @_name
-def rotate(loop: Path, name: str) -> None:
+@json_option
+def rotate(loop: Path, name: str, as_json: bool) -> None:
     """Create a new token for the credential NAME, and print the path of its file. The old tokens stay valid until they are revoked."""
-    store = _store(loop)
-    show(str(store.rotate(name)))
+    _show_file(name, _store(loop).rotate(name), as_json)
     say(f"the old tokens of {name} stay valid until `ratchet token revoke {loop} {name} --old`")
 
 
@@ -84,7 +94,11 @@ def rotate(loop: Path, name: str) -> None:
 @_loop
 @_name
 @click.option("--old", is_flag=True, help="Keep the newest token.")
-def revoke(loop: Path, name: str, old: bool) -> None:
+@json_option
+def revoke(loop: Path, name: str, old: bool, as_json: bool) -> None:
     """Revoke the credential NAME, or only its tokens before the newest."""
     _store(loop).revoke(name, old_only=old)
+    if as_json:
+        print_json({"name": name, "revoked": "old" if old else "all"})
+        return
     say(f"revoked {'the old tokens of ' if old else ''}{name}")

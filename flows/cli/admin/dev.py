@@ -13,7 +13,7 @@ import click
 
 from contracts.errors import ConfigError
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 folder_option = click.option(
     "--folder",
     type=click.Path(path_type=Path),

@@ -27,7 +27,7 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
     """
     from flows.engine.preview import preview
 
-    with watched(as_json) as progress:
+    with watched(as_json, f"planning the next cycle of {loop} …") as progress:
         context = open_installation(progress).context(loop)
         found = preview(context, not no_probe)
     cost = _cost(found, context)
