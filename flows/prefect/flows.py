@@ -76,7 +76,8 @@ async def ingest(loop: str) -> Any:
             emit_event(INGESTED, resource={"prefect.resource.id": line_resource(name)}, payload=payload)
         get_run_logger().info("ingested %s", counts)
         t, f = report.traces, report.feedback
-        return Completed(message=f"traces: {t.kept} of {t.read} kept, {t.quarantined} quarantined; feedback: {f.kept} of {f.read} kept")
+        said = f"traces: {t.kept} of {t.read} kept, {t.quarantined} quarantined; feedback: {f.kept} of {f.read} kept"
+        return Completed(message=said + (f"; {report.consent_changed} changes of consent" if report.consent_changed else ""))
 
 
 @flow(name="retrain")
