@@ -28,10 +28,10 @@ def used(datasets: LakeDatasets, name: str) -> set[str]:
     return {row["answer"] for row in rows(datasets, frozen(datasets, name=name).samples)}
 
 
+REFUSAL = logs(said("user_consent", False, user__id="user-1"))
 EVERY_WAY = [
-    logs(
-        said("user_consent", True, user__id="user-1"), log(1, said("trace_consent", True)), said("session_consent", True, session__id="s")
-    ),
+    logs(said("user_consent", True, user__id="user-1")),
+    logs(log(1, said("trace_consent", True)), said("session_consent", True, session__id="s")),
     logs(said("trace_consent", True, gen_ai__response__id="r-1")),
     spans(span(1, TRAIN[0], "A: 3", session__id="s", metadata__consent_time=str(T0 + 2 * HOUR))),
 ]
@@ -49,9 +49,7 @@ THIEVES = {
 @pytest.mark.parametrize("thief", list(THIEVES))
 def test_no_other_sender_can_lift_a_refusal(tmp_path: Path, thief: str) -> None:
     datasets = make_datasets(tmp_path)
-    deliver(
-        datasets, tmp_path, SHOP, [spans(span(1, TRAIN[0], "A: 3", session__id="s")), logs(said("user_consent", False, user__id="user-1"))]
-    )
+    deliver(datasets, tmp_path, SHOP, [spans(span(1, TRAIN[0], "A: 3", session__id="s")), REFUSAL])
     assert used(datasets, "a") == set()
     report = deliver(datasets, tmp_path, THIEVES[thief], EVERY_WAY)
     assert report.traces.adds_up

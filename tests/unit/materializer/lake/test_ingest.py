@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +205,20 @@ def test_lost_index_is_rebuilt_from_the_lake(tmp_path: Path) -> None:
     for file in (tmp_path / "lake").glob("seen.sqlite*"):
         file.unlink()
     assert datasets.ingest(batch(spans(span(2), span(3)))).traces.duplicate == 1
+
+
+def test_index_of_an_earlier_release_is_built_again(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1), span(2, metadata__consent=None))))
+    former = "CREATE TABLE {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL) WITHOUT ROWID"
+    with closing(sqlite3.connect(tmp_path / "lake" / "seen.sqlite")) as index, index:
+        index.execute("PRAGMA user_version = 0")
+        for table in ("traces", "feedback", "quarantine"):
+            index.execute(f"DROP TABLE {table}")
+            index.execute(former.format(table))
+        index.execute("DROP TABLE consent")
+    report = datasets.ingest(batch(spans(span(1), span(2))))
+    assert (report.traces.duplicate, report.traces.kept, report.consent_changed) == (1, 1, 1)
 
 
 def test_write_error_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
