@@ -292,7 +292,7 @@ def test_files_of_the_operator_state_consent_for_traces_sessions_and_users(tmp_p
     assert (report.feedback.kept, report.feedback.reasons) == (4, {"missing_id": 1, "bad_value": 1})
     state = settle(datasets.lake.scan("traces"), datasets.lake.scan("consent")).sort("id")
     assert state["refused"].to_list() == [True, True, True, False]
-    assert "u2" not in str(datasets.lake.scan("consent").to_dicts())
+    assert "nobody" not in str(datasets.lake.scan("consent").to_dicts())
 
 
 def test_a_bare_refusal_in_a_file_is_no_conflict(tmp_path: Path) -> None:
