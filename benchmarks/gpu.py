@@ -1,10 +1,11 @@
-"""A ten-minute benchmark of a GPU machine: DPO against the plain script, SFT, GRPO without and with vLLM, FSDP2 on all GPUs, peak memory,
-resume, and running out of memory.
+"""A ten-minute benchmark of a GPU machine: DPO against the plain script, SFT, GRPO without and with vLLM, FSDP2 on all GPUs, one step of
+NeMo RL, peak memory, resume, and running out of memory.
 
 The model has about 1B parameters with random weights (the shape of Llama 3.2 1B) and trains in bf16 with float32 weights. The script writes
 the JSON report after each section, so that no result is lost if a later section fails.
 
-The section `vllm` needs vllm in the environment, `fsdp2` at least two GPUs. NeMo RL has no section; its steps need its own image.
+The section `vllm` needs vllm in the environment, `fsdp2` at least two GPUs, and `nemo_rl` the image of a NeMo RL release, in which TRL is
+absent: run `--only nemo_rl` there. A section that cannot run says why, in the report and on standard error.
 
 This script has not run on a GPU. `--toy` runs the same sections on a CPU in seconds, which only tests the script.
 
@@ -16,12 +17,13 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,9 +32,12 @@ from typing import Any, NamedTuple
 import click
 from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_model
 
+from contracts.errors import Permanent
+from runtime.job_protocol import NEMO_RL
 from trainers.code_digest import code_digest
 from trainers.health import out_of_memory as is_short
 from trainers.health import proposed
+from trainers.job.nemo import release
 from trainers.job.parallel import LOOPBACK
 from trainers.job.trl.micro_batches import PairSize
 from trainers.recipes import adjusted
@@ -314,13 +319,32 @@ def sampled(setting: Setting, name: str, engine: dict[str, Any]) -> dict[str, An
     return {"answer_tokens_per_s": round(sum(counted[1:]) / (now() - marks[0]), 1), "steps": len(counted), "peak_gib": peak()}
 
 
+def nemo_rl(setting: Setting) -> dict[str, Any]:
+    """Measure one GRPO step of NeMo RL on all GPUs, as a job on a cluster runs it. `--toy` runs it only if RATCHET_NEMO_RL is set."""
+    import torch
+
+    if not setting.gpu and NEMO_RL.name not in os.environ:
+        return {"skipped": "not measured: NeMo RL needs a GPU"}
+    try:
+        release.find()
+    except Permanent as error:
+        return {"skipped": f"not measured: {error}"}
+    if setting.gpu and any(importlib.util.find_spec(name) is None for name in ("ray", "nemo_rl")):
+        return {"skipped": "not measured: ray or nemo_rl is not installed in this environment; use the Python of a NeMo RL image"}
+    from nemo_step import one_step
+
+    fresh()  # the engines of the release need the memory
+    return one_step(setting.model, setting.work / "nemo", torch.cuda.device_count() if setting.gpu else 1, small=not setting.gpu)
+
+
 SECTIONS: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "dpo": dpo, "resume": resume, "out_of_memory": out_of_memory, "sft": sft, "grpo": grpo, "vllm": vllm, "fsdp2": fsdp2,
+    "nemo_rl": nemo_rl,
 }  # fmt: skip
 
 
-def run(setting: Setting, out: Path, minutes: float) -> dict[str, Any]:
-    """Run all sections that start within `minutes` and write the report after each; returns the report."""
+def run(setting: Setting, out: Path, minutes: float, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Run all sections (or only those named) that start within `minutes`, and write the report after each; returns the report."""
     import torch
 
     began = time.monotonic()
@@ -328,13 +352,17 @@ def run(setting: Setting, out: Path, minutes: float) -> dict[str, Any]:
     report: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "code": code_digest()[:12], "device": device}
     report |= {"toy": not setting.gpu, "size": setting.size._asdict(), "sections": {}}
     for name, section in SECTIONS.items():
-        if time.monotonic() - began > 60 * minutes:
+        if only and name not in only:
+            report["sections"][name] = {"skipped": "not measured: left out by --only"}
+        elif time.monotonic() - began > 60 * minutes:
             report["sections"][name] = {"skipped": f"the limit of {minutes:g} minutes was reached"}
         else:
             try:
                 report["sections"][name] = section(setting)
             except Exception as error:  # one failed section must not lose the results of the others
                 report["sections"][name] = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
+        if "skipped" in report["sections"][name]:
+            click.echo(f"{name}: {report['sections'][name]['skipped']}", err=True)
         report["seconds"] = round(time.monotonic() - began, 1)
         out.write_text(json.dumps(report, indent=1) + "\n")
     return report
@@ -344,8 +372,9 @@ def run(setting: Setting, out: Path, minutes: float) -> dict[str, Any]:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the JSON report.")
 @click.option("--minutes", default=8.0, help="Start no section after this many minutes.")
 @click.option("--toy", is_flag=True, help="Use a tiny model on the CPU; takes seconds.")
+@click.option("--only", multiple=True, type=click.Choice(list(SECTIONS)), help="Run only this section; may be repeated.")
 @click.option("--rank-of", type=click.Path(path_type=Path), hidden=True)
-def main(out: Path, minutes: float, toy: bool, rank_of: Path | None) -> None:
+def main(out: Path, minutes: float, toy: bool, only: tuple[str, ...], rank_of: Path | None) -> None:
     """Run the benchmark and write the report; the exit code is 1 if a section failed."""
     import torch
 
@@ -361,7 +390,7 @@ def main(out: Path, minutes: float, toy: bool, rank_of: Path | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / "model", size)
         pairs = some_pairs("traces", max(size.steps * size.batch, 32), size)
-        report = run(Setting(size, not toy, model, Path(folder), pairs), out, minutes)
+        report = run(Setting(size, not toy, model, Path(folder), pairs), out, minutes, only)
     click.echo(json.dumps(report["sections"], indent=1))
     if any("error" in section for section in report["sections"].values()):
         raise SystemExit(1)

@@ -155,8 +155,9 @@ class Dialect(Protocol):
         Required columns of a trace are `id` and `time`; `origin` is traffic and `status` is ok unless given. Feedback needs `kind`,
         `time`, and `trace_id` or `response_id`. A time may be ISO 8601 text or a number in s, ms, us or ns. `messages` is a list of
         {role, content}. Without `consent`, the content of a trace is dropped, unless `limits.assume_consent` is set; the dialect must
-        itself drop content whose use the record refuses. Raises `Rejected` for an invalid record. Any other exception, and any invalid
-        row, quarantines the whole record.
+        itself drop content whose use the record refuses. It states a refusal, also for an earlier trace, in `into.consents`, with `subject`
+        (trace, response, session or user), `id`, `given` and `time`. Raises `Rejected` for an invalid record. Any other exception, and any
+        invalid row, quarantines the whole record.
         """
         ...
 
@@ -194,21 +195,21 @@ class Datasets(Protocol):
         ...
 
     def edition(self, number: int) -> HoldoutEdition:
-        """Return holdout edition `number`, which the first call freezes.
+        """Return holdout edition `number`, which the first call freezes, without prompts whose consent was withdrawn since.
 
         Raises `Inconclusive` if no holdout prompt has a reference.
         """
 
     def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
-        """Freeze the samples and prompts that were ingested up to `as_of`, without the holdout."""
+        """Freeze the samples and prompts that were ingested up to `as_of` and have consent at the time of the call, without the holdout."""
         ...
 
     def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
-        """Let the model behind `client` answer training prompts of the snapshot, and score the answers."""
+        """Let the model behind `client` answer training prompts of the snapshot that still have consent, and score the answers."""
         ...
 
     def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
-        """Build the training set from the snapshot and, if available, the probe."""
+        """Build the training set from the snapshot and, if available, the probe, without data whose consent was withdrawn since."""
         ...
 
 

@@ -24,6 +24,7 @@ from contracts.loop import Loop
 from contracts.model import Frozen
 from contracts.ports import Artifacts, Clock, Dialect, ModelClient, Progress
 from contracts.schema import parse, stamped, unstamped
+from materializer.consent import refusing_users, settle, spoken, withdrawn_texts
 from materializer.dialects.decode import BUILT_IN
 from materializer.governance import Governed, govern
 from materializer.labels.conflicts import pooled, uncontested
@@ -45,6 +46,35 @@ from runtime.secrets.span_signature import is_signed
 Result = TypeVar("Result", bound=Frozen)
 
 _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
+
+
+_TEXT_COLUMNS = (
+    *("source", "id", "response_id", "user", "session", "sender", "time", "consent", "consent_time"),
+    *("messages", "reference"),
+)
+NOTHING_WITHDRAWN = digest([])
+"""`Snapshot.withdrawn` of a snapshot from which nothing was left out."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Traces and feedback with their present consent."""
+
+    traces: pl.DataFrame
+    """One row per trace, with the columns of `settle`."""
+    feedback: pl.DataFrame
+    """records.FEEDBACK, also of refused traces."""
+    refusing: list[str]
+    """Users whose feedback must not be used."""
+    pinned: dict[str, int | None]
+    """Table -> Iceberg snapshot id."""
+
+    @property
+    def withdrawn(self) -> Digest:
+        """Digest over the traces whose content must not be used although it is stored, and over the refusing users who gave feedback."""
+        refused = self.traces.filter(pl.col("refused") & pl.col("messages").is_not_null()).select("source", "id").sort("source", "id")
+        raters = set(self.refusing) & set(self.feedback["rater"].to_list())
+        return digest([*refused.rows(), *sorted(raters)])
 
 
 @dataclass(frozen=True)
@@ -111,21 +141,24 @@ class LakeDatasets:
         traces, newest = self.lake.size("traces")
         feedback, newest_feedback = self.lake.size("feedback")
         times = [time for time in (newest, newest_feedback) if time is not None]
-        return Cursor(traces=traces, feedback=feedback, newest=max(times, default=None))
+        statements, _ = self.lake.size("consent")
+        return Cursor(traces=traces, feedback=feedback, newest=max(times, default=None), consent=statements)
 
     def edition(self, number: int) -> HoldoutEdition:
         """Freeze holdout edition `number` at the first call, from the content of the lake at that time.
 
         A prompt qualifies by a reference from a reviewer or from the application. Users' corrections do not qualify, because they
-        would fill the edition with the model's failures. Raises Inconclusive if no prompt qualifies.
+        would fill the edition with the model's failures. Later calls return the same prompts, without those whose users have withdrawn
+        their consent since. Raises Inconclusive if no prompt qualifies.
         """
         name = f"edition/{self.loop.line.name}/{number}"
-        return self._once(name, HoldoutEdition, lambda: self._edition(name, number))
+        return self._with_consent(self._once(name, HoldoutEdition, lambda: self._edition(name, number)))
 
     def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
         """Freeze the scored training samples of all records that were ingested no later than `as_of`.
 
-        Holdout traces and conversations that start with a golden prompt are left out. Raises Permanent if the fraction or the
+        Holdout traces and conversations that start with a golden prompt are left out. So is everything for which consent is refused at the
+        time of the call, also by records that were ingested after `as_of`. Raises Permanent if the fraction or the
         normaliser of `edition` differs from the current one, ConfigError if the line was split with other settings before.
         """
         return self._once(name, Snapshot, lambda: self._freeze(name, as_of, edition))
@@ -133,13 +166,17 @@ class LakeDatasets:
     def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
         """Sample several answers of the champion to each selected training prompt, and score them.
 
-        Raises ConfigError if no scorer can score unseen answers, and Retryable if the champion answers no request at all.
+        Prompts whose users have withdrawn their consent since the freeze are not sent. Raises ConfigError if no scorer can score unseen
+        answers, and Retryable if the champion answers no request at all.
         """
-        return self._once(name, ProbeReport, lambda: self._probe(name, snapshot, client, progress))
+        return self._once(name, ProbeReport, lambda: self._probe(name, self._current(snapshot), client, progress))
 
     def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
-        """Build pairs, GRPO prompts, demonstrations and facts from a snapshot and, if given, the probe's answers."""
-        return self._once(name, TrainingSet, lambda: self._assemble(name, snapshot, probe))
+        """Build pairs, GRPO prompts, demonstrations and facts from a snapshot and, if given, the probe's answers.
+
+        Samples and prompts whose users have withdrawn their consent since the freeze are left out.
+        """
+        return self._once(name, TrainingSet, lambda: self._assemble(name, self._current(snapshot), probe))
 
     def _once(self, name: str, kind: type[Result], make: Callable[[], Result]) -> Result:
         known = self.artifacts.resolve(name)
@@ -180,26 +217,57 @@ class LakeDatasets:
                 roots |= {root_id(orjson.loads(prompt)) for prompt in prompts}
         return roots
 
-    def _governed(
-        self, as_of: datetime | None, tag: str
-    ) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int], dict[str, int | None]]:
-        """Return (governed, identified traces, feedback on them, counts of other feedback, Iceberg snapshot ids).
+    def _settled(self, as_of: datetime | None, tag: str) -> Settled:
+        """Return the traces and the feedback with their present consent, from the Iceberg snapshots that are tagged `tag`.
 
-        The snapshots are tagged `tag`.
+        Statements about consent are neither pinned nor cut at `as_of`: a refusal counts as soon as it is ingested.
         """
         pinned = {"traces": self.lake.pin("traces", tag), "feedback": self.lake.pin("feedback", tag)}
         where = until(as_of) if as_of else None
-        traces = preferred(self.lake.scan("traces", where=where, snapshot=pinned["traces"]))
-        governed = govern(traces, self.loop.governance)
-        all_feedback = self.lake.scan("feedback", where=where, snapshot=pinned["feedback"])
-        feedback, ignored = attach(all_feedback, traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
+        statements = self.lake.scan("consent")
+        traces = preferred(settle(self.lake.scan("traces", where=where, snapshot=pinned["traces"]), statements))
+        feedback = self.lake.scan("feedback", where=where, snapshot=pinned["feedback"])
+        return Settled(traces, feedback, refusing_users(statements), pinned)
+
+    def _governed(self, settled: Settled) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int]]:
+        """Return (governed, identified traces, feedback on them, counts of other feedback)."""
+        governed = govern(settled.traces, self.loop.governance)
+        heard = spoken(settled.feedback, settled.refusing)
+        feedback, ignored = attach(heard, settled.traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
+        if len(heard) < len(settled.feedback):
+            ignored |= {"no_consent": len(settled.feedback) - len(heard)}
         ids = identify_prompts(governed.used["messages"], self.loop.line.salt, self.loop.holdout.fraction)
-        return governed, governed.used.join(ids, on="messages", how="left"), feedback, ignored, pinned
+        return governed, governed.used.join(ids, on="messages", how="left"), feedback, ignored
+
+    def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
+        """Return the edition without the prompts and references that are no longer used with consent."""
+        statements = self.lake.scan("consent")
+        if statements["given"].all():
+            return edition
+        traces, feedback = settle(self.lake.scan("traces", _TEXT_COLUMNS), statements), self.lake.scan("feedback")
+        prompts, texts = withdrawn_texts(traces, feedback, refusing_users(statements))
+        stored = read_parquet(self.artifacts.get(edition.prompts))
+        kept = stored.filter(~pl.col("prompt").is_in(sorted(prompts)) & ~pl.col("reference").is_in(sorted(texts)))
+        if len(kept) == len(stored):
+            return edition
+        if kept.is_empty() and not edition.golden_size:
+            raise Inconclusive(
+                f"edition {edition.number} of line {edition.line!r}: consent was withdrawn for all of its prompts; "
+                "lower holdout.rotate_after, so that a new edition is frozen"
+            )
+        return edition.model_copy(update={"prompts": self._store(kept, PROMPTS, ["prompt_id"]), "size": len(kept)})
+
+    def _current(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot, computed again if consent was withdrawn or given since it was frozen."""
+        settled = self._settled(snapshot.as_of, snapshot.name)
+        if settled.withdrawn == (snapshot.withdrawn or NOTHING_WITHDRAWN):
+            return snapshot
+        return self._frozen(snapshot.name, snapshot.as_of, snapshot.edition, settled)
 
     def _edition(self, name: str, number: int) -> HoldoutEdition:
         self._pin_split()
         golden = self._golden()
-        _, traces, feedback, _, _ = self._governed(None, name)
+        _, traces, feedback, _ = self._governed(self._settled(None, name))
         held = traces.filter(pl.col("held"))
         known = references(held, feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
         prompts = prompts_of(held, known).filter(pl.col("reference").is_not_null())
@@ -228,8 +296,11 @@ class LakeDatasets:
             raise Permanent(
                 f"edition {edition.number} has another holdout.fraction or normaliser; restore holdout.fraction, or create a new line"
             )
-        governed, traces, feedback, ignored, pinned = self._governed(as_of, name)
-        train = traces.filter(~pl.col("held") & ~pl.col("root_id").is_in(sorted(self._golden_roots(edition.number))))
+        return self._frozen(name, as_of, edition.number, self._settled(as_of, name))
+
+    def _frozen(self, name: str, as_of: datetime, edition: int, settled: Settled) -> Snapshot:
+        governed, traces, feedback, ignored = self._governed(settled)
+        train = traces.filter(~pl.col("held") & ~pl.col("root_id").is_in(sorted(self._golden_roots(edition))))
         feedback, contested = uncontested(feedback, train)
         known = references(train, feedback)
         samples = label(train, feedback, known, self.rewards, self.loop.line.salt)
@@ -242,13 +313,14 @@ class LakeDatasets:
         return Snapshot(
             name=name,
             as_of=as_of,
-            lake=pinned,
+            lake=settled.pinned,
             samples=stored[0],
             prompts=stored[1],
             scorers=self.rewards.versions,
-            edition=edition.number,
+            edition=edition,
             counts=counts,
             content=digest(list(stored)),
+            withdrawn=settled.withdrawn,
         )
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
@@ -281,6 +353,7 @@ class LakeDatasets:
         samples = read_parquet(self.artifacts.get(snapshot.samples))
         prompts = read_parquet(self.artifacts.get(snapshot.prompts))
         answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty_frame(SAMPLES)
+        answers = answers.join(prompts, on=["prompt_id", "prompt"], how="semi", maintain_order="left")
         noise = label_noise(samples, snapshot.scorers)
         every = pl.concat([samples, answers])
         evidence = pooled(every)

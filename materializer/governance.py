@@ -28,7 +28,10 @@ class Governed:
 
 
 def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
-    """Apply the rules to `traces` (records.TRACES). A trace that is left out is counted once, under the first rule that it breaks."""
+    """Apply the rules to `traces`, the result of `settle` with one row per trace.
+
+    A trace that is left out is counted once, under the first rule that it breaks.
+    """
     judged = traces.with_columns(_reason(settings).alias("reason"))
     admitted = judged.filter(pl.col("reason").is_null()).drop("reason").sort("time", "source", "id")
     first = [pl.col(key).first().over("messages", "answer").alias(f"keeper_{key}") for key in ("source", "id")]
@@ -44,6 +47,7 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
 def _reason(settings: GovernanceSettings) -> pl.Expr:
     """Return an expression for the first broken rule; null if all rules hold."""
     agreed = pl.col("messages").is_not_null()  # content is stored only with consent, or if the loop file assumes consent
+    agreed = agreed & ~pl.col("refused")
     if settings.consent == "required":
         agreed = agreed & pl.col("consent")
     in_region = pl.col("region").is_in(settings.regions).fill_null(False) if settings.regions else pl.lit(True)

@@ -38,7 +38,8 @@ class LakeMetrics:
             And(GreaterThanOrEqual("time", _iso(since)), LessThan("time", _iso(until))),
             And(EqualTo("origin", "traffic"), In("model_version", {champion, candidate})),
         )
-        traces = self.lake.scan("traces", _TRACE_COLUMNS, window).filter(pl.col("verified"))
+        signed = self.lake.scan("traces", _TRACE_COLUMNS, window).filter(pl.col("verified"))
+        traces = signed.unique(["source", "id"], keep="first", maintain_order=True)  # content may have come later, in a row of its own
         rated = self._ratings(traces, since)
         return Evidence(since=since, until=until, champion=_arm(champion, traces, rated), candidate=_arm(candidate, traces, rated))
 

@@ -116,9 +116,17 @@ class IngestReport(Frozen):
 
     traces: TraceCounts = TraceCounts()
     feedback: FeedbackCounts = FeedbackCounts()
+    """Ratings, corrections, references, and records that only state consent."""
+    consent_changed: int = 0
+    """Number of records that stated a new consent or refusal for a user, a session or a known trace, or that brought the content of a trace
+    that came without consent. They are also part of the other counts."""
 
     def __add__(self, other: IngestReport) -> IngestReport:
-        return IngestReport(traces=self.traces + other.traces, feedback=self.feedback + other.feedback)
+        return IngestReport(
+            traces=self.traces + other.traces,
+            feedback=self.feedback + other.feedback,
+            consent_changed=self.consent_changed + other.consent_changed,
+        )
 
     def repeated(self) -> IngestReport:
         """Return the report for a second delivery of the same batch.
@@ -141,6 +149,8 @@ class Cursor(Frozen):
     feedback: int
     newest: datetime | None
     """Ingest time (UTC) of the newest commit. None for an empty lake."""
+    consent: int = 0
+    """Number of stored statements about consent. A preview must not reuse a result from before a withdrawal."""
 
 
 class ScorerVersion(ExtensionVersion):
@@ -190,6 +200,9 @@ class Snapshot(Frozen):
     """Trace counts: `considered` = all `out:<reason>` + `holdout` + `used`. Also contains figures for `ratchet explain`."""
     content: Digest
     """Digest over samples and prompts."""
+    withdrawn: Digest | None = None
+    """Digest over what was left out because consent was refused or withdrawn. If it differs when the training set is built, the samples
+    are computed again. None: frozen by a release that knew no withdrawals."""
 
 
 class ProbeReport(Frozen):
@@ -223,7 +236,7 @@ class TrainingSet(Frozen):
 
     name: str
     snapshot: Digest
-    """Equal to Snapshot.content."""
+    """Equal to Snapshot.content. If consent was withdrawn after the freeze, the content of the snapshot without what was withdrawn."""
     probe: Digest | None
     """Equal to ProbeReport.answers. None without a probe."""
     pairs: Digest

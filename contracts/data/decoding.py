@@ -46,12 +46,15 @@ class Limits:
 
 @dataclass
 class Decoded:
-    """One decoded batch. Each record is counted exactly once: as a row in traces or feedback, in skipped or in bad."""
+    """One decoded batch. Each record is counted exactly once: as a row in traces, feedback or consents, in skipped or in bad."""
 
     traces: list[Row] = field(default_factory=list)
     feedback: list[Row] = field(default_factory=list)
     skipped: dict[Kind, Counter[str]] = field(default_factory=lambda: {"traces": Counter(), "feedback": Counter()})
     bad: list[Bad] = field(default_factory=list)
+    consents: list[Row] = field(default_factory=list)
+    """Records that only state consent, with the columns subject, id, given and time of records.CONSENT, and `position`. The id of a user
+    or session is in clear. They count as feedback."""
 
     def skip(self, kind: Kind, reason: str) -> None:
         """Count a readable record that is not stored, by its reason."""
@@ -68,6 +71,7 @@ class Decoded:
         """
         self.traces += found.traces
         self.feedback += found.feedback
+        self.consents += found.consents
         for kind, counts in found.skipped.items():
             self.skipped[kind] += counts
         seen: Counter[tuple[Kind, str]] = Counter()

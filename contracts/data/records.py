@@ -53,6 +53,7 @@ TRACES: tuple[Column, ...] = (
     Column("slice", "string", False, "group assigned by the application (an intent, a product), for the gate's slices"),
     Column("sender", "string", False, "roles and name of the credential; null for files, and for rows of releases without roles"),
     Column("verified", "boolean", False, "whether the router has signed the span, so that model_version is evidence"),
+    Column("consent_time", "timestamp", False, "when the consent was given; null: at `time`"),
 )
 
 FEEDBACK: tuple[Column, ...] = (
@@ -69,6 +70,20 @@ FEEDBACK: tuple[Column, ...] = (
     Column("sender", "string", False, "as in the traces"),
     Column("trusted", "boolean", False, "whether it counts although its rater is not the user of the trace"),
 )
+
+CONSENT: tuple[Column, ...] = (
+    Column("source", "string", True, ""),
+    Column("subject", "string", True, "a ConsentSubject"),
+    Column("id", "string", True, "id of the trace or response, or pseudonym of the session or user"),
+    Column("given", "boolean", True, "true: consent is given; false: it is refused or withdrawn"),
+    Column("time", "timestamp", True, "when the person said so"),
+    Column("ingested", "timestamp", True, ""),
+    Column("batch", "string", True, ""),
+    Column("sender", "string", False, "as in the traces"),
+    Column("operator", "boolean", True, "whether the operator said so, whose consent counts for the traces of all senders"),
+)
+"""Statements about consent, except those that a row of TRACES makes itself with `consent` and `consent_time`. Rows are never changed: the
+state of a trace is computed from all statements about it (materializer/consent.py)."""
 
 QUARANTINE: tuple[Column, ...] = (
     Column("source", "string", True, ""),
@@ -142,6 +157,18 @@ class FeedbackKind(StrEnum):
     overrepresent failures."""
     REFERENCE = "reference"
     """Right answer given independently of the model's answer (a reviewer's label). It is used for training and for the holdout."""
+
+
+class ConsentSubject(StrEnum):
+    """What a statement about consent refers to."""
+
+    TRACE = "trace"
+    RESPONSE = "response"
+    """The trace with this response id."""
+    SESSION = "session"
+    """All traces of a session, also later ones."""
+    USER = "user"
+    """All traces of a user, also later ones, and the user's feedback."""
 
 
 class Tier(StrEnum):

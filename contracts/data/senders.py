@@ -16,7 +16,7 @@ class Role(StrEnum):
     TRACES = "traces"
     """An application: spans of its own calls of a model."""
     FEEDBACK = "feedback"
-    """An application: ratings and corrections of its users."""
+    """An application: ratings and corrections of its users, and their refusals of consent."""
     REVIEW = "review"
     """Reviewers: references, which may enter the holdout."""
     OPERATOR = "operator"
@@ -29,6 +29,9 @@ _OF_FEEDBACK = {
     FeedbackKind.CORRECTION: frozenset({Role.FEEDBACK, Role.OPERATOR}),
     FeedbackKind.REFERENCE: frozenset({Role.REVIEW, Role.OPERATOR}),
 }
+
+_OF_CONSENT = frozenset({Role.TRACES, Role.OPERATOR})
+_OF_REFUSALS = frozenset({Role.TRACES, Role.FEEDBACK, Role.OPERATOR})
 
 
 class Sender(Frozen):
@@ -53,6 +56,18 @@ class Sender(Frozen):
     def may_send_traces(self) -> bool:
         """Return whether the sender may send traces."""
         return not _OF_TRACES.isdisjoint(self.roles)
+
+    @property
+    def operates(self) -> bool:
+        """Whether the consent that it states counts for traces of all senders. `trusted` does not suffice for this."""
+        return Role.OPERATOR in self.roles
+
+    def may_state_consent(self, given: bool) -> bool:
+        """Return whether the sender may send a record that only states consent.
+
+        A refusal only restricts the use of data. Consent needs a role that may send traces, and then counts for the sender's own traces.
+        """
+        return not (_OF_CONSENT if given else _OF_REFUSALS).isdisjoint(self.roles)
 
     def may_send_feedback(self, kind: str) -> bool:
         """Return whether the sender may send feedback of this kind, the value of a FeedbackKind."""

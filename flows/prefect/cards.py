@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -85,7 +86,7 @@ async def publish(installation: Installation, step: CycleStep, cycle: CycleView)
     try:
         sections = [
             section
-            for section in tell(installation.ledger.read(cycle.id), installation.rollout(cycle.id))
+            for section in tell(installation.ledger.read(cycle.id), installation.rollout(cycle.id), {}, datetime.now(UTC))
             if section.title.startswith(_TITLES[step])
         ]
         text = "\n\n".join(_markdown(section) for section in sections)

@@ -71,6 +71,7 @@ def event_of(entry: Entry) -> dict[str, Any] | None:
 def ingested_event(line: str, report: IngestReport, now: datetime) -> dict[str, Any]:
     """Return the event of an ingest that kept records, with their counts."""
     payload = {"traces": report.traces.kept, "feedback": report.feedback.kept, "quarantined": report.traces.quarantined}
+    payload["consent_changed"] = report.consent_changed
     resource = {"prefect.resource.id": line_resource(line), "prefect.resource.name": line}
     return {"id": str(uuid.uuid4()), "occurred": now.isoformat(), "event": INGESTED, "resource": resource, "payload": payload}
 

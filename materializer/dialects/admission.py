@@ -6,16 +6,21 @@ users and sessions become pseudonyms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from contracts.data.decoding import Decoded, Row
+from contracts.data.records import ConsentSubject
 from contracts.data.senders import Role, Sender
 from contracts.errors import Rejected
 from runtime.secrets.pseudonyms import Subject
 
 SIGNED = "signed"
 """Key of a trace row with (signed form, signature), which the OTLP dialect sets and `Admission` replaces by the column `verified`."""
+
+
+_HIDDEN: Mapping[str, Subject] = {ConsentSubject.USER: "u", ConsentSubject.SESSION: "s"}
+"""Subjects of statements about consent whose id becomes a pseudonym."""
 
 
 def never_signed(_form: bytes, _signature: str) -> bool:
@@ -41,8 +46,8 @@ class Admission:
 
     def admit(self, found: Decoded) -> None:
         """Complete the rows of `found`, and quarantine those that the sender must not send."""
-        traces, feedback = found.traces, found.feedback
-        found.traces, found.feedback = [], []
+        traces, feedback, consents = found.traces, found.feedback, found.consents
+        found.traces, found.feedback, found.consents = [], [], []
         for row in traces:
             refused = self._refused_trace(row)
             if refused:
@@ -54,6 +59,13 @@ class Admission:
                 found.feedback.append(row | {"rater": self._hidden("u", row["rater"])})
             else:
                 found.reject("feedback", row["position"], _not_allowed(f"feedback of the kind {row['kind']}"))
+
+        for row in consents:
+            if self.sender is None or self.sender.may_state_consent(row["given"]):
+                subject = _HIDDEN.get(row["subject"])
+                found.consents.append(row | {"id": row["id"] if subject is None else self.hide(subject, row["id"])})
+            else:
+                found.reject("feedback", row["position"], _not_allowed("a consent" if row["given"] else "a refusal of consent"))
 
     def _refused_trace(self, row: Row) -> str | None:
         if self.sender is None:

@@ -1,7 +1,10 @@
 """Decodes records of Ratchet's JSON Lines format: one JSON object per line. A mapping translates the application's key names.
 
 Keys: id, timestamp, user_id, session_id, messages, response, model, latency_ms, input_tokens, output_tokens, region, consent;
-optional: feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin.
+optional: feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin, consent_time.
+
+A record with the key consent_for (trace, response, session or user) is no trace. It only states consent, from `timestamp` on, for
+everything of that trace, response, session or user.
 """
 
 from __future__ import annotations
@@ -14,7 +17,24 @@ from contracts.errors import Rejected
 from contracts.ports import Dialect
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.otlp import ORIGINS
-from materializer.dialects.values import clean, consent, dump, fits, name, number, rating, short_text, slug, start_time, token_count
+from materializer.dialects.values import (
+    clean,
+    consent,
+    dump,
+    fits,
+    name,
+    number,
+    rating,
+    short_text,
+    slug,
+    start_time,
+    stated,
+    statement_columns,
+    token_count,
+)
+
+CONSENT_KEYS = {"trace": "id", "response": "response_id", "session": "session_id", "user": "user_id"}
+"""Value of consent_for -> the key that names its subject."""
 
 
 class Record:
@@ -48,6 +68,9 @@ def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> Non
         if not isinstance(raw, dict):
             raise Rejected("wrong_type", f"a record must be an object, not {type(raw).__name__}")
         record = Record(raw, limits.mapping)
+        if record.get("consent_for") is not None:
+            _decode_consent(record, position, limits, into)
+            return
         row = _trace(record, limits)
     except Rejected as error:
         into.reject("traces", position, error)
@@ -58,11 +81,31 @@ def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> Non
             _decode_feedback(record, key, kind, row, position, into)
 
 
+def _decode_consent(record: Record, position: str, limits: Limits, into: Decoded) -> None:
+    """Decode a record that only states consent. Everything but a clear consent is a refusal."""
+    try:
+        subject = record.get("consent_for")
+        key = CONSENT_KEYS.get(subject) if isinstance(subject, str) else None
+        if key is None:
+            raise Rejected("bad_value", f"consent_for must be one of {', '.join(CONSENT_KEYS)}")
+        identity = name(record.get(key))
+        if identity is None:
+            raise Rejected("missing_id", f"a statement about consent names no {key}")
+        time = start_time(record.get("timestamp"), limits.now)
+    except Rejected as error:
+        into.reject("feedback", position, error)
+        return
+    given = consent(record.get("consent")) is True
+    into.consents.append({"subject": subject, "id": identity, "given": given, "time": time, "position": position})
+
+
 def _trace(record: Record, limits: Limits) -> Row:
     identity = name(record.get("id"))
     if identity is None:
         raise Rejected("missing_id", "the record has no id")
-    agreed = consent(record.get("consent"))
+    begin = start_time(record.get("timestamp"), limits.now)
+    said = stated(record.get("consent"), record.get("consent_time"), begin, limits.now)
+    agreed = said.given if said else None
     keep = agreed or (agreed is None and limits.assume_consent)
     failed = record.get("status") in ("error", "failed")
     messages, answer = _content(record, failed) if keep else (None, None)
@@ -73,7 +116,7 @@ def _trace(record: Record, limits: Limits) -> Row:
     latency = number(record.get("latency_ms"))
     return {
         "id": identity,
-        "time": start_time(record.get("timestamp"), limits.now),
+        "time": begin,
         "origin": origin,
         "user": name(record.get("user_id")),
         "session": name(record.get("session_id")),
@@ -89,6 +132,7 @@ def _trace(record: Record, limits: Limits) -> Row:
         "output_tokens": token_count(record.get("output_tokens")),
         "region": name(record.get("region")),
         "consent": agreed is True,
+        **statement_columns(said),
         "reference": short_text(record.get("reference")) if keep else None,
         "slice": slug(record.get("slice")),
     }

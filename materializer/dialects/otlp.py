@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from contracts.data.decoding import Decoded, Kind, Limits, Row
-from contracts.data.records import PARTIAL, FeedbackKind
+from contracts.data.records import PARTIAL, ConsentSubject, FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
 from materializer.dialects.admission import SIGNED
 from materializer.dialects.genai import Content, Event, is_generation, read_content
 from materializer.dialects.otlp_attributes import Attributes
+from materializer.dialects.statement import Statement, newest
 from materializer.dialects.values import (
     clean,
     consent,
@@ -32,6 +33,8 @@ from materializer.dialects.values import (
     short_text,
     slug,
     start_time,
+    stated,
+    statement_columns,
     token_count,
 )
 from runtime.secrets.span_signature import SIGNATURE, signed_form
@@ -39,6 +42,8 @@ from runtime.secrets.span_signature import SIGNATURE, signed_form
 EVALUATION = "gen_ai.evaluation.result"
 KINDS = {"user_feedback": FeedbackKind.RATING, "user_correction": FeedbackKind.CORRECTION, "reviewer_reference": FeedbackKind.REFERENCE}
 """Name of an evaluation -> kind of feedback. Other evaluations (of a judge, of a metric) are skipped."""
+CONSENTS = {"trace_consent": ConsentSubject.TRACE, "session_consent": ConsentSubject.SESSION, "user_consent": ConsentSubject.USER}
+"""Name of an evaluation -> what its statement about consent refers to. The name decides, because exporters add ids of their own spans."""
 
 ORIGINS = frozenset({"traffic", "probe", "mirror"})
 _THUMBS = {"thumbs_up": 1.0, "thumbs_down": 0.0}
@@ -61,16 +66,20 @@ def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -
     if not isinstance(request, dict) or (request and not {"resourceSpans", "resourceLogs"} & request.keys()):
         into.reject("traces", position, Rejected("wrong_type", "the request is not an OTLP trace or log request"))
         return
-    for index, span in enumerate(_walk(request, "resourceSpans", "scopeSpans", "spans", "traces", position, into)):
-        _decode_span(span, f"{position}, span {index}", limits, into)
-    for index, record in enumerate(_walk(request, "resourceLogs", "scopeLogs", "logRecords", "feedback", position, into)):
+    for index, (span, resource) in enumerate(_walk(request, "resourceSpans", "scopeSpans", "spans", "traces", position, into)):
+        _decode_span(span, resource, f"{position}, span {index}", limits, into)
+    for index, (record, _) in enumerate(_walk(request, "resourceLogs", "scopeLogs", "logRecords", "feedback", position, into)):
         _decode_log(record, f"{position}, record {index}", limits, into)
 
 
-def _walk(request: dict[str, Any], outer: str, middle: str, inner: str, kind: Kind, position: str, into: Decoded) -> Iterator[Any]:
-    for resource in _items(request, outer, kind, position, into):
-        for scope in _items(resource, middle, kind, position, into):
-            yield from _items(scope, inner, kind, position, into)
+def _walk(
+    request: dict[str, Any], outer: str, middle: str, inner: str, kind: Kind, position: str, into: Decoded
+) -> Iterator[tuple[Any, Any]]:
+    """Yield each span or log record with its resource, which may be any JSON value."""
+    for holder in _items(request, outer, kind, position, into):
+        for scope in _items(holder, middle, kind, position, into):
+            for item in _items(scope, inner, kind, position, into):
+                yield item, holder.get("resource")
 
 
 def _items(holder: Any, key: str, kind: Kind, position: str, into: Decoded) -> list[Any]:
@@ -84,12 +93,12 @@ def _items(holder: Any, key: str, kind: Kind, position: str, into: Decoded) -> l
     return items or []
 
 
-def _decode_span(span: Any, position: str, limits: Limits, into: Decoded) -> None:
+def _decode_span(span: Any, resource: Any, position: str, limits: Limits, into: Decoded) -> None:
     try:
         if not isinstance(span, dict):
             raise Rejected("wrong_type", f"a span must be an object, not {type(span).__name__}")
         _decode_evaluations(span, position, limits, into)
-        row = _trace(span, limits)
+        row = _trace(span, resource, limits)
     except Rejected as error:
         into.reject("traces", position, error)
         return
@@ -102,12 +111,13 @@ def _decode_span(span: Any, position: str, limits: Limits, into: Decoded) -> Non
         into.traces.append(row | {"position": position})
 
 
-def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
+def _trace(span: dict[str, Any], resource: Any, limits: Limits) -> Row | None:
     attributes = Attributes(span.get("attributes"))
     if not is_generation(attributes):
         return None
     begin = start_time(span.get("startTimeUnixNano"), limits.now)
-    agreed = consent(attributes.metadata("consent"))
+    said = _consent(attributes, resource, begin, limits)
+    agreed = said.given if said else None
     failed = isinstance(span.get("status"), dict) and span["status"].get("code") in _FAILED
     keep = agreed or (agreed is None and limits.assume_consent)
     partial = attributes.get("ratchet.partial") is True
@@ -134,10 +144,26 @@ def _trace(span: dict[str, Any], limits: Limits) -> Row | None:
         ),
         "region": name(attributes.metadata("region")),
         "consent": agreed is True,
+        **statement_columns(said),
         "reference": short_text(attributes.metadata("reference")) if keep else None,
         "slice": slug(attributes.metadata("slice")),
         **_signed(span, attributes, failed),
     }
+
+
+def _consent(attributes: Attributes, resource: Any, begin: int, limits: Limits) -> Statement | None:
+    """Return what the span and its resource state about consent. If they contradict each other at the same time, the refusal counts.
+
+    The router's signature does not cover the resource, so a resource cannot give consent for a signed span.
+    """
+    own = _statement(attributes, begin, limits)
+    holder = resource.get("attributes") if isinstance(resource, dict) else None
+    shared = _statement(Attributes(holder), begin, limits) if holder else None
+    return newest((own, None if shared and shared.given and SIGNATURE in attributes else shared))
+
+
+def _statement(attributes: Attributes, begin: int, limits: Limits) -> Statement | None:
+    return stated(attributes.metadata("consent"), attributes.metadata("consent_time"), begin, limits.now)
 
 
 def _signed(span: dict[str, Any], attributes: Attributes, failed: bool) -> Row:
@@ -225,6 +251,8 @@ def _decode_evaluation(
         attributes = Attributes(event.get("attributes"))
         if event.get("name", event.get("eventName")) != EVALUATION and attributes.get("event.name") != EVALUATION:
             into.skip("feedback", "not_feedback")
+        elif (subjects := CONSENTS.get(name(attributes.get("gen_ai.evaluation.name")) or "")) is not None:
+            into.consents.append(_stated_consent(attributes, subjects, ids, times, limits) | {"position": position})
         elif name(attributes.get("gen_ai.evaluation.name")) not in KINDS:
             into.skip("feedback", "other_evaluation")
         else:
@@ -252,10 +280,32 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
         "response_id": response,
         "rater": name(attributes.get("user.id", "enduser.id")),
         "kind": kind.value,
-        "time": start_time(next((time for time in times if time not in (None, 0, "0", "")), None), limits.now),
+        "time": _evaluation_time(times, limits),
         "value": value,
         "text": text,
     }
+
+
+def _stated_consent(attributes: Attributes, subject: ConsentSubject, ids: tuple[Any, Any], times: tuple[Any, ...], limits: Limits) -> Row:
+    """Return a row of `Decoded.consents`. Everything but a clear consent is a refusal."""
+    identity: str | None
+    if subject is ConsentSubject.USER:
+        identity = name(attributes.get("user.id", "enduser.id"))
+    elif subject is ConsentSubject.SESSION:
+        identity = name(attributes.get("gen_ai.conversation.id", "session.id"))
+    elif ids[0] and ids[1]:
+        identity = f"{identifier(ids[0], 16)}:{identifier(ids[1], 8)}"
+    else:
+        subject, identity = ConsentSubject.RESPONSE, name(attributes.get("gen_ai.response.id"))
+    if identity is None:
+        raise Rejected("missing_id", f"a statement about consent names no {subject.value}")
+    label, score = attributes.get("gen_ai.evaluation.score.label"), attributes.get("gen_ai.evaluation.score.value")
+    given = label == "given" if label is not None else consent(score) is True
+    return {"subject": subject.value, "id": identity, "given": given, "time": _evaluation_time(times, limits)}
+
+
+def _evaluation_time(times: tuple[Any, ...], limits: Limits) -> int:
+    return start_time(next((time for time in times if time not in (None, 0, "0", "")), None), limits.now)
 
 
 def _explanation(value: Any) -> str:

@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from contracts.data.decoding import Decoded, Limits, Row
-from contracts.data.records import FEEDBACK, TRACES, Column, FeedbackKind
+from contracts.data.records import CONSENT, FEEDBACK, TRACES, Column, ConsentSubject, FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
 from materializer.dialects.admission import Admission
 from materializer.dialects.jsonl import JsonlDialect
 from materializer.dialects.messages import prompt_of
 from materializer.dialects.otlp import ORIGINS, OtlpDialect
+from materializer.dialects.statement import STATED, Statement
 from materializer.dialects.values import clean, dialect_failed, dump, fits, rating, start_time
 
-_SET_BY_INGEST = frozenset({"source", "ingested", "batch", "sender", "verified", "trusted"})
+_SET_BY_INGEST = frozenset({"source", "ingested", "batch", "sender", "verified", "trusted", "operator"})
 _DEFAULTS: Row = {"origin": "traffic", "status": "ok", "consent": False}
 _STATUSES = frozenset({"ok", "error", "refused"})
 _TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "double": (int, float), "long": int, "boolean": bool}
@@ -69,6 +70,7 @@ def _decoded(dialect: Dialect, record: Any, position: str, limits: Limits) -> De
     if not isinstance(dialect, OtlpDialect | JsonlDialect):
         found.traces = [_trace(row, dialect, position, limits) for row in found.traces]
         found.feedback = [_feedback(row, dialect, position, limits) for row in found.feedback]
+        found.consents = [_consent(row, dialect, position, limits) for row in found.consents]
     return found
 
 
@@ -78,6 +80,7 @@ def _trace(given: Row, dialect: Dialect, position: str, limits: Limits) -> Row:
         raise _bad_row(dialect, f"origin must be one of {', '.join(sorted(ORIGINS))}")
     if row["status"] not in _STATUSES:
         raise _bad_row(dialect, f"status must be one of {', '.join(sorted(_STATUSES))}")
+    row[STATED] = Statement(True, row["consent_time"] or row["time"]) if row["consent"] else None
     if not (row["consent"] or limits.assume_consent):
         return row | dict.fromkeys(("messages", "answer", "reference"))
     messages = prompt_of(row["messages"])
@@ -101,6 +104,13 @@ def _feedback(given: Row, dialect: Dialect, position: str, limits: Limits) -> Ro
         raise Rejected("bad_value", f"a {row['kind']} has no text")
     fits(row["text"])
     return row | {"value": None}
+
+
+def _consent(given: Row, dialect: Dialect, position: str, limits: Limits) -> Row:
+    row = _complete(given, CONSENT, dialect, position, limits)
+    if row["subject"] not in set(ConsentSubject):
+        raise _bad_row(dialect, f"subject must be one of {', '.join(ConsentSubject)}")
+    return row
 
 
 def _complete(given: Row, columns: Sequence[Column], dialect: Dialect, position: str, limits: Limits) -> Row:

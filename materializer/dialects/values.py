@@ -11,8 +11,10 @@ from typing import Any
 
 import orjson
 
+from contracts.data.decoding import Row
 from contracts.data.records import is_slice_name
 from contracts.errors import Rejected
+from materializer.dialects.statement import STATED, Statement
 
 MAX_TEXT_BYTES = 131_072
 """Maximum size of prompt and answer together, in bytes of UTF-8."""
@@ -110,6 +112,20 @@ def consent(value: Any) -> bool | None:
     if isinstance(value, str):
         return value.strip().lower() in ("true", "1")
     return isinstance(value, bool | int | float) and value == 1
+
+
+def stated(value: Any, said: Any, begin: int, now: int) -> Statement | None:
+    """Return what a record states about consent: its value `value`, at the time `said` or, without one, at `begin` (microseconds).
+
+    Returns None if the value is missing. Raises Rejected for an invalid time.
+    """
+    agreed = consent(value)
+    return None if agreed is None else Statement(agreed, begin if said is None else start_time(said, now))
+
+
+def statement_columns(said: Statement | None) -> Row:
+    """Return the parts of a trace row that hold what its record states about consent."""
+    return {STATED: said, "consent_time": said.time if said and said.given else None}
 
 
 def name(value: Any) -> str | None:

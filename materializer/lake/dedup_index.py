@@ -18,19 +18,30 @@ from materializer.lake.tables import Lake, TableName
 Key = bytes
 
 _COLUMNS: dict[TableName, tuple[str, ...]] = {
-    "traces": ("source", "id", "batch", "response_id", "messages", "answer", "model", "status", "consent", "verified"),
+    "traces": (
+        *("source", "id", "batch", "response_id", "messages", "answer", "model", "status", "consent", "verified"),
+        *("sender", "time", "consent_time"),
+    ),
     "feedback": ("source", "trace_id", "response_id", "rater", "kind", "time", "batch", "value", "text", "sender"),
+    "consent": ("source", "subject", "id", "given", "time", "batch", "sender"),
     "quarantine": ("batch", "position", "reason"),
 }
-_TABLE = "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL) WITHOUT ROWID"
+_TIMES: dict[TableName, tuple[str, ...]] = {"traces": ("time", "consent_time"), "feedback": ("time",), "consent": ("time",)}
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL, stated BLOB NOT NULL) WITHOUT ROWID"
+)
+_RESPONSES = "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, consent INTEGER NOT NULL, trace BLOB NOT NULL) WITHOUT ROWID"
+_VERSION = 2
+"""Version of the keys and columns. An index of another version is deleted and built again from the lake. Version 1 has no number."""
 _CHUNK = 500
 
 
 class Known(NamedTuple):
-    """The stored row of a key: the batch that wrote it and the hash of its content."""
+    """The stored row of a key: the batch that wrote it, the hash of its content, and the hash of the consent that it states."""
 
     batch: str
     content: bytes
+    stated: bytes
 
 
 def hashed(*parts: object) -> bytes:
@@ -49,6 +60,41 @@ def verified_key(source: str, identity: str) -> Key:
     return hashed("v", source, identity)
 
 
+def withheld(row: dict[str, Any]) -> bool:
+    """Return whether a trace row may lack its content because its record gave no consent."""
+    return not row["consent"] and row["messages"] is None
+
+
+def bare_key(row: dict[str, Any]) -> Key:
+    """Return the key that identifies a withheld trace row. The content of the trace may be stored later, under its `full_key`."""
+    return hashed("vw" if row["verified"] else "tw", row["source"], row["id"])
+
+
+def full_key(row: dict[str, Any]) -> Key:
+    """Return the key that identifies a trace row with content.
+
+    A verified trace has a key of its own. Otherwise a sender that knows the id of a call could keep out the router's trace of it.
+    """
+    return verified_key(row["source"], row["id"]) if row["verified"] else trace_key(row["source"], row["id"])
+
+
+def sent_by(sender: str | None) -> bytes:
+    """Return the content hash of a withheld trace row of a sender, which is the only one that may add the content."""
+    return hashed("sender", sender)
+
+
+def stated_by(row: dict[str, Any]) -> bytes:
+    """Return the hash of the consent that a trace row itself states; empty if it states none."""
+    return (
+        statement_key(row["source"], "trace", row["id"], True, row["consent_time"] or row["time"], row["sender"]) if row["consent"] else b""
+    )
+
+
+def statement_key(source: str, subject: str, identity: str, given: bool, time: int, sender: str | None) -> Key:
+    """Return the key that identifies a statement about consent. `time` is in microseconds since the epoch."""
+    return hashed("s", source, subject, identity, given, time, sender)
+
+
 def response_key(source: str, response: str) -> Key:
     """Return the key by which feedback without a trace id finds its trace."""
     return hashed("r", source, response)
@@ -57,12 +103,13 @@ def response_key(source: str, response: str) -> Key:
 def key_of(table: TableName, row: dict[str, Any]) -> Key:
     """Return the key that identifies a row of `table`.
 
-    A verified trace has a key of its own. Otherwise a sender that knows the id of a call could keep out the router's trace of it.
     Feedback is identified by (trace, source, rater, kind, time, sender), with `time` in microseconds since the epoch. Otherwise one sender
     could keep out the feedback of another one. Without a sender, the key is that of earlier releases.
     """
     if table == "traces":
-        return verified_key(row["source"], row["id"]) if row["verified"] else trace_key(row["source"], row["id"])
+        return bare_key(row) if withheld(row) else full_key(row)
+    if table == "consent":
+        return statement_key(row["source"], row["subject"], row["id"], row["given"], row["time"], row["sender"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
         sender = () if row["sender"] is None else (row["sender"],)
@@ -72,6 +119,8 @@ def key_of(table: TableName, row: dict[str, Any]) -> Key:
 
 def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     """Return the content hash of a row. Two rows with equal keys are the same record if their content hashes are equal."""
+    if table == "traces" and withheld(row):
+        return sent_by(row["sender"])
     if table == "traces":
         return hashed(row["messages"], row["answer"], row["model"], row["status"])
     if table == "feedback":
@@ -79,12 +128,24 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     return b""
 
 
-def _named(trace: dict[str, Any]) -> list[tuple[Key, bool]]:
-    """Return the keys by which feedback finds a trace, with whether its content is stored."""
+def _named(trace: dict[str, Any]) -> list[tuple[Key, bool, Key]]:
+    """Return the keys by which feedback finds a trace, with whether its content is stored, and the trace."""
     kept = trace["messages"] is not None
     keys = [trace_key(trace["source"], trace["id"])]
     keys += [response_key(trace["source"], trace["response_id"])] if trace["response_id"] else []
-    return [(key, kept) for key in keys]
+    return [(key, kept, full_key(trace)) for key in keys]
+
+
+_NAMED = (
+    "INSERT INTO responses VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET consent = max(consent, excluded.consent) "
+    "WHERE trace = excluded.trace"
+)
+"""The first trace with a key keeps it. If that trace came without consent, its content may follow."""
+
+
+def _entry(table: TableName, named: dict[str, Any], row: dict[str, Any]) -> tuple[Key, bytes, bytes, bytes]:
+    """Return the entry of `row` under the key of `named`."""
+    return key_of(table, named), row["batch"].encode(), content_of(table, row), stated_by(row) if table == "traces" else b""
 
 
 class DedupIndex:
@@ -97,9 +158,13 @@ class DedupIndex:
         connection = sqlite3.connect(self.lake.root / "seen.sqlite", timeout=30)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
+        if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+            for table in (*_COLUMNS, "responses", "covered"):
+                connection.execute(f"DROP TABLE IF EXISTS {table}")
+            connection.execute(f"PRAGMA user_version = {_VERSION}")  # last: after a crash, the tables are dropped again
         for table in _COLUMNS:
             connection.execute(_TABLE.format(table))
-        connection.execute("CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, consent INTEGER NOT NULL) WITHOUT ROWID")
+        connection.execute(_RESPONSES)
         connection.execute("CREATE TABLE IF NOT EXISTS covered (name TEXT PRIMARY KEY, snapshot INTEGER NOT NULL)")
         return connection
 
@@ -111,20 +176,17 @@ class DedupIndex:
             if current is None or (row and row[0] == current):
                 return
             rows = self._added(table, row[0] if row else None)
-            keyed = [(key_of(table, item), item["batch"].encode(), content_of(table, item)) for item in rows]
-            connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?)", keyed)  # noqa: S608
+            keyed = [_entry(table, item, item) for item in rows]
+            connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)", keyed)  # noqa: S608
             if table == "traces":
+                rows.sort(key=withheld, reverse=True)  # content that came later replaces a row without it
                 # A copy that is not signed, and comes after the router's trace, is a duplicate of it.
-                copies = [
-                    (trace_key(item["source"], item["id"]), item["batch"].encode(), content_of(table, item))
-                    for item in rows
-                    if item["verified"]
-                ]
-                connection.executemany("INSERT OR IGNORE INTO traces VALUES (?, ?, ?)", copies)
+                copies = [_entry(table, item | {"verified": False}, item) for item in rows if item["verified"]]
+                connection.executemany("INSERT OR IGNORE INTO traces VALUES (?, ?, ?, ?)", copies)
                 signed = [found for item in rows if item["verified"] for found in _named(item)]
-                connection.executemany("INSERT OR REPLACE INTO responses VALUES (?, ?)", signed)
+                connection.executemany("INSERT OR REPLACE INTO responses VALUES (?, ?, ?)", signed)
                 others = [found for item in rows if not item["verified"] for found in _named(item)]
-                connection.executemany("INSERT OR IGNORE INTO responses VALUES (?, ?)", others)
+                connection.executemany(_NAMED, others)
             connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, current))
 
     def forget(self, table: TableName) -> None:
@@ -135,14 +197,12 @@ class DedupIndex:
 
     def _added(self, table: TableName, since: int | None) -> list[dict[str, Any]]:
         frame = self.lake.added(table, since, _COLUMNS[table])
-        if table == "feedback":
-            frame = frame.with_columns(frame["time"].dt.epoch("us"))
-        return frame.to_dicts()
+        return frame.with_columns(frame[name].dt.epoch("us") for name in _TIMES.get(table, ())).to_dicts()
 
     def lookup(self, table: TableName, keys: Sequence[Key]) -> dict[Key, Known]:
         """Return the stored row of each of `keys` that exists in `table`."""
-        rows = self._select(f"SELECT key, batch, content FROM {table} WHERE key IN", keys)  # noqa: S608
-        return {key: Known(batch.decode(), content) for key, batch, content in rows}
+        rows = self._select(f"SELECT key, batch, content, stated FROM {table} WHERE key IN", keys)  # noqa: S608
+        return {key: Known(batch.decode(), content, stated) for key, batch, content, stated in rows}
 
     def subjects(self, keys: Sequence[Key]) -> dict[Key, bool]:
         """Map each of `keys` that belongs to a stored trace to whether the content of that trace is stored.

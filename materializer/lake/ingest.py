@@ -21,6 +21,7 @@ from materializer.dialects.admission import Admission
 from materializer.dialects.decode import BUILT_IN, decode
 from materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
 from materializer.lake.schemas import arrow_table
+from materializer.lake.statements import sort_statements, sort_traces
 from materializer.lake.tables import TABLES, Lake, TableName
 from runtime.secrets.pseudonyms import Subject
 
@@ -45,7 +46,10 @@ def ingest_batch(
     is_signed: Callable[[bytes, str], bool],
     hide: Callable[[Subject, str], str],
 ) -> IngestReport:
-    """Decode `batch`, then commit its traces, its feedback and its quarantined records, in this order. Safe to repeat at any point.
+    """Decode `batch`, then commit its rows. Safe to repeat at any point.
+
+    The order is: statements about consent, so that a crash never leaves the rest of a batch in use without its refusals, then traces,
+    feedback and quarantined records.
 
     `is_signed` verifies signatures of the router. `hide` returns the pseudonym of a user or session; a lake of an earlier release gets
     pseudonyms first.
@@ -55,16 +59,21 @@ def ingest_batch(
     with lake.writing():
         lake.conceal("traces", hide, lambda: None)  # the keys of traces contain no user
         lake.conceal("feedback", hide, lambda: seen.forget("feedback"))
-        traces = _sort("traces", decoded.traces, decoded, seen, batch, limits)
+        traces = sort_traces(_complete(decoded.traces, batch, limits), decoded, seen, batch)
+        stated = sort_statements(traces, _complete(decoded.consents, batch, limits), seen, batch)
+        _write(lake, "consent", stated.fresh, batch)
         _write(lake, "traces", traces.fresh, batch)
         seen.catch_up("traces")
         kept, parked = _admit(decoded, seen, batch)
         feedback = _sort("feedback", kept, decoded, seen, batch, limits)
         _write(lake, "feedback", feedback.fresh, batch)
         _write(lake, "quarantine", _quarantine(decoded, seen, batch, limits), batch)
-    counted, counts = _counts("traces", traces, decoded), _counts("feedback", feedback, decoded)
+    counted = _counts("traces", traces.kept, traces.duplicate, decoded)
+    counts = _counts("feedback", len(feedback.fresh) + feedback.again + stated.kept, feedback.duplicate + stated.duplicate, decoded)
     return IngestReport(
-        traces=TraceCounts(**counted.model_dump(), unsigned=unsigned), feedback=FeedbackCounts(**counts.model_dump(), parked=parked)
+        traces=TraceCounts(**counted.model_dump(), unsigned=unsigned),
+        feedback=FeedbackCounts(**counts.model_dump(), parked=parked),
+        consent_changed=traces.completed + stated.changed,
     )
 
 
@@ -76,7 +85,9 @@ def _write(lake: Lake, table: TableName, rows: list[Row], batch: RawBatch) -> No
 def _complete(rows: Iterable[Row], batch: RawBatch, limits: Limits) -> list[Row]:
     sender = batch.sender.label if batch.sender else None
     trusted = batch.sender is None or batch.sender.vouches
+    operator = batch.sender is None or batch.sender.operates
     known = {"source": batch.source, "batch": batch.digest, "ingested": limits.now, "sender": sender, "trusted": trusted}
+    known["operator"] = operator
     return [row | known for row in rows]
 
 
@@ -137,13 +148,12 @@ def _quarantine(decoded: Decoded, seen: DedupIndex, batch: RawBatch, limits: Lim
     return [row for key, row in rows.items() if key not in stored]
 
 
-def _counts(kind: Kind, rows: Sorted, decoded: Decoded) -> Counts:
+def _counts(kind: Kind, kept: int, duplicate: int, decoded: Decoded) -> Counts:
     bad: Counter[str] = Counter()
     for item in decoded.bad:
         if item.kind == kind:
             bad[item.reason] += item.count
     skipped = decoded.skipped[kind]
-    kept = len(rows.fresh) + rows.again
-    total = kept + rows.duplicate + skipped.total() + bad.total()
+    total = kept + duplicate + skipped.total() + bad.total()
     reasons = dict(sorted((skipped + bad).items()))
-    return Counts(read=total, kept=kept, duplicate=rows.duplicate, skipped=skipped.total(), quarantined=bad.total(), reasons=reasons)
+    return Counts(read=total, kept=kept, duplicate=duplicate, skipped=skipped.total(), quarantined=bad.total(), reasons=reasons)

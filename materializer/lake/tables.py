@@ -1,4 +1,4 @@
-"""The lake: Iceberg tables of traces, feedback and quarantined records, with a SQLite catalog, below one folder.
+"""The lake: Iceberg tables of traces, feedback, statements about consent and quarantined records, with a SQLite catalog, below one folder.
 
 It only stores and returns rows; the decoders decide which content is stored. A SQLite catalog supports one machine.
 """
@@ -25,7 +25,7 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy import select
 
-from contracts.data.records import FEEDBACK, QUARANTINE, TRACES, Column
+from contracts.data.records import CONSENT, FEEDBACK, QUARANTINE, TRACES, Column
 from contracts.errors import Retryable
 from contracts.ids import Digest
 from materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
@@ -33,9 +33,9 @@ from materializer.lake.concealment import CONCEALED, conceal
 from materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
 from runtime.secrets.pseudonyms import Subject
 
-TableName: TypeAlias = Literal["traces", "feedback", "quarantine"]
-TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "quarantine": QUARANTINE}
-_DAILY: Mapping[TableName, tuple[str, ...]] = {"traces": ("consent",), "feedback": (), "quarantine": ()}
+TableName: TypeAlias = Literal["traces", "feedback", "consent", "quarantine"]
+TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "consent": CONSENT, "quarantine": QUARANTINE}
+_DAILY: Mapping[TableName, tuple[str, ...]] = {"traces": ("consent",), "feedback": (), "consent": (), "quarantine": ()}
 """Partition columns in addition to the day of `time`. Quarantine is small, has no time and is not partitioned."""
 
 _PROPERTIES = {
@@ -225,8 +225,12 @@ def _ordered(rows: pa.Table, name: TableName) -> pa.Table:
 
 
 def preferred(traces: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per trace: the one that the router has signed, if another sender has sent a trace with the same id."""
-    ordered = traces.sort("verified", descending=True, nulls_last=True, maintain_order=True)
+    """Return one row per trace: the one that the router has signed, if another sender has sent a trace with the same id.
+
+    Otherwise it is the one with content, if the trace came without consent first.
+    """
+    content = pl.col("messages").is_not_null()
+    ordered = traces.sort(pl.col("verified").fill_null(False), content, descending=True, maintain_order=True)
     return ordered.unique(["source", "id"], keep="first", maintain_order=True)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from contracts.cycle import State
+from contracts.cycle import State, Step
 from contracts.ids import canonical
 from contracts.schema import SCHEMA_VERSION, UNVERSIONED
 from flows.composition.installation import Installation
@@ -25,6 +25,8 @@ from flows.engine.line import open_if_due
 from flows.engine.work import turn
 from flows.service.keeper import Keeper
 from local.processes import own_record
+from materializer.lake.schemas import read_parquet
+from runtime.artifacts import FolderArtifacts
 from runtime.job_protocol import IncarnationFile
 from tests.upgrade.record_homes import HOMES, PLACE, ROOT, STATES, alone, environment
 
@@ -103,6 +105,24 @@ def test_cycle_that_has_not_planned_continues_with_a_plan_of_this_release() -> N
     ratchet("approve", "old/0001/training", "--by", "ada")
     run_to(State.REGISTERED)
     ratchet("verify")
+
+
+def test_withdrawal_in_an_older_lake_changes_the_plan_of_the_open_cycle() -> None:
+    unpack(RELEASES[-1], "probed")
+    refusal = {"consent_for": "user", "user_id": "u-1", "consent": False, "timestamp": "2026-01-06T09:00:00Z"}
+    (LOOP.parent / "traces" / "withdrawn.jsonl").write_text(json.dumps(refusal) + "\n")
+    said = json.loads(ratchet("ingest", str(LOOP), "--json").stdout)
+    assert (said["consent_changed"], said["feedback"]["kept"], said["kept"]) == (1, 1, 0)
+    run_to(State.PLANNED)
+    cycle = Installation(Home(PLACE / "home")).cycle("old", 1)
+    frozen, planned = cycle.done[Step.FREEZE]["snapshot"], cycle.done[Step.PLAN]["dataset"]
+    before, after = (_prompts(one["prompts"]) for one in (frozen, planned))
+    assert before - after == {prompt for prompt in before if prompt in ("is 0 more than 1", "is 5 more than 1")} != set()
+
+
+def _prompts(artifact: str) -> set[str]:
+    data = FolderArtifacts(PLACE / "home" / "artifacts").get(artifact)
+    return {json.loads(text)[0]["content"] for text in read_parquet(data)["prompt"].to_list()}
 
 
 @pytest.mark.parametrize("state", ["accepted", "registered"])

@@ -52,6 +52,8 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
     reasons = {**report.traces.reasons, **{f"feedback {reason}": n for reason, n in report.feedback.reasons.items()}}
     if report.traces.unsigned:
         say(f"{report.traces.unsigned} traces name a version of the line without a valid signature of the router; they are no evidence")
+    if report.consent_changed:
+        say(f"{report.consent_changed} records changed the consent of users, sessions or known traces")
     if reasons:
         table("Skipped or quarantined", ["reason", "records"], sorted(reasons.items()))
 
@@ -59,7 +61,7 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
 def ingest_json(report: IngestReport) -> dict[str, Any]:
     """Return the counts of one ingest as JSON data. `read` is the sum of the other counts, for traces and for feedback."""
     traces = report.traces.model_dump()
-    return {**traces, "feedback": report.feedback.model_dump()}
+    return {**traces, "feedback": report.feedback.model_dump(), "consent_changed": report.consent_changed}
 
 
 def _named_source(context: LineContext, path: Path, kind: str | None) -> TraceSource:

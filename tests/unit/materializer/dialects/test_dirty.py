@@ -15,6 +15,7 @@ import pytest
 
 from contracts.data.datasets import RawBatch
 from contracts.ids import digest_file
+from materializer.consent import settle
 from materializer.datasets import LakeDatasets
 from materializer.governance import govern
 from tests.unit.materializer.conftest import make_datasets, pseudonym_of
@@ -86,7 +87,7 @@ def test_kept_records_have_the_expected_fields(filled: LakeDatasets, expected: l
 
 def test_failed_calls_are_stored_but_excluded_from_training(filled: LakeDatasets) -> None:
     traces = filled.lake.scan("traces")
-    governed = govern(traces, filled.loop.governance)
+    governed = govern(settle(traces, filled.lake.scan("consent")), filled.loop.governance)
     assert governed.out["failed_request"] == int((traces["status"] == "error").sum()) == 1
     assert len(governed.used) + sum(governed.out.values()) == len(traces)
     assert governed.used["time"].min() > datetime(2026, 10, 1, tzinfo=UTC)

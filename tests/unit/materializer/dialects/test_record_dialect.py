@@ -72,6 +72,17 @@ def test_a_record_that_several_dialects_recognise_is_quarantined() -> None:
     assert [row["id"] for row in found.traces] == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({}, None), ({"subject": "everyone"}, "bad_row"), ({"given": "no"}, "bad_row"), ({"id": None}, "bad_row"), ({"x": 1}, "bad_row")],
+)
+def test_a_dialect_can_state_consent(change: dict[str, Any], reason: str | None) -> None:
+    statement = {"subject": "user", "id": "u-1", "given": False, "time": "2026-01-06T09:00:00Z"} | change
+    found = decoded({"mark": "mine"}, dialects=[Scripted("d", lambda _, into: into.consents.append(statement))])
+    assert [bad.reason for bad in found.bad] == ([reason] if reason else [])
+    assert [(row["id"], row["given"]) for row in found.consents] == ([] if reason else [("u-1", False)])
+
+
 def test_a_format_can_name_a_dialect_which_then_needs_not_recognise_the_record() -> None:
     found = decoded({"anything": 1}, dialects=[Scripted("d", rows(TRACE))], kind="d")
     assert [row["id"] for row in found.traces] == ["1"]

@@ -15,7 +15,7 @@ from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 
 DAY = 86_400_000_000_000
-NEW = {"traces": ("sender", "verified"), "feedback": ("sender", "trusted")}
+NEW = {"traces": ("sender", "verified", "consent_time"), "feedback": ("sender", "trusted")}
 """Columns that the tables of the earlier release did not have."""
 
 

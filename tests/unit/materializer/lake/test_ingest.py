@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from contracts.data.datasets import RawBatch
 from contracts.errors import Retryable
+from materializer.consent import settle
 from materializer.datasets import LakeDatasets
 from materializer.governance import govern
 from materializer.lake.tables import Lake, TableName
@@ -75,7 +78,7 @@ def test_partial_answer_is_not_stored_and_its_trace_is_never_used(tmp_path: Path
     rows = datasets.lake.scan("traces").sort("id")
     assert rows["status"].to_list() == ["error", "refused", "refused", "refused", "ok"]
     assert rows["answer"].to_list() == [None, None, None, None, "a whole answer"]
-    governed = govern(rows, datasets.loop.governance)
+    governed = govern(settle(rows, datasets.lake.scan("consent")), datasets.loop.governance)
     assert governed.used["answer"].to_list() == ["a whole answer"]
     assert governed.out == {"partial_answer": 4}
 
@@ -148,19 +151,26 @@ class CrashingLake(Lake):
 
 def _whole() -> RawBatch:
     rated = span(1, events=[evaluation("user_feedback", 1)])
-    return batch(spans(rated, span(2), span(2), rated), b"{", logs(log(2, evaluation("user_feedback", 0)), log(9, evaluation("x", 1))))
+    silent, late = span(3, metadata__consent=None), span(2, metadata__consent=False)
+    refused = evaluation("user_consent", 0, user__id="user-1")
+    return batch(
+        spans(rated, span(2), span(2), rated, silent, span(3), late, span(4, metadata__consent=False)),
+        b"{",
+        logs(log(2, evaluation("user_feedback", 0)), log(9, evaluation("x", 1)), log(1, refused), log(1, refused)),
+    )
 
 
 def _contents(datasets: LakeDatasets) -> list[list[dict[str, Any]]]:
-    tables: tuple[TableName, ...] = ("traces", "feedback", "quarantine")
+    tables: tuple[TableName, ...] = ("traces", "feedback", "consent", "quarantine")
     return [sorted(datasets.lake.scan(name).drop("ingested").to_dicts(), key=str) for name in tables]
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_ingesting_again_after_a_crash_gives_the_same_lake(tmp_path: Path, at: int, after: bool) -> None:
     undisturbed = make_datasets(tmp_path / "undisturbed")
     report = undisturbed.ingest(_whole())
+    assert (report.traces.kept, report.feedback.kept, report.consent_changed) == (5, 3, 3)
     crashed = make_datasets(tmp_path / "crashed")
     crashed.lake = crashed._seen.lake = CrashingLake(tmp_path / "crashed" / "lake", at, after)
     with pytest.raises(Crash):
@@ -195,6 +205,20 @@ def test_lost_index_is_rebuilt_from_the_lake(tmp_path: Path) -> None:
     for file in (tmp_path / "lake").glob("seen.sqlite*"):
         file.unlink()
     assert datasets.ingest(batch(spans(span(2), span(3)))).traces.duplicate == 1
+
+
+def test_index_of_an_earlier_release_is_built_again(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1), span(2, metadata__consent=None))))
+    former = "CREATE TABLE {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL) WITHOUT ROWID"
+    with closing(sqlite3.connect(tmp_path / "lake" / "seen.sqlite")) as index, index:
+        index.execute("PRAGMA user_version = 0")
+        for table in ("traces", "feedback", "quarantine"):
+            index.execute(f"DROP TABLE {table}")
+            index.execute(former.format(table))
+        index.execute("DROP TABLE consent")
+    report = datasets.ingest(batch(spans(span(1), span(2))))
+    assert (report.traces.duplicate, report.traces.kept, report.consent_changed) == (1, 1, 1)
 
 
 def test_write_error_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,89 @@
+"""One GRPO step of NeMo RL, as a job of the product runs it: supervisor, preparation, the release's own entry point, checkpoint and export.
+
+`gpu.py` calls it. It needs the image of a NeMo RL release in which Ratchet is installed (docs/nemo_rl.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from contracts.ids import digest
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Attempt, JobSpec, Method, TrainingPlan
+from contracts.loop import RewardSettings
+from contracts.model import model_ref
+from local.executor import LocalExecutor
+from rewards.scorer_set import build_scorer_set
+from runtime.artifacts import FolderArtifacts
+from runtime.job_protocol import NEMO_RL
+from trainers.backends.nemo.backend import NemoGRPO
+from trainers.code_digest import code_digest
+from trainers.job.nemo import release
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 1200.0
+"""Seconds after which the job is stopped. Loading the model into two engines takes minutes."""
+PROMPTS = 32
+FIGURES = ("step_seconds", "generation_seconds", "training_seconds", "checkpoint_seconds", "answer_tokens", "loss", "grad_norm", "reward")
+
+
+def one_step(model: Path, work: Path, gpus: int, small: bool) -> dict[str, Any]:
+    """Train one step on `gpus` GPUs of this machine, and return its figures and the seconds of the whole job.
+
+    `small`: a few short answers. Raises Permanent if there is no release, and RuntimeError if the job fails; the message has its reason.
+    """
+    found = release.find()
+    work.mkdir()
+    artifacts = FolderArtifacts(work / "artifacts")
+    spec = _job(artifacts, model, work, gpus, small)
+    paths = os.pathsep.join(filter(None, [str(found.root), str(ROOT), os.environ.get("PYTHONPATH")]))
+    spec = spec.model_copy(update={"environment": {**spec.environment, NEMO_RL.name: str(found.root), "PYTHONPATH": paths}})
+    executor = LocalExecutor(work / "jobs", work / "artifacts")
+    began = time.time()
+    executor.submit(spec, 1)
+    while (status := executor.observe(spec.name)).outcome is None:
+        executor.reconcile(spec.name)  # also stops the job at its timeout
+        time.sleep(0.2)
+    events = executor.events(spec.name)
+    if status.outcome is not Outcome.DONE:
+        raise RuntimeError(f"the job ended as {status.outcome}: {status.reason}; {_logs(work)}")
+    [step] = [event for event in events if event.kind == "progress"]
+    figures = {name: step.data[name] for name in FIGURES if name in step.data}
+    started = step.at - float(step.data["step_seconds"]) - began
+    whole = {"start_seconds": round(started, 1), "job_seconds": round(time.time() - began, 1)}
+    return {"release": found.dialect, "gpus": gpus, **figures, **whole}
+
+
+def _job(artifacts: FolderArtifacts, model: Path, work: Path, gpus: int, small: bool) -> JobSpec:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    asked = [json.dumps([{"role": "user", "content": f"question {n}"}]) for n in range(PROMPTS)]
+    pq.write_table(pa.table({"prompt": asked, "reference": ["1"] * PROMPTS}), work / "prompts.parquet")
+    prompts = artifacts.put_file(work / "prompts.parquet")
+    trainer, rewards = NemoGRPO(), [RewardSettings(name="exact_match")]
+    size = {"prompts_per_step": 8, "generations": 2 if small else 8, "max_completion": 8 if small else 256}
+    nemo = {"max_prompt": 64, "validation_prompts": 1}
+    plan = TrainingPlan(
+        line="benchmark",
+        cycle="cycle/benchmark/0001",
+        start=model_ref(model, artifacts.put_folder(model)),
+        dataset=digest("benchmark"),
+        pairs=prompts,
+        prompts=prompts,
+        demonstrations=prompts,
+        method=Method.GRPO,
+        recipe=trainer.recipe({**size, "steps": 1, "save_every": 1, "micro_batch": 4, "warmup_steps": 0, "nemo": nemo}),
+        seed=1,
+        scorers=build_scorer_set(rewards).versions,
+        code=code_digest(),
+    )
+    return trainer.job(plan, Attempt(number=1, timeout=LIMIT, gpus=gpus))
+
+
+def _logs(work: Path) -> str:
+    return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in sorted(work.glob("jobs/**/*.log")))

@@ -1,0 +1,155 @@
+"""Decides which traces and which statements about consent of a batch are stored.
+
+Each statement of an admitted record is stored once, either in the row of its trace or in the table `consent`, also if the record itself is
+a duplicate or in conflict with a stored one. The state of a trace therefore does not depend on the order of its records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from contracts.data.datasets import RawBatch
+from contracts.data.decoding import Decoded, Row
+from contracts.data.records import ConsentSubject
+from contracts.errors import Rejected
+from materializer.dialects.statement import STATED, Statement
+from materializer.lake.dedup_index import DedupIndex, Key, Known, bare_key, content_of, full_key, key_of, sent_by, stated_by, withheld
+
+
+@dataclass
+class SortedTraces:
+    """Trace rows, grouped by outcome."""
+
+    fresh: list[Row] = field(default_factory=list)
+    kept: int = 0
+    """Number of rows that this or an earlier attempt of this batch stores."""
+    duplicate: int = 0
+    completed: int = 0
+    """Number of kept rows that add the content of a trace that came without consent."""
+    stored: list[tuple[Row, bool]] = field(default_factory=list)
+    """All rows, with whether the lake has or gets the row itself."""
+
+
+def sort_traces(rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawBatch) -> SortedTraces:
+    """Group the rows by outcome. Of several rows with one key, the first is kept.
+
+    A row without content, from a record without consent, is a duplicate of any other row of its trace. Content that follows such a row is
+    kept if the same sender or the operator sends it. Any other row with a known id and different content is quarantined, because it is
+    unknown which of the two is correct.
+    """
+    seen.catch_up("traces")
+    known = seen.lookup("traces", [key for row in rows for key in (bare_key(row), full_key(row))])
+    found, here = SortedTraces(), dict[Key, bytes]()
+    for row in rows:
+        sort = _sort_withheld if withheld(row) else _sort_complete
+        is_stored = sort(row, known, here, found, decoded, batch)
+        found.stored.append((row, is_stored))
+    return found
+
+
+def _sort_withheld(
+    row: Row,
+    known: dict[Key, Known],
+    here: dict[Key, bytes],
+    found: SortedTraces,
+    decoded: Decoded,  # noqa: ARG001 -- the two functions have one signature
+    batch: RawBatch,
+) -> bool:
+    bare, full = bare_key(row), full_key(row)
+    earlier = known.get(bare)
+    if {bare, full} & here.keys() or (earlier.batch != batch.digest if earlier else full in known):
+        found.duplicate += 1
+        return False
+    here[bare] = content_of("traces", row)
+    if earlier is None:
+        found.fresh.append(row)
+    found.kept += 1
+    return True
+
+
+def _sort_complete(
+    row: Row, known: dict[Key, Known], here: dict[Key, bytes], found: SortedTraces, decoded: Decoded, batch: RawBatch
+) -> bool:
+    bare, full = bare_key(row), full_key(row)
+    content, earlier = content_of("traces", row), known.get(full)
+    first = here.get(full, earlier.content if earlier else None)
+    waiting = here.get(bare, known[bare].content if bare in known else None)
+    if first not in (None, content) or (first is None and waiting is not None and not _may_complete(row, waiting)):
+        decoded.reject("traces", row["position"], Rejected("id_conflict", "a record with the same id has different content"))
+        if first is not None:
+            here.setdefault(full, first)
+        return False
+    if full in here or (earlier and earlier.batch != batch.digest):
+        here.setdefault(full, content)
+        found.duplicate += 1
+        return False
+    here[full] = content
+    if earlier is None:
+        found.fresh.append(row)
+    found.kept += 1
+    found.completed += waiting is not None
+    return True
+
+
+def _may_complete(row: Row, waiting: bytes) -> bool:
+    """Return whether the sender of `row` may add content to the row with the content hash `waiting`.
+
+    Otherwise a sender that knows the id of a trace could put words into the mouth of its user.
+    """
+    return bool(row["operator"]) or waiting == sent_by(row["sender"])
+
+
+@dataclass
+class SortedStatements:
+    """Statements about consent, grouped by outcome."""
+
+    fresh: list[Row] = field(default_factory=list)
+    kept: int = 0
+    """Number of records which only state consent that this or an earlier attempt of this batch stores."""
+    duplicate: int = 0
+    """Number of such records that were stored before."""
+    changed: int = 0
+    """Number of new statements about users, sessions, responses and known traces."""
+
+
+def sort_statements(traces: SortedTraces, records: list[Row], seen: DedupIndex, batch: RawBatch) -> SortedStatements:
+    """Group the statements of trace records, and the `records` that only state consent, by outcome.
+
+    The consent of a stored trace is in its row. A refusal always gets a row of its own.
+    """
+    seen.catch_up("consent")
+    told = [(_row_of(row, row[STATED]), is_stored) for row, is_stored in traces.stored if row.get(STATED) is not None]
+    rows = [(row, is_stored, False) for row, is_stored in told if not (row["given"] and is_stored)]
+    rows += [(row, False, True) for row in records]
+    in_traces = _stated_in_traces([row for row, _, _ in rows if row["subject"] == ConsentSubject.TRACE], traces, seen)
+    known = seen.lookup("consent", [key_of("consent", row) for row, _, _ in rows])
+    found, here = SortedStatements(), set[Key]()
+    for row, of_new_trace, is_record in rows:
+        key = key_of("consent", row)
+        earlier = known.get(key)
+        is_known = key in here or key in in_traces or (earlier is not None and earlier.batch != batch.digest)
+        here.add(key)
+        if not is_known and earlier is None:
+            found.fresh.append(row)
+        found.changed += not is_known and not of_new_trace
+        found.kept += is_record and not is_known
+        found.duplicate += is_record and is_known
+    return found
+
+
+def _row_of(trace: Row, said: Statement) -> Row:
+    same = {name: trace[name] for name in ("source", "id", "ingested", "batch", "sender", "operator")}
+    return same | {"subject": ConsentSubject.TRACE.value, "given": said.given, "time": said.time}
+
+
+def _stated_in_traces(rows: list[Row], traces: SortedTraces, seen: DedupIndex) -> set[Key]:
+    """Return the keys of the statements that rows of the traces in `rows` make themselves, in the lake or in this batch."""
+    keys = [key for row in rows for verified in (False, True) for key in _both(row, verified)]
+    found = {one.stated for one in seen.lookup("traces", keys).values()}
+    return found | {stated_by(row) for row, is_stored in traces.stored if is_stored}
+
+
+def _both(row: Row, verified: bool) -> tuple[Key, Key]:
+    named: dict[str, Any] = {"source": row["source"], "id": row["id"], "verified": verified}
+    return bare_key(named), full_key(named)
