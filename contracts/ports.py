@@ -7,7 +7,7 @@ Fakes are in contracts/fakes. The contract tests of the ports are in tests/contr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,6 +67,9 @@ class Ledger(Protocol):
 
     def streams(self, prefix: str) -> list[str]:
         """Return the sorted names of all streams that start with `prefix`."""
+
+    def lengths(self, streams: Collection[str]) -> dict[str, int]:
+        """Return the number of rows of each of these streams that exists. The service asks this often, so it must be cheap."""
 
     def heads(self) -> list[Head]:
         """Return the last row of every stream, sorted by stream, from one consistent view."""

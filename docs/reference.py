@@ -34,6 +34,7 @@ from flows.cli.main import cli  # noqa: E402
 from flows.cli.main import exit_code as command_exit_code  # noqa: E402
 from flows.config import variables  # noqa: E402
 from flows.config.home import Home  # noqa: E402
+from flows.config.values import FORMS  # noqa: E402
 from flows.core.folds import _STATE_AFTER  # noqa: E402
 from local import service  # noqa: E402
 from materializer.receive import receiver  # noqa: E402
@@ -152,7 +153,7 @@ def described(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
         case "object":
             return "table"
         case "string":
-            return str(TEXTS["patterns"][schema["pattern"]]) if "pattern" in schema else "text"
+            return FORMS[schema["pattern"]] if "pattern" in schema else "text"
         case name:
             signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
             return ", ".join([str(name or "any value"), *(f"{sign} {schema[key]:g}" for key, sign in signs.items() if key in schema)])

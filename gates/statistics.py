@@ -109,3 +109,9 @@ def detectable_effect(n: int, level: float, power: float = 0.8, deviation: float
     `deviation` is the standard deviation of one difference.
     """
     return float((special.ndtri((1 + level) / 2) + special.ndtri(power)) * deviation / math.sqrt(max(n, 1)))
+
+
+def deviation_of(interval: Interval) -> float:
+    """Return the standard deviation of one difference that `paired_interval` measured, from its interval."""
+    factor = float(special.stdtrit(interval.n - 1, (1 + interval.level) / 2))
+    return (interval.high - interval.low) / 2 / factor * math.sqrt(interval.n)

@@ -26,7 +26,7 @@ from runtime import job_drop
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.job_files import BadJobFile, is_number, is_there, read_job_object
 from runtime.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, RunFile
-from runtime.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status
+from runtime.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status, tail
 
 PENDING_SECONDS = 60.0
 """Seconds for which a submitted incarnation without a process is pending. After that, it counts as never started."""
@@ -193,6 +193,13 @@ class LocalExecutor:
         with disk(f"read the events of {name}"):
             newest = max((number for number, _ in self._incarnations(name)), default=0)
             return self.folders.events(name, newest)[since:]
+
+    def output(self, name: str, incarnation: int, lines: int) -> list[str]:
+        """Return the last `lines` lines that an incarnation wrote to its standard output and error; none if there is no log."""
+        with disk(f"read the output of {name}"):
+            folder = dict(self._incarnations(name)).get(incarnation)
+            found = tail(folder / IncarnationFile.OUTPUT) if folder and lines else []
+        return [line.decode(errors="replace") for line in found[-lines:]]
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
         """Store the point from which the next incarnation must resume."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -56,6 +56,10 @@ class MemoryLedger:
     def streams(self, prefix: str) -> list[str]:
         """Return the sorted stream names with this prefix."""
         return sorted(stream for stream in self.rows if stream.startswith(prefix))
+
+    def lengths(self, streams: Collection[str]) -> dict[str, int]:
+        """Return the number of rows of each of these streams that exists."""
+        return {stream: len(self.rows[stream]) for stream in streams if self.rows.get(stream)}
 
     def heads(self) -> list[Head]:
         """Return the last row of every stream, sorted by stream."""

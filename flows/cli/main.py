@@ -14,28 +14,66 @@ from flows.cli.terminal import show
 from runtime.telemetry import disable_telemetry
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("flows.cli.setup", "Create a starter loop file."),
-    "check": ("flows.cli.setup", "Validate a loop file and show how much evidence its decisions need."),
-    "adopt": ("flows.cli.setup", "Register the model in production as version 0 of a line."),
-    "doctor": ("flows.cli.doctor", "Check packages, storage, services and configuration."),
-    "ingest": ("flows.cli.run", "Ingest traces and feedback into the lake."),
-    "plan": ("flows.cli.plan", "Show which training method the next cycle would use, and why."),
-    "run": ("flows.cli.run", "Run one cycle now."),
+    "init": ("flows.cli.setup.starter", "Create a starter loop file."),
+    "check": ("flows.cli.setup.check", "Validate a loop file and show how much evidence its decisions need."),
+    "adopt": ("flows.cli.setup.adopt", "Register the model in production as version 0 of a line."),
+    "doctor": ("flows.cli.setup.doctor", "Check packages, storage, services and configuration."),
+    "token": ("flows.cli.setup.token", "Manage the credentials of a line's receiver."),
     "serve": ("flows.cli.serve", "Run the service: schedules, event triggers, approvals and rollouts."),
-    "token": ("flows.cli.token", "Manage the credentials of a line's receiver."),
-    "status": ("flows.cli.status", "Show lines, champions, cycles and pending approvals."),
-    "approve": ("flows.cli.approvals", "Approve a pending request."),
-    "reject": ("flows.cli.approvals", "Reject a pending request; the cycle ends."),
-    "cancel": ("flows.cli.approvals", "Cancel the open cycle; the champion keeps serving."),
-    "rollback": ("flows.cli.approvals", "Roll back to the previous version."),
-    "explain": ("flows.cli.status", "Explain the decisions of a cycle from the ledger."),
-    "report": ("flows.cli.status", "Write the report of a line as one HTML file."),
-    "verify": ("flows.cli.anchor", "Verify the ledger: its hash chains and its signed exports."),
-    "anchor": ("flows.cli.anchor", "Export the signed heads of the ledger."),
-    "k8s": ("flows.cli.k8s", "Render manifests, check the cluster, guard gangs and show job logs."),
-    "demo": ("flows.cli.demo", "Run the complete loop on this machine with simulated users."),
-    "dev": ("flows.cli.dev", "Tools for developing Ratchet: a local Kubernetes test cluster."),
+    "status": ("flows.cli.look.status", "Show lines, champions, cycles and pending approvals."),
+    "logs": ("flows.cli.look.logs", "Show what a cycle did, and follow it."),
+    "history": ("flows.cli.look.history", "List all cycles and versions of a line."),
+    "diff": ("flows.cli.look.diff", "Compare two versions of a line."),
+    "explain": ("flows.cli.look.explain", "Explain the decisions of a cycle from the ledger."),
+    "report": ("flows.cli.look.explain", "Write the report of a line as one HTML file."),
+    "open": ("flows.cli.look.browser", "Open a report or a page of the Prefect UI in a browser."),
+    "approve": ("flows.cli.operate.approvals", "Approve a pending request."),
+    "reject": ("flows.cli.operate.approvals", "Reject a pending request; the cycle ends."),
+    "cancel": ("flows.cli.operate.rollback", "Cancel the open cycle; the champion keeps serving."),
+    "rollback": ("flows.cli.operate.rollback", "Roll back to the previous version."),
+    "trigger": ("flows.cli.operate.openings", "Open a cycle now."),
+    "retry": ("flows.cli.operate.openings", "Open a new cycle after an ended one."),
+    "freeze": ("flows.cli.operate.openings", "Let no new cycle of a line open."),
+    "unfreeze": ("flows.cli.operate.openings", "Let cycles of a line open again."),
+    "ingest": ("flows.cli.operate.run", "Ingest traces and feedback into the lake."),
+    "plan": ("flows.cli.operate.plan", "Show which training method the next cycle would use, and why."),
+    "run": ("flows.cli.operate.run", "Run one cycle now."),
+    "verify": ("flows.cli.admin.anchor", "Verify the ledger: its hash chains and its signed exports."),
+    "anchor": ("flows.cli.admin.anchor", "Export the signed heads of the ledger."),
+    "k8s": ("flows.cli.admin.k8s", "Render manifests, check the cluster, guard gangs and show job logs."),
+    "demo": ("flows.cli.admin.demo", "Run the complete loop on this machine with simulated users."),
+    "dev": ("flows.cli.admin.dev", "Tools for developing Ratchet: a local Kubernetes test cluster."),
+    "completion": ("flows.cli.completion", "Print the completion script for a shell."),
 }
+"""Command -> its module and its purpose, in the order of the help text."""
+
+ALIASES: dict[str, str] = {"validate": "check", "list": "status", "ls": "status", "audit": "verify", "ui": "open"}
+"""Names of other tools that do the same as a command. The help text does not list them."""
+
+HINTS: dict[str, str] = {
+    "stop": "`ratchet serve --stop LOOP.toml` stops the service and all its processes; `ratchet cancel LOOP.toml` ends the open cycle",
+    "start": "`ratchet serve LOOP.toml` starts the service",
+    "deploy": "`ratchet serve LOOP.toml` runs the service, which rolls out a better version by itself; `ratchet approve` allows a rollout",
+    "train": "`ratchet trigger LINE` opens a cycle, which trains a version",
+    "pause": "`ratchet freeze LINE --why TEXT` lets no new cycle open",
+    "resume": "`ratchet unfreeze LINE --why TEXT` lets cycles open again",
+    "restart": "`ratchet retry LINE/NUMBER` opens a new cycle after an ended one; `ratchet serve LOOP.toml` starts the service",
+}
+"""Names of other tools without a command that does the same -> what to do instead."""
+
+
+SECTIONS: dict[str, str] = {
+    "setup": "Set up",
+    "serve": "Set up",
+    "look": "Look",
+    "operate": "Operate",
+    "admin": "Administer",
+    "completion": "Administer",
+}
+"""Part of this package -> the section of the help text that lists its commands."""
+
+SIMILAR = 0.75
+"""Similarity, in [0, 1], from which a command is suggested for an unknown one."""
 
 
 class LazyGroup(click.Group):
@@ -47,24 +85,33 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import and return the command, or return None if the name is unknown."""
-        if cmd_name not in COMMANDS:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
-        return command
+        module = vars(importlib.import_module(COMMANDS[name][0]))
+        return next(one for one in module.values() if isinstance(one, click.Command) and one.name == name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the command list of the help text without importing any command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for title in dict.fromkeys(SECTIONS.values()):
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (module, text) in COMMANDS.items() if SECTIONS[module.split(".")[2]] == title])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve the command; for an unknown name, fail and suggest the most similar name."""
-        if args and args[0] not in COMMANDS:
+        """Resolve the command. For an unknown name, fail and say what to use instead, or suggest a similar name."""
+        if args and args[0] not in COMMANDS and args[0] not in ALIASES:
             import difflib
 
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            ctx.fail(f"unknown command {args[0]!r}" + (f"; did you mean {close[0]!r}?" if close else "; see `ratchet --help`"))
-        return super().resolve_command(ctx, args)
+            close = difflib.get_close_matches(args[0], [*COMMANDS, *ALIASES, *HINTS], n=1, cutoff=SIMILAR)
+            name = ALIASES.get(close[0], close[0]) if close else ""
+            ctx.fail(f"unknown command {args[0]!r}; {_instead(name)}")
+        _, command, rest = super().resolve_command(ctx, args)
+        return command.name if command else None, command, rest  # with the name of the command instead of its alias
+
+
+def _instead(name: str) -> str:
+    """Return what to do instead of an unknown command; `name` is the most similar known name, or empty."""
+    return HINTS.get(name) or (f"did you mean {name!r}?" if name else "see `ratchet --help`")
 
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -113,7 +160,7 @@ def main(args: list[str] | None = None) -> Any:
     except RatchetError as error:
         kind = {2: "error", 3: "retry later"}.get(exit_code(error), "failed" if isinstance(error, Permanent) else "error")
         show(f"{kind}: ", fg="red", bold=True, newline=False, error=True)
-        show(str(error), error=True)
+        show((error.detail if isinstance(error, Rejected) else "") or str(error), error=True)  # without the code that reports count
         sys.exit(exit_code(error))
     except BrokenPipeError:
         sys.exit(141)

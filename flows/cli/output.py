@@ -21,9 +21,28 @@ loop_argument = click.argument("loop", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
+def actor() -> str:
+    """Return the login name of the user, unverified, or `unknown`."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+actor_option = click.option(
+    "--by", default=actor, show_default="your login name", help="Your name, recorded in the ledger without verification."
+)
+
+
 def print_json(value: Any) -> None:
     """Print the value as JSON on standard output. Control characters are printed as escapes."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)  # escapes C0 itself
+    click.echo(text.translate({code: f"\\u{code:04x}" for code in CONTROL}))
+
+
+def json_line(value: Any) -> None:
+    """Print the value as one line of JSON on standard output, at once, for a program that reads while the command runs."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
     click.echo(text.translate({code: f"\\u{code:04x}" for code in CONTROL}))
 
 
@@ -45,20 +64,27 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     console.print(shown)
 
 
-def actor() -> str:
-    """Return the login name of the user, unverified, or `unknown`."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
+def span(seconds: float) -> str:
+    """Return a duration for people, for example `4 min 10 s`."""
+    whole = round(seconds)
+    days, hours, minutes = whole // 86_400, whole % 86_400 // 3600, whole % 3600 // 60
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
 @contextmanager
-def watched(quiet: bool) -> Iterator[Progress]:
-    """Yield a progress callback: bars on a terminal, otherwise one line per 10 percent, or no output if `quiet`."""
-    if quiet:
+def watched(as_json: bool, first: str) -> Iterator[Progress]:
+    """Print `first` at once, and yield a progress callback.
+
+    It shows bars on a terminal, otherwise one line per 10 percent. All of it is on standard error. With `as_json`, only a terminal gets it:
+    a program that reads the result may also read standard error.
+    """
+    if as_json and not sys.stderr.isatty():
         yield lambda _what, _done, _total: None
-    elif sys.stderr.isatty():
+        return
+    say(first)  # before the slow imports of the command
+    if sys.stderr.isatty():
         yield from _bars()
     else:
         yield _lines()
@@ -106,18 +132,3 @@ def open_installation(progress: Progress | None = None) -> Installation:
     """Return the installation in RATCHET_HOME, with `progress` as its callback if given."""
     home = Home.from_environment()
     return Installation(home, progress) if progress else Installation(home)
-
-
-def picked_line(installation: Installation, loop: Path | None) -> str:
-    """Return the name of the line of a loop file, or of the only line if `loop` is None.
-
-    Raises UsageError if `loop` is None and the number of lines is not one.
-    """
-    if loop is not None:
-        from flows.config.load import load_loop
-
-        return load_loop(loop).line.name
-    lines = [view.line for view in installation.lines()]
-    if len(lines) == 1:
-        return lines[0]
-    raise click.UsageError("name a loop file" + (f"; there are the lines {', '.join(lines)}" if lines else "; no line exists yet"))

@@ -1,4 +1,4 @@
-"""`ratchet serve`: validates the loop files, starts the serving processes, and runs the flows until it receives a stop signal."""
+"""`ratchet serve`: validates the loop files, starts the serving processes, and serves the lines until it receives a stop signal."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import os
 import signal
 import threading
+import time
 import zoneinfo
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from contracts.errors import ConfigError, RatchetError
+from contracts.errors import ConfigError, RatchetError, Retryable
 from flows.cli.output import json_option, open_installation, print_json, table
 from flows.cli.terminal import say
 from flows.composition.installation import Installation
@@ -21,10 +23,13 @@ from flows.config import variables
 from flows.config.load import load_loop
 from flows.engine.context import LineContext
 
+if TYPE_CHECKING:
+    import psutil
+
 GUARD_SECONDS = 2.0
 """Seconds between two checks of a cluster's gangs."""
 STOP_SECONDS = 60.0
-"""Seconds after SIGTERM until `ratchet serve --stop` kills the service. A flow ends after its current step, which may wait for a server."""
+"""Seconds after SIGTERM until `ratchet serve --stop` kills the service."""
 GUARD_ENDS = 10.0
 """Seconds that the service waits for each running gang check when it stops. A check that hangs on an unreachable server is abandoned."""
 
@@ -87,25 +92,27 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
     if external:
         os.environ.pop(variables.PREFECT_OWN, None)
 
-    from flows.prefect import run_pidfiles
     from flows.prefect import serve as service  # imported late: Prefect reads its settings on import
+    from flows.prefect import service_lock
 
     served = [service.Served(path, context.loop) for path, context in lines]
     for one in served:
         _cron_makes_sense(one.path, one.loop.trigger.cron)
-    with run_pidfiles.only_one(home):
+    with service_lock.only_one(home):
         rows = [row for path, context in lines for row in _start_line(path, context, installation)]
         ui = url.removesuffix("/api")
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
         with _guarded([context for _, context in lines], installation):
-            asyncio.run(service.serve(home, served, url, installation.progress))
+            ended = asyncio.run(service.serve(home, served, url, installation.progress))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
+    if not ended:
+        service.end_process()
 
 
 @contextmanager
 def _guarded(contexts: Sequence[LineContext], installation: Installation) -> Iterator[None]:
-    """Guard the gangs of all cluster lines for the duration of the block, because flow runs are too short to detect incomplete gangs."""
+    """Guard the gangs of all cluster lines for the duration of the block."""
     stop = threading.Event()
     guards = [
         threading.Thread(target=_guard, args=(context, installation, stop), daemon=True, name=f"guard-{context.line}")
@@ -154,18 +161,17 @@ def _start_line(path: Path, context: LineContext, installation: Installation) ->
         say(f"{name}: {text}")
     if context.line_view().champion is None:
         return [*rows, [name, "model", f"none; run `ratchet adopt {path} MODEL_FOLDER`"]]
-    return [[name, "chat (OpenAI API)", f"{context.router.url()}/v1"], *rows, [name, "flows", _schedule(context)]]
+    return [
+        [name, "chat (OpenAI API)", f"{context.router.url()}/v1"],
+        *rows,
+        [name, "deployment", f"ratchet-retrain/{name}: {_schedule(context)}"],
+    ]
 
 
 def _schedule(context: LineContext) -> str:
-    from flows.prefect.serve import INGEST_SECONDS, RECONCILE_SECONDS
-
     trigger = context.loop.trigger
     cron = f"cron {trigger.cron!r} {trigger.timezone}, or " if trigger.cron else ""
-    return (
-        f"ingest/{context.line} every {INGEST_SECONDS} s; reconcile/{context.line} every {RECONCILE_SECONDS} s; "
-        f"retrain/{context.line} on {cron}{trigger.new_traces} new traces; rollout/{context.line} and approval/{context.line} on demand"
-    )
+    return f"opens a cycle on {cron}{trigger.new_traces} new traces, or with Run in Prefect"
 
 
 def _announce(rows: list[list[str]], as_json: bool) -> None:
@@ -194,29 +200,43 @@ def _stop(installation: Installation, contexts: list[LineContext], as_json: bool
 
 
 def _stop_serving(installation: Installation, seconds: float = STOP_SECONDS) -> list[str]:
-    """Stop the service and its flow processes, with SIGKILL if they still run `seconds` after SIGTERM.
+    """Stop the service, with SIGKILL if it still runs `seconds` after SIGTERM.
 
     A kill loses nothing, because the service continues from the ledger after any crash. Jobs and servers are not children of the service
     process, so they are not affected.
     """
     import psutil
 
-    from flows.prefect.run_pidfiles import serving_process
+    from flows.prefect.service_lock import serving_process
 
     process = serving_process(installation.home)
     if process is None:
         return []
     with suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(seconds)
-        except psutil.TimeoutExpired:
-            for one in [*process.children(), process]:
-                with suppress(psutil.NoSuchProcess):
-                    one.kill()
-            process.wait(10)
-            return [f"the service (with SIGKILL, because it still ran {seconds:g} s after SIGTERM)"]
-    return ["the service"]
+    if _has_ended(process, seconds):
+        return ["the service"]
+    for one in [*process.children(), process]:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    if not _has_ended(process, 10):
+        raise Retryable(f"the service (pid {process.pid}) still runs 10 s after SIGKILL; retry")
+    return [f"the service (with SIGKILL, because it still ran {seconds:g} s after SIGTERM)"]
+
+
+def _has_ended(process: psutil.Process, seconds: float) -> bool:
+    """Wait at most `seconds` until a process has ended. A process that its parent has not noticed yet has ended too."""
+    import psutil
+
+    from local.processes import is_zombie
+
+    until = time.monotonic() + seconds
+    with suppress(psutil.NoSuchProcess):
+        while process.is_running() and not is_zombie(process):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+    return True
 
 
 def _stop_job(context: LineContext) -> list[str]:

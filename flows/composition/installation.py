@@ -5,16 +5,19 @@ A cycle always runs with the loop file's content that was stored when the cycle 
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from contracts.ids import Digest, cycle_stream, digest, line_stream
+from contracts.errors import ConfigError
+from contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
 from contracts.loop import Loop
 from contracts.ports import Ledger, Progress
 from flows.composition.ports import build_line_context, open_ledger, silent
 from flows.config.home import Home
 from flows.config.load import load_loop
-from flows.core.folds import CycleView, LineView, fold_cycle, fold_line
+from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
 from flows.engine.context import LineContext
 
 
@@ -25,6 +28,7 @@ class Installation:
         self.home = home
         self.progress = progress
         self._contexts: dict[Digest, LineContext] = {}
+        self._lock = threading.Lock()
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -34,17 +38,35 @@ class Installation:
     def context(self, path: Path) -> LineContext:
         """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid."""
         path = path.absolute()
-        return self._build(load_loop(path), path.parent)
+        return self._build(load_loop(path), path.parent, path.name)
 
     def cycle_context(self, cycle: CycleView) -> LineContext:
         """Return the line context of a cycle, with the loop content stored when the cycle was opened."""
-        return self._build(cycle.loop, Path(cycle.opened["folder"]))
+        return self._build(cycle.loop, Path(cycle.opened["folder"]), cycle.opened.get("file", ""))
 
-    def _build(self, loop: Loop, folder: Path) -> LineContext:
-        key = digest([loop.model_dump(mode="json"), str(folder)])
-        if key not in self._contexts:
-            self._contexts[key] = build_line_context(loop, folder, self.home, self.progress)
-        return self._contexts[key]
+    def _build(self, loop: Loop, folder: Path, file: str) -> LineContext:
+        key = digest([loop.model_dump(mode="json"), str(folder), file])
+        with self._lock:
+            if key not in self._contexts:
+                built = build_line_context(loop, folder, self.home, self.progress, self.ledger)
+                self._contexts[key] = replace(built, file=file)
+            return self._contexts[key]
+
+    def loop_file(self, line: str) -> Path:
+        """Return the loop file with which the line adopted its model or opened its newest cycle, whichever was last.
+
+        Raises ConfigError if the ledger names none, as in homes of earlier releases, or if the file does not exist or defines another line.
+        """
+        rows = [row.data for row in self.line(line).rows if row.kind == "adopted"]
+        rows += [self.ledger.read(stream)[0].data for stream in self.ledger.streams(f"cycle/{line}/")[-1:]]
+        found: Path | None = next((Path(row["folder"]) / row["file"] for row in reversed(rows) if row.get("file")), None)
+        if found is None:
+            raise ConfigError(f"the ledger does not name the loop file of line {line!r}; give the path of the file")
+        if not found.exists():
+            raise ConfigError(f"the loop file of line {line!r} was {found}, which does not exist; give its present path")
+        if (now := load_loop(found).line.name) != line:
+            raise ConfigError(f"{found} defines line {now!r} now, not {line!r}; give the path of the loop file of {line!r}")
+        return found
 
     def lines(self) -> list[LineView]:
         """List the views of all lines in the ledger."""
@@ -62,3 +84,8 @@ class Installation:
         """Return a cycle by its number, or None if it does not exist."""
         entries = self.ledger.read(cycle_stream(line, number))
         return fold_cycle(entries) if entries else None
+
+    def rollout(self, cycle: str) -> RolloutView | None:
+        """Return the rollout of the cycle with the stream `cycle`, or None if it is not opened yet."""
+        entries = self.ledger.read(rollout_stream(cycle))
+        return fold_rollout(entries) if entries else None

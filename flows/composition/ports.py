@@ -45,10 +45,11 @@ def open_artifacts(home: Home) -> Artifacts:
     return FolderArtifacts(home.artifacts)
 
 
-def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress = silent) -> LineContext:
+def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress = silent, ledger: Ledger | None = None) -> LineContext:
     """Build the line context: all ports of one line, as selected by its loop file. Starts no process.
 
-    `folder` is the folder of the loop file. Raises ConfigError if a named trainer, server or setting is not available.
+    `folder` is the folder of the loop file. `ledger` is the ledger of the installation, if the caller has opened it already. Raises
+    ConfigError if a named trainer, server or setting is not available.
     """
     from gates.evaluate import PairedEvaluator
     from gates.model_client import HttpModelClient
@@ -70,7 +71,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
     return LineContext(
         loop=loop,
         folder=folder,
-        ledger=open_ledger(home),
+        ledger=ledger or open_ledger(home),
         clock=clock,
         artifacts=artifacts,
         sources=opened.sources,

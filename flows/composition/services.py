@@ -34,6 +34,11 @@ def start_receiver(loop: Loop, home: Home) -> str:
     return f"http://127.0.0.1:{ready['port']}"
 
 
+def receiver_is_alive(loop: Loop, home: Home) -> bool:
+    """Return whether the line's receiver runs and has announced its port."""
+    return _receiver(loop, home).ready() is not None
+
+
 def _receiver(loop: Loop, home: Home, port: int = 0) -> ManagedProcess:
     from local.service import ManagedProcess
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from contracts.errors import ConfigError
 from contracts.loop import Loop
+from flows.config.values import FORMS, wrong_booleans, wrong_trigger
 from trainers.recipes import KINDS, complete
 
 
@@ -36,11 +37,20 @@ def parse_loop(data: dict[str, Any], where: str) -> Loop:
     try:
         loop = Loop.model_validate(data)
     except ValidationError as error:
-        lines = [f"{where}: {_complaint(problem, data)}" for problem in error.errors()]
+        booleans = dict(wrong_booleans(data, Loop))
+        problems = [*booleans.values(), *(_complaint(one, data) for one in error.errors() if _dotted(one["loc"]) not in booleans)]
+        lines = [f"{where}: {text}" for text in problems]
         raise ConfigError("\n".join(lines)) from None
-    if lines := [f"{where}: {wrong}" for wrong in _wrong_recipes(loop)]:
+    wrongs = (*dict(wrong_booleans(data, Loop)).values(), *wrong_trigger(loop.trigger), *_wrong_receivers(loop), *_wrong_recipes(loop))
+    if lines := [f"{where}: {wrong}" for wrong in wrongs]:
         raise ConfigError("\n".join(lines))
     return loop
+
+
+def _wrong_receivers(loop: Loop) -> Iterator[str]:
+    """A line has one spool and one address for OTLP requests, so a second receiver would read the records of the first."""
+    receivers = [number for number, source in enumerate(loop.sources, 1) if source.kind == "receiver"]
+    yield from (f"sources[{number}]: a line has one receiver, and sources[{receivers[0]}] is one; remove it" for number in receivers[1:])
 
 
 def _wrong_recipes(loop: Loop) -> Iterator[str]:
@@ -60,6 +70,8 @@ def _complaint(problem: Any, data: dict[str, Any]) -> str:
     match problem["type"]:
         case "extra_forbidden":
             return f"unknown key {key!r}{_nearest(str(location[-1]), _known(location[:-1]))}"
+        case "string_pattern_mismatch":
+            return f"{key}: {problem['input']!r} is not valid; it must be a {FORMS[problem['ctx']['pattern']]}"
         case "missing":
             return f"the key {key!r} is missing{_misspelt(location, data)}"
         case _:

@@ -73,6 +73,8 @@ class CycleView:
     """Maps an effect key to the errors that were recorded for its failed tries."""
     reason: str = ""
     """Why the cycle ended; empty while it is open."""
+    ended_at: datetime | None = None
+    """When the cycle ended; None while it is open."""
 
     @property
     def ended(self) -> bool:
@@ -163,6 +165,7 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
     entries = upgraded(entries)
     first = entries[0]
     state, reason = State.OPENED, ""
+    ended_at: datetime | None = None
     intended: set[str] = set()
     done: dict[str, dict[str, Any]] = {}
     asked: dict[ApprovalKind, datetime] = {}
@@ -206,7 +209,7 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
         elif entry.kind == "step_accepted":
             accepted.append(ResumePoint.model_validate(entry.data))
         elif entry.kind == "ended":
-            state, reason = State(entry.key), entry.data["reason"]
+            state, reason, ended_at = State(entry.key), entry.data["reason"], entry.at
     return CycleView(
         id=first.stream,
         seq=entries[-1].seq,
@@ -222,7 +225,20 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
         adjustments=adjustments,
         tries=tries,
         reason=reason,
+        ended_at=ended_at,
     )
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """An operator's request that no new cycle opens. It is in force until the line is unfrozen."""
+
+    actor: str
+    reason: str
+    since: datetime
+
+    def __str__(self) -> str:
+        return f"frozen by {self.actor} since {self.since:%Y-%m-%d %H:%M} UTC: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -251,6 +267,8 @@ class LineView:
     """The actor of a rollback request that is not carried out yet."""
     cancel_asked: str | None = None
     """The actor who requested the end of the open cycle."""
+    frozen: Freeze | None = None
+    """The freeze that is in force; None while new cycles may open. Neither the open cycle nor serving and ingest depend on it."""
     rows: tuple[Entry, ...] = ()
 
 
@@ -276,6 +294,10 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
                     served.pop()  # a second rollback must not return to this version, but to an earlier one
             case "cancel_asked":
                 view["cancel_asked"] = data["actor"]
+            case "frozen":
+                view["frozen"] = Freeze(data["actor"], data["reason"], entry.at)
+            case "unfrozen":
+                view["frozen"] = None
             case "cycle_opened":
                 view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, last_traces=data["traces"])
                 view["plan_again"] = False
@@ -359,6 +381,7 @@ class ApprovalView:
     """Artifact digest of the evidence, a JSON object that the form shows."""
     expires: datetime
     answer: Answer | None = None
+    answered_at: datetime | None = None
     expired: bool = False
 
     @property
@@ -381,6 +404,7 @@ def fold_approval(entries: Sequence[Entry]) -> ApprovalView:
         evidence=asked["evidence"],
         expires=datetime.fromisoformat(asked["expires"]),
         answer=Answer.model_validate(answered.data) if answered else None,
+        answered_at=answered.at if answered else None,
         expired=any(entry.kind == "expired" for entry in entries),
     )
 

@@ -15,12 +15,15 @@ from flows.core.folds import LineView
 def cycle_is_due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bool, now: datetime) -> tuple[bool, str]:
     """Return whether a cycle is due, and the reason. With `scheduled` (a cron tick), one new trace is enough.
 
-    After a cycle that must plan again, the next one is due without new traces and without the minimum interval.
+    After a cycle that must plan again, the next one is due without new traces and without the minimum interval. While the line is frozen,
+    none is due.
     """
     if line.champion is None:
         return False, "no model is adopted yet: run `ratchet adopt`"
     if line.open_cycle is not None:
         return False, f"{line.open_cycle} is still open"
+    if line.frozen is not None:
+        return False, str(line.frozen)
     if line.plan_again:
         return True, "the plan of the last cycle was made by another release"
     if line.last_opened is not None and (now - line.last_opened).total_seconds() < settings.min_interval:

@@ -5,7 +5,6 @@ The approver acts like the Prefect UI: it resumes the suspended run with the for
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import subprocess
@@ -64,8 +63,7 @@ class Stage:
         request = waiting[0].id
         api = self._wait("the Prefect server", lambda: server.known_url(self._home))
         prefect = httpx.Client(base_url=api, headers=server.authorization(self._home), timeout=30, trust_env=False)
-        asyncio.run(self._show(api, prefect, context))
-        run = self._wait(f"the form of {request}", lambda: _suspended(prefect, request))
+        run = self._wait(f"the form of {request}", lambda: _suspended(prefect, cycle.removeprefix("cycle/")))
         self._say(f"          approval request in the Prefect UI: {api.removesuffix('/api')}/v2/runs/flow-run/{run['id']}")
         self._say(f"          (the UI asks for the login in {self._home.prefect_login()})")
         answer = {"run_input": {"decision": "approve", "approver": "ada", "note": "the gate's figures look right to me"}}
@@ -80,20 +78,6 @@ class Stage:
         self._say("          ada approved it with the form")
         self._wait(f"the answer to {request}", lambda: context.ledger.read(request)[1:] or None)
 
-    async def _show(self, api: str, prefect: httpx.Client, context: LineContext) -> None:
-        """Create the approval run immediately instead of waiting up to a minute for the reconciler."""
-        os.environ.update(server.settings(self._home, api))
-        from prefect.client.orchestration import get_client
-
-        from flows.prefect.run_sync import show_requests
-
-        async with get_client() as client:
-            until = time.monotonic() + _TIMEOUT
-            while not await show_requests(client, context.ledger, context.line) and time.monotonic() < until:
-                if _known(prefect, context.line):
-                    return
-                await asyncio.sleep(0.5)
-
     def _wait(self, what: str, condition: Any) -> Any:
         until = time.monotonic() + _TIMEOUT
         while time.monotonic() < until:
@@ -106,23 +90,14 @@ class Stage:
         raise Permanent(f"{what} did not appear within {_TIMEOUT:g} s; see {self._home.root / 'serve.log'}")
 
 
-def _approval_runs(prefect: httpx.Client) -> list[dict[str, Any]]:
+def _suspended(prefect: httpx.Client, name: str) -> dict[str, Any] | None:
+    """Return the run of a cycle if it is suspended and its form is stored, else None. `name` is the run's name."""
     try:
-        reply = prefect.post("flow_runs/filter", json={"flows": {"name": {"any_": ["approval"]}}})
+        reply = prefect.post("flow_runs/filter", json={"flow_runs": {"name": {"any_": [name]}}})
     except httpx.HTTPError:
-        return []
-    return list(reply.json()) if reply.status_code == 200 else []
-
-
-def _known(prefect: httpx.Client, line: str) -> bool:
-    """Return whether an approval run of this line exists."""
-    return any(str(run["parameters"].get("request", "")).startswith(f"approval/{line}/") for run in _approval_runs(prefect))
-
-
-def _suspended(prefect: httpx.Client, request: str) -> dict[str, Any] | None:
-    """Return the run for `request` if it is suspended and its form is stored, else None."""
-    for run in _approval_runs(prefect):
-        if run["parameters"].get("request") == request and run["state"]["type"] == "PAUSED":
+        return None
+    for run in reply.json() if reply.status_code == 200 else []:
+        if run["state"]["type"] == "PAUSED":
             keys = (run["state"].get("state_details") or {}).get("run_input_keyset") or {}
             form = prefect.get(f"flow_runs/{run['id']}/input/{keys.get('schema', '-')}")
             return run if form.status_code == 200 else None

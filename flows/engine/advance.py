@@ -26,7 +26,7 @@ def advance(cycle_id: str, context: LineContext) -> Decision:
 
     For an ended cycle, return its `End` and change nothing. Raises Retryable if another living process holds the line's lease.
     """
-    with leased(context) as lease:
+    with leased(context, "the open cycle") as lease:
         while True:
             cycle = context.cycle_view(cycle_id)
             if cycle.ended:

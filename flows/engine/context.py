@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from contracts.cycle import Lease
@@ -91,6 +91,8 @@ class LineContext:
     """Returns a new random text, for the assignment of sessions during a rollout."""
     heartbeat: bool = True
     """Whether a thread renews the lease during long effects. Off under a virtual clock."""
+    file: str = ""
+    """Name of the loop file in its folder; empty if it is not known. Ledger rows name it, so that a command can find it by the line."""
 
     def versions_of(self, kind: str) -> list[dict[str, str]]:
         """Return the code versions of the extensions of one kind as JSON values, for a ledger row."""
@@ -123,25 +125,39 @@ def process_holder() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{process_identity(os.getpid())}/{threading.get_ident()}"
 
 
+def busy_text(lease: Lease, now: datetime) -> str:
+    """Return for what a lease is held, and for how long, for example `the reconciler (12 s)`. Without a purpose, return its holder."""
+    process, purpose, since = _parts(lease.holder)
+    return f"{purpose} ({max(0, int(now.timestamp()) - since)} s)" if purpose else process
+
+
+def _parts(holder: str) -> tuple[str, str, int]:
+    """Split a lease's holder into the process, its purpose, and the second in which it took the lease; without a purpose, "" and 0."""
+    process, _, rest = holder.rpartition("/")
+    process, _, purpose = process.rpartition("/")
+    return (process, purpose, int(rest)) if " " in purpose and rest.isdecimal() else (holder, "", 0)
+
+
 def _is_dead(holder: str) -> bool:
     """Whether a holder certainly no longer exists: a process of this host and this boot that has ended.
 
     A holder from another boot may belong to another host of the same name. Its lease is left to expire.
     """
     ours = process_identity(os.getpid())
-    parts = holder.split("/")
+    parts = _parts(holder)[0].split("/")
     if len(parts) != 4 or parts[0] != socket.gethostname() or ours is None or not same_boot(parts[2], ours):
         return False
     return not is_running(int(parts[1]), parts[2])
 
 
 @contextmanager
-def leased(context: LineContext, name: str | None = None, wait: float = 0.0) -> Iterator[Lease]:
+def leased(context: LineContext, purpose: str, name: str | None = None, wait: float = 0.0) -> Iterator[Lease]:
     """Hold a lease while the block runs, and renew it in the background. The default lease is the one of the line.
 
-    Raises Retryable if another living process still holds the lease after `wait` seconds.
+    `purpose` is shown to a user who waits for the lease. Raises Retryable if another living process still holds the lease after `wait`
+    seconds.
     """
-    lease = take(context, name or line_stream(context.line), wait)
+    lease = take(context, name or line_stream(context.line), wait, purpose)
     stop = threading.Event()
     keeper = threading.Thread(target=_keep, args=(context, lease, stop), daemon=True)
     if context.heartbeat:
@@ -156,15 +172,16 @@ def leased(context: LineContext, name: str | None = None, wait: float = 0.0) -> 
             context.ledger.release(lease)
 
 
-def take(context: LineContext, name: str, wait: float = 0.0) -> Lease:
+def take(context: LineContext, name: str, wait: float = 0.0, purpose: str = "") -> Lease:
     """Acquire a lease, and retry for `wait` seconds. The lease of a dead process of this machine is taken over at once.
 
+    `purpose` contains a space and no slash; empty: only the process is recorded.
     Raises Retryable if another holder still has the lease after that time.
     """
     until, reported = context.clock.now() + timedelta(seconds=wait), False
     while True:
         try:
-            return _take(context, name)
+            return _take(context, name, purpose)
         except Retryable as error:
             if context.clock.now() >= until:
                 raise
@@ -174,16 +191,24 @@ def take(context: LineContext, name: str, wait: float = 0.0) -> Lease:
             context.clock.sleep(0.2)
 
 
-def _take(context: LineContext, name: str) -> Lease:
-    lease = context.ledger.acquire(name, context.holder, LEASE_SECONDS, context.clock.now())
+def _take(context: LineContext, name: str, purpose: str) -> Lease:
+    now = context.clock.now()
+    holder = f"{context.holder}/{purpose}/{int(now.timestamp())}" if purpose else context.holder
+    lease = context.ledger.acquire(name, holder, LEASE_SECONDS, now)
     current = context.ledger.holder(name) if lease is None else None
-    if current is not None and _is_dead(current.holder):
-        context.ledger.release(current)
-        lease = context.ledger.acquire(name, context.holder, LEASE_SECONDS, context.clock.now())
+    if current is not None and (_parts(current.holder)[0] == context.holder or _is_dead(current.holder)):
+        context.ledger.release(current)  # also a lease of this process that it could not release earlier
+        lease = context.ledger.acquire(name, holder, LEASE_SECONDS, now)
     if lease is None:
-        who = current.holder if current else "another process"
-        raise Retryable(f"{name} is leased by {who}; retry after the lease expires")
+        raise Retryable(f"{name} is leased by {_busy(current, now)}; retry after the lease expires")
     return lease
+
+
+def _busy(lease: Lease | None, now: datetime) -> str:
+    if lease is None:
+        return "another process"
+    process, purpose, _ = _parts(lease.holder)
+    return f"{busy_text(lease, now)} of process {process}" if purpose else process
 
 
 def _keep(context: LineContext, lease: Lease, stop: threading.Event) -> None:

@@ -21,7 +21,7 @@ def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, w
     Raises Retryable if another process still ingests for this line after `wait` seconds, or if a source fails.
     """
     total = IngestReport()
-    with leased(context, f"ingest/{context.line}", wait) as lease:
+    with leased(context, "an ingest", f"ingest/{context.line}", wait) as lease:
         for source in context.sources if sources is None else sources:
             with _retried(source):
                 batches = list(source.batches())

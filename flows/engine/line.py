@@ -1,4 +1,4 @@
-"""Requests to a line from users and triggers: adopt, open a cycle, answer an approval request, roll back, cancel.
+"""Requests to a line from users and triggers: adopt, open a cycle, answer an approval request, roll back, cancel, freeze.
 
 Each request appends ledger rows by compare-and-set.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from contracts.cycle import Answer, Append, Row
+from contracts.cycle import Answer, Append, ApprovalKind, Row
 from contracts.errors import Conflict, Permanent, Rejected
-from contracts.ids import cycle_stream, digest, line_stream, version_tag
+from contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
 from contracts.model import model_ref, refuse_code
 from contracts.ports import Ledger
 from contracts.serving import ModelVersion
-from flows.core.folds import ApprovalView, fold_approval, fold_line
+from flows.core.folds import ApprovalView, CycleView, fold_approval, fold_line
 from flows.core.triggers import cycle_is_due
 from flows.engine.context import LineContext
 
@@ -28,6 +28,7 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     if not folder.is_dir():
         raise Permanent(f"{folder} is not a folder; pass the folder of the currently served model (config.json, *.safetensors, tokenizer)")
     refuse_code(folder)
+    context.progress(f"copying model {folder} …", 0, 0)
     model = model_ref(folder, context.artifacts.put_folder(folder, follow_links=True))
     version = ModelVersion(line=line.line, number=0, tag=version_tag(digest(model.id)), model=model, cycle=None)
     if line.base is not None:
@@ -36,21 +37,25 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
         raise Permanent(
             f"line {line.line!r} has already adopted {line.base.tag}; a line adopts one model only: create a new line for another model"
         )
-    row = Row(kind="adopted", key=version.tag, data={"version": version.model_dump(mode="json"), "actor": actor})
+    data = {"version": version.model_dump(mode="json"), "actor": actor, "folder": str(context.folder), "file": context.file}
+    row = Row(kind="adopted", key=version.tag, data=data)
     context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], None, context.clock.now())
     return version
 
 
-def open_cycle(context: LineContext, reason: str) -> str:
+def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
     """Open the line's next cycle, store the loop file's content in it, and return its stream name.
 
-    Raises Rejected if no model is adopted, if a cycle is open, or if another process changes the line at the same time.
+    `actor` is the operator who requested the cycle, if there is one. Raises Rejected if no model is adopted, if the line is frozen, if a
+    cycle is open, or if another process changes the line at the same time.
     """
     line = context.line_view()
     if line.champion is None or line.base is None:
         raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
     if line.open_cycle is not None:
         raise Rejected("cycle_open", f"{line.open_cycle} is still open; `ratchet status` shows what it waits for")
+    if line.frozen is not None:
+        raise Rejected("frozen", f"line {line.line!r} is {line.frozen}; to open cycles again, run `ratchet unfreeze {line.line}`")
     cycle, traces = cycle_stream(line.line, line.cycles + 1), context.datasets.cursor().traces
     loop = context.loop.model_dump(mode="json")
     opened = {
@@ -59,17 +64,18 @@ def open_cycle(context: LineContext, reason: str) -> str:
         "loop": loop,
         "loop_digest": digest(loop),
         "folder": str(context.folder),
+        "file": context.file,
         "champion": line.champion.model_dump(mode="json"),
         "start": (line.champion if context.loop.line.start_from == "champion" else line.base).model_dump(mode="json"),
         "reason": reason,
     }
+    noted = {"traces": traces, "reason": reason}
+    if actor:
+        opened["actor"] = actor
+        noted["actor"] = actor
     rows = [
         Append(stream=cycle, after=0, rows=(Row(kind="opened", data=opened),)),
-        Append(
-            stream=line_stream(line.line),
-            after=line.seq,
-            rows=(Row(kind="cycle_opened", key=cycle, data={"traces": traces, "reason": reason}),),
-        ),
+        Append(stream=line_stream(line.line), after=line.seq, rows=(Row(kind="cycle_opened", key=cycle, data=noted),)),
     ]
     try:
         context.ledger.append(rows, None, context.clock.now())
@@ -88,12 +94,27 @@ def open_if_due(context: LineContext, scheduled: bool) -> tuple[str | None, str]
     try:
         return open_cycle(context, reason), reason
     except Rejected as error:
-        return None, str(error)
+        return None, error.detail
+
+
+def retry_cycle(context: LineContext, number: int, actor: str) -> str:
+    """Open a new cycle after the ended cycle `number`, although no new traces arrived, and return its stream name.
+
+    Raises Rejected as `open_cycle`, and if the line has no such cycle.
+    """
+    if not context.ledger.read(cycle_stream(context.line, number)):
+        raise Rejected("no_cycle", f"line {context.line!r} has no cycle {number}; `ratchet history {context.line}` lists its cycles")
+    return open_cycle(context, f"retry of {number}", actor)
 
 
 def approvals(ledger: Ledger, line: str) -> list[ApprovalView]:
     """List all approval requests of a line, oldest first."""
     return [fold_approval(ledger.read(stream)) for stream in ledger.streams(f"approval/{line}/")]
+
+
+def cycle_requests(ledger: Ledger, cycle: CycleView) -> dict[ApprovalKind, ApprovalView]:
+    """Return the approval requests of a cycle that were made so far."""
+    return {kind: fold_approval(rows) for kind in ApprovalKind if (rows := ledger.read(approval_stream(cycle.id, kind)))}
 
 
 def answer(ledger: Ledger, request: ApprovalView, given: Answer, now: datetime) -> tuple[Answer | None, bool]:
@@ -134,3 +155,38 @@ def ask_cancel(ledger: Ledger, name: str, actor: str, reason: str, now: datetime
     if line.cancel_asked is None:
         row = Row(kind="cancel_asked", key=line.open_cycle, data={"actor": actor, "reason": reason})
         ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
+
+
+_TRIES = 20
+"""Tries to append a row to a line whose stream other processes write at the same time."""
+
+
+def freeze(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> bool:
+    """Freeze the line: no new cycle opens until it is unfrozen. The open cycle, serving and ingest continue.
+
+    Return whether this call froze it. False: it was frozen before, and the first reason stays. Raises Rejected for an unknown line.
+    """
+    return _set_frozen(ledger, name, Row(kind="frozen", data={"actor": actor, "reason": reason}), now)
+
+
+def unfreeze(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> bool:
+    """End the freeze of the line. Return whether this call ended it. Raises Rejected for an unknown line."""
+    return _set_frozen(ledger, name, Row(kind="unfrozen", data={"actor": actor, "reason": reason}), now)
+
+
+def _set_frozen(ledger: Ledger, name: str, row: Row, now: datetime) -> bool:
+    """Append the row unless the line is in its state already. Another process may write the stream, so a conflict is tried again."""
+    for left in reversed(range(_TRIES)):
+        line = fold_line(name, ledger.read(line_stream(name)))
+        if not line.rows:
+            raise Rejected("no_line", f"there is no line {name!r}; `ratchet status` lists the lines")
+        if (line.frozen is not None) == (row.kind == "frozen"):
+            return False
+        try:
+            ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
+        except Conflict:
+            if not left:
+                raise
+        else:
+            return True
+    return False

@@ -48,11 +48,15 @@ def preview(context: LineContext, probe: bool) -> Preview:
         raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
     seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json"), start.tag, probe])
     name = f"preview/{line.line}/{seen[:16]}"
+    context.progress("freezing the data …", 0, 0)
     snapshot = context.datasets.freeze(f"{name}/freeze", context.clock.now(), context.datasets.edition(EDITION))
     report: ProbeReport | None = None
     if probe and context.loop.probe.prompts:
+        context.progress(f"starting the server of {start.tag} …", 0, 0)
         client = context.client(context.server.ensure(start))
+        context.progress("probing the start model …", 0, 0)
         report = context.datasets.probe(f"{name}/probe", snapshot, client, context.progress)
+    context.progress("choosing the training method …", 0, 0)
     data = context.datasets.assemble(f"{name}/plan", snapshot, report)
     draft = drafts(context, context.loop, f"{name}/plan", start.model, context.loop.line.seed, data)
     choice, plan = choose_plan(context, data.facts, context.loop.training, draft)

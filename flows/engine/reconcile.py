@@ -30,7 +30,7 @@ def reconcile(context: LineContext, wait: float = 0.0) -> list[str]:
     """
     repairs = go_back(context)
     try:
-        with leased(context, wait=wait):
+        with leased(context, "the reconciler", wait=wait):
             return repairs + converge(context)
     except Retryable as error:
         return [*repairs, f"skipped: {error}"]
@@ -45,7 +45,7 @@ def go_back(context: LineContext) -> list[str]:
     line = context.line_view()
     if not line.rollback_asked or line.champion is None or _rolling(context, line):
         return []
-    with leased(context, f"back/{line.line}") as lease:
+    with leased(context, "a rollback", f"back/{line.line}") as lease:
         line = context.line_view()
         if not line.rollback_asked or line.champion is None or _rolling(context, line):
             return []
@@ -103,6 +103,7 @@ def _servers(context: LineContext, line: LineView, cycle: CycleView | None, _rol
     for tag, version in wanted.items():
         _drain_file(context, tag).unlink(missing_ok=True)
         if tag not in running:
+            context.progress(f"starting the server of {tag} …", 0, 0)
             try:
                 context.server.ensure(version)
                 repairs.append(f"started the server of {tag}")
@@ -179,6 +180,7 @@ def _aliases(context: LineContext, line: LineView, cycle: CycleView | None, _rol
         return []
     repairs = []
     if line.champion.cycle is None and context.registry.aliases(line.line) == {}:
+        context.progress(f"registering {line.champion.tag} …", 0, 0)
         folder = context.artifacts.fetch(line.champion.model.files, context.scratch / "models" / line.champion.model.files)
         context.registry.register(line.champion, folder, {"ratchet.adopted": "true", "ratchet.model": line.champion.model.id}, {})
     if context.registry.aliases(line.line).get("champion") != line.champion.tag:

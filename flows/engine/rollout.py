@@ -35,7 +35,7 @@ def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
 
     An ended rollout returns its `Finish` unchanged. Raises Permanent if the ledger has no such rollout, and Retryable if the lease is held.
     """
-    with leased(context) as lease:
+    with leased(context, "the rollout") as lease:
         view = context.rollout_view(rollout_id)
         if view is None:
             raise Permanent(f"{rollout_id} is not in the ledger")

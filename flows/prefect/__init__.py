@@ -1,1 +1,1 @@
-"""Prefect integration: scheduling, run history and approval forms. The flows only call the engine; all decisions are in the ledger."""
+"""Prefect integration: one flow run per cycle, approval forms, schedules and events. The ledger decides; Prefect shows."""

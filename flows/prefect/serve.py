@@ -1,7 +1,8 @@
-"""The service: serves the Prefect deployments of one or more lines from one process until it receives a stop signal.
+"""The service: keeps the lines warm and carries their cycles as Prefect runs, until it receives a stop signal.
 
-A file lock allows one serving process per installation. The service restarts the Prefect server if it stops, and then registers its
-deployments again. Model servers, routers, receivers and the Prefect server continue after the service has ended.
+A file lock allows one serving process per installation. The service restarts the Prefect server if it stops, and registers its deployments
+again if they are gone. Ingest, reconcile, rollbacks and rollouts go on while Prefect is away. Model servers, routers, receivers and the
+Prefect server continue after the service has ended.
 """
 
 from __future__ import annotations
@@ -10,29 +11,29 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
-from prefect.events import DeploymentEventTrigger
-from prefect.flows import EntrypointType
-from prefect.runner import Runner
-from prefect.schedules import Cron, Interval, Schedule
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-from contracts.errors import RatchetError
+from contracts.errors import ConfigError, RatchetError
 from contracts.loop import Loop
 from contracts.ports import Progress
+from flows.composition.installation import Installation
 from flows.config.home import Home
-from flows.prefect import flows, run_sync, server, wake
+from flows.prefect import server
+from flows.prefect.desk import POLL_SECONDS, Desk
+from flows.prefect.host import Host, set_host
+from flows.service.keeper import Keeper
+from flows.service.keepers import Keepers
 
-INGEST_SECONDS = 30
-RECONCILE_SECONDS = 60
 _WATCH_SECONDS = 3.0
+STOP_SECONDS = 8.0
+"""Seconds within which runs and lines leave after a stop signal. Work that takes longer is cut off, as by a crash, and repeated later."""
 
 
 @dataclass(frozen=True)
@@ -48,122 +49,91 @@ class Served:
         return self.loop.line.name
 
 
-async def add_deployments(runner: Runner, served: Served) -> None:
-    """Register the five deployments of a line, one per flow. Each has the name of the line.
+async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress) -> bool:
+    """Serve the lines until SIGTERM or SIGINT. Return whether all work has ended; if not, the caller must end the process.
 
-    The runner runs the flow object of this process. It never loads the code that the deployment in Prefect's database names, so a
-    changed entrypoint or added pull steps have no effect.
+    If the Prefect server at `url` becomes unavailable, the service restarts it, unless it is external. `progress` receives what happens.
     """
-    line, path = served.line, str(served.path)
-    trigger = served.loop.trigger
-    cron = [Cron(trigger.cron, timezone=trigger.timezone, parameters={"scheduled": True}, slug="cron")] if trigger.cron else []
-    arrival = DeploymentEventTrigger(
-        name=f"{line}: new traces",
-        expect={flows.INGESTED},
-        match={"prefect.resource.id": flows.line_resource(line)},
-        parameters={"loop": path, "scheduled": False},
-    )
-    every = [
-        (flows.ingest, [_every(INGEST_SECONDS)], [], "Ingests traces and feedback into the lake."),
-        (flows.retrain, cron, [arrival], "Opens a cycle when one is due, and advances the open cycle as far as possible."),
-        (flows.rollout, [], [], "Evaluates and advances the open rollout; started only while there is one."),
-        (flows.reconcile, [_every(RECONCILE_SECONDS)], [], "Reconciles derived copies and Prefect runs with the ledger every minute."),
-        (flows.approval, [], [], "One run per approval request; select Resume to open the form."),
-    ]
-    for flow, schedules, triggers, text in every:
-        await _add_deployment(runner, flow, line, path, schedules, triggers, text)
 
+    def say(text: str) -> None:
+        progress(text, 0, 0)
 
-def _every(seconds: int) -> Schedule:
-    return Interval(timedelta(seconds=seconds), slug="interval")
-
-
-async def _add_deployment(runner: Runner, flow: Any, line: str, path: str, schedules: list[Any], triggers: list[Any], text: str) -> None:
-    """Register one deployment.
-
-    Only one run of `ingest`, `retrain` and `rollout` is allowed at a time, because a second run would only wait for the first.
-    `reconcile` has no limit, because it releases stuck slots. `approval` has no limit, because several requests can be pending.
-    """
-    alone = flow.name in ("ingest", "retrain", "rollout")
-    limit = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW, grace_period_seconds=60)
-    await runner.aadd_flow(
-        flow,
-        name=line,
-        parameters={} if flow.name == "approval" else {"loop": path},
-        schedules=schedules,
-        triggers=triggers,
-        description=text,
-        tags=[run_sync.TAG, f"line:{line}"],
-        concurrency_limit=limit if alone else None,
-        entrypoint_type=EntrypointType.MODULE_PATH,
-    )
-
-
-async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress) -> None:
-    """Serve the lines until SIGTERM or SIGINT.
-
-    If the Prefect server at `url` becomes unavailable, the service restarts it, unless it is external, and registers the deployments
-    again. `progress` receives messages about the server's availability.
-    """
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    running = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    watch = asyncio.create_task(_keep_server(home, url, stop, progress))
-    first = True
+        running.add_signal_handler(number, stop.set)
+    # The lines and the runs have separate contexts, so that they share no object that only one thread may use.
+    host = Host(Installation(home, _run_progress), {served.line: served.path for served in lines})
+    set_host(host)
+    desk = Desk(home, host, {served.line: served.loop for served in lines}, say)
+    own = Installation(home, progress)
+    keepers = Keepers(own, [Keeper(own, served.path, say) for served in lines], desk.on_news, say)
+    keepers.start()
+    watch = asyncio.create_task(_keep_server(home, url, stop, say))
+    try:
+        await _attend(desk, stop, say)
+    finally:
+        host.stopping.set()
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+        left = await asyncio.gather(asyncio.to_thread(keepers.stop, STOP_SECONDS), asyncio.to_thread(desk.carriers.stop, STOP_SECONDS))
+    return all(left)
+
+
+def _run_progress(_what: str, _done: int, _total: int) -> None:
+    """Ignore progress that is not reported through a run's own log."""
+
+
+async def _attend(desk: Desk, stop: asyncio.Event, say: Callable[[str], None]) -> None:
+    """Look at Prefect until the stop signal. While it is away, wait for it; when it comes back, begin anew."""
+    trouble = ""
     while not stop.is_set():
         try:
-            await _serve_once(home, lines, stop, loop, first)
-        except Exception as error:
-            if not _is_outage(error):
-                raise
-            progress("the Prefect server does not respond; waiting for it", 0, 0)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stop.wait(), _WATCH_SECONDS)
-        first = False
-    watch.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await watch
+            async with get_client() as client:
+                await desk.open(client)
+                if trouble:
+                    say("the Prefect server is available again")
+                    trouble = ""
+                while not stop.is_set():
+                    await desk.look(client)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(stop.wait(), POLL_SECONDS)
+        except ObjectNotFound:
+            say("the deployments are gone from Prefect; registering them again")
+        except ConfigError:
+            raise
+        except Exception as error:  # the lines go on, and so do their rollbacks and rollouts
+            text = "the Prefect server does not respond; waiting for it" if _is_outage(error) else f"{type(error).__name__}: {error}"
+            if text != trouble:
+                say(text)
+            trouble = text
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), POLL_SECONDS)
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Return whether an error means that the Prefect server is unavailable or failing, as opposed to an invalid request."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(_is_outage(part) for part in error.exceptions)
-    if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code >= 500
-    return isinstance(error, httpx.TransportError) or "exceeded error threshold" in str(error)
+    """Return whether the Prefect server is unavailable or busy, so that a later attempt can succeed."""
+    if isinstance(error, PrefectHTTPStatusError):
+        return bool(error.response.status_code >= 500)
+    return isinstance(error, httpx.TransportError) or (error.__cause__ is not None and _is_outage(error.__cause__))
 
 
-async def _serve_once(home: Home, lines: Sequence[Served], stop: asyncio.Event, loop: asyncio.AbstractEventLoop, first: bool) -> None:
-    runner = Runner(name=f"ratchet-{os.getpid()}", pause_on_shutdown=False)
-    runner.handle_sigterm = lambda *_: loop.call_soon_threadsafe(stop.set)
-    async with get_client() as client:
-        for served in lines:
-            await add_deployments(runner, served)
-            await run_sync.bury_dead_runs(client, home, served.line, served_anew=first)
-            await run_sync.drop_missed_ticks(client, served.line)
-            await wake.start_run(client, "reconcile", served.line, f"service start at {datetime.now(UTC).isoformat()}")
-    running = asyncio.create_task(runner.start())
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not running.done() and not runner.started:  # a runner that has not started cannot be stopped, only cancelled
-        running.cancel()
-    elif not running.done():
-        await runner.astop()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
-
-
-async def _keep_server(home: Home, url: str, stop: asyncio.Event, progress: Progress) -> None:
+async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None]) -> None:
     """Restart the installation's Prefect server if its process dies. Does nothing for an external server."""
     while not stop.is_set() and not server.is_external():
         await asyncio.sleep(_WATCH_SECONDS)
         try:
             if await asyncio.to_thread(server.known_url, home) is None:
-                progress("the Prefect server has stopped; restarting it", 0, 0)
+                say("the Prefect server has stopped; restarting it")
                 await asyncio.to_thread(server.join_or_start, home, int(httpx.URL(url).port or 0))
-                progress(f"the Prefect server is available again at {url}", 0, 0)
+                say(f"the Prefect server is available again at {url}")
         except RatchetError as error:
-            progress(f"cannot start the Prefect server: {error}", 0, 0)
+            say(f"cannot start the Prefect server: {error}")
+
+
+def end_process() -> None:
+    """End this process at once, because a thread still works on a step. The ledger continues the step as after a crash."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

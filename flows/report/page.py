@@ -21,6 +21,8 @@ from contracts.ports import Artifacts, Ledger
 from contracts.serving import StepJudgement
 from flows.config.home import Home
 from flows.core.folds import CycleView, RolloutView, fold_cycle, fold_line, fold_rollout
+from flows.core.waiting import waiting_text
+from flows.engine.line import cycle_requests
 from flows.engine.training_curves import curve_marks, read_event_logs, training_runs
 from flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
 from flows.report.story import Section, Table, interval, ledger_table, report_of, tell
@@ -54,22 +56,23 @@ def render_report(ledger: Ledger, artifacts: Artifacts, line: str, now: datetime
     Raises Permanent if a hash chain is broken, because a report from a modified ledger would be false.
     """
     view = fold_line(line, ledger.read(line_stream(line)))
-    chapters = [_chapter(ledger, artifacts, stream) for stream in ledger.streams(f"cycle/{line}/")]
+    chapters = [_chapter(ledger, artifacts, stream, now) for stream in ledger.streams(f"cycle/{line}/")]
     template = Environment(loader=PackageLoader("flows.report"), autoescape=True, undefined=StrictUndefined).get_template("page.html")
     summary = [_summary(chapter) for chapter in chapters]
     return template.render(line=view, chapters=chapters[::-1], summary=summary, now=now, rows=ledger_table(view.rows))
 
 
-def _chapter(ledger: Ledger, artifacts: Artifacts, stream: str) -> Chapter:
+def _chapter(ledger: Ledger, artifacts: Artifacts, stream: str, now: datetime) -> Chapter:
     entries = ledger.read(stream)
     rows = ledger.read(rollout_stream(stream))
     for chain in (entries, rows):
         verify_chain(chain)
     cycle, rollout = fold_cycle(entries), fold_rollout(rows) if rows else None
+    requests = cycle_requests(ledger, cycle)
     return Chapter(
         cycle=cycle,
-        headline=cycle.reason or f"open: {cycle.state}",
-        sections=tell(entries, rollout),
+        headline=cycle.reason or f"open: {waiting_text(cycle, requests, now)}",
+        sections=tell(entries, rollout, requests, now),
         accuracy=_accuracy(cycle),
         evidence=_evidence(rollout),
         rewards=_rewards(cycle, artifacts),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from contracts.cycle import ENDS, ApprovalKind, Entry, Step
 from contracts.evaluation import EvalReport, Interval, Result
 from contracts.jobs.training import Usage
 from contracts.serving import StepJudgement
-from flows.core.folds import CycleView, RolloutView, fold_cycle, train_key
+from flows.core.folds import ApprovalView, CycleView, RolloutView, fold_cycle, train_key
+from flows.core.waiting import waiting_text
 
 Cells = tuple[str, ...]
 
@@ -32,10 +34,12 @@ class Section:
     table: Table | None = None
 
 
-def tell(entries: Sequence[Entry], rollout: RolloutView | None) -> list[Section]:
+def tell(
+    entries: Sequence[Entry], rollout: RolloutView | None, requests: Mapping[ApprovalKind, ApprovalView], now: datetime
+) -> list[Section]:
     """Return the sections that describe a cycle, up to its current state.
 
-    `entries` are the rows of the cycle's stream; `rollout` is None if no rollout has started.
+    `entries` are the rows of the cycle's stream; `rollout` is None if no rollout has started. `requests` are the cycle's approval requests.
     """
     cycle = fold_cycle(entries)
     chapters = [
@@ -43,13 +47,13 @@ def tell(entries: Sequence[Entry], rollout: RolloutView | None) -> list[Section]
         _data(cycle),
         _probe(cycle),
         _choice(cycle),
-        _approval(cycle, ApprovalKind.TRAINING),
+        _approval(cycle, ApprovalKind.TRAINING, requests, now),
         _training(cycle),
         _gate(cycle),
         _checks(cycle),
-        _approval(cycle, ApprovalKind.ROLLOUT),
+        _approval(cycle, ApprovalKind.ROLLOUT, requests, now),
         _rollout(rollout),
-        _ending(cycle, entries),
+        _ending(cycle, entries, requests, now),
     ]
     return [chapter for chapter in chapters if chapter is not None]
 
@@ -100,16 +104,21 @@ def _choice(cycle: CycleView) -> Section | None:
     return Section("Choice", (cycle.choice.reason + ".",), rules)
 
 
-def _approval(cycle: CycleView, kind: ApprovalKind) -> Section | None:
-    answer = cycle.answers.get(kind)
+def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> Section | None:
+    request = requests.get(kind)
+    answer = cycle.answers.get(kind) or (request.answer if request else None)
     title = f"Approval of the {kind}"
     if answer is not None:
         verb = "Approved" if answer.approve else "Rejected"
+        at = f" at {request.answered_at:%Y-%m-%d %H:%M} UTC" if request and request.answered_at else ""
         who = "automatic, as configured" if answer.identity == "auto" else f"identity {answer.identity}, via {answer.via}"
-        return Section(title, (f"{verb} by {answer.actor} ({who})." + (f" “{answer.note}”" if answer.note else ""),))
-    if kind in cycle.asked:
-        return Section(title, (f"Requested, not answered; the request expires at {cycle.asked[kind]:%Y-%m-%d %H:%M} UTC.",))
-    return None
+        return Section(title, (f"{verb} by {answer.actor} ({who}){at}." + (f" “{answer.note}”" if answer.note else ""),))
+    if kind not in cycle.asked:
+        return None
+    expires = f"{cycle.asked[kind]:%Y-%m-%d %H:%M} UTC"
+    if now >= cycle.asked[kind] or (request is not None and request.expired):
+        return Section(title, (f"Requested, not answered; the request could be answered until {expires}, or until the cycle ended.",))
+    return Section(title, (f"Requested, not answered; the request expires at {expires}.",))
 
 
 def _training(cycle: CycleView) -> Section | None:
@@ -214,9 +223,9 @@ def _rollout(rollout: RolloutView | None) -> Section | None:
     return Section("Rollout", (f"Weights: {steps or 'none yet'}.", ended), Table(columns, rows))
 
 
-def _ending(cycle: CycleView, entries: Sequence[Entry]) -> Section:
+def _ending(cycle: CycleView, entries: Sequence[Entry], requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> Section:
     if cycle.state not in ENDS:
-        return Section("Now", (f"The cycle is open, in state {cycle.state}.",))
+        return Section("Now", (f"The cycle is open: {waiting_text(cycle, requests, now)}.",))
     seconds = (entries[-1].at - entries[0].at).total_seconds()
     serves = cycle.candidate.tag if cycle.state == "promoted" and cycle.candidate else cycle.champion.tag
     return Section(

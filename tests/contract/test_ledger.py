@@ -156,6 +156,13 @@ def test_heads_are_the_last_rows_of_all_streams(ledger: Ledger) -> None:
     assert found[0].hash == ledger.read("a/1")[0].hash
 
 
+def test_lengths_count_the_rows_of_the_streams_that_exist(ledger: Ledger) -> None:
+    ledger.append([Append(stream="a", after=0, rows=(Row(kind="x"), Row(kind="y")))], None, NOON)
+    ledger.append([Append(stream="b", after=0, rows=(Row(kind="x"),))], None, NOON)
+    assert ledger.lengths(["a", "b", "c"]) == {"a": 2, "b": 1}
+    assert ledger.lengths([]) == {}
+
+
 def test_content_is_read_as_it_was_written(ledger: Ledger) -> None:
     data = {"text": "é\n\u2028\U0001f980'\"%_\\", "list": [1, 2.5, None, True, {"deep": []}], "big": 2**53, "small": 1e-300, "empty": {}}
     at = NOON + timedelta(microseconds=123)

@@ -131,6 +131,34 @@ def test_adopt_without_torch_names_the_missing_extra(ratchet, tmp_path: Path, mo
     assert "its model server does not run" in refused
 
 
+def test_operator_adopts_triggers_cancels_and_retries(ratchet, tmp_path: Path) -> None:
+    from tests.unit.trainers.conftest import write_model
+
+    path = loop_file(tmp_path / "o.toml", 'kind = "receiver"')
+    model = write_model(tmp_path / "model")
+    try:
+        adopted = ratchet("adopt", path, model)
+        steps = [line for line in adopted.stderr.splitlines() if line.endswith("…")]
+        assert [step.split()[0] for step in steps] == ["adopting", "copying", "starting", "registering"]
+        assert adopted.stdout == ""
+        assert ratchet("adopt", path, model, "--json").stderr == "", "a program may read both streams"
+        assert json.loads(ratchet("trigger", "t", "--by", "hana", "--json").stdout)["cycle"] == "cycle/t/0001"
+        assert "is still open" in ratchet("retry", "t/1", code=2).stderr
+        cancelled = json.loads(ratchet("cancel", path, "--by", "hana", "--json").stdout)
+        assert (cancelled["cycle"], cancelled["ended"]) == ("cycle/t/0001", True)
+        ratchet("freeze", "t", "--why", "a test", "--by", "hana")
+        frozen = ratchet("retry", "t/1", code=2).stderr
+        assert "error: line 't' is frozen by hana" in frozen
+        ratchet("unfreeze", "t", "--why", "done")
+        assert "cycle/t/0002 opened (retry of 1)" in ratchet("retry", "t/1").stderr
+        back = json.loads(ratchet("rollback", path, "--by", "hana", "--json").stdout)
+        assert (back["completed"], back["champion"]) == (True, json.loads(ratchet("status", "--json").stdout)[0]["champion"])
+        assert [row["outcome"] for row in json.loads(ratchet("history", "--json").stdout)] == ["adopted", "cancelled", "cancelled"]
+        assert "ended cancelled: cancelled by hana" in ratchet("logs", "t/1").stdout
+    finally:
+        ratchet("serve", path, "--stop")
+
+
 def test_plan_shows_the_choice_and_changes_nothing(ratchet, tmp_path: Path, gsm8k: Path) -> None:
     from tests.unit.trainers.conftest import write_model
 

@@ -1,4 +1,4 @@
-"""End-to-end tests of the service with a real Prefect server and real flow processes. The tests create approval requests in the ledger."""
+"""End-to-end tests of the service with a real Prefect server. The tests create cycles that wait for an approval."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ import httpx
 import psutil
 import pytest
 
-from contracts.cycle import Append, ApprovalKind, Identity, Row
-from contracts.ids import cycle_stream
+from contracts.cycle import Append, Entry, Identity, Row, State
+from contracts.ids import approval_stream, cycle_stream
 from flows.composition.ports import open_ledger
 from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.core.decide import Wait
-from flows.core.folds import fold_approval
+from flows.core.folds import fold_approval, fold_cycle
 from flows.engine.advance import drive
 from flows.engine.line import open_cycle
 from runtime.artifacts import FolderArtifacts
@@ -36,16 +36,17 @@ from trainers.code_digest import code_digest
 
 pytestmark = pytest.mark.slow
 
-CYCLE = cycle_stream("sim", 1)
+LINES = ("sim", "form", "cli", "cancel", "lost", "thief", "late", "empty")
+"""One line per test, each with a cycle that waits for the approval of its training. The last one has no cycle."""
 LOOP = """
 [line]
-name = "sim"
+name = "{name}"
 served_model = "sim"
 
 [[sources]]
 name = "in"
 kind = "jsonl"
-path = "traces"
+path = "traces-{name}"
 
 [[rewards]]
 name = "exact_match"
@@ -57,7 +58,18 @@ expires = 7200
 cron = "0 3 * * *"
 timezone = "Europe/Berlin"
 new_traces = 1
+min_interval = 0
 """
+
+
+def cycle_of(line: str) -> str:
+    """Return the stream of a line's first cycle."""
+    return cycle_stream(line, 1)
+
+
+def request_of(line: str) -> str:
+    """Return the stream of the request to approve its training."""
+    return approval_stream(cycle_of(line), "training")
 
 
 class Service:
@@ -65,15 +77,22 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self.home = Home(folder / "home")
-        self.loop = folder / "sim.toml"
-        self.loop.write_text(LOOP)
-        self.traces = folder / "traces"
-        self.traces.mkdir()
+        self.loops = {}
+        for name in LINES:
+            self.loops[name] = folder / f"{name}.toml"
+            self.loops[name].write_text(LOOP.format(name=name))
+            (folder / f"traces-{name}").mkdir()
+        self.folder = folder
         self.environment = command.environment(self.home.root)
         self.ledger = open_ledger(self.home)
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.prefect = httpx.Client()
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all loop files."""
+        return [str(path) for path in self.loops.values()]
 
     def ratchet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `ratchet` command against this installation."""
@@ -81,91 +100,101 @@ class Service:
 
     def start(self) -> None:
         """Start `ratchet serve` and wait until its deployments are ready."""
-        serve = [*command.RATCHET, "serve", str(self.loop), "--json"]
-        log = (self.home.root.parent / "serve.log").open("a")
+        serve = [*command.RATCHET, "serve", *self.paths, "--json"]
+        log = (self.folder / "serve.log").open("a")
         self.process = subprocess.Popen(serve, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
         rows = json.loads(_json_on(self.process))
         addresses = {row["what"]: row["where"] for row in rows}
         self.url = addresses["Prefect UI and approvals"] + "/api"
         login = Path(addresses["Prefect UI login file"]).read_text()
         self.prefect = httpx.Client(base_url=self.url, auth=tuple(login.split(":")), trust_env=False, timeout=30)
-        eventually(lambda: len(self.post("deployments/filter")) == 5)
-        eventually(lambda: self.deployment("approval")["status"] == "READY")
+        eventually(lambda: len(self.post("deployments/filter")) == len(LINES))
+        eventually(lambda: self.deployment("sim")["status"] == "READY")
 
     def stop(self) -> None:
         """Stop the service and its Prefect server."""
-        stopped = self.ratchet("serve", "--stop", str(self.loop))
+        stopped = self.ratchet("serve", "--stop", *self.paths)
         assert stopped.returncode == 0, stopped.stderr
         if self.process is not None:
             self.process.wait(60)
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Send a POST request to the Prefect API and return the decoded answer.
+    def kill(self) -> None:
+        """Kill the service."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(60)
+
+    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        """Send a request to the Prefect API and return the answer.
 
         Retries while SQLite is busy (HTTP 503) or the server restarts; raises AssertionError after about a minute.
         """
         for _ in range(60):
             with contextlib.suppress(httpx.TransportError):
-                answer = self.prefect.post(path, json=body or {})
+                answer = self.prefect.request(method, path, json=body or {})
                 if answer.status_code != 503:
-                    return answer.json() if answer.content else None
+                    return answer
             time.sleep(1)
         raise AssertionError(f"{path}: the Prefect server does not answer")
 
-    def deployment(self, flow: str) -> dict[str, Any]:
-        """Return the deployment of a flow for the line."""
-        return self.prefect.get(f"deployments/name/{flow}/sim").json()
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Send a POST request to the Prefect API and return the decoded answer."""
+        answer = self.request("POST", path, body)
+        return answer.json() if answer.content else None
 
-    def runs(self, flow: str, **state: Any) -> list[dict[str, Any]]:
-        """Return the runs of a flow, filtered by state."""
-        filters: dict[str, Any] = {"flows": {"name": {"any_": [flow]}}, "limit": 200}
-        if state:
-            filters["flow_runs"] = {"state": state}
-        return list(self.post("flow_runs/filter", filters))
+    def deployment(self, line: str) -> dict[str, Any]:
+        """Return the deployment of a line."""
+        return dict(self.request("GET", f"deployments/name/ratchet-retrain/{line}").json())
 
-    def run_now(self, flow: str) -> str:
-        """Schedule a run of a flow for now and return its id."""
-        made = self.post(f"deployments/{self.deployment(flow)['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
-        return str(made["id"])
+    def runs(self, line: str) -> list[dict[str, Any]]:
+        """Return the runs of a line, oldest first."""
+        filters = {"deployments": {"name": {"any_": [line]}}, "limit": 200, "sort": "EXPECTED_START_TIME_DESC"}
+        runs = [run for run in self.post("flow_runs/filter", filters) if not (run["auto_scheduled"] and run["state_type"] == "SCHEDULED")]
+        return sorted(runs, key=lambda run: str(run["created"]))
+
+    def run(self, line: str) -> dict[str, Any]:
+        """Return the run of the line's first cycle; waits until it exists."""
+        return eventually(lambda: next((run for run in self.runs(line) if run["name"] == f"{line}/0001"), None))
+
+    def tasks(self, run: str) -> list[tuple[str, str]]:
+        """Return the names and states of a run's task runs, in the order in which they began."""
+        found = self.post("task_runs/filter", {"flow_runs": {"id": {"any_": [run]}}, "sort": "EXPECTED_START_TIME_ASC"})
+        return [(task["name"], task["state_name"]) for task in found]
+
+    def suspended(self, line: str) -> dict[str, Any]:
+        """Wait until the run of the line's cycle shows a form that can be filled in, and return the run."""
+        return eventually(lambda: run if self._answerable(run := self.run(line)) else None)
+
+    def _answerable(self, run: dict[str, Any]) -> bool:
+        if run["state_type"] != "PAUSED":
+            return False
+        key = run["state"]["state_details"]["run_input_keyset"]["schema"]
+        return self.request("GET", f"flow_runs/{run['id']}/input/{key}").status_code == 200
+
+    def resume(self, run: str, **typed: str) -> dict[str, Any]:
+        """Submit the form of a suspended run with these values and return the answer of the API."""
+        return dict(self.post(f"flow_runs/{run}/resume", {"run_input": typed}))
 
     def ended(self, run: str) -> dict[str, Any]:
         """Wait until the run has ended and return it."""
         return eventually(lambda: self._final(run))
 
     def _final(self, run: str) -> dict[str, Any] | None:
-        found = self.post("flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
-        return found[0] if found and found[0]["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
+        found = self.request("GET", f"flow_runs/{run}").json()
+        return found if found["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
 
-    def reconcile(self) -> None:
-        """Run the reconcile flow and assert that it completes."""
-        assert self.ended(self.run_now("reconcile"))["state_type"] == "COMPLETED"
+    def answer(self, line: str) -> Any:
+        """Return the answer to the line's request, or None."""
+        return fold_approval(self.ledger.read(request_of(line))).answer
 
-    def views(self, request: str) -> list[dict[str, Any]]:
-        """Return the approval runs that show this request."""
-        return [run for run in self.runs("approval") if run["parameters"].get("request") == request]
+    def cycle_state(self, line: str) -> State:
+        """Return the state of the line's first cycle."""
+        return fold_cycle(self.ledger.read(cycle_of(line))).state
 
-    def suspended(self, request: str) -> dict[str, Any]:
-        """Wait until a run shows the request with a form that can be filled in, and return the run."""
-        return eventually(lambda: next((run for run in self.views(request) if self._answerable(run)), None))
-
-    def _answerable(self, run: dict[str, Any]) -> bool:
-        if run["state_type"] != "PAUSED":
-            return False
-        key = run["state"]["state_details"]["run_input_keyset"]["schema"]
-        return self.prefect.get(f"flow_runs/{run['id']}/input/{key}").status_code == 200
-
-    def resume(self, run: str, **typed: str) -> dict[str, Any]:
-        """Submit the form of a suspended run with these values and return the answer of the API."""
-        return dict(self.post(f"flow_runs/{run}/resume", {"run_input": typed}))
-
-    def ask(self, number: int) -> str:
-        """Add a request for approval to the ledger and return its stream; it copies the evidence of the first request."""
-        first = self.ledger.read("approval/sim/0001/training")[0]
-        request = f"approval/sim/{number}/training"
-        data = {**first.data, "expires": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}
-        row = Row(kind="asked", key=ApprovalKind.TRAINING, data=data)
-        self.ledger.append([Append(stream=request, after=0, rows=(row,))], None, datetime.now(UTC))
-        return request
+    def events(self, name: str, line: str) -> list[dict[str, Any]]:
+        """Return the events of this name that Prefect has stored for the line."""
+        chosen = {"event": {"name": [name]}, "resource": {"id": [f"ratchet.line.{line}"]}, "occurred": {"since": "2020-01-01T00:00:00Z"}}
+        return list(self.post("events/filter", {"filter": chosen})["events"])
 
 
 def _json_on(process: subprocess.Popen[str]) -> str:
@@ -181,18 +210,21 @@ def _json_on(process: subprocess.Popen[str]) -> str:
 
 def eventually(condition: Callable[[], Any]) -> Any:
     """Wait until the condition returns a true value and return it. The limit is generous because the machine may be busy."""
-    return until(condition, 240, pause=0.5)
+    return until(condition, 240, pause=0.3)
 
 
 def wait_for_approval(service: Service) -> None:
-    """Create a cycle that waits for the approval of its training, with the real engine and ledger and fakes for all other ports."""
+    """Create a cycle per line that waits for the approval of its training, with the real engine and ledger and fakes for all other ports.
+
+    The cycle of the first line is the engine's own; the other lines get copies of its rows.
+    """
     sim = SimulatedLine(Scenario(seed=1))
     sim.world.faults = lambda _where: None
     adopted = sim.ledger.read("line/sim")[0]
     context = replace(
         sim.context,
-        loop=load_loop(service.loop),
-        folder=service.loop.parent,
+        loop=load_loop(service.loops["sim"]),
+        folder=service.folder,
         ledger=service.ledger,
         artifacts=FolderArtifacts(service.home.artifacts),
         code=code_digest(),
@@ -201,12 +233,30 @@ def wait_for_approval(service: Service) -> None:
     row = Row(kind="adopted", key=adopted.key, data=adopted.data)
     service.ledger.append([Append(stream="line/sim", after=0, rows=(row,))], None, context.clock.now())
     open_cycle(context, "a test")
-    assert isinstance(drive(CYCLE, context), Wait)
+    assert isinstance(drive(cycle_of("sim"), context), Wait)
+    for line in LINES[1:]:
+        for stream in ("line/sim", cycle_of("sim"), request_of("sim")):
+            if line == "empty" and stream != "line/sim":
+                continue
+            rows = service.ledger.read(stream)[:1] if line == "empty" else service.ledger.read(stream)
+            copied = tuple(_renamed_row(row, line) for row in rows)
+            service.ledger.append([Append(stream=_renamed(stream, line), after=0, rows=copied)], None, datetime.now(UTC))
+
+
+def _renamed_row(row: Entry, line: str) -> Row:
+    return Row(kind=row.kind, key=_renamed(row.key, line), data=json.loads(_renamed(json.dumps(row.data), line)))
+
+
+def _renamed(text: str, line: str) -> str:
+    """Return text of the line `sim` as text of another line."""
+    for before in ("line/sim", "cycle/sim/", "approval/sim/", "traces-sim", '"name": "sim"', '"line": "sim"'):
+        text = text.replace(before, before.replace("sim", line))
+    return text
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A running service with one cycle that waits for approval."""
+    """A running service whose lines wait for approval."""
     served = Service(tmp_path_factory.mktemp("served"))
     wait_for_approval(served)
     try:
@@ -216,79 +266,84 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         served.stop()
 
 
-def test_deployments_schedules_and_trigger_exist(service: Service) -> None:
-    names = {flow: service.deployment(flow) for flow in ("ingest", "retrain", "rollout", "reconcile", "approval")}
-    assert {flow: [s["schedule"].get("cron") or s["schedule"]["interval"] for s in d["schedules"]] for flow, d in names.items()} == {
-        "ingest": [30],
-        "retrain": ["0 3 * * *"],
-        "rollout": [],
-        "reconcile": [60],
-        "approval": [],
-    }
-    assert names["retrain"]["schedules"][0]["schedule"]["timezone"] == "Europe/Berlin"
-    assert names["retrain"]["schedules"][0]["parameters"] == {"scheduled": True}
-    assert names["retrain"]["global_concurrency_limit"]["limit"] == 1
-    triggers = [automation["trigger"] for automation in service.post("automations/filter")]
-    assert [t["expect"] for t in triggers] == [["ratchet.traces.ingested"]]
-    assert triggers[0]["match"] == {"prefect.resource.id": "ratchet.line.sim"}
+def test_one_deployment_per_line_with_its_schedule(service: Service) -> None:
+    deployment = service.deployment("sim")
+    assert [(s["schedule"]["cron"], s["schedule"]["timezone"], s["active"]) for s in deployment["schedules"]] == [
+        ("0 3 * * *", "Europe/Berlin", True)
+    ]
+    assert deployment["schedules"][0]["parameters"]["when"] == "any new traces"
+    properties = deployment["parameter_openapi_schema"]["properties"]
+    assert set(properties) == {"line", "when", "reason"}
+    assert properties["when"]["enum"] == ["now", "any new traces", "enough new traces"]
+    assert all(properties[name].get("description") for name in properties), "the form of the Run button explains each parameter"
 
 
-def test_submitted_form_is_written_to_the_ledger_and_the_cycle_continues(service: Service) -> None:
-    request = "approval/sim/0001/training"
-    run = service.suspended(request)
+def test_cycle_is_one_run_whose_tasks_are_the_steps(service: Service) -> None:
+    run = service.suspended("sim")
+    eventually(lambda: service.tasks(run["id"]) == [("freeze", "Completed"), ("probe", "Completed"), ("choose", "Completed")])
+    assert [one["name"] for one in service.runs("sim")] == ["sim/0001"]
+    logs = service.post("logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})
+    assert any("waiting for the approval of the training" in log["message"] for log in logs)
+    artifacts = service.post("artifacts/latest/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
+    assert {artifact["key"] for artifact in artifacts} >= {"sim-0001-freeze", "sim-0001-choose", "sim-0001-approve-training"}
+
+
+def test_submitted_form_is_written_to_the_ledger_and_the_same_run_goes_on(service: Service) -> None:
+    run = service.suspended("form")
     keys = run["state"]["state_details"]["run_input_keyset"]
-    schema = service.prefect.get(f"flow_runs/{run['id']}/input/{keys['schema']}").json()
+    schema = service.request("GET", f"flow_runs/{run['id']}/input/{keys['schema']}").json()
     assert schema["properties"]["decision"]["enum"] == ["approve", "reject"]
     assert {"decision", "approver"} <= set(schema["required"])
-    text = service.prefect.get(f"flow_runs/{run['id']}/input/{keys['description']}").text
+    text = service.request("GET", f"flow_runs/{run['id']}/input/{keys['description']}").text
     assert "further with DPO" in text
 
     for bad in ({}, {"decision": "approve"}, {"decision": "approve", "approver": "  "}, {"decision": "maybe", "approver": "ada"}):
         assert service.resume(run["id"], **bad)["status"] == "REJECT"
-    assert fold_approval(service.ledger.read(request)).awaiting
+    assert service.answer("form") is None
 
     assert service.resume(run["id"], decision="approve", approver=" Ada ", note="go")["status"] == "ACCEPT"
-    assert service.ended(run["id"])["state_type"] == "COMPLETED"
-    answer = fold_approval(service.ledger.read(request)).answer
-    assert answer is not None
+    answer = eventually(lambda: service.answer("form"))
     assert (answer.actor, answer.approve, answer.identity, answer.via, answer.note) == ("Ada", True, Identity.CLAIMED, "prefect", "go")
-    eventually(lambda: any(row.kind == "answered" for row in service.ledger.read(CYCLE)))
-
-
-def test_first_answer_is_kept_and_the_run_ends(service: Service) -> None:
-    request = service.ask(9001)
-    service.reconcile()
-    run = service.suspended(request)
-    assert service.ratchet("approve", request, "--by", "bob").returncode == 0
-    service.reconcile()
     ended = service.ended(run["id"])
-    assert ended["state_type"] == "COMPLETED"
-    assert "bob approved it via cli" in ended["state"]["message"]
-    assert service.ratchet("reject", request, "--by", "eve").returncode == 2
-    answer = fold_approval(service.ledger.read(request)).answer
-    assert answer is not None
-    assert (answer.actor, answer.via) == ("bob", "cli")
+    assert ended["name"] == "form/0001"
+    assert ended["state_type"] == "FAILED", "the training set of the simulated cycle exists only in the simulation"
+    eventually(lambda: [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "choose", "approve training", "train"])
 
 
-def test_cancelled_approval_run_is_replaced(service: Service) -> None:
-    request = service.ask(9002)
-    service.reconcile()
-    first = service.suspended(request)
-    service.post(f"flow_runs/{first['id']}/set_state", {"state": {"type": "CANCELLED"}, "force": True})
-    service.reconcile()
-    second = service.suspended(request)
+def test_answer_on_the_command_line_closes_the_form_and_the_run_goes_on(service: Service) -> None:
+    run = service.suspended("cli")
+    assert service.ratchet("reject", request_of("cli"), "--by", "bob").returncode == 0
+    ended = service.ended(run["id"])
+    assert (ended["state_type"], ended["state_name"]) == ("COMPLETED", "Rejected")
+    assert "bob" in ended["state"]["message"]
+    assert service.ratchet("approve", request_of("cli"), "--by", "eve").returncode == 2
+    assert (service.answer("cli").actor, service.answer("cli").via) == ("bob", "cli")
+    eventually(lambda: service.events("ratchet.cycle.ended", "cli"))
+    assert service.events("ratchet.cycle.ended", "cli")[0]["payload"]["state"] == "rejected"
+    assert len(service.events("ratchet.approval.answered", "cli")) == 1
+
+
+def test_cancelling_the_run_cancels_the_cycle(service: Service) -> None:
+    run = service.suspended("cancel")
+    service.post(f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    eventually(lambda: service.cycle_state("cancel") is State.CANCELLED)
+    assert eventually(lambda: (ended := service._final(run["id"])) and ended["state_type"] == "CANCELLED")
+
+
+def test_deleted_run_is_replaced_by_one_with_the_same_name_and_steps(service: Service) -> None:
+    first = service.suspended("lost")
+    service.request("DELETE", f"flow_runs/{first['id']}")
+    second = service.suspended("lost")
     assert second["id"] != first["id"]
+    eventually(lambda: [name for name, _ in service.tasks(second["id"])] == ["freeze", "probe", "choose"])
     assert service.resume(second["id"], decision="reject", approver="ada")["status"] == "ACCEPT"
-    service.ended(second["id"])
-    answer = fold_approval(service.ledger.read(request)).answer
-    assert answer is not None
-    assert not answer.approve
-    assert len(service.views(request)) == 2
+    assert service.ended(second["id"])["state_name"] == "Rejected"
+    assert not service.answer("lost").approve
 
 
 def _attacks(service: Service, waiting: str, mark: Path) -> dict[str, Callable[[], Any]]:
     """Return attacks on the Prefect API by name. Each returns the HTTP status of its answer, or the answer's headers."""
-    deployment, flow = service.deployment("reconcile"), service.deployment("reconcile")["flow_id"]
+    deployment, flow = service.deployment("thief"), service.deployment("thief")["flow_id"]
     steps = [{"prefect.deployments.steps.run_shell_script": {"script": f"touch {mark}"}}]
     run, page = f"deployments/{deployment['id']}/create_flow_run", service.url.removesuffix("/api")
 
@@ -303,7 +358,7 @@ def _attacks(service: Service, waiting: str, mark: Path) -> dict[str, Callable[[
         "an answer": lambda: call("POST", f"flow_runs/{waiting}/resume", {"run_input": {"decision": "approve", "approver": "mal"}}),
         "reading": lambda: call("POST", "flow_runs/filter", {}),
         "a guessed login": lambda: call("POST", run, {}, Authorization="Basic YWRtaW46cGFzcw=="),
-        "deleting": lambda: call("POST", "admin/database/clear", {"confirm": True}),
+        "deleting": lambda: call("DELETE", f"deployments/{deployment['id']}"),
         "a rebound host": lambda: call("POST", run, {}, Host="attacker.example"),
         "the login file": lambda: service.home.prefect_login().read_text(),
         "a foreign page": lambda: httpx.options(f"{service.url}/flow_runs/filter", headers=preflight, trust_env=False).headers.get(
@@ -316,9 +371,7 @@ def _attacks(service: Service, waiting: str, mark: Path) -> dict[str, Callable[[
 
 
 def test_another_user_of_the_machine_can_do_nothing_through_prefect(service: Service, tmp_path: Path) -> None:
-    request = service.ask(9003)
-    service.reconcile()
-    waiting = service.suspended(request)["id"]
+    waiting = service.suspended("thief")["id"]
     mark = tmp_path / "ran"
     outcomes = {name: as_other_user(attack) for name, attack in _attacks(service, waiting, mark).items()}
     assert outcomes == {
@@ -335,37 +388,59 @@ def test_another_user_of_the_machine_can_do_nothing_through_prefect(service: Ser
         "its own page": service.url.removesuffix("/api"),
     }
     assert not mark.exists()
-    assert fold_approval(service.ledger.read(request)).awaiting
+    assert service.answer("thief") is None
 
 
 def test_code_that_is_added_to_a_deployment_is_never_run(service: Service, tmp_path: Path) -> None:
-    deployment, mark = service.deployment("reconcile"), tmp_path / "ran"
+    deployment, mark = service.deployment("empty"), tmp_path / "ran"
     module = tmp_path / "evil.py"
     module.write_text(f"open({str(mark)!r}, 'w')")
     steps = [{"prefect.deployments.steps.run_shell_script": {"script": f"touch {mark}"}}]
     change = {"pull_steps": steps, "entrypoint": f"{module}:flow", "path": str(tmp_path)}
-    assert service.prefect.patch(f"deployments/{deployment['id']}", json=change).status_code == 204
-    service.reconcile()
+    assert service.request("PATCH", f"deployments/{deployment['id']}", change).status_code == 204
+    run = service.post(f"deployments/{deployment['id']}/create_flow_run", {"parameters": {"when": "enough new traces"}})
+    assert service.ended(run["id"])["state_name"] == "NotOpened"
     assert not mark.exists(), "the service runs its own flow, whatever the deployment says"
 
 
-def test_new_traces_start_a_retrain_run(service: Service) -> None:
-    before = {run["id"] for run in service.runs("retrain")}
+def test_new_traces_open_a_cycle_within_seconds_unless_the_deployment_is_paused(service: Service) -> None:
+    deployment = service.deployment("empty")
+    service.request("PATCH", f"deployments/{deployment['id']}", {"paused": True})
+    time.sleep(11)  # the service reads `paused` every ten seconds
     record = {"id": "1", "timestamp": "2026-10-01T00:00:00Z", "messages": "2+2?", "response": "4", "consent": True}
-    (service.traces / "one.jsonl").write_text(json.dumps(record) + "\n")
-    run = eventually(lambda: next((r for r in service.runs("retrain") if r["id"] not in before and _by_event(r)), None))
-    assert run["parameters"]["loop"] == str(service.loop)
+    (service.folder / "traces-empty" / "one.jsonl").write_text(json.dumps(record) + "\n")
+    eventually(lambda: service.events("ratchet.traces.ingested", "empty"))
+    assert service.ledger.read(cycle_of("empty")) == []
+    service.kill()
+    service.start()
+    assert service.deployment("empty")["paused"], "a restart of the service does not resume what a person paused"
+    service.request("PATCH", f"deployments/{deployment['id']}", {"paused": False})
+    opened = eventually(lambda: service.ledger.read(cycle_of("empty")))
+    assert opened[0].data["reason"] == "1 new traces"
+    assert service.run("empty")["parameters"]["when"] == "enough new traces"
 
 
-def _by_event(run: dict[str, Any]) -> bool:
-    return (run["created_by"] or {}).get("type") == "AUTOMATION"
+def test_answer_given_while_the_service_is_dead_counts(service: Service) -> None:
+    run = service.suspended("late")
+    service.kill()
+    assert service.resume(run["id"], decision="reject", approver="ada", note="too late?")["status"] == "ACCEPT"
+    assert service.answer("late") is None
+    service.start()
+    answer = eventually(lambda: service.answer("late"))
+    assert (answer.actor, answer.approve, answer.note) == ("ada", False, "too late?")
+    assert service.ended(run["id"])["state_name"] == "Rejected"
 
 
-def test_service_continues_after_the_prefect_server_is_killed(service: Service) -> None:
+def test_service_continues_after_the_prefect_server_is_killed_and_its_database_deleted(service: Service) -> None:
+    before = {deployment["id"] for deployment in service.post("deployments/filter")}
     server = json.loads((service.home.prefect / "server" / "ready.json").read_bytes())
     psutil.Process(server["pid"]).kill()
+    for file in service.home.prefect.glob("prefect.db*"):
+        file.unlink()
     eventually(lambda: _answers(service.url))
-    service.reconcile()
+    eventually(lambda: len(new := service.post("deployments/filter")) == len(LINES) and not before & {one["id"] for one in new})
+    run = service.suspended("thief")
+    eventually(lambda: [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "choose"])
 
 
 def _answers(url: str) -> bool:
@@ -375,28 +450,14 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_no_run_is_stuck_after_the_service_is_killed(service: Service) -> None:
-    assert service.process is not None
-    begun = service.run_now("ingest")
-    eventually(lambda: service.runs("ingest", type={"any_": ["PENDING", "RUNNING"]}) or service._final(begun))
-    os.killpg(service.process.pid, signal.SIGKILL)
-    service.process.wait(60)
-    stale = {run["id"] for flow in ("ingest", "reconcile", "retrain") for run in service.runs(flow, type={"any_": ["PENDING", "RUNNING"]})}
-    service.start()
-    eventually(lambda: all(service._final(run) for run in stale))
-    service.reconcile()
-    assert service.ended(service.run_now("ingest"))["state_type"] in ("COMPLETED", "CANCELLED")
-    eventually(lambda: any(run["state_type"] == "COMPLETED" for run in service.runs("ingest", name={"any_": ["Completed"]})))
-
-
 def test_second_service_and_occupied_port_are_rejected(service: Service) -> None:
-    again = service.ratchet("serve", str(service.loop))
+    again = service.ratchet("serve", *service.paths)
     assert again.returncode == 3
     assert "another `ratchet serve`" in again.stderr
     port = service.url.split(":")[2].split("/")[0]
     other = command.ratchet(
         "serve",
-        service.loop,
+        service.loops["sim"],
         "--port",
         port,
         home=service.home.root.parent / "other",
@@ -411,5 +472,5 @@ def test_sigterm_ends_the_service_but_not_the_prefect_server(service: Service) -
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(120) == 0
     assert _answers(service.url)
-    assert "the Prefect server" in service.ratchet("serve", "--stop", str(service.loop)).stderr
+    assert "the Prefect server" in service.ratchet("serve", "--stop", *service.paths).stderr
     assert not _answers(service.url)

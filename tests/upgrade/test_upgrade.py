@@ -21,7 +21,9 @@ from contracts.ids import canonical
 from contracts.schema import SCHEMA_VERSION, UNVERSIONED
 from flows.composition.installation import Installation
 from flows.config.home import Home
-from flows.prefect.flow_handlers import run_reconcile, run_retrain
+from flows.engine.line import open_if_due
+from flows.engine.work import turn
+from flows.service.keeper import Keeper
 from local.processes import own_record
 from materializer.lake.schemas import read_parquet
 from runtime.artifacts import FolderArtifacts
@@ -151,9 +153,12 @@ def test_planned_cycle_plans_again_and_the_next_one_opens_without_new_traces(rel
     assert code != plan.code
     assert {code[:12], plan.code[:12]} <= set(said.replace(",", " ").split())
     assert "old/0001/training" not in ratchet("status").stdout
-    assert run_reconcile(installation, LOOP)[1].next == "retrain"
-    status = run_retrain(installation, LOOP, scheduled=False, timeout=0)
-    assert status.cycle == "cycle/old/0002"
+    news = Keeper(installation, LOOP, print).work(0.0, {})
+    assert news is not None
+    assert news.due == "the plan of the last cycle was made by another release"
+    cycle, _ = open_if_due(installation.context(LOOP), scheduled=False)
+    assert cycle == "cycle/old/0002"
+    turn(installation.context(LOOP), installation.context(LOOP).cycle_view(cycle))
     assert installation.cycle("old", 2).state is State.PLANNED
     assert installation.cycle("old", 2).plan.code == code
 

@@ -71,7 +71,7 @@ def test_json_keeps_the_exact_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_progress_bars_show_texts_as_they_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with output.watched(quiet=False) as progress:
+    with output.watched(False, "begins …") as progress:
         for text in ATTACKS:
             progress(text, 0, 0)
             progress(text, 1, 2)
@@ -79,6 +79,6 @@ def test_progress_bars_show_texts_as_they_are(monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_every_command_prints_through_these_modules() -> None:
-    for module in Path(output.__file__).parent.glob("*.py"):
+    for module in Path(output.__file__).parent.rglob("*.py"):
         if module.name not in ("output.py", "terminal.py"):
             assert not re.search(r"click\.s?echo\(|(?<![_\w.])print\(", module.read_text()), module.name

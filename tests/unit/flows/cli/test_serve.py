@@ -13,14 +13,14 @@ import pytest
 
 from flows.cli.serve import _stop_serving
 from flows.config.home import Home
-from flows.prefect.run_pidfiles import serving_process
+from flows.prefect.service_lock import serving_process
 from tests.waiting import until
 
 SERVICE = """
 import signal, subprocess, sys, time
 from pathlib import Path
 from flows.config.home import Home
-from flows.prefect.run_pidfiles import only_one
+from flows.prefect.service_lock import only_one
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 flow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

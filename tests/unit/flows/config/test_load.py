@@ -60,10 +60,23 @@ def test_minimal_loop_file_is_valid() -> None:
         ("rollout.alpha", 0.7, ["rollout.alpha", "0.7"]),
         ("gate.level", 1, ["gate.level"]),
         ("gate.min_prompts", "many", ["gate.min_prompts", "'many'"]),
-        ("line.name", "My Line", ["line.name", "'My Line'"]),
+        ("line.name", "My Line", ["line.name", "'My Line'", "lower-case letters, digits and hyphens, at most 40"]),
         ("sources.0.path", "x", ["takes no path"]),
         ("sources.0.kind", "otlp", ["needs a path"]),
         ("trigger.cron", "every day", ["trigger.cron", "5"]),
+        ("trigger.cron", "0 30 * * *", ["trigger.cron", "hour '30'", "30 is not within 0 to 23", "'0 30 * * *'"]),
+        ("trigger.cron", "0 0 * 13 *", ["trigger.cron", "month '13'", "1 to 12"]),
+        ("trigger.cron", "*/0 * * * *", ["trigger.cron", "minute '*/0'", "step"]),
+        ("trigger.cron", "0 0 * * funday", ["trigger.cron", "weekday 'funday'", "sun, mon"]),
+        ("trigger.cron", "0 0 1,32 * *", ["trigger.cron", "day '1,32'", "1 to 31"]),
+        ("trigger.timezone", "Berlin", ["trigger.timezone", "'Berlin'", "did you mean 'Europe/Berlin'?"]),
+        ("trigger.timezone", "Nowhere", ["trigger.timezone", "'Nowhere'", "such as Europe/Berlin"]),
+        ("training.gpus", True, ["training.gpus", "a number is required", "true"]),
+        ("gate.level", True, ["gate.level", "a number is required"]),
+        ("probe.prompts", False, ["probe.prompts", "a number is required", "false"]),
+        ("rollout.steps", [True, 100], ["rollout.steps[1]", "a number is required"]),
+        ("rewards.0.weight", True, ["rewards[1].weight", "a number is required"]),
+        ("sources", [{"name": "a", "kind": "receiver"}, {"name": "b", "kind": "receiver"}], ["sources[2]", "one receiver", "sources[1]"]),
         ("holdout.fraction", 0, ["holdout.fraction"]),
         ("training.methods", ["ppo"], ["training.methods", "'ppo'"]),
         ("probe.samples", 1, ["probe.samples"]),
@@ -84,6 +97,41 @@ def test_minimal_loop_file_is_valid() -> None:
 def test_error_names_key_and_value(path: str, value: Any, said: list[str]) -> None:
     text = complaint(changed(path, value))
     assert all(word in text for word in said), text
+
+
+SCHEDULES = (
+    "0 3 * * *",
+    "*/15 0-6,18-23 1-31/2 jan-MAR mon-fri",
+    "0 0 L * *",
+    "0 0 * * 5#2",
+    "0 0 * * 7",
+    "59 23 31 12 sun",
+    "0 0 ? * *",
+)
+
+
+@pytest.mark.parametrize("cron", SCHEDULES)
+def test_possible_schedules_are_accepted(cron: str) -> None:
+    assert parse_loop(changed("trigger.cron", cron), "my.toml").trigger.cron == cron
+
+
+@pytest.mark.slow
+def test_the_scheduler_accepts_these_schedules() -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    assert [CronSchedule(cron=cron).cron for cron in SCHEDULES] == list(SCHEDULES)
+
+
+def test_no_message_contains_a_pattern() -> None:
+    cluster = {"bucket": {"url": "s3://X", "endpoint": "ftp://x"}, "pool": {"disk": "1"}}
+    text = complaint({**changed("line.name", "My Line"), "sources": [{"name": "A", "kind": "receiver"}], "cluster": cluster})
+    assert not any(sign in text for sign in ("^[", "$'", "(?", "should match")), text
+
+
+def test_settings_of_a_cycle_that_an_earlier_release_opened_stay_readable() -> None:
+    """The ledger contains settings that a loop file may not contain any more."""
+    stored = Loop.model_validate(changed("trigger.cron", "0 30 * * *")).model_dump(mode="json")
+    assert Loop.model_validate(stored).trigger.cron == "0 30 * * *"
 
 
 def test_all_errors_are_reported_together() -> None:

@@ -19,14 +19,14 @@ from contracts.cycle import Append, Row
 from contracts.errors import ConfigError, Permanent, Retryable
 from contracts.hash_chain import GENESIS, seal_row
 from contracts.ids import canonical, digest
-from flows.cli.anchor import anchor, verify
+from flows.cli.admin.anchor import anchor, verify
 from flows.composition.anchors import BucketExports, Verification, open_anchors, verify_ledger
 from flows.composition.installation import Installation
 from flows.config.home import Home
 from flows.ledger.anchor_key import AnchorKey
 from flows.ledger.anchors import Anchors, FolderExports
 from flows.ledger.sql import SqlLedger
-from flows.prefect import flow_handlers
+from flows.service.keepers import export_heads
 from tests.s3 import served
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -337,11 +337,11 @@ def test_the_service_exports_changed_heads_and_reports_a_changed_ledger(tmp_path
     installation = Installation(Home(tmp_path))
     place = Place(tmp_path)
     place.append("a", 2)
-    assert flow_handlers.export_heads(installation) == []
-    assert flow_handlers.export_heads(installation) == []
+    assert export_heads(installation) == []
+    assert export_heads(installation) == []
     assert len(place.files()) == 1
     place.cut("a", 1)
-    (said,) = flow_handlers.export_heads(installation)
+    (said,) = export_heads(installation)
     assert said.startswith("could not export the ledger's heads: nothing was exported")
 
 

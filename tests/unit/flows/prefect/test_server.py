@@ -15,11 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from contracts.errors import ConfigError, Retryable
-from contracts.ids import canonical
 from flows.config import variables
 from flows.config.home import Home
-from flows.prefect import run_pidfiles, server
-from runtime.artifacts import write_atomic
+from flows.prefect import server, service_lock
 
 
 @pytest.fixture
@@ -149,29 +147,15 @@ def test_telemetry_is_disabled(home: Home) -> None:
     assert settings["PREFECT_HOME"].startswith(str(home.root))
 
 
-def test_run_has_a_process_while_its_flow_runs(home: Home) -> None:
-    assert run_pidfiles.process_of(home, "one") is None
-    with run_pidfiles.present(home, "one"):
-        assert run_pidfiles.process_of(home, "one") is True
-    assert run_pidfiles.process_of(home, "one") is None
-
-
-def test_run_without_a_live_process_is_detected(home: Home) -> None:
-    write_atomic(home.prefect / "runs" / "two.json", canonical({"pid": os.getpid(), "started": 1.0}))
-    assert run_pidfiles.process_of(home, "two") is False
-    run_pidfiles.forget(home, "two")
-    assert run_pidfiles.process_of(home, "two") is None
-
-
 def test_only_one_process_serves_an_installation(home: Home) -> None:
-    assert run_pidfiles.serving_process(home) is None
-    with run_pidfiles.only_one(home):
-        process = run_pidfiles.serving_process(home)
+    assert service_lock.serving_process(home) is None
+    with service_lock.only_one(home):
+        process = service_lock.serving_process(home)
         assert process is not None
         assert process.pid == os.getpid()
-        with pytest.raises(Retryable, match="another `ratchet serve`"), run_pidfiles.only_one(home):
+        with pytest.raises(Retryable, match="another `ratchet serve`"), service_lock.only_one(home):
             pass
-    assert run_pidfiles.serving_process(home) is None
+    assert service_lock.serving_process(home) is None
 
 
 def test_command_line_does_not_import_prefect() -> None:

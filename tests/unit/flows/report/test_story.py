@@ -14,6 +14,7 @@ from contracts.ids import rollout_stream
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
 from flows.core.folds import fold_rollout
+from flows.engine.line import cycle_requests
 from flows.engine.training_curves import accepted_line, read_event_logs
 from flows.report.page import render_report
 from flows.report.story import ledger_table, tell
@@ -31,7 +32,8 @@ def lived(**how) -> SimulatedLine:
 
 def words(sim: SimulatedLine) -> str:
     rows = sim.ledger.read(rollout_stream(sim.cycle_stream()))
-    sections = tell(sim.ledger.read(sim.cycle_stream()), fold_rollout(rows) if rows else None)
+    requests = cycle_requests(sim.ledger, sim.view())
+    sections = tell(sim.ledger.read(sim.cycle_stream()), fold_rollout(rows) if rows else None, requests, sim.clock.now())
     cells = [cell for s in sections if s.table for row in s.table.rows for cell in row]
     return "\n".join([*(s.title for s in sections), *(t for s in sections for t in s.text), *cells])
 
@@ -74,7 +76,7 @@ def test_report_can_be_built_after_every_row() -> None:
     sim = lived()
     entries = sim.ledger.read(sim.cycle_stream())
     for n in range(1, len(entries) + 1):
-        assert tell(entries[:n], None)
+        assert tell(entries[:n], None, {}, sim.clock.now())
 
 
 def test_page_contains_all_rows_and_no_external_references() -> None:

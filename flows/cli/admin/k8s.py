@@ -1,0 +1,125 @@
+"""`ratchet k8s`: renders manifests, checks the cluster, guards gangs and shows job logs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flows.cli.output import json_line, json_option, loop_argument, print_json
+from flows.cli.terminal import show
+from flows.config.home import Home
+from flows.config.load import load_loop
+
+
+@click.group()
+def k8s() -> None:
+    """Prepare and check the Kubernetes cluster of a line, and show its logs.
+
+    LOOP is the path of a loop file with a [cluster] section.
+    """
+
+
+@k8s.command()
+@loop_argument
+@click.option("--admin", "part", flag_value="admin", help="Print only the manifests that an administrator applies once.")
+@click.option("--gang", "part", flag_value="gang", help="Print only samples of the manifests that the service applies for each gang.")
+@click.option(
+    "--eks", metavar="NAME", help="Name of the EKS cluster, for nodes on AWS. Its subnets and security groups must carry the cluster's tag."
+)
+@click.option("--ami", metavar="FAMILY@VERSION", help="Image of AWS nodes, with a fixed version, for example al2023@v20260901.")
+@click.option("--node-role", metavar="NAME", help="IAM role of AWS nodes. Default: KarpenterNodeRole-CLUSTER.")
+@click.option("--placement-group", metavar="NAME", help="EC2 placement group for the nodes of a gang.")
+@click.option("--reservation", multiple=True, metavar="ID", help="EC2 capacity reservation. Repeat the option for several.")
+@click.option(
+    "--storage-class", metavar="NAME", help="Storage class of the shared volume. It must allow writes from many nodes (ReadWriteMany)."
+)
+@click.option("--size", metavar="QUANTITY", help="Size of the shared volume. Default: 1Ti.")
+@click.option(
+    "--judge", metavar="FOLDER", help="Folder of the judge model on the shared volume. Also renders the judge servers; requires --vllm."
+)
+@click.option("--vllm", metavar="IMAGE", help="vLLM image of the judge servers. Requires --judge.")
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="LOOP",
+    help="Loop file of another line in the same namespace, whose images and Secrets the admission rules also allow. Repeat the option "
+    "for several.",
+)
+def render(loop: Path, part: str | None, others: tuple[Path, ...], **options: Any) -> None:
+    """Print the Kubernetes manifests that LOOP requires.
+
+    The output is YAML in the order in which to apply it, with a sample of each gang. The cluster is not changed.
+    """
+    from flows.composition.cluster import render_cluster
+
+    beside = [(load_loop(other), other.absolute().parent) for other in others]
+    sheet = render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", beside, **options)
+    show(sheet, newline=False)
+
+
+@k8s.command()
+@loop_argument
+@click.option("--seconds", default=2.0, show_default=True, help="Interval between two checks, in seconds.")
+@click.option("--once", is_flag=True, help="Check once and exit.")
+@json_option
+def guard(loop: Path, seconds: float, once: bool, as_json: bool) -> None:
+    """Watch LOOP's gangs and repair incomplete ones.
+
+    A gang is incomplete if only some of its processes are running. `ratchet serve` does the same while it runs; use this command when
+    the service is not running. It does not submit jobs. With --json, each repair is one line of JSON.
+    """
+    from flows.composition.cluster import guard_cluster
+
+    for repair in guard_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), seconds, once):
+        if as_json:
+            json_line({"repair": repair})
+        else:
+            show(repair)
+
+
+@k8s.command()
+@loop_argument
+@click.argument("job", required=False)
+@click.option("--lines", default=20, show_default=True, help="Number of lines to show from the end of each log.")
+@click.option("--follow", is_flag=True, help="Print new lines until the job has ended.")
+@json_option
+def logs(loop: Path, job: str | None, lines: int, follow: bool, as_json: bool) -> None:
+    """Print the latest log lines of JOB, or of LOOP's newest job.
+
+    JOB is the name of a job of the line. Shows the logs of the job's existing pods, and the trainer logs from the run folder.
+    With --json, each line of a log is one line of JSON.
+    """
+    from flows.composition.cluster import job_logs
+
+    for line in job_logs(load_loop(loop), loop.absolute().parent, Home.from_environment(), job, lines, follow):
+        if as_json:
+            json_line({"line": line})
+        else:
+            show(line)
+
+
+@k8s.command()
+@loop_argument
+@json_option
+def lint(loop: Path, as_json: bool) -> None:
+    """Check whether LOOP's gangs can run on the live cluster.
+
+    Prints each problem with its remedy. Exits with code 1 if a problem would stop a gang. The cluster is not changed.
+    """
+    from flows.composition.cluster import lint_cluster
+
+    found = lint_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment())
+    if as_json:
+        print_json([dict(zip(("level", "about", "text", "remedy"), one, strict=True)) for one in found])
+    else:
+        for level, about, text, remedy in found:
+            show(f"{level:4} ", fg="red" if level == "stop" else None, newline=False)
+            show(f"{about}: {text}" + (f"; {remedy}" if remedy else ""))
+        if not any(level == "stop" for level, *_ in found):
+            show("no problems found that would stop a gang")
+    sys.exit(1 if any(level == "stop" for level, *_ in found) else 0)

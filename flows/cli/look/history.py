@@ -1,0 +1,63 @@
+"""`ratchet history`: lists all cycles and versions of a line, one row each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flows.cli.names import line_argument, named_line
+from flows.cli.output import json_option, open_installation, print_json, span, table
+
+if TYPE_CHECKING:
+    from flows.report.history import Chapter
+
+
+@click.command()
+@line_argument(required=False)
+@json_option
+def history(line: str | None, as_json: bool) -> None:
+    """List all cycles and versions of LINE, oldest first.
+
+    LINE can be omitted if there is only one line. Each row shows the outcome, the training method with its number of examples, the
+    difference of the mean rewards at the gate with its interval, the cost by the price table, and the duration.
+    """
+    from flows.report.history import history as line_history
+
+    installation = open_installation()
+    name = named_line(installation, line)
+    chapters = line_history(installation.line(name), installation.cycles(name))
+    if as_json:
+        print_json([_as_json(chapter) for chapter in chapters])
+        return
+    columns = ["cycle", "opened (UTC)", "outcome", "version", "method", "examples", "difference", "cost", "time"]
+    table(f"History of {name}", columns, [_row(chapter) for chapter in chapters])
+
+
+def _row(chapter: Chapter) -> list[object]:
+    from flows.report.story import interval
+
+    version = f"{chapter.version} ({chapter.standing})" if chapter.standing else chapter.version
+    examples = "–" if chapter.examples is None else chapter.examples
+    return [
+        chapter.name,
+        f"{chapter.at:%Y-%m-%d %H:%M}",
+        chapter.outcome.replace("_", " "),
+        version or "–",
+        chapter.method or "–",
+        examples,
+        interval(chapter.difference) if chapter.difference else "–",
+        _cost(chapter),
+        "–" if chapter.seconds is None else span(chapter.seconds),
+    ]
+
+
+def _cost(chapter: Chapter) -> str:
+    if chapter.cost:
+        return f"{chapter.cost:.2f}"
+    return f"{chapter.gpu_minutes:.1f} GPU min" if chapter.gpu_minutes else "–"
+
+
+def _as_json(chapter: Chapter) -> dict[str, Any]:
+    difference = chapter.difference.model_dump(mode="json") if chapter.difference else None
+    return {**vars(chapter), "at": chapter.at.isoformat(), "difference": difference}

@@ -1,0 +1,69 @@
+"""`ratchet approve` and `reject`: write an operator's answer to the ledger."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from contracts.cycle import Answer, Identity
+from contracts.errors import Rejected
+from flows.cli.names import complete_request
+from flows.cli.output import actor_option, json_option, open_installation, print_json
+from flows.cli.terminal import say
+from flows.engine.line import answer, approvals
+
+_request = click.argument("request", required=False, shell_complete=complete_request)
+_note = click.option("--note", default="", help="Reason, recorded in the ledger.")
+
+
+@click.command()
+@_request
+@actor_option
+@_note
+@json_option
+def approve(request: str | None, by: str, note: str, as_json: bool) -> None:
+    """Approve a pending request; the cycle continues.
+
+    REQUEST is approval/LINE/NUMBER/training or approval/LINE/NUMBER/rollout. It can be omitted if only one request is pending. The
+    first answer counts.
+    """
+    _answer(request, True, by, note, as_json)
+
+
+@click.command()
+@_request
+@actor_option
+@_note
+@json_option
+def reject(request: str | None, by: str, note: str, as_json: bool) -> None:
+    """Reject a pending request; the cycle ends.
+
+    REQUEST is approval/LINE/NUMBER/training or approval/LINE/NUMBER/rollout. It can be omitted if only one request is pending. The
+    first answer counts.
+    """
+    _answer(request, False, by, note, as_json)
+
+
+def _answer(name: str | None, yes: bool, by: str, note: str, as_json: bool) -> None:
+    installation = open_installation()
+    known = [view for line in installation.lines() for view in approvals(installation.ledger, line.line)]
+    waiting = [view for view in known if view.awaiting]
+    named = [view for view in known if name in (view.id, view.id.removeprefix("approval/"))] if name else waiting
+    if len(named) != 1:
+        listed = "\n".join(f"  {view.id}  until {view.expires:%Y-%m-%d %H:%M} UTC" for view in waiting) or "  none"
+        problem = f"there is no request {name!r}" if name else f"no REQUEST given, and {len(waiting)} requests are pending"
+        raise Rejected("which_request", f"{problem}; pending requests:\n{listed}")
+    given = Answer(approve=yes, actor=by, identity=Identity.CLAIMED, via="cli", note=note)
+    stands, ours = answer(installation.ledger, named[0], given, datetime.now(UTC))
+    if as_json:
+        print_json({"request": named[0].id, "accepted": ours, "answer": stands.model_dump(mode="json") if stands else None})
+    elif ours:
+        say(f"{'approved' if yes else 'rejected'} {named[0].id} as {by}")
+    if not ours:
+        outcome = (
+            f"{stands.actor} {'approved' if stands.approve else 'rejected'} it first via {stands.via}"
+            if stands
+            else "the request has expired"
+        )
+        raise Rejected("answered", f"{named[0].id}: {outcome}")

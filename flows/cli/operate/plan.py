@@ -1,0 +1,71 @@
+"""`ratchet plan`: shows the training method that a cycle would use now, with its evidence, its cost and the conditions of a change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from flows.cli.terminal import show
+from flows.engine.context import LineContext
+from flows.engine.preview import Preview
+
+
+@click.command()
+@loop_argument
+@click.option(
+    "--no-probe", is_flag=True, help="Do not sample answers from the start model. Faster, but group coverage and headroom remain unknown."
+)
+@json_option
+def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
+    """Show which training method the next cycle would use.
+
+    LOOP is the path of a loop file. Also shows the rules and evidence of the choice, the change that would reverse each rule, and the
+    estimated cost. Does not open a cycle and does not train.
+    """
+    from flows.engine.preview import preview
+
+    with watched(as_json, f"planning the next cycle of {loop} …") as progress:
+        context = open_installation(progress).context(loop)
+        found = preview(context, not no_probe)
+    cost = _cost(found, context)
+    if as_json:
+        print_json(_as_json(found, cost))
+        return
+    rows = [[row.rule, "yes" if row.holds else "no", row.evidence, row.effect, row.change] for row in found.choice.rules]
+    table(f"Choice for line {context.line}, from {found.start.tag}", ["rule", "holds", "evidence", "effect", "would change with"], rows)
+    show()
+    show(found.choice.reason, bold=True)
+    if not found.probed:
+        show("Without a probe of the start model, group coverage and headroom are unknown.")
+    if cost is not None and found.recipe is not None:
+        changed = ", ".join(f"{key} {found.recipe[key]:g}" for key in ("steps", "learning_rate"))
+        show(f"A cycle would run {found.choice.method.upper()} ({changed}) on a model with {cost['parameters']:,} parameters.")
+        spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
+        spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
+        show(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
+        if cost["seconds"] > context.loop.training.timeout:
+            show(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
+
+
+def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
+    from flows.composition.cost import estimate_cost
+
+    if found.recipe is None or not context.loop.training.built_in(found.choice.method):
+        return None
+    return estimate_cost(context.loop, context.folder, found.choice.method, found.recipe, found.parameters)
+
+
+def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "method": found.choice.method,
+        "reason": found.choice.reason,
+        "start": found.start.tag,
+        "probed": found.probed,
+        "rules": [row.model_dump(mode="json") for row in found.choice.rules],
+        "facts": found.data.facts.model_dump(mode="json"),
+        "recipe": found.recipe,
+        "estimate": cost,
+    }

@@ -1,0 +1,97 @@
+"""`ratchet rollback` and `cancel`: return to the previous version, and end the open cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from contracts.errors import Retryable
+from flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from flows.cli.terminal import say
+from flows.composition.installation import Installation
+from flows.config.load import load_loop
+from flows.engine.context import LineContext
+from flows.engine.line import ask_cancel, ask_rollback
+
+_reason = click.option("--reason", default="", help="Reason, recorded in the ledger.")
+
+
+@click.command()
+@loop_argument
+@actor_option
+@_reason
+@click.option("--no-wait", is_flag=True, help="Only record the request. A running service executes it within a minute.")
+@json_option
+def rollback(loop: Path, by: str, reason: str, no_wait: bool, as_json: bool) -> None:
+    """Roll back the line of LOOP to the previous version.
+
+    LOOP is the path of a loop file. During a rollout, all traffic returns to the champion. Otherwise, the previous version replaces
+    the champion. An open cycle ends.
+    """
+    from flows.engine.reconcile import reconcile
+    from flows.engine.work import turn
+
+    with watched(as_json, f"rolling back the line of {loop} …") as progress:
+        installation = open_installation(progress)
+        name = load_loop(loop).line.name
+        ask_rollback(installation.ledger, name, by, reason, datetime.now(UTC))
+        repairs: list[str] = []
+        if not no_wait:
+            context = installation.context(loop)
+            repairs = reconcile(context)
+            repairs += _end_open_cycle(installation, context, turn)
+    view = installation.line(name)
+    if as_json:
+        champion = view.champion.tag if view.champion else None
+        print_json({"line": name, "completed": not view.rollback_asked, "champion": champion, "mended": repairs})
+    for line in () if as_json else repairs:
+        say(line)
+    if no_wait:
+        say(f"rollback of line {name} requested")
+        return
+    if view.rollback_asked:
+        raise Retryable(f"rollback of line {name} requested but not completed; a running service completes it, or run this command again")
+    if not as_json:
+        say(f"line {name} now serves {view.champion.tag if view.champion else 'nothing'}")
+
+
+@click.command()
+@loop_argument
+@actor_option
+@_reason
+@json_option
+def cancel(loop: Path, by: str, reason: str, as_json: bool) -> None:
+    """Cancel the open cycle of the line of LOOP; the champion keeps serving.
+
+    LOOP is the path of a loop file.
+    """
+    from flows.engine.work import turn
+
+    with watched(as_json, f"cancelling the open cycle of {loop} …") as progress:
+        installation = open_installation(progress)
+        name = load_loop(loop).line.name
+        cancelled = installation.line(name).open_cycle
+        ask_cancel(installation.ledger, name, by, reason, datetime.now(UTC))
+        notes = _end_open_cycle(installation, installation.context(loop), turn)
+    opened = installation.line(name).open_cycle
+    if as_json:
+        print_json({"line": name, "cycle": cancelled, "ended": opened is None, "notes": notes})
+        return
+    for note in notes:
+        say(note)
+    say(f"cancellation requested; {opened} stops after its current step" if opened else f"line {name} has no open cycle")
+
+
+def _end_open_cycle(installation: Installation, context: LineContext, turn: Callable[..., object]) -> list[str]:
+    """Advance the open cycle so that it ends now. If another process holds its lease, return that as a text."""
+    opened = context.line_view().open_cycle
+    if opened is not None:
+        cycle = context.cycle_view(opened)
+        try:
+            turn(installation.cycle_context(cycle), cycle)
+        except Retryable as error:
+            return [str(error)]
+    return []

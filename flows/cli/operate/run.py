@@ -1,0 +1,115 @@
+"""`ratchet ingest` and `ratchet run`: ingest records and run one cycle."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from contracts.cycle import ENDS, State
+from contracts.data.datasets import IngestReport
+from contracts.errors import ConfigError
+from contracts.loop import SourceSettings
+from contracts.ports import TraceSource
+from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from flows.cli.terminal import say
+from flows.core.decide import End, Wait
+from flows.engine.context import LineContext
+
+
+@click.command()
+@loop_argument
+@click.option("--source", type=click.Path(path_type=Path), help="File or folder to read instead of the sources in the loop file.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["otlp", "jsonl"]),
+    help="Format of --source. Default: the format of the first file source in the loop file, else otlp.",
+)
+@json_option
+def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> None:
+    """Ingest traces and feedback into the lake, each record exactly once.
+
+    LOOP is the path of a loop file; its sources are read.
+    """
+    from flows.engine.context import TURN_SECONDS
+    from flows.engine.ingest import ingest as ingest_sources
+
+    with watched(as_json, f"ingesting {source or f'the sources of {loop}'} …") as progress:
+        context = open_installation(progress).context(loop)
+        report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS)
+    if as_json:
+        print_json(ingest_json(report))
+        return
+    columns = ["", "read", "kept", "duplicate", "skipped", "quarantined"]
+    rows = [
+        [name, c.read, c.kept, c.duplicate, c.skipped, c.quarantined]
+        for name, c in (("traces", report.traces), ("feedback", report.feedback))
+    ]
+    table(f"Ingested into line {context.line}", columns, rows)
+    reasons = {**report.traces.reasons, **{f"feedback {reason}": n for reason, n in report.feedback.reasons.items()}}
+    if report.traces.unsigned:
+        say(f"{report.traces.unsigned} traces name a version of the line without a valid signature of the router; they are no evidence")
+    if report.consent_changed:
+        say(f"{report.consent_changed} records changed the consent of users, sessions or known traces")
+    if reasons:
+        table("Skipped or quarantined", ["reason", "records"], sorted(reasons.items()))
+
+
+def ingest_json(report: IngestReport) -> dict[str, Any]:
+    """Return the counts of one ingest as JSON data. `read` is the sum of the other counts, for traces and for feedback."""
+    traces = report.traces.model_dump()
+    return {**traces, "feedback": report.feedback.model_dump(), "consent_changed": report.consent_changed}
+
+
+def _named_source(context: LineContext, path: Path, kind: str | None) -> TraceSource:
+    from flows.composition.extensions import open_source
+    from flows.config.home import Home
+
+    if not path.exists():
+        raise ConfigError(f"--source {path} does not exist")
+    first = next((source for source in context.loop.sources if source.kind in ("otlp", "jsonl")), None)
+    name = first.name if first else "files"
+    chosen = kind or (first.kind if first else "otlp")
+    settings = SourceSettings.model_validate({"name": name, "kind": chosen, "path": str(path.absolute())})
+    return open_source(settings, context.folder, Home.from_environment(), context.line)
+
+
+@click.command()
+@loop_argument
+@click.option(
+    "--wait", default=86_400.0, show_default=True, help="Maximum time to wait for the cycle, in seconds. The cycle can be continued later."
+)
+@click.option("--no-ingest", is_flag=True, help="Do not ingest the sources first.")
+@json_option
+def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
+    """Run one cycle of the line of LOOP now.
+
+    LOOP is the path of a loop file. Continues the open cycle, or opens the next one. Waits for approvals, which can be answered in
+    another terminal with `ratchet approve`.
+    """
+    from flows.engine.context import TURN_SECONDS
+    from flows.engine.ingest import ingest as ingest_sources
+    from flows.engine.line import open_cycle
+    from flows.engine.reconcile import reconcile
+    from flows.engine.work import run_to_end
+
+    with watched(as_json, f"running a cycle of {loop} …") as progress:
+        installation = open_installation(progress)
+        context = installation.context(loop)
+        if not no_ingest:
+            ingest_sources(context, wait=TURN_SECONDS)
+        reconcile(context)
+        opened = context.line_view().open_cycle or open_cycle(context, "ratchet run")
+        cycle = context.cycle_view(opened)
+        decision = run_to_end(installation.cycle_context(cycle), cycle, wait)
+        cycle = context.cycle_view(opened)
+    waiting = decision.reason if isinstance(decision, Wait) else None
+    if as_json:
+        print_json({"cycle": cycle.id, "state": cycle.state, "ended": cycle.state in ENDS, "reason": cycle.reason, "waiting": waiting})
+    else:
+        say(f"{cycle.id} {'ended' if isinstance(decision, End) else 'is in state'} {cycle.state}: {cycle.reason or waiting}")
+        say(f"for details, run `ratchet explain {cycle.id}`")
+    sys.exit(1 if cycle.state is State.FAILED else 0)

@@ -1,0 +1,1 @@
+"""Commands that set up an installation and its lines: init, check, adopt, doctor, token."""

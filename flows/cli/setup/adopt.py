@@ -1,0 +1,46 @@
+"""`ratchet adopt`: registers the model in production as version 0 of a line, and serves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from contracts.errors import Permanent
+from flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from flows.cli.terminal import say
+
+
+@click.command()
+@loop_argument
+@click.argument("model", type=click.Path(path_type=Path))
+@actor_option
+@json_option
+def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
+    """Register MODEL as version 0 of the line of LOOP and serve it.
+
+    LOOP is the path of a loop file. MODEL is a folder in Hugging Face format with safetensors weights. It becomes the first champion
+    of the line.
+    """
+    from flows.engine.context import TURN_SECONDS
+    from flows.engine.line import adopt as adopt_model
+    from flows.engine.reconcile import reconcile
+
+    with watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
+        context = open_installation(progress).context(loop)
+        version = adopt_model(context, model, by)
+        repairs = reconcile(context, TURN_SECONDS)
+        is_served = version.tag in {endpoint.tag for endpoint in context.server.running()}
+    if as_json:
+        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": repairs})
+    else:
+        for line in repairs:
+            say(line)
+    if not is_served:
+        raise Permanent(
+            f"line {context.line}: {version.tag} is adopted by {by} as version 0, but its model server does not run; remove the cause, "
+            f"then run `ratchet serve {loop}`"
+        )
+    if not as_json:
+        served = f"{context.loop.line.served_model!r} at {context.router.url()}/v1"
+        say(f"line {context.line}: {version.tag} adopted by {by} as version 0; served as {served}")

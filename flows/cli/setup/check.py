@@ -1,0 +1,194 @@
+"""`ratchet check`: validates a loop file, and shows how much evidence its decisions need."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from contracts.errors import ConfigError
+from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from flows.cli.terminal import say
+from flows.core.folds import CycleView
+from flows.engine.context import LineContext
+from flows.report.story import report_of
+
+
+@click.command()
+@loop_argument
+@json_option
+def check(loop: Path, as_json: bool) -> None:
+    """Validate the loop file at the path LOOP.
+
+    Checks keys, schedule, scorers, sources, GPUs and servers. Also estimates which gains the gate can see, and how many ratings the rollout
+    needs for a decision.
+    """
+    with watched(as_json, f"reading {loop} …") as progress:
+        context = open_installation(progress).context(loop)
+        parts = (_schedule, _rewards, _sources, _trainers, _machine, _serving, _checks, _golden, _power)
+        findings = [finding for part in parts for finding in part(context)]
+    bad = [text for level, _, text in findings if level == "error"]
+    if as_json:
+        print_json({"line": context.line, "ok": not bad, "findings": [{"level": a, "about": b, "text": c} for a, b, c in findings]})
+    else:
+        marks = {"ok": "✓", "note": "·", "warning": "!", "error": "✗"}
+        table(f"{loop}: line {context.line}", ["", "check", "result"], [[marks[a], b, c] for a, b, c in findings])
+    for level, about, text in findings:
+        if level == "warning" and not as_json:
+            say(f"warning: {about}: {text}")
+    if bad:
+        raise ConfigError(f"{loop}: " + "; ".join(bad))
+
+
+Finding = tuple[str, str, str]
+
+
+def _schedule(context: LineContext) -> list[Finding]:
+    trigger = context.loop.trigger
+    schedule = f"cron {trigger.cron} in {trigger.timezone}, or " if trigger.cron else ""
+    return [("ok", "trigger", f"{schedule}{trigger.new_traces} new traces")]
+
+
+def _machine(context: LineContext) -> list[Finding]:
+    """Warn if a job asks for GPUs that this machine lacks. The service may run on another machine, so that this is no error."""
+    wanted, here = context.loop.training.gpus, visible_gpus()
+    if context.loop.cluster is not None or wanted <= here:
+        return []
+    has = "no NVIDIA GPU" if here == 0 else f"{here} GPU" + "s" * (here > 1)
+    remedy = f"on this machine, set training.gpus to {here} or less; to train on a cluster, add a section [cluster]"
+    return [("warning", "training.gpus", f"{wanted} GPUs are asked for, but this machine has {has} and no cluster is configured; {remedy}")]
+
+
+def visible_gpus() -> int:
+    """Return the number of NVIDIA GPUs of this machine according to nvidia-smi; 0 if the program is missing or fails."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return 0
+    try:
+        listed = subprocess.run([program, "--list-gpus"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
+
+
+def _rewards(context: LineContext) -> list[Finding]:
+    found: list[Finding] = [("ok", "reward", f"{v.name} {v.version}, tier {v.tier}, weight {v.weight:g}") for v in context.rewards.versions]
+    if not context.rewards.unseen():
+        found.append(
+            ("error", "reward", "no scorer for unseen answers, so the gate cannot score a candidate; add exact_match or final_number")
+        )
+    return found
+
+
+def _sources(context: LineContext) -> list[Finding]:
+    found: list[Finding] = []
+    for source in context.loop.sources:
+        path = context.folder / source.path if source.path else None
+        if source.kind not in ("otlp", "jsonl", "receiver"):
+            found.append(("ok", "source", f"{source.name}: kind {source.kind}"))
+        elif path is None:
+            found.append(("ok", "source", f"{source.name}: OTLP/HTTP on loopback, started by `ratchet serve`"))
+        elif path.exists():
+            found.append(("ok", "source", f"{source.name}: {path}"))
+        else:
+            found.append(("error", "source", f"{source.name}: {path} does not exist"))
+    if not context.loop.sources:
+        found.append(("error", "source", "no source; add a [[sources]] section"))
+    return found
+
+
+def _trainers(context: LineContext) -> list[Finding]:
+    """Complete the recipes of trainers of other packages. Those of built-in trainers were checked when the file was read."""
+    found: list[Finding] = []
+    for method, trainer in context.trainers.items():
+        if context.loop.training.built_in(method):
+            continue
+        about = f"{method} on {context.loop.training.trainer(method)}"
+        try:
+            recipe = trainer.recipe(context.loop.training.recipe(method))
+        except ConfigError as error:
+            found.append(("error", "trainer", f"{about}: {error}"))
+        else:
+            found.append(("ok", "trainer", f"{about}: {len(recipe)} settings"))
+    return found
+
+
+def _checks(context: LineContext) -> list[Finding]:
+    shown = ", ".join(f"{one.name} ({one.distribution} {one.version})" for one in context.versions.get("check", ()))
+    return [("ok", "gate", f"checks, in this order: {shown}")]
+
+
+def _serving(context: LineContext) -> list[Finding]:
+    can = context.server.capabilities
+    listed = ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in can.model_dump().items())
+    found: list[Finding] = [("ok", "server", f"{context.loop.serving.kind}: {listed}")]
+    if not can.sampling and context.loop.probe.prompts:
+        found.append(
+            ("error", "server", "the server does not support sampling, which the probe needs; set probe.prompts = 0 or use another server")
+        )
+    if not context.router.attribution:
+        found.append(("error", "router", "the router does not attribute answers to versions, which the rollout needs; use another router"))
+    return found
+
+
+def _golden(context: LineContext) -> list[Finding]:
+    golden = context.loop.holdout.golden
+    if golden is None:
+        return [("note", "gate", "no golden set; the gate uses only the holdout")]
+    path = context.folder / golden
+    if not path.exists():
+        return [("error", "gate", f"the golden set {path} does not exist")]
+    lines = sum(1 for line in path.read_bytes().splitlines() if line.strip())
+    return [("ok", "gate", f"golden set of {lines} prompts")]
+
+
+def _power(context: LineContext) -> list[Finding]:
+    """Estimate which gains the gate can see, and the number of ratings and the time that the rollout needs."""
+    from gates.rollout_judge import ratings_to_decide
+
+    loop = context.loop
+    found: list[Finding] = [("note", "gate", text) for text in _visible_gains(context)]
+    ratings = ratings_to_decide(loop.rollout)
+    found.append(
+        ("note", "rollout", f"non-inferiority within {loop.rollout.margin:g} needs about {ratings} ratings if both versions are equal")
+    )
+    context.progress("reading the lake …", 0, 0)
+    cursor = context.datasets.cursor()
+    line = context.line_view()
+    if cursor.feedback and cursor.newest and line.rows:
+        days = max((cursor.newest - line.rows[0].at).total_seconds() / 86_400, 1e-6)
+        wait = ratings / (cursor.feedback / days)
+        found.append(
+            ("note", "rollout", f"at the current feedback rate ({cursor.feedback} in {days:.2f} days), this takes {wait:.2g} days")
+        )
+    return found
+
+
+def _visible_gains(context: LineContext) -> Iterator[str]:
+    """Yield sentences about the smallest gains that the gate can see: for round numbers of prompts, and as the newest evaluation shows.
+
+    A gain is visible if the gate shows it with probability 0.8. Its lower bound must exceed gate.min_effect.
+    """
+    from flows.core.triggers import evaluation_level
+    from gates.statistics import detectable_effect, deviation_of
+
+    gate, level = context.loop.gate, evaluation_level(context.loop)
+
+    def gain(n: int, deviation: float = 0.5) -> float:
+        return gate.min_effect + detectable_effect(n, level, deviation=deviation)
+
+    least = gate.min_prompts
+    more = "; ".join(f"{n:,} prompts: {gain(n):.2f}" for n in (300, 1000, 3000) if n > least)
+    yield f"with {least} prompts the gate only sees gains above {gain(least):.2f}" + (f"; {more}" if more else "")
+    newest = next((report for cycle in reversed(_cycles(context)) if (report := report_of(cycle))), None)
+    overall = newest.comparison("overall") if newest else None
+    if overall is not None:
+        seen = gain(overall.n, deviation_of(overall.difference))
+        yield f"the newest evaluation compared {overall.n:,} prompts; with its spread, the gate sees gains above {seen:.2f}"
+
+
+def _cycles(context: LineContext) -> list[CycleView]:
+    return [context.cycle_view(stream) for stream in context.ledger.streams(f"cycle/{context.line}/")]

@@ -1,0 +1,78 @@
+"""`ratchet init`: writes a loop file to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from contracts.errors import ConfigError
+from flows.cli.output import json_option, print_json
+from flows.cli.terminal import say
+
+_TEMPLATE = """\
+# Loop file: the settings of one model line. Validate it with `ratchet check {name}`.
+
+[line]
+name = "{line}"                  # lower-case letters, digits, hyphens
+served_model = "{line}"          # model name in client requests
+
+[[sources]]                      # sources of traces and feedback
+name = "receiver"
+kind = "receiver"                # built-in OTLP/HTTP endpoint; or "otlp" / "jsonl" with a path
+
+[[rewards]]                      # scorers; at least one must be able to score unseen answers
+name = "exact_match"             # answer equals reference, ignoring whitespace
+
+[[rewards]]
+name = "user_feedback"           # user ratings: for labels only
+
+[holdout]
+fraction = 0.2                   # share of prompts that are never used for training
+# golden = "golden.jsonl"        # one {{"prompt": …, "reference": …}} per line; used by the gate only
+
+[gate]
+min_effect = 0.0                 # the lower confidence bound of the improvement must exceed this
+
+[rollout]
+steps = [1, 5, 25, 100]          # percent of sessions routed to the candidate
+margin = 0.05                    # non-inferiority margin on the mean rating
+
+[approvals.training]
+mode = "person"                  # "person": an approval is required; "auto": no approval
+[approvals.rollout]
+mode = "person"
+
+[trigger]
+cron = "0 3 * * *"
+timezone = "UTC"
+new_traces = 1000                # also open a cycle after this many new traces
+"""
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), default="loop.toml")
+@click.option("--line", default="my-model", show_default=True, help="Name of the model line.")
+@json_option
+def init(path: Path, line: str, as_json: bool) -> None:
+    """Create a starter loop file at PATH (default: loop.toml).
+
+    An existing file is not overwritten.
+    """
+    import tomllib
+
+    from flows.config.load import parse_loop
+
+    text = _TEMPLATE.format(line=line, name=path.name)
+    parse_loop(tomllib.loads(text), "the new loop file")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{path} already exists; choose another path or remove the file") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    if as_json:
+        print_json({"path": str(path), "line": line})
+        return
+    say(f"wrote {path}; next steps:\n  ratchet check {path}\n  ratchet adopt {path} MODEL_FOLDER\n  ratchet serve {path}")

@@ -1,0 +1,74 @@
+"""The steps of a cycle as a user sees them, and the step that a cycle is at. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from contracts.cycle import State
+from contracts.evaluation import Result
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Method
+from flows.core.folds import CycleView, RolloutView
+
+
+class CycleStep(StrEnum):
+    """A step of a cycle, in order. Each is one task run in Prefect."""
+
+    FREEZE = "freeze"
+    """Freeze the holdout edition and the snapshot."""
+    PROBE = "probe"
+    """Let the start model answer training prompts."""
+    CHOOSE = "choose"
+    """Choose the training method."""
+    APPROVE_TRAINING = "approve training"
+    """Wait for the approval of the training."""
+    TRAIN = "train"
+    """Train until an attempt has published its model."""
+    ACCEPT = "accept"
+    """Verify the final checkpoint."""
+    EVALUATE = "evaluate"
+    """Let candidate and champion answer the holdout edition."""
+    JUDGE = "judge"
+    """Judge the evaluation."""
+    REGISTER = "register"
+    """Register the candidate."""
+    APPROVE_ROLLOUT = "approve rollout"
+    """Wait for the approval of the rollout."""
+    ROLL_OUT = "roll out"
+    """Move traffic to the candidate in steps."""
+    PROMOTE = "promote"
+    """Route all traffic to the candidate."""
+
+
+_STEPS = {
+    State.OPENED: CycleStep.FREEZE,
+    State.SNAPSHOT: CycleStep.PROBE,
+    State.PROBED: CycleStep.CHOOSE,
+    State.TRAINING_APPROVED: CycleStep.TRAIN,
+    State.ACCEPTED: CycleStep.EVALUATE,
+    State.EVALUATED: CycleStep.JUDGE,
+    State.REGISTERED: CycleStep.APPROVE_ROLLOUT,
+    State.ROLLOUT_APPROVED: CycleStep.ROLL_OUT,
+}
+
+
+def step_of(cycle: CycleView, rollout: RolloutView | None) -> CycleStep | None:
+    """Return the step that an open cycle is at, or None for an ended cycle. `rollout` is the cycle's rollout, None before it opens.
+
+    A step that ends the cycle stays the step of the cycle until the end is recorded, for example a gate that fails.
+    """
+    if cycle.ended:
+        return None
+    match cycle.state:
+        case State.PLANNED:
+            trained = cycle.choice is not None and cycle.choice.method is not Method.NONE
+            return CycleStep.APPROVE_TRAINING if trained else CycleStep.CHOOSE
+        case State.ATTEMPT:
+            return CycleStep.ACCEPT if cycle.incarnations and cycle.incarnations[-1].outcome is Outcome.DONE else CycleStep.TRAIN
+        case State.VERDICT:
+            passed = cycle.verdict is not None and cycle.verdict.result is Result.PASS
+            return CycleStep.REGISTER if passed else CycleStep.JUDGE
+        case State.ROLLING:
+            return CycleStep.PROMOTE if rollout is not None and rollout.end == "promoted" else CycleStep.ROLL_OUT
+        case state:
+            return _STEPS[state]

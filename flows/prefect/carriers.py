@@ -1,0 +1,89 @@
+"""Runs cycle flows in this process with Prefect's engine: one thread and one event loop for each run.
+
+One loop for all runs would not do: the engine blocks its loop while a run starts and ends, and for longer while the API is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import Abort, Pause
+from prefect.flow_engine import run_flow
+
+from flows.prefect.cycle_flow import retrain
+from flows.prefect.host import Host
+
+
+class _Expected(logging.Filter):
+    """Removes what the engine logs as an error although it is normal: a run that waits for a person ends in the state Suspended."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is to be logged."""
+        return not record.getMessage().startswith(
+            ("Finished in state Suspended", "Finished in state Scheduled", "Finished in state Stopped")
+        )
+
+
+class Carriers:
+    """The runs that this process carries. `say` receives unexpected errors; `left` is called when a run has left the process."""
+
+    def __init__(self, host: Host, say: Callable[[str], None], left: Callable[[], None]) -> None:
+        self._host = host
+        self._say = say
+        self._left = left
+        self._threads: dict[UUID, threading.Thread] = {}
+        self._lock = threading.Lock()
+        logging.getLogger("prefect.flow_runs").addFilter(_Expected())
+
+    def carries(self, run: UUID) -> bool:
+        """Return whether this process carries the run."""
+        with self._lock:
+            return run in self._threads
+
+    def runs(self) -> list[UUID]:
+        """Return the ids of the carried runs."""
+        with self._lock:
+            return list(self._threads)
+
+    def start(self, run: FlowRun) -> None:
+        """Carry a run, which Prefect has set to Pending, in a new thread."""
+        thread = threading.Thread(target=self._carry, args=(run,), name=f"run {run.name}", daemon=True)
+        with self._lock:
+            self._threads[run.id] = thread
+        thread.start()
+
+    def stop(self, seconds: float) -> bool:
+        """Wait at most `seconds` until all runs have left. Return whether they have. The caller has set `Host.stopping`."""
+        for cycle in list(self._host.carried):
+            self._host.wake(cycle)
+        until = time.monotonic() + seconds
+        for thread in list(self._threads.values()):
+            thread.join(max(0.0, until - time.monotonic()))
+        return not self.runs()
+
+    def _carry(self, run: FlowRun) -> None:
+        try:
+            with contextlib.suppress(Pause, Abort):
+                asyncio.run(_execute(run))
+        except BaseException as error:  # the desk finds the cycle without a run that carries it, and schedules the run again
+            self._say(f"the run {run.name} ended with {type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._threads.pop(run.id, None)
+            for cycle, carrier in list(self._host.carried.items()):
+                if carrier == str(run.id):
+                    self._host.carried.pop(cycle, None)
+            self._left()
+
+
+async def _execute(run: FlowRun) -> None:
+    result = run_flow(retrain, flow_run=run, return_type="state")
+    assert asyncio.iscoroutine(result)
+    await result

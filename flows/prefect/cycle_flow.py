@@ -1,0 +1,368 @@
+"""The flow of a cycle: one run is one cycle, and its task runs are the steps.
+
+The ledger decides what a step does. Each task is a thin call of the engine, so a step that the ledger has returns at once. The run leaves
+the process while a person decides, and after a restart of the service: it is then entered again from the top. Steps that Prefect already
+shows as completed are not shown again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+from uuid import UUID
+
+import httpx
+from prefect import flow, runtime, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.sorting import TaskRunSort
+from prefect.exceptions import Pause, PrefectHTTPStatusError
+from prefect.logging import get_run_logger
+from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled, State
+
+from contracts.cycle import ApprovalKind
+from contracts.cycle import State as CycleState
+from contracts.errors import Rejected, Retryable
+from contracts.ids import approval_stream, cycle_stream
+from contracts.ports import Progress
+from flows.core.folds import CycleView
+from flows.core.steps import CycleStep
+from flows.engine.line import open_cycle, open_if_due
+from flows.prefect import cards, forms
+from flows.prefect.host import the_host
+from flows.service.carry import Position, carry, look, position
+
+FLOW = "ratchet-retrain"
+POLL = 2.0
+"""Seconds between two looks at a step that waits, unless the ledger changes before."""
+_LOOKS = 5
+"""Every fifth look takes the line's lease and lets the executor work; the others only read."""
+_COUNT = 10.0
+"""Seconds between two log lines about a count."""
+_TELL = 30.0
+"""Seconds after which a log line that differs only in its numbers is written again."""
+When = Literal["now", "any new traces", "enough new traces"]
+
+
+@asynccontextmanager
+async def prefect() -> AsyncIterator[PrefectClient]:
+    """Give a client of the Prefect API. While the API is away, raises Pause: the run is left as it is, and entered again later."""
+    try:
+        async with get_client() as client:
+            yield client
+    except (httpx.TransportError, PrefectHTTPStatusError) as error:
+        if isinstance(error, PrefectHTTPStatusError) and error.response.status_code < 500:
+            raise
+        raise Pause("the Prefect API is away") from error
+
+
+def run_name(cycle: str) -> str:
+    """Return the name of a cycle's run, for example support/0007. `cycle` is the cycle's stream."""
+    return cycle.removeprefix("cycle/")
+
+
+@flow(name=FLOW)
+async def retrain(line: str, when: When = "now", reason: str = "") -> State:
+    """Retrain a model line. One run is one cycle.
+
+    Args:
+        line: The model line to retrain.
+        when: "now" opens a cycle in any case; "any new traces" only if a trace has arrived since the last cycle, as a schedule does;
+            "enough new traces" only if the conditions in the loop file's section [trigger] hold.
+        reason: Why the cycle is opened. The ledger records it.
+    """
+    cycle = await enter(line, when, reason)
+    await cycle.step(freeze)
+    await cycle.step(probe)
+    await cycle.step(choose)
+    await cycle.approval(approve_training)
+    await cycle.step(train)
+    await cycle.step(accept)
+    await cycle.step(evaluate)
+    await cycle.step(judge)
+    await cycle.step(register)
+    await cycle.approval(approve_rollout)
+    await cycle.step(roll_out)
+    await cycle.step(promote)
+    return cycle.result()
+
+
+class CarriedCycle:
+    """The cycle of a run, or the reason why the run has none. After the end of the cycle, all further steps do nothing."""
+
+    def __init__(self, run: UUID, cycle: str | None, why: str, shown: frozenset[str]) -> None:
+        self._run = run
+        self._cycle = cycle
+        self._why = why
+        self._shown = shown
+
+    async def step(self, step: Any) -> None:
+        """Carry the cycle through one step, as a task run. A step that is over does nothing."""
+        now = self._position()
+        if now is None or step.name in self._shown or not (now.step == step.name or _is_done(now.cycle, step.name)):
+            return
+        await step(now.cycle.id, return_state=True)
+        await self._leave_if_stopping()
+
+    async def approval(self, step: Any) -> None:
+        """Carry the cycle through an approval. While nobody has answered, the run is suspended with the form."""
+        host, at = the_host(), CycleStep(step.name)
+        kind = ApprovalKind.TRAINING if at is CycleStep.APPROVE_TRAINING else ApprovalKind.ROLLOUT
+        while (now := self._position()) is not None and now.step is at:
+            async with prefect() as client:
+                view = _request(now.cycle, kind)
+                if view is not None and await forms.take_answer(client, host.installation.ledger, self._run, view):
+                    break
+                now = await asyncio.to_thread(carry, host.installation, now.cycle.id, at, _log_progress())
+                view = _request(now.cycle, kind)
+                if now.step is at and view is not None and forms.closed_reason(view) is None:
+                    page = await asyncio.to_thread(forms.page_of, host.installation, view)
+                    await cards.publish_request(view, page)
+                    get_run_logger().info("waiting for the approval of the %s; the run's form is open until %s", kind, view.expires)
+                    await forms.show_form(client, self._run, view, page)
+            await self._leave_if_stopping()
+            if now.step is at:
+                await host.wait(now.cycle.id, POLL)
+        await self.step(step)
+
+    def result(self) -> State:
+        """Return the final state of the run: Completed with the name of the cycle's end, Failed, or Cancelled."""
+        if self._cycle is None:
+            return Completed(name="NotOpened", message=self._why)
+        return final_state(position(the_host().installation, self._cycle).cycle)
+
+    def _position(self) -> Position | None:
+        if self._cycle is None:
+            return None
+        now = position(the_host().installation, self._cycle)
+        return now if now.step is not None or self._shows_more(now.cycle) else None
+
+    def _shows_more(self, cycle: CycleView) -> bool:
+        """Return whether Prefect lacks a step that an ended cycle has taken, because its database was deleted."""
+        return any(_is_done(cycle, step) and step not in self._shown for step in CycleStep)
+
+    async def _leave_if_stopping(self) -> None:
+        """Leave the run for the next process if this one stops."""
+        if the_host().stopping.is_set():
+            async with prefect() as client:
+                state: State[None] = Scheduled(
+                    name="Stopped", message="the service was stopped; the run continues when the line is served again"
+                )
+                result = await client.set_flow_run_state(self._run, state, force=True)
+                raise Pause(state=result.state or state)
+
+
+def final_state(cycle: CycleView) -> State:
+    """Return the final state of the run of an ended cycle: Completed with the name of the end, Failed, or Cancelled."""
+    text = f"{cycle.state}: {cycle.reason}"
+    if cycle.state is CycleState.FAILED:
+        return Failed(message=text)
+    if cycle.state is CycleState.CANCELLED:
+        return Cancelled(message=text)
+    return Completed(name=str(cycle.state).replace("_", " ").title().replace(" ", ""), message=text)
+
+
+async def enter(line: str, when: When, reason: str) -> CarriedCycle:
+    """Return the cycle that the current run carries. Opens one if the run has none yet."""
+    host, run = the_host(), UUID(str(runtime.flow_run.id))
+    name = str(runtime.flow_run.name)
+    view = host.installation.line(line)
+    ours = {run_name(cycle_stream(line, number)): cycle_stream(line, number) for number in range(1, view.cycles + 1)}
+    async with prefect() as client:
+        if name in ours:
+            cycle = ours[name]
+            carrier = host.carried.setdefault(cycle, str(run))
+            if carrier != str(run):
+                return CarriedCycle(run, None, f"{cycle} is carried by another run, {carrier}", frozenset())
+            return CarriedCycle(run, cycle, "", await _shown(client, run, host.installation.cycle(line, int(name.rsplit("/", 1)[1]))))
+        opened, why = await asyncio.to_thread(_open, line, when, reason)
+        if opened is None:
+            get_run_logger().info("no cycle opened: %s", why)
+            return CarriedCycle(run, None, f"no cycle opened: {why}", frozenset())
+        host.carried[opened] = str(run)
+        await client.set_flow_run_name(run, run_name(opened))
+        get_run_logger().info("opened %s: %s", opened, why)
+        return CarriedCycle(run, opened, why, frozenset())
+
+
+def _open(line: str, when: When, reason: str) -> tuple[str | None, str]:
+    """Open a cycle as `when` says. Return the opened cycle or None, and the reason in either case."""
+    host = the_host()
+    context = host.installation.context(host.loop_of(line))
+    try:
+        if when == "now":
+            why = reason or "started in Prefect"
+            return open_cycle(context, why), why
+        return open_if_due(context, when == "any new traces")
+    except (Rejected, Retryable) as error:
+        return None, str(error)
+
+
+async def _shown(client: PrefectClient, run: UUID, cycle: CycleView | None) -> frozenset[str]:
+    """Return the names of the steps that Prefect shows as completed, and end the task runs that a dead process has left.
+
+    The ledger says whether the step of such a task run was completed.
+    """
+    shown = set()
+    chosen = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
+    for step in await client.read_task_runs(flow_run_filter=chosen, sort=TaskRunSort.EXPECTED_START_TIME_ASC, limit=200):
+        if step.state is not None and step.state.is_completed():
+            shown.add(step.name)
+        elif step.state is not None and not step.state.is_final():
+            left: State[None] = Crashed(message="the service stopped during this step; the step continues in a new task run")
+            if cycle is not None and step.name in _DONE and step.name != CycleStep.TRAIN and _is_done(cycle, step.name):
+                left = Completed(message="the step was completed; its task run was interrupted afterwards")
+                shown.add(step.name)
+            await client.set_task_run_state(step.id, left, force=True)
+    return frozenset(shown)
+
+
+def _request(cycle: CycleView, kind: ApprovalKind) -> Any:
+    """Return the cycle's request of this kind, or None if it is not open yet."""
+    return forms.request_view(the_host().installation.ledger, approval_stream(cycle.id, kind)) if kind in cycle.asked else None
+
+
+_DONE: dict[str, Callable[[CycleView], bool]] = {
+    CycleStep.FREEZE: lambda cycle: "freeze" in cycle.done,
+    CycleStep.PROBE: lambda cycle: "probe" in cycle.done,
+    CycleStep.CHOOSE: lambda cycle: "plan" in cycle.done,
+    CycleStep.APPROVE_TRAINING: lambda cycle: ApprovalKind.TRAINING in cycle.answers,
+    CycleStep.TRAIN: lambda cycle: bool(cycle.incarnations),
+    CycleStep.ACCEPT: lambda cycle: "accept" in cycle.done,
+    CycleStep.EVALUATE: lambda cycle: "evaluate" in cycle.done,
+    CycleStep.JUDGE: lambda cycle: "judge" in cycle.done,
+    CycleStep.REGISTER: lambda cycle: "register" in cycle.done,
+    CycleStep.APPROVE_ROLLOUT: lambda cycle: ApprovalKind.ROLLOUT in cycle.answers,
+    CycleStep.ROLL_OUT: lambda cycle: "roll" in cycle.done,
+    CycleStep.PROMOTE: lambda cycle: "promote" in cycle.done,
+}
+
+
+def _is_done(cycle: CycleView, step: str) -> bool:
+    """Return whether the ledger has a result of the step, or a start of the training."""
+    return _DONE[step](cycle)
+
+
+def _log_progress() -> Progress:
+    """Return a progress callback that writes to the log of the current run: each text once, and counts sometimes."""
+    logger, last, at = get_run_logger(), "", 0.0
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal last, at
+        text = what if total == 0 else f"{what}: {done} of {total}"
+        if text != last and (total == 0 or done == total or time.monotonic() - at > _COUNT):
+            last, at = text, time.monotonic()
+            logger.info(text)
+
+    return report
+
+
+async def _carry(cycle: str, step: CycleStep) -> State:
+    """Carry a cycle through a step; called by its task. Returns the final state of the task run."""
+    host, log = the_host(), get_run_logger()
+    progress, told, at = _log_progress(), "", 0.0
+    card = cards.LiveTraining()
+    turns = 0
+    while True:
+        now = await asyncio.to_thread(look, host.installation, cycle, step) if turns % _LOOKS else None
+        if now is None:
+            now = await asyncio.to_thread(carry, host.installation, cycle, step, progress)
+        turns += 1
+        if now.step is not step:
+            break
+        kind = re.sub(r"\d+", "#", now.waits)
+        if kind != told or time.monotonic() - at > _TELL:
+            log.info("waiting: %s", "another process works on this line" if " is leased by " in now.waits else now.waits)
+            told, at = kind, time.monotonic()
+        if step is CycleStep.TRAIN:
+            await card.show(host.installation, now.cycle)
+        if host.stopping.is_set():
+            return Cancelled(name="Stopped", message="the service was stopped during this step; the step continues in a new task run")
+        await host.wait(cycle, POLL)
+    summary = cards.summary(step, now.cycle)
+    await cards.publish(host.installation, step, now.cycle)
+    if now.cycle.ended and not _is_done(now.cycle, step):
+        return Failed(message=summary) if now.cycle.state is CycleState.FAILED else Cancelled(message=summary)
+    return Completed(message=summary)
+
+
+def _step(step: CycleStep) -> Any:
+    """Return the decorator of the task of a step."""
+    return task(name=step.value, task_run_name=step.value, cache_policy=NO_CACHE, persist_result=False)
+
+
+@_step(CycleStep.FREEZE)
+async def freeze(cycle: str) -> State:
+    """Freeze the holdout edition and the snapshot of the traces."""
+    return await _carry(cycle, CycleStep.FREEZE)
+
+
+@_step(CycleStep.PROBE)
+async def probe(cycle: str) -> State:
+    """Let the start model answer training prompts, and score the answers."""
+    return await _carry(cycle, CycleStep.PROBE)
+
+
+@_step(CycleStep.CHOOSE)
+async def choose(cycle: str) -> State:
+    """Choose the training method, or not to train."""
+    return await _carry(cycle, CycleStep.CHOOSE)
+
+
+@_step(CycleStep.APPROVE_TRAINING)
+async def approve_training(cycle: str) -> State:
+    """Record the approval of the training."""
+    return await _carry(cycle, CycleStep.APPROVE_TRAINING)
+
+
+@_step(CycleStep.TRAIN)
+async def train(cycle: str) -> State:
+    """Train, with restarts and new attempts, until a model is published."""
+    return await _carry(cycle, CycleStep.TRAIN)
+
+
+@_step(CycleStep.ACCEPT)
+async def accept(cycle: str) -> State:
+    """Verify the final checkpoint and accept it as the candidate."""
+    return await _carry(cycle, CycleStep.ACCEPT)
+
+
+@_step(CycleStep.EVALUATE)
+async def evaluate(cycle: str) -> State:
+    """Let candidate and champion answer the prompts of the holdout edition."""
+    return await _carry(cycle, CycleStep.EVALUATE)
+
+
+@_step(CycleStep.JUDGE)
+async def judge(cycle: str) -> State:
+    """Judge the evaluation with the checks of the gate."""
+    return await _carry(cycle, CycleStep.JUDGE)
+
+
+@_step(CycleStep.REGISTER)
+async def register(cycle: str) -> State:
+    """Register the candidate in the model registry."""
+    return await _carry(cycle, CycleStep.REGISTER)
+
+
+@_step(CycleStep.APPROVE_ROLLOUT)
+async def approve_rollout(cycle: str) -> State:
+    """Record the approval of the rollout."""
+    return await _carry(cycle, CycleStep.APPROVE_ROLLOUT)
+
+
+@_step(CycleStep.ROLL_OUT)
+async def roll_out(cycle: str) -> State:
+    """Follow the rollout. The service looks at its evidence every few seconds, whether or not this run is alive."""
+    return await _carry(cycle, CycleStep.ROLL_OUT)
+
+
+@_step(CycleStep.PROMOTE)
+async def promote(cycle: str) -> State:
+    """Route all traffic to the candidate, the new champion."""
+    return await _carry(cycle, CycleStep.PROMOTE)

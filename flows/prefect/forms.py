@@ -1,0 +1,119 @@
+"""Approval forms in Prefect: shows a request as the form of its cycle's run, and reads the answer.
+
+The ledger is the truth. An answer that Prefect has stored is read at any time, whatever the state of the run and whether or not a process
+carries it, and is then recorded in the ledger. So no answer depends on Prefect starting something after the form was submitted.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Literal
+from uuid import UUID, uuid4
+
+from prefect.client.orchestration import PrefectClient
+from prefect.exceptions import Pause
+from prefect.input import RunInput, keyset_from_paused_state
+from prefect.states import State, Suspended
+from prefect.utilities.engine import propose_state
+from pydantic import Field, ValidationError
+
+from contracts.cycle import Answer, Identity
+from contracts.errors import Rejected
+from contracts.ports import Ledger
+from contracts.schema import unstamped
+from flows.composition.installation import Installation
+from flows.composition.ports import open_artifacts
+from flows.core.folds import ApprovalView, fold_approval
+from flows.engine.line import answer
+from flows.prefect.approval_form import evidence_page
+
+_MOST = 50
+"""Maximum number of stored answers of one run that are read."""
+
+
+class ApprovalForm(RunInput):
+    """The approval form. Prefect checks its JSON schema before it accepts the answer."""
+
+    decision: Literal["approve", "reject"] = Field(description="Approve continues the cycle; reject ends it.")
+    approver: str = Field(
+        min_length=1,
+        max_length=100,
+        pattern=r"\S",
+        description="Your name. The ledger records it as a claim, because this form does not verify your identity.",
+    )
+    note: str = Field(default="", max_length=2000, description="The reason for your decision, stored in the ledger.")
+
+
+def request_view(ledger: Ledger, request: str) -> ApprovalView:
+    """Return the approval request with the id `request`. Raises Rejected if the ledger does not contain it."""
+    rows = ledger.read(request)
+    if not rows:
+        raise Rejected("no_request", f"no {request} in the ledger; `ratchet status` lists pending requests")
+    return fold_approval(rows)
+
+
+def closed_reason(view: ApprovalView, now: datetime | None = None) -> str | None:
+    """Return a sentence on how the request was closed, or None while it is pending. `now` defaults to the current time."""
+    if view.answer is not None:
+        return f"{view.answer.actor} {'approved' if view.answer.approve else 'rejected'} it via {view.answer.via}"
+    if view.expired or (now or datetime.now(UTC)) >= view.expires:
+        return f"closed without an answer: it expired at {view.expires:%Y-%m-%d %H:%M} UTC, or its cycle ended first"
+    return None
+
+
+def page_of(installation: Installation, view: ApprovalView) -> str:
+    """Return the Markdown page with the evidence of a request."""
+    evidence = unstamped(open_artifacts(installation.home).get(view.evidence), "evidence")
+    return evidence_page(view.id, evidence, view.expires)
+
+
+async def show_form(client: PrefectClient, run: UUID, view: ApprovalView, page: str) -> None:
+    """Suspend a run with the form of a request. Raises Pause, with which Prefect's engine leaves the run.
+
+    Returns if Prefect does not suspend the run, because somebody has cancelled it. The form is stored before the run is suspended, so a
+    kill in between leaves no suspended run without a form. Prefect accepts each pause key once; therefore each form has a new one. The
+    suspension has no timeout, because the ledger decides when the request expires.
+    """
+    state: State[None] = Suspended(pause_key=f"{view.kind}-{uuid4().hex[:8]}")
+    keys = keyset_from_paused_state(state)
+    state.state_details.run_input_keyset = keys
+    await ApprovalForm.with_initial_data(description=page).asave(keys, flow_run_id=run)
+    suspended = await propose_state(client, state, flow_run_id=run)
+    if suspended.is_paused():
+        raise Pause(state=suspended)
+
+
+async def take_answer(client: PrefectClient, ledger: Ledger, run: UUID, view: ApprovalView, prefix: str = "") -> str | None:
+    """Record the answer that Prefect has stored for a request, if there is one. Return how the request was closed, or None.
+
+    The first answer that can be read counts. It counts with the time at which it was submitted, so that one which was given in time is
+    accepted although the service was away until after the expiry. `prefix` is the prefix of the answer's key, for runs of earlier releases.
+    """
+    if view.answer is not None:
+        return closed_reason(view)
+    for at, typed in await _stored(client, run, prefix or f"suspended-{view.kind}-"):
+        said = Answer(
+            approve=typed.decision == "approve",
+            actor=typed.approver.strip(),
+            identity=Identity.CLAIMED,
+            via="prefect",
+            note=typed.note,
+        )
+        stands, _ = answer(ledger, view, said, at)
+        if stands is not None:
+            return closed_reason(request_view(ledger, view.id))
+    return None
+
+
+async def _stored(client: PrefectClient, run: UUID, prefix: str) -> list[tuple[datetime, ApprovalForm]]:
+    """Return the answers that Prefect has stored for a run, oldest first, with the times at which they were submitted."""
+    found = []
+    for stored in await client.filter_flow_run_input(run, key_prefix=prefix, limit=_MOST, exclude_keys=set()):
+        if stored.key.endswith("-response"):
+            try:
+                form = ApprovalForm.model_validate(json.loads(stored.value))
+            except (ValueError, ValidationError):
+                continue
+            found.append((stored.created or datetime.now(UTC), form))
+    return sorted(found, key=lambda pair: pair[0])

@@ -1,0 +1,96 @@
+"""Lists all cycles and versions of a line, one row each, with outcome, method, examples, score difference, cost and time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from contracts.cycle import Step
+from contracts.evaluation import Interval
+from contracts.jobs.training import Method
+from contracts.serving import ModelVersion
+from flows.core.folds import CycleView, LineView
+from flows.report.story import report_of
+
+EXAMPLES = {Method.SFT: "demonstrations", Method.DPO: "pairs", Method.GRPO: "prompts"}
+"""Method -> the part of the training set that it trains on, as named in `Facts` and in a plan."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One cycle of a line, or the adoption of its model."""
+
+    name: str
+    """LINE/NUMBER; LINE/0 is the adoption."""
+    at: datetime
+    outcome: str
+    version: str | None
+    """Tag of the version that the cycle made."""
+    standing: str
+    """champion | previous | rolled back | empty."""
+    method: str | None
+    examples: int | None
+    difference: Interval | None
+    """Difference of the mean rewards of candidate and champion at the gate."""
+    cost: float | None
+    """By the price table of the cluster; None if nothing was metered."""
+    gpu_minutes: float | None
+    seconds: float | None
+    """Duration of an ended cycle."""
+
+
+def history(line: LineView, cycles: Sequence[CycleView]) -> list[Chapter]:
+    """Return the adoption and all cycles of a line, oldest first."""
+    standings = _standings(line)
+    return [*_adoption(line, standings), *(_chapter(cycle, standings) for cycle in cycles)]
+
+
+def _standings(line: LineView) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for row in line.rows:
+        if row.kind == "rolled_back" and row.data.get("to"):
+            found[row.data["from"]["tag"]] = "rolled back"
+    for version, standing in ((line.previous, "previous"), (line.champion, "champion")):
+        if version is not None:
+            found[version.tag] = standing
+    return found
+
+
+def _adoption(line: LineView, standings: dict[str, str]) -> list[Chapter]:
+    row = next((row for row in line.rows if row.kind == "adopted"), None)
+    if row is None:
+        return []
+    tag = ModelVersion.model_validate(row.data["version"]).tag
+    standing = standings.get(tag, "")
+    return [Chapter(f"{line.line}/0", row.at, "adopted", tag, standing, None, None, None, None, None, None)]
+
+
+def _chapter(cycle: CycleView, standings: dict[str, str]) -> Chapter:
+    report = report_of(cycle)
+    overall = report.comparison("overall") if report else None
+    usages = {one.attempt: one.usage for one in cycle.incarnations if one.usage is not None}
+    version = cycle.candidate.tag if cycle.candidate else None
+    return Chapter(
+        name=cycle.id.removeprefix("cycle/"),
+        at=cycle.opened_at,
+        outcome=str(cycle.state),
+        version=version,
+        standing=standings.get(version, "") if version else "",
+        method=str(cycle.choice.method) if cycle.choice else None,
+        examples=examples(cycle),
+        difference=overall.difference if overall else None,
+        cost=sum(usage.cost for usage in usages.values()) if usages else None,
+        gpu_minutes=sum(usage.used + usage.idle + usage.lost for usage in usages.values()) / 60 if usages else None,
+        seconds=(cycle.ended_at - cycle.opened_at).total_seconds() if cycle.ended_at else None,
+    )
+
+
+def examples(cycle: CycleView) -> int | None:
+    """Return the number of examples that the cycle's method trains on, or None if nothing is trained."""
+    if cycle.plan is None or cycle.choice is None:
+        return None
+    facts: dict[str, Any] = cycle.done[Step.PLAN]["choice"]["facts"]
+    found = facts.get(EXAMPLES[cycle.choice.method])
+    return sum(found.values()) if isinstance(found, dict) else found

@@ -1,0 +1,190 @@
+"""Tells a cycle as a list of moments: each ledger row, and each event of its training job, as one sentence with its time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from contracts.cycle import Entry, Step
+from contracts.jobs.training import JobEvent
+from contracts.schema import upgraded
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One sentence about a cycle."""
+
+    at: datetime
+    source: str
+    """Name of the ledger stream, or `job/ATTEMPT` for an event of the training job."""
+    number: int
+    """Position within the source. Source and number identify the moment."""
+    kind: str
+    """Kind of the row or of the event."""
+    text: str
+
+
+def timeline(streams: Sequence[Sequence[Entry]], events: Mapping[int, Sequence[JobEvent]]) -> list[Moment]:
+    """Return the moments of a cycle in the order of time.
+
+    `streams` are the rows of the cycle, of its rollout and of its approval requests. `events` maps an attempt number to the events of its
+    job. Of the job's progress, about one event per ten percent becomes a moment.
+    """
+    moments = [
+        Moment(row.at, row.stream, row.seq, row.kind, text)
+        for rows in streams
+        for row in upgraded(rows)
+        if (text := _row_text(row)) is not None
+    ]
+    for attempt, found in events.items():
+        moments += _job_moments(attempt, found)
+    return sorted(moments, key=lambda one: (one.at, one.source, one.number))
+
+
+def _job_moments(attempt: int, events: Sequence[JobEvent]) -> Iterator[Moment]:
+    shown: tuple[int, int] | None = None
+    for number, event in enumerate(events, 1):
+        if event.kind == "progress":
+            tenth = (event.incarnation, event.step * 10 // event.total if event.total else event.step)
+            if tenth == shown:
+                continue
+            shown = tenth
+        if event.kind != "layout":
+            text = f"training, attempt {attempt}: {_event_text(event)}"
+            yield Moment(datetime.fromtimestamp(event.at, UTC), f"job/{attempt}", number, event.kind, text)
+
+
+def _event_text(event: JobEvent) -> str:
+    step = f"step {event.step}" + (f" of {event.total}" if event.total else "")
+    match event.kind:
+        case "progress":
+            figures = [f"{name} {event.data[name]:.4g}" for name in ("loss", "reward") if isinstance(event.data.get(name), int | float)]
+            return ", ".join([step, *figures])
+        case "checkpoint":
+            return f"checkpoint at {step}"
+        case "started":
+            return f"incarnation {event.incarnation} started" + (f" at {step}" if event.step else "")
+        case "warning" | "stopped":
+            return f"{event.kind} at {step}" + (f": {event.data['reason']}" if event.data.get("reason") else "")
+        case kind:
+            return f"{kind}" + (f", {step}" if event.step else "")
+
+
+def _row_text(row: Entry) -> str | None:
+    """Return the sentence of a row, or None if another row says the same."""
+    kind = row.stream.split("/")[0]
+    texts = {"cycle": _CYCLE, "rollout": _ROLLOUT, "approval": _APPROVAL}.get(kind, {})
+    if row.kind in texts:
+        return texts[row.kind](row)
+    return f"{row.kind} {row.key}".strip()
+
+
+def _opened(row: Entry) -> str:
+    actor = f", requested by {row.data['actor']}" if row.data.get("actor") else ""
+    return f"{row.stream} opened ({row.data['reason']}{actor}); the champion is {row.data['champion']['tag']}"
+
+
+_BEGINS: dict[str, str] = {
+    Step.FREEZE: "freezing the data",
+    Step.PROBE: "probing the start model",
+    Step.PLAN: "choosing the training method",
+    Step.TRAIN: "starting the training",
+    Step.ACCEPT: "verifying the checkpoint",
+    Step.EVALUATE: "evaluating champion and candidate",
+    Step.JUDGE: "judging the evaluation",
+    Step.REGISTER: "registering the candidate",
+    Step.ROLL: "starting the rollout",
+    Step.PROMOTE: "routing all traffic to the candidate",
+}
+"""Step -> what it does while it runs. Only steps that can take long also have a sentence for their end."""
+
+
+def _intended(row: Entry) -> str:
+    step, _, place = row.key.partition("/")
+    attempt, _, incarnation = place.partition("/")
+    return _BEGINS.get(step, row.key) + (f", attempt {attempt}, incarnation {incarnation}" if place else "")
+
+
+def _done(row: Entry) -> str | None:
+    data: dict[str, Any] = row.data
+    match row.key.split("/")[0]:
+        case Step.FREEZE:
+            counts = data["snapshot"]["counts"]
+            used = f": {counts['used']} of {counts['considered']} traces used" if {"used", "considered"} <= set(counts) else ""
+            return f"froze snapshot {data['snapshot']['content'][:12]}{used}; {data['edition']['size']} prompts are held out"
+        case Step.PROBE:
+            mean = data.get("mean_reward")
+            return f"probed {data['prompts']} prompts" + ("" if mean is None else f"; mean reward {mean:.3f}") if data else "no probe"
+        case Step.PLAN:
+            return f"chose {str(data['choice']['method']).upper()}: {data['choice']['reason']}"
+        case Step.TRAIN:
+            return f"submitted job {data['job']}"
+        case Step.ACCEPT:
+            return f"accepted the checkpoint of step {data['checkpoint']['step']} as version {data['version']['tag']}"
+        case Step.EVALUATE:
+            return _compared(data["report"])
+        case Step.JUDGE:
+            reasons = "; ".join(f"{one['check']}: {one['reason']}" for one in data["checks"] if one["result"] != "pass")
+            return f"the gate: {data['result']}" + (f" ({reasons})" if reasons else "")
+        case _:
+            return None
+
+
+def _compared(report: dict[str, Any]) -> str:
+    overall = next((one for one in report["comparisons"] if one["name"] == "overall"), None)
+    if overall is None:
+        return f"evaluated {report['asked']} prompts; no comparison is possible"
+    d = overall["difference"]
+    change = f"{overall['champion']:.3f} → {overall['candidate']:.3f} ({d['estimate']:+.3f}, {d['low']:+.3f} to {d['high']:+.3f})"
+    return f"evaluated {report['asked']} prompts: mean reward {change}"
+
+
+def _job_ended(row: Entry) -> str:
+    where = f"attempt {row.data['attempt']}, incarnation {row.data['incarnation']}"
+    return f"the training job ended {row.data['outcome']} ({where})" + (f": {row.data['reason']}" if row.data["reason"] else "")
+
+
+def _answered(row: Entry) -> str:
+    verb, note = "approved" if row.data["approve"] else "rejected", f": {row.data['note']}" if row.data.get("note") else ""
+    return f"{row.data['actor']} {verb} the {row.key} via {row.data['via']}{note}"
+
+
+def _weight(row: Entry) -> str:
+    return f"the candidate gets {row.data['weight']:g} % of the sessions" if "weight" in row.data else "all traffic is back on the champion"
+
+
+def _judged(row: Entry) -> str:
+    found = row.data["judgement"]
+    return f"evidence at {row.data['weight']:g} %: {found['result']}: {'; '.join(found['reasons'])}"
+
+
+def _none(_row: Entry) -> None:
+    return None
+
+
+_Sentence = Callable[[Entry], str | None]
+_CYCLE: dict[str, _Sentence] = {
+    "opened": _opened,
+    "intended": _intended,
+    "done": _done,
+    "tried": lambda row: f"{row.key} failed and is tried again: {row.data['error']}",
+    "step_accepted": lambda row: f"accepted the checkpoint of step {row.key} for resuming",
+    "job_ended": _job_ended,
+    "asked": lambda row: f"asked for the approval of the {row.key}, until {row.data['expires'][:16].replace('T', ' ')} UTC",
+    "answered": lambda row: _answered(row) if row.data["identity"] == "auto" else f"continues after the answer to the {row.key}",
+    "ended": lambda row: f"ended {row.key.replace('_', ' ')}: {row.data['reason']}",
+}
+_APPROVAL: dict[str, _Sentence] = {
+    "asked": _none,
+    "answered": _answered,
+    "expired": lambda row: f"the request {row.stream.removeprefix('approval/')} was not answered: {row.data['reason']}",
+}
+_ROLLOUT: dict[str, _Sentence] = {
+    "opened": lambda row: f"the rollout of {row.data['candidate']['tag']} begins",
+    "intended": _none,
+    "done": _weight,
+    "judged": _judged,
+    "ended": lambda row: f"the rollout ended {row.key.replace('_', ' ')}: {row.data['reason']}",
+}

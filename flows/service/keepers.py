@@ -1,0 +1,100 @@
+"""Runs the keepers of all lines: one thread looks for work twice a second, a few threads do it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from contracts.errors import RatchetError, Retryable
+from flows.composition.anchors import open_anchors
+from flows.composition.installation import Installation
+from flows.service.keeper import SWEEP_SECONDS, Keeper, News
+
+LOOK_SECONDS = 0.5
+"""Seconds between two looks for work."""
+WORKERS = 8
+"""Number of lines that are worked on at the same time."""
+
+
+class Keepers:
+    """The keepers of an installation's lines. `on_news` and `say` are called from their threads."""
+
+    def __init__(
+        self, installation: Installation, keepers: Sequence[Keeper], on_news: Callable[[News], None], say: Callable[[str], None]
+    ) -> None:
+        self._installation = installation
+        self._keepers = keepers
+        self._on_news = on_news
+        self._say = say
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(WORKERS, "line")
+        self._busy: dict[str, Future[None]] = {}
+        self._thread = threading.Thread(target=self._run, name="keepers", daemon=True)
+        self._exported = 0.0
+        self._trouble = ""
+
+    def start(self) -> None:
+        """Start to look for work."""
+        self._thread.start()
+
+    def stop(self, seconds: float) -> bool:
+        """Stop to look for work, and wait at most `seconds` for work that has begun. Return whether all of it has ended."""
+        self._stop.set()
+        self._thread.join(seconds)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        until = time.monotonic() + seconds
+        while any(not future.done() for future in self._busy.values()) and time.monotonic() < until:
+            time.sleep(0.05)
+        return all(future.done() for future in self._busy.values())
+
+    def wake(self, line: str) -> None:
+        """Let a line be worked on at the next look."""
+        for keeper in self._keepers:
+            if keeper.line == line:
+                keeper.wake()
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            try:
+                self._look()
+                self._export()
+                self._trouble = ""
+            except Exception as error:  # the ledger is away, or a defect: say it once and go on looking
+                text = str(error) if isinstance(error, Retryable) else f"unforeseen {type(error).__name__}: {error}"
+                if text != self._trouble:
+                    self._say(text)
+                self._trouble = text
+
+    def _look(self) -> None:
+        """Hand every line with work to a thread. One query of the ledger serves all lines."""
+        idle = [keeper for keeper in self._keepers if keeper.line not in self._busy or self._busy[keeper.line].done()]
+        lengths = self._installation.ledger.lengths([stream for keeper in idle for stream in keeper.streams()])
+        now = time.monotonic()
+        for keeper in idle:
+            if keeper.has_work(now, lengths):
+                self._busy[keeper.line] = self._pool.submit(self._work, keeper, now, lengths)
+
+    def _work(self, keeper: Keeper, now: float, lengths: dict[str, int]) -> None:
+        news = keeper.work(now, lengths)
+        if news is not None:
+            self._on_news(news)
+
+    def _export(self) -> None:
+        """Export the signed heads of the ledger once a minute, if they have changed."""
+        if time.monotonic() - self._exported < SWEEP_SECONDS:
+            return
+        self._exported = time.monotonic()
+        for text in export_heads(self._installation):
+            self._say(text)
+
+
+def export_heads(installation: Installation) -> list[str]:
+    """Export the signed heads of the ledger if they have changed. Return a text if that was not possible."""
+    try:
+        open_anchors(installation.home).export(installation.ledger, datetime.now(UTC))
+    except RatchetError as error:
+        return [f"could not export the ledger's heads: {error}"]
+    return []

@@ -1,0 +1,113 @@
+"""Tests of operators' requests to a line: freeze, unfreeze, trigger and retry, also at the same time as another process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.cycle import Append, Entry, Lease, State
+from contracts.errors import Rejected
+from contracts.ids import line_stream
+from flows.core.folds import fold_line
+from flows.engine.line import ask_cancel, freeze, open_cycle, open_if_due, retry_cycle, unfreeze
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+
+LINE = line_stream("sim")
+
+
+def simulated() -> SimulatedLine:
+    return SimulatedLine(Scenario(seed=1, people="auto"))
+
+
+def set_frozen(sim: SimulatedLine, wanted: bool, actor: str = "hana") -> bool:
+    return (freeze if wanted else unfreeze)(sim.ledger, "sim", actor, "a reason", sim.clock.now())
+
+
+def before_the_next_append(sim: SimulatedLine, act: object) -> None:
+    """Let another process act between the next read of the ledger and the append that depends on it."""
+    original = sim.ledger.append
+
+    def append(appends: Sequence[Append], lease: Lease | None, at: object) -> list[Entry]:
+        sim.ledger.append = original  # type: ignore[method-assign]
+        act()  # type: ignore[operator]
+        return original(appends, lease, at)  # type: ignore[arg-type]
+
+    sim.ledger.append = append  # type: ignore[method-assign]
+
+
+@given(st.lists(st.booleans(), max_size=8), st.lists(st.booleans(), max_size=3))
+def test_only_a_change_of_the_state_is_recorded(requests: list[bool], rivals: list[bool]) -> None:
+    """Each request may lose the race against another process that makes a request of its own."""
+    sim = simulated()
+    left = list(rivals)
+    for wanted in requests:
+        if left:
+            before_the_next_append(sim, partial(set_frozen, sim, left.pop(), "rival"))
+        set_frozen(sim, wanted)
+        assert (sim.context.line_view().frozen is not None) == wanted
+    kinds = [row.kind for row in sim.ledger.read(LINE) if row.kind in ("frozen", "unfrozen")]
+    assert kinds == ["frozen" if index % 2 == 0 else "unfrozen" for index in range(len(kinds))]
+
+
+def test_the_first_actor_and_reason_stay() -> None:
+    sim = simulated()
+    assert set_frozen(sim, True, "hana")
+    assert not set_frozen(sim, True, "ben")
+    frozen = sim.context.line_view().frozen
+    assert frozen is not None
+    assert (frozen.actor, frozen.reason, frozen.since) == ("hana", "a reason", sim.clock.now())
+
+
+def test_an_unknown_line_cannot_be_frozen() -> None:
+    sim = simulated()
+    with pytest.raises(Rejected, match="there is no line 'smi'"):
+        freeze(sim.ledger, "smi", "hana", "a reason", sim.clock.now())
+    assert sim.ledger.streams("line/") == [LINE]
+
+
+def test_no_cycle_opens_on_a_frozen_line_and_the_open_one_goes_on() -> None:
+    sim = simulated()
+    sim.context.datasets.traces = 5000
+    first = open_cycle(sim.context, "a test")
+    set_frozen(sim, True)
+    sim.live()
+    assert sim.context.cycle_view(first).state is State.PROMOTED
+    for act in (lambda: open_cycle(sim.context, "a test"), lambda: retry_cycle(sim.context, 1, "hana")):
+        with pytest.raises(Rejected, match="frozen by hana"):
+            act()
+    sim.clock.sleep(7200)
+    sim.context.datasets.traces = 50_000
+    assert open_if_due(sim.context, scheduled=True)[0] is None
+    set_frozen(sim, False)
+    assert open_if_due(sim.context, scheduled=False)[0] == "cycle/sim/0002"
+
+
+def test_a_freeze_just_before_the_opening_of_a_cycle_prevents_it() -> None:
+    sim = simulated()
+    before_the_next_append(sim, lambda: set_frozen(sim, True))
+    with pytest.raises(Rejected, match="at the same time"):
+        open_cycle(sim.context, "a test")
+    assert sim.context.line_view().open_cycle is None
+    assert sim.ledger.streams("cycle/") == []
+
+
+def test_retry_opens_a_cycle_without_new_traces_and_names_actor_and_cycle() -> None:
+    sim = simulated()
+    first = open_cycle(sim.context, "a test")
+    with pytest.raises(Rejected, match="cycle/sim/0001 is still open"):
+        retry_cycle(sim.context, 1, "hana")
+    ask_cancel(sim.ledger, "sim", "hana", "", sim.clock.now())
+    sim.live()
+    assert sim.context.cycle_view(first).state is State.CANCELLED
+    assert not open_if_due(sim.context, scheduled=True)[0]
+    second = retry_cycle(replace(sim.context, file="sim.toml"), 1, "hana")
+    opened = sim.context.cycle_view(second).opened
+    assert (second, opened["reason"], opened["actor"], opened["file"]) == ("cycle/sim/0002", "retry of 1", "hana", "sim.toml")
+    assert fold_line("sim", sim.ledger.read(LINE)).rows[-1].data["actor"] == "hana"
+    with pytest.raises(Rejected, match="no cycle 7"):
+        retry_cycle(sim.context, 7, "hana")

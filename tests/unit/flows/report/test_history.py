@@ -1,0 +1,134 @@
+"""Tests of the list of cycles and versions, and of the comparison of two versions."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from contracts.cycle import State, Step
+from contracts.fakes import MemoryArtifacts
+from contracts.ids import canonical
+from contracts.jobs.training import Method
+from flows.core.folds import CycleView
+from flows.engine.line import ask_rollback, retry_cycle
+from flows.engine.reconcile import reconcile
+from flows.report.history import history
+from flows.report.version_diff import Made, diff_sections, version_diff
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+
+
+def lived(**how) -> SimulatedLine:
+    sim = SimulatedLine(Scenario(seed=1, **how))
+    sim.live()
+    return sim
+
+
+def cycles(sim: SimulatedLine) -> list[CycleView]:
+    return [sim.context.cycle_view(stream) for stream in sim.ledger.streams("cycle/")]
+
+
+def test_each_cycle_has_a_row_with_outcome_version_method_and_difference() -> None:
+    sim = lived()
+    retry_cycle(sim.context, 1, "hana")
+    adopted, first, second = history(sim.context.line_view(), cycles(sim))
+    assert (adopted.name, adopted.outcome, adopted.standing) == ("sim/0", "adopted", "previous")
+    assert (first.name, first.outcome, first.standing, first.method) == ("sim/0001", "promoted", "champion", "dpo")
+    assert first.version == sim.context.line_view().champion.tag
+    assert first.difference.estimate == 0.2
+    assert first.examples == 100, "the pairs of the facts, because the method is DPO"
+    assert first.seconds == (sim.view().ended_at - sim.view().opened_at).total_seconds() > 0
+    assert (second.outcome, second.version, second.seconds) == ("opened", None, None)
+
+
+def test_a_version_that_was_rolled_back_is_marked() -> None:
+    sim = lived()
+    ask_rollback(sim.ledger, "sim", "ada", "", sim.clock.now())
+    reconcile(sim.context)
+    adopted, first = history(sim.context.line_view(), cycles(sim))
+    assert (adopted.standing, first.standing) == ("champion", "rolled back")
+
+
+def test_a_cycle_that_trains_nothing_has_no_examples() -> None:
+    sim = lived(method=Method.NONE)
+    row = history(sim.context.line_view(), cycles(sim))[-1]
+    assert (row.outcome, row.method, row.examples, row.version, row.difference) == ("not_trained", "none", None, None, None)
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    return file.getvalue()
+
+
+def changed(cycle: CycleView, artifacts: MemoryArtifacts, number: int, pairs: list[dict[str, Any]], answers: list[Any]) -> CycleView:
+    """Return a copy of the cycle that was trained on `pairs` with another seed, and evaluated with `answers`."""
+    done = {key: dict(value) for key, value in cycle.done.items()}
+    done[Step.PLAN]["plan"] = {**done[Step.PLAN]["plan"], "pairs": artifacts.put(parquet(pairs)), "seed": number}
+    version = {**done[Step.ACCEPT]["version"], "number": number, "tag": f"v-{number:012d}"}
+    done[Step.ACCEPT] = {**done[Step.ACCEPT], "version": version}
+    done[Step.EVALUATE]["report"] = {**done[Step.EVALUATE]["report"], "answers": artifacts.put(b"\n".join(canonical(a) for a in answers))}
+    return CycleView(**{name: getattr(cycle, name) for name in CycleView.__dataclass_fields__} | {"done": done})
+
+
+def pair(prompt: str, chosen: str) -> dict[str, Any]:
+    return {"prompt_id": prompt, "prompt": "[]", "chosen": chosen, "rejected": "no"}
+
+
+def answered(prompt: str, old: float, new: float | None) -> dict[str, Any]:
+    sides = {
+        side: {"answer": None if reward is None else f"{side} of {prompt}", "reward": reward, "error": "timeout"}
+        for side, reward in (("champion", old), ("candidate", new))
+    }
+    return {"prompt": [{"role": "system", "content": "be brief"}, {"role": "user", "content": prompt}], **sides}
+
+
+def two_versions() -> tuple[Made, Made, MemoryArtifacts, SimulatedLine]:
+    sim, artifacts = lived(), MemoryArtifacts()
+    one, two = [pair("a", "x"), pair("b", "y")], [pair("b", "y"), pair("c", "z"), pair("d", "z")]
+    rows = [answered("gain", 0.0, 1.0), answered("loss", 1.0, None), answered("same", 1.0, 1.0), answered("little", 0.4, 0.5)]
+    views = [changed(sim.view(), artifacts, 1, one, rows), changed(sim.view(), artifacts, 2, two, rows)]
+    old, new = (Made(view.candidate, view) for view in views)
+    return old, new, artifacts, sim
+
+
+def test_two_trained_versions_differ_in_examples_and_recipe() -> None:
+    old, new, artifacts, _ = two_versions()
+    found = version_diff(old, new, artifacts, 3)
+    assert (found.added, found.removed, found.kept) == (2, 1, 1)
+    assert found.recipe == {"seed": (1, 2)}
+    assert found.data["snapshot"][0] == found.data["snapshot"][1]
+    assert found.together is None
+    assert found.answers == (), "no gate compared the two"
+    assert found.scores["overall"][0].difference.estimate == 0.2
+    titles = [section.title for section in diff_sections(old, new, found)]
+    assert titles == ["Data (no difference)", "Recipe", "Scores"]
+
+
+def test_versions_that_a_gate_compared_show_their_answers_in_either_order() -> None:
+    _, new, artifacts, sim = two_versions()
+    base = Made(sim.context.line_view().base, None)
+    found = version_diff(base, new, artifacts, 3)
+    assert found.together == "cycle/sim/0001"
+    assert found.direct["overall"].difference.estimate == 0.2
+    assert [(one.prompt, one.old_reward, one.new_reward) for one in found.answers] == [
+        ("gain", 0.0, 1.0),
+        ("loss", 1.0, None),
+        ("little", 0.4, 0.5),
+    ]
+    assert found.answers[1].new == "no answer: timeout"
+    assert found.added is None
+    turned = version_diff(new, base, artifacts, 1)
+    assert turned.direct["overall"].difference.estimate == -0.2
+    assert (turned.direct["overall"].champion, turned.direct["overall"].candidate) == (0.7, 0.5)
+    assert [one.prompt for one in turned.answers] == ["loss"]
+    assert "not known" in diff_sections(base, new, found)[0].text[0]
+
+
+def test_missing_artifacts_leave_figures_unknown() -> None:
+    old, new, _, sim = two_versions()
+    assert version_diff(old, new, MemoryArtifacts(), 3).added is None
+    assert version_diff(Made(sim.context.line_view().base, None), new, MemoryArtifacts(), 3).answers == ()
+    assert sim.view().state is State.PROMOTED

@@ -1,0 +1,135 @@
+"""Tests of how a cycle is carried through its steps, on a simulated line with fake ports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from contracts.cycle import Answer, Identity, State
+from contracts.ids import line_stream
+from contracts.jobs.training import Method
+from flows.composition.ports import silent
+from flows.core.folds import fold_approval, fold_cycle, fold_line, fold_rollout
+from flows.core.steps import CycleStep, step_of
+from flows.engine.line import answer, ask_cancel, open_cycle
+from flows.engine.rollout import tick
+from flows.service.carry import carry, look, position
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+
+CYCLE = "cycle/sim/0001"
+LOOP = Path("sim.toml")
+
+
+def installation_of(sim: SimulatedLine) -> Any:
+    """Return an installation with one simulated line."""
+
+    def rollout(cycle: str) -> Any:
+        rows = sim.ledger.read(cycle.replace("cycle/", "rollout/"))
+        return fold_rollout(rows) if rows else None
+
+    return SimpleNamespace(
+        ledger=sim.ledger,
+        context=lambda _path: sim.context,
+        cycle_context=lambda _cycle: sim.context,
+        line=lambda name: fold_line(name, sim.ledger.read(line_stream(name))),
+        cycle=lambda _line, _number: fold_cycle(sim.ledger.read(CYCLE)),
+        rollout=rollout,
+    )
+
+
+def opened(people: str = "yes", **given: Any) -> tuple[SimulatedLine, Any]:
+    """Return a simulated line with an open cycle, and its installation."""
+    sim = SimulatedLine(Scenario(seed=1, people=people, **given))
+    sim.context.datasets.traces = 2000
+    open_cycle(sim.context, "a test")
+    return sim, installation_of(sim)
+
+
+def approve(sim: SimulatedLine, kind: str) -> None:
+    """Approve the pending request of this kind."""
+    view = fold_approval(sim.ledger.read(f"approval/sim/0001/{kind}"))
+    given = Answer(approve=True, actor="ada", identity=Identity.CLAIMED, via="prefect")
+    answer(sim.ledger, view, given, sim.clock.now())
+
+
+def test_every_step_is_carried_in_order_and_only_by_itself() -> None:
+    sim, installation = opened()
+    taken = []
+    for _ in range(200):
+        now = position(installation, CYCLE)
+        if now.step is None:
+            break
+        assert carry(installation, CYCLE, CycleStep.PROMOTE if now.step is CycleStep.FREEZE else CycleStep.FREEZE, silent).step == now.step
+        at, now = now.step, carry(installation, CYCLE, now.step, silent)
+        if at not in taken:
+            taken.append(at)
+        match now.step if now.step is at else None:
+            case CycleStep.APPROVE_TRAINING:
+                assert now.waits.startswith("approval of training until")
+                approve(sim, "training")
+            case CycleStep.APPROVE_ROLLOUT:
+                approve(sim, "rollout")
+            case CycleStep.TRAIN:
+                sim.clock.sleep(30)
+            case CycleStep.ROLL_OUT:
+                sim.clock.sleep(120)
+                if installation.rollout(CYCLE) is not None:
+                    tick("rollout/sim/0001", sim.context)
+    assert sim.view().state is State.PROMOTED
+    assert taken == list(CycleStep)
+
+
+def test_a_look_changes_nothing_and_says_when_there_is_work() -> None:
+    sim, installation = opened()
+    assert look(installation, CYCLE, CycleStep.FREEZE) is None
+    carry(installation, CYCLE, CycleStep.FREEZE, silent)
+    for step in (CycleStep.PROBE, CycleStep.CHOOSE, CycleStep.APPROVE_TRAINING):
+        carry(installation, CYCLE, step, silent)
+    rows = len(sim.ledger.read(CYCLE))
+    waiting = look(installation, CYCLE, CycleStep.APPROVE_TRAINING)
+    assert waiting is not None
+    assert waiting.waits.startswith("approval of training until")
+    assert len(sim.ledger.read(CYCLE)) == rows
+    approve(sim, "training")
+    assert look(installation, CYCLE, CycleStep.APPROVE_TRAINING) is None
+    passed = look(installation, CYCLE, CycleStep.PROBE)
+    assert passed is not None
+    assert passed.step is CycleStep.APPROVE_TRAINING
+
+
+def test_while_another_process_holds_the_lease_the_step_waits() -> None:
+    sim, installation = opened()
+    sim.ledger.acquire(line_stream("sim"), "another process", 60, sim.clock.now())
+    now = carry(installation, CYCLE, CycleStep.FREEZE, silent)
+    assert now.step is CycleStep.FREEZE
+    assert "is leased by another process" in now.waits
+
+
+def test_cancelled_cycle_ends_at_the_step_where_it_is() -> None:
+    sim, installation = opened()
+    carry(installation, CYCLE, CycleStep.FREEZE, silent)
+    ask_cancel(sim.ledger, "sim", "ada", "a mistake", sim.clock.now())
+    now = carry(installation, CYCLE, CycleStep.PROBE, silent)
+    assert now.step is None
+    assert now.cycle.state is State.CANCELLED
+
+
+def test_cycle_that_is_not_trained_ends_at_the_choice() -> None:
+    _, installation = opened(method=Method.NONE)
+    for step in (CycleStep.FREEZE, CycleStep.PROBE):
+        carry(installation, CYCLE, step, silent)
+    now = carry(installation, CYCLE, CycleStep.CHOOSE, silent)
+    assert now.step is None
+    assert now.cycle.state is State.NOT_TRAINED
+
+
+def test_every_state_of_an_open_cycle_has_a_step() -> None:
+    sim, _installation = opened()
+    view = sim.view()
+    for state in State:
+        if state in (State.PLANNED, State.VERDICT, State.ATTEMPT):
+            continue
+        step = step_of(replace(view, state=state), None)
+        assert (step is None) == replace(view, state=state).ended

@@ -1,0 +1,179 @@
+"""Tests of the warm work on one line: when there is work, what it does, and that problems stop nothing."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from contracts.cycle import State
+from contracts.errors import Retryable
+from contracts.ids import digest, line_stream
+from flows.engine.line import ask_rollback, open_cycle
+from flows.engine.work import turn
+from flows.service import keeper as keepers_module
+from flows.service.keeper import ALIVE_SECONDS, SWEEP_SECONDS, Keeper, News
+from flows.service.keepers import Keepers
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.unit.flows.service.test_carry import installation_of
+from tests.waiting import until
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What the keeper says."""
+    return []
+
+
+@pytest.fixture(autouse=True)
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines whose receiver was started. No receiver process runs in these tests."""
+    lines: list[str] = []
+    monkeypatch.setattr(keepers_module, "receiver_is_alive", lambda loop, _home: loop.line.name in lines)
+    monkeypatch.setattr(keepers_module, "start_receiver", lambda loop, _home: lines.append(loop.line.name))
+    return lines
+
+
+def keep(sim: SimulatedLine, tmp_path: Path, said: list[str]) -> Keeper:
+    """Return the keeper of a simulated line."""
+    installation = installation_of(sim)
+    installation.home = SimpleNamespace(spool=lambda line: tmp_path / "spool" / line)
+    return Keeper(installation, tmp_path / "sim.toml", said.append)
+
+
+def work(keeper: Keeper, sim: SimulatedLine, now: float) -> News | None:
+    """Let the keeper look and work, as the service does. Returns its news."""
+    lengths = sim.ledger.lengths(keeper.streams())
+    return keeper.work(now, lengths) if keeper.has_work(now, lengths) else None
+
+
+def test_first_look_sweeps_and_says_that_a_cycle_is_due(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    sim.context.datasets.traces = 2000
+    news = work(keep(sim, tmp_path, said), sim, 0.0)
+    assert news is not None
+    assert news.due == "2000 new traces"
+    assert news.cycle is None
+
+
+def test_line_without_news_has_no_work_until_the_next_sweep(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper = keep(sim, tmp_path, said)
+    assert work(keeper, sim, 0.0) is not None
+    assert work(keeper, sim, 1.0) is None
+    assert not keeper.has_work(2.0, sim.ledger.lengths(keeper.streams()))
+    assert work(keeper, sim, SWEEP_SECONDS + 1) is not None
+
+
+def test_row_in_the_ledger_is_news_and_a_rollback_is_carried_out_at_once(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1, people="auto"))
+    sim.context.datasets.traces = 2000
+    cycle = open_cycle(sim.context, "a test")
+    for _ in range(200):
+        turn(sim.context, sim.view())
+        sim.clock.sleep(60)
+        if sim.ended():
+            break
+    assert sim.view().state is State.PROMOTED
+    keeper = keep(sim, tmp_path, said)
+    work(keeper, sim, 0.0)
+    sim.ledger.acquire(line_stream("sim"), "a long evaluation", 600, sim.clock.now())
+    ask_rollback(sim.ledger, "sim", "ada", "users complain", sim.clock.now())
+    news = work(keeper, sim, 1.0)
+    assert news is not None
+    assert news.line.rollback_asked is None
+    assert any("rolled back from" in text for text in said), "an effect that holds the line's lease does not delay a rollback"
+    assert cycle == "cycle/sim/0001"
+
+
+def test_source_that_fails_does_not_stop_the_rest(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+
+    def batches() -> Any:
+        raise OSError("the bucket is away")
+
+    sim.context = replace(sim.context, sources=[SimpleNamespace(name="in", batches=batches)])
+    sim.context.datasets.traces = 2000
+    keeper = keep(sim, tmp_path, said)
+    news = work(keeper, sim, 0.0)
+    assert news is not None
+    assert news.due is not None
+    assert any("source 'in' failed" in text for text in said)
+    said.clear()
+    work(keeper, sim, SWEEP_SECONDS + 1)
+    assert said == [], "a problem that lasts is said once"
+
+
+def test_defect_in_one_round_is_said_and_the_next_round_works(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper = keep(sim, tmp_path, said)
+
+    def broken(_context: Any) -> list[str]:
+        raise ZeroDivisionError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keepers_module, "reconcile", broken)
+        assert work(keeper, sim, 0.0) is None
+    assert "unforeseen ZeroDivisionError" in said[0]
+    assert work(keeper, sim, SWEEP_SECONDS + 1) is not None
+
+
+def test_cycle_of_another_release_makes_the_next_one_due(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    sim.context.datasets.traces = 2000
+    open_cycle(sim.context, "a test")
+    turn(sim.context, sim.view())
+    assert sim.view().state is State.PLANNED
+    sim.context = replace(sim.context, code=digest("code of another release"))
+    turn(sim.context, sim.view())
+    news = work(keep(sim, tmp_path, said), sim, 0.0)
+    assert news is not None
+    assert news.due == "the plan of the last cycle was made by another release"
+
+
+def test_spool_with_files_is_work_once(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper, spool = keep(sim, tmp_path, said), tmp_path / "spool" / "sim"
+    assert not keeper._spooled(), "a folder that does not exist has no files"
+    spool.mkdir(parents=True)
+    assert not keeper._spooled()
+    (spool / "1.request").write_text("{}")
+    assert keeper._spooled()
+
+
+def test_receiver_that_has_died_is_started_within_seconds(tmp_path: Path, said: list[str], started: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper = keep(sim, tmp_path, said)
+    work(keeper, sim, 0.0)
+    assert started == ["sim"]
+    started.clear()
+    work(keeper, sim, ALIVE_SECONDS + 0.1)
+    assert started == ["sim"]
+
+
+def test_keepers_go_on_while_the_ledger_is_away(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper, news, away = keep(sim, tmp_path, said), threading.Event(), threading.Event()
+    real = sim.ledger.lengths
+
+    def lengths(streams: Any) -> dict[str, int]:
+        if not away.is_set():
+            raise Retryable("the database is away")
+        return real(streams)
+
+    installation = keeper._installation
+    installation.ledger = SimpleNamespace(lengths=lengths)
+    keeper._installation = installation_of(sim)
+    keeper._installation.home = installation.home
+    keepers = Keepers(installation, [keeper], lambda _news: news.set(), said.append)
+    keepers._exported = float("inf")
+    keepers.start()
+    until(lambda: "the database is away" in said)
+    away.set()
+    assert news.wait(20)
+    assert keepers.stop(5)
+    assert said.count("the database is away") == 1
