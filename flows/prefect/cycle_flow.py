@@ -196,6 +196,9 @@ def _open(line: str, when: When, reason: str) -> tuple[str | None, str]:
     context = host.installation.context(host.loop_of(line))
     try:
         if when == "now":
+            frozen = host.installation.line(line).frozen
+            if frozen is not None:
+                return None, str(frozen)
             why = reason or "started in Prefect"
             return open_cycle(context, why), why
         return open_if_due(context, when == "any new traces")
