@@ -21,15 +21,15 @@ _SECONDS = 5.0
 
 
 @click.command(name="open")
-@click.argument("name", metavar="[LINE|CYCLE|REQUEST]", required=False, shell_complete=complete_any)
+@click.argument("name", required=False, shell_complete=complete_any)
 @click.option("--prefect", is_flag=True, help="Open the page of the Prefect UI also for a line or a cycle.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @json_option
 def open_page(name: str | None, prefect: bool, no_browser: bool, as_json: bool) -> None:
-    """Print the address of a page and open it in a browser.
+    """Print the address of the page of NAME and open it in a browser.
 
-    For LINE or a cycle LINE/NUMBER, the page is the report, which is written first. For an approval request LINE/NUMBER/training or
-    LINE/NUMBER/rollout, it is the request's page in the Prefect UI. Without an argument, it is the Prefect UI, or the report of the only
+    NAME is LINE or a cycle LINE/NUMBER: the page is its report, which is written first. If NAME is a request LINE/NUMBER/training or
+    LINE/NUMBER/rollout, the page is that of the request in the Prefect UI. Without NAME, it is the Prefect UI, or the report of the only
     line if no Prefect server runs. Without a browser, the address is only printed.
     """
     url = _address(open_installation(), name, prefect)
