@@ -100,7 +100,7 @@ def _is_for(run: dict[str, Any], name: str) -> bool:
     """Return whether a flow run belongs to a ledger stream, by its parameters, its tags or its name."""
     short = name.partition("/")[2] or name
     given = [*run.get("parameters", {}).values(), *run.get("tags", [])]
-    return name in given or short in given or str(run.get("name", "")).endswith((short, short.replace("/", " ")))
+    return name in given or short in given or run.get("name") in (short, name.replace("/", " "))
 
 
 def _show_in_browser(url: str) -> bool:
