@@ -129,7 +129,7 @@ def test_the_help_lists_every_command_once() -> None:
         ("statsu", "did you mean 'status'?"),
         ("validat", "did you mean 'check'?"),
         ("histroy", "did you mean 'history'?"),
-        ("export", "see `ratchet --help`"),
+        ("demolish", "see `ratchet --help`"),
     ],
 )
 def test_an_unknown_command_says_what_to_use_instead(typed: str, said: str) -> None:
