@@ -32,7 +32,8 @@ def settle(traces: pl.DataFrame, statements: pl.DataFrame) -> pl.DataFrame:
     at = pl.coalesce("consent_time", "time")
     own = pl.when("consent").then(at).max().over("source", "id", "sender")  # a trace may have two rows, see `preferred`
     settled = traces.with_columns(own.alias("_yes_own"))
-    no, yes = [], ["_yes_own"]
+    no: list[str] = []
+    yes = ["_yes_own"]
     for subject, columns in _KEYS.items():
         said = statements.filter(pl.col("subject") == subject.value).rename({"id": "_id"})
         parts = (

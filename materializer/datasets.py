@@ -29,6 +29,7 @@ from materializer.dialects.decode import BUILT_IN
 from materializer.governance import Governed, govern
 from materializer.labels.conflicts import pooled, uncontested
 from materializer.labels.scores import attach, label, prompts_of, references
+from materializer.lake.concealment import concealed
 from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.ingest import ingest_batch
 from materializer.lake.schemas import empty_frame, parquet, read_parquet
@@ -40,7 +41,7 @@ from materializer.training_sets.pairs import make_pairs
 from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from rewards.scorer_set import ScorerSet
 from runtime.secrets.keyring import KeyFile
-from runtime.secrets.pseudonyms import pseudonym
+from runtime.secrets.pseudonyms import Subject, pseudonym
 from runtime.secrets.span_signature import is_signed
 
 Result = TypeVar("Result", bound=Frozen)
@@ -123,9 +124,7 @@ class LakeDatasets:
             assume_consent=self.loop.governance.consent == "assumed",
             mapping=settings.mapping if settings else {},
         )
-        spans, users = self.keys.spans.keys(), self.keys.users.keys().newest
-        if users is None:
-            raise ConfigError("the key file of the pseudonyms is missing or damaged; restore it from a backup, then ingest again")
+        spans = self.keys.spans.keys()
         return ingest_batch(
             self.lake,
             self._seen,
@@ -133,8 +132,14 @@ class LakeDatasets:
             limits,
             self.dialects,
             is_signed=lambda form, signature: is_signed(form, signature, spans),
-            hide=lambda subject, text: pseudonym(subject, text, users),
+            hide=self._pseudonyms(),
         )
+
+    def _pseudonyms(self) -> Callable[[Subject, str], str]:
+        users = self.keys.users.keys().newest
+        if users is None:
+            raise ConfigError("the key file of the pseudonyms is missing or damaged; restore it from a backup, then try again")
+        return lambda subject, text: pseudonym(subject, text, users)
 
     def cursor(self) -> Cursor:
         """Return the row counts of the lake and the time of its newest commit."""
@@ -225,8 +230,10 @@ class LakeDatasets:
         pinned = {"traces": self.lake.pin("traces", tag), "feedback": self.lake.pin("feedback", tag)}
         where = until(as_of) if as_of else None
         statements = self.lake.scan("consent")
-        traces = preferred(settle(self.lake.scan("traces", where=where, snapshot=pinned["traces"]), statements))
-        feedback = self.lake.scan("feedback", where=where, snapshot=pinned["feedback"])
+        hide = self._pseudonyms()  # a snapshot that an earlier release has pinned has ids in clear
+        traces = concealed(self.lake.scan("traces", where=where, snapshot=pinned["traces"]), hide)
+        traces = preferred(settle(traces, statements))
+        feedback = concealed(self.lake.scan("feedback", where=where, snapshot=pinned["feedback"]), hide)
         return Settled(traces, feedback, refusing_users(statements), pinned)
 
     def _governed(self, settled: Settled) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int]]:

@@ -48,6 +48,8 @@ from flows.service.keeper import News
 
 POLL_SECONDS = 1.0
 """Seconds between two looks at Prefect."""
+IDLE_POLL_SECONDS = 2.0
+"""The same while no line has an open cycle."""
 _READY_SECONDS = 20.0
 """Seconds between two signs of life. Prefect shows a deployment as ready for 60 s after one."""
 _SWEEP_SECONDS = 10.0
@@ -92,6 +94,16 @@ class Desk:
         await self._drop_missed(client)
         self._changed = set(self._loops)
         self._swept = self._ready = float("-inf")
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a line has news that the desk has not seen."""
+        return bool(self._news)
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return POLL_SECONDS if any(news.cycle is not None for news in self._lines.values()) else IDLE_POLL_SECONDS
 
     async def look(self, client: PrefectClient) -> None:
         """Do everything that is due now. Raises what the client raises while the server is away."""

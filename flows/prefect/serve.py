@@ -32,6 +32,8 @@ from flows.service.keeper import Keeper
 from flows.service.keepers import Keepers
 
 _WATCH_SECONDS = 3.0
+_NEWS_SECONDS = 0.25
+"""Seconds after which news about a line are noticed."""
 STOP_SECONDS = 8.0
 """Seconds within which runs and lines leave after a stop signal. Work that takes longer is cut off, as by a crash, and repeated later."""
 
@@ -97,8 +99,10 @@ async def _attend(desk: Desk, stop: asyncio.Event, say: Callable[[str], None]) -
                     trouble = ""
                 while not stop.is_set():
                     await desk.look(client)
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(stop.wait(), POLL_SECONDS)
+                    until = asyncio.get_running_loop().time() + desk.pause
+                    while not stop.is_set() and not desk.has_news and asyncio.get_running_loop().time() < until:
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(stop.wait(), _NEWS_SECONDS)
         except ObjectNotFound:
             say("the deployments are gone from Prefect; registering them again")
         except ConfigError:

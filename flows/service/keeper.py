@@ -26,7 +26,11 @@ from flows.engine.reconcile import go_back, reconcile, wanted_versions
 from flows.engine.rollout import tick
 
 SWEEP_SECONDS = 60.0
-"""Seconds between two complete sweeps of a line: ingest of all sources, reconcile, and the question whether a cycle is due."""
+"""Seconds between two complete sweeps of a line with an open cycle: ingest of all sources, repairs, and whether a cycle is due."""
+IDLE_SWEEP_SECONDS = 300.0
+"""The same for a line without an open cycle. Its processes are looked at more often, and news cause work at once."""
+DUE_SECONDS = 60.0
+"""Seconds between two questions whether a cycle is due, because the minimum interval between cycles may have passed."""
 POLL_SECONDS = 30.0
 """Seconds between two looks at sources that do not tell when something arrived."""
 TICK_SECONDS = 5.0
@@ -63,7 +67,8 @@ class Keeper:
         self._receives = any(source.kind == "receiver" for source in self.loop.sources)
         self._polls = any(source.kind != "receiver" for source in self.loop.sources)
         self._spool_seen = 0
-        self._swept = self._polled = self._ticked = self._looked = _NEVER
+        self._swept = self._polled = self._ticked = self._looked = self._asked = _NEVER
+        self._sweeps_every = SWEEP_SECONDS
         self._rolling = False
         self._woken = True
         self._lengths: dict[str, int] = {}
@@ -83,7 +88,8 @@ class Keeper:
         return (
             self._woken
             or changed
-            or now - self._swept >= SWEEP_SECONDS
+            or now - self._swept >= self._sweeps_every
+            or now - self._asked >= DUE_SECONDS
             or (self._polls and now - self._polled >= POLL_SECONDS)
             or (self._rolling and now - self._ticked >= TICK_SECONDS)
             or now - self._looked >= ALIVE_SECONDS
@@ -110,8 +116,8 @@ class Keeper:
 
         `now` and `lengths` are those of `has_work`. Nothing is raised: a problem becomes a text, and the next round tries again.
         """
-        begun, report = self._woken, IngestReport()
-        sweep = begun or now - self._swept >= SWEEP_SECONDS
+        begun, report, news = self._woken, IngestReport(), None
+        sweep = begun or now - self._swept >= self._sweeps_every
         texts: list[str] = []
         self._woken = False
         context = replace(self._installation.context(self._path), holder=process_holder())
@@ -139,18 +145,16 @@ class Keeper:
                 self._ticked = now
                 texts += self._tick(replace(self._installation.cycle_context(cycle), holder=process_holder()), cycle)
             self._lengths = self._watched(line, cycle)
-            if not (changed or sweep or report.traces.kept or report.feedback.kept):
-                return None
-            news = News(line, cycle, self._due(context, line), report, tuple(texts))
+            self._sweeps_every = IDLE_SWEEP_SECONDS if cycle is None else SWEEP_SECONDS
+            if changed or sweep or report.traces.kept or report.feedback.kept or now - self._asked >= DUE_SECONDS:
+                self._asked = now
+                news = News(line, cycle, self._due(context, line), report, tuple(texts))
         except (Retryable, Conflict, Fenced) as error:
             texts.append(str(error))
-            news = None
         except RatchetError as error:
             texts.append(f"{type(error).__name__}: {error}")
-            news = None
         except Exception as error:  # a defect in one line must not stop the others
             texts.append(f"unforeseen {type(error).__name__}: {error}")
-            news = None
         self._tell(texts, sweep)
         return news
 

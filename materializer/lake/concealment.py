@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import polars as pl
 import pyarrow as pa
 from pyiceberg.table import Table
 
@@ -30,6 +31,15 @@ def conceal(table: Table, hide: Callable[[Subject, str], str]) -> bool:
             table.overwrite(hidden, overwrite_filter=day)
             changed = True
     return changed
+
+
+def concealed(rows: pl.DataFrame, hide: Callable[[Subject, str], str]) -> pl.DataFrame:
+    """Return `rows` of a snapshot from before the replacement with pseudonyms, so that they can be compared with newer rows."""
+    for name, subject in SUBJECTS.items():
+        if name in rows.columns:
+            clear = [text for text in rows[name].unique().drop_nulls().to_list() if not is_pseudonym(text)]
+            rows = rows.with_columns(pl.col(name).replace({text: hide(subject, text) for text in clear})) if clear else rows
+    return rows
 
 
 def _hidden(rows: pa.Table, hide: Callable[[Subject, str], str]) -> pa.Table:

@@ -104,6 +104,22 @@ def test_a_lake_of_an_earlier_release_is_rewritten_once(tmp_path: Path, monkeypa
     assert datasets.lake.snapshot("feedback") == before
 
 
+def test_a_withdrawal_finds_its_user_in_a_snapshot_that_an_earlier_release_has_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older_lake(tmp_path, monkeypatch)
+    datasets = make_datasets(tmp_path)
+    for table in ("traces", "feedback"):
+        datasets.lake.pin(table, "s")  # type: ignore[arg-type]
+    refusal = evaluation("user_consent", 0, at=T0 + 2 * DAY, user__id="jane-1") | {"eventName": "gen_ai.evaluation.result"}
+    datasets.ingest(batch(logs(refusal)))
+    settled = datasets._settled(None, "s")
+    refused = settled.traces.filter(settled.traces["refused"] & settled.traces["messages"].is_not_null())
+    assert refused["id"].to_list() == [span(1)["traceId"] + ":" + span(1)["spanId"]]
+    assert len(settled.refusing) == 1
+    assert set(settled.refusing) < set(settled.feedback["rater"])
+
+
 def log_of() -> dict[str, Any]:
     return logs(log(1, evaluation("user_feedback", 1, at=T0 + DAY, user__id="jane-1")))
 

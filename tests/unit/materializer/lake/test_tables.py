@@ -61,7 +61,8 @@ def test_partitions_separate_days_and_consent(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1), span(2, metadata__consent=False), span(3, at=T0 + DAY))))
     folders = {
-        path.parent.relative_to(tmp_path / "lake").as_posix().partition("data/")[2] for path in (tmp_path / "lake").rglob("*.parquet")
+        path.parent.relative_to(tmp_path / "lake").as_posix().partition("data/")[2]
+        for path in (tmp_path / "lake").rglob("traces/data/**/*.parquet")
     }
     assert len(folders) == 3
     assert all("consent=" in folder and "day=" in folder for folder in folders)
