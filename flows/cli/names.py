@@ -5,16 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from contracts.errors import ConfigError, RatchetError
-from contracts.ids import cycle_stream
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.core.folds import CycleView
-from flows.report.version_diff import Made
+
+if TYPE_CHECKING:
+    from flows.composition.installation import Installation
+    from flows.core.folds import CycleView
+    from flows.report.version_diff import Made
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -57,6 +57,8 @@ def named_cycle(installation: Installation, name: str | None) -> CycleView:
 
     Raises ConfigError if there is no such cycle.
     """
+    from contracts.ids import cycle_stream
+
     line, _, number = (name or named_line(installation, None)).removeprefix("cycle/").partition("/")
     known = installation.ledger.streams("cycle/")
     if number.isdecimal():
@@ -101,6 +103,8 @@ def _version_of(installation: Installation, line: str, which: str, name: str) ->
 
 def line_versions(installation: Installation, line: str) -> list[Made]:
     """Return the adopted model and the versions of all cycles of a line, oldest first."""
+    from flows.report.version_diff import Made
+
     base = installation.line(line).base
     cycles = installation.cycles(line)
     return [*([Made(base, None)] if base else []), *(Made(cycle.candidate, cycle) for cycle in cycles if cycle.candidate)]
@@ -113,6 +117,9 @@ _Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 def _completes(candidates: Callable[[Installation], Iterable[str]]) -> _Complete:
     def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+        from flows.composition.installation import Installation
+        from flows.config.home import Home
+
         home = Home.from_environment()
         file = home.ledger_url.removeprefix("sqlite:///")
         if file != home.ledger_url and not Path(file).exists():

@@ -21,15 +21,15 @@ _SECONDS = 5.0
 
 
 @click.command(name="open")
-@click.argument("name", metavar="[LINE|CYCLE|REQUEST]", required=False, shell_complete=complete_any)
+@click.argument("name", required=False, shell_complete=complete_any)
 @click.option("--prefect", is_flag=True, help="Open the page of the Prefect UI also for a line or a cycle.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @json_option
 def open_page(name: str | None, prefect: bool, no_browser: bool, as_json: bool) -> None:
-    """Print the address of a page and open it in a browser.
+    """Print the address of the page of NAME and open it in a browser.
 
-    For LINE or a cycle LINE/NUMBER, the page is the report, which is written first. For an approval request LINE/NUMBER/training or
-    LINE/NUMBER/rollout, it is the request's page in the Prefect UI. Without an argument, it is the Prefect UI, or the report of the only
+    NAME is LINE or a cycle LINE/NUMBER: the page is its report, which is written first. If NAME is a request LINE/NUMBER/training or
+    LINE/NUMBER/rollout, the page is that of the request in the Prefect UI. Without NAME, it is the Prefect UI, or the report of the only
     line if no Prefect server runs. Without a browser, the address is only printed.
     """
     url = _address(open_installation(), name, prefect)
@@ -100,7 +100,7 @@ def _is_for(run: dict[str, Any], name: str) -> bool:
     """Return whether a flow run belongs to a ledger stream, by its parameters, its tags or its name."""
     short = name.partition("/")[2] or name
     given = [*run.get("parameters", {}).values(), *run.get("tags", [])]
-    return name in given or short in given or str(run.get("name", "")).endswith((short, short.replace("/", " ")))
+    return name in given or short in given or run.get("name") in (short, name.replace("/", " "))
 
 
 def _show_in_browser(url: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +12,9 @@ from contracts.errors import ConfigError
 from flows.cli.names import complete_cycle, complete_line, named_cycle, named_line, named_loop
 from flows.cli.output import actor_option, json_option, open_installation, print_json, watched
 from flows.cli.terminal import say
-from flows.composition.installation import Installation
+
+if TYPE_CHECKING:
+    from flows.composition.installation import Installation
 
 _line = click.argument("line", shell_complete=complete_line)
 _why = click.option("--why", required=True, help="Reason, recorded in the ledger.")
@@ -28,9 +31,9 @@ def trigger(line: str, why: str, by: str, as_json: bool) -> None:
     LINE is the name of a line or the path of its loop file. A running service continues the cycle; without one, run `ratchet run`. Fails
     if a cycle is open or if the line is frozen.
     """
-    from flows.engine.line import open_cycle
-
     with watched(as_json, f"opening a cycle of {line} …") as progress:
+        from flows.engine.line import open_cycle
+
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line))
         opened = open_cycle(context, f"triggered by {by}" + (f": {why}" if why else ""), by)
@@ -48,9 +51,9 @@ def retry(cycle: str, loop: Path | None, by: str, as_json: bool) -> None:
     CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or LINE for its newest cycle. The new cycle uses the present content of the loop file and all
     data up to now. A running service continues it; without one, run `ratchet run`. Fails if a cycle is open or if the line is frozen.
     """
-    from flows.engine.line import retry_cycle
-
     with watched(as_json, f"opening a cycle after {cycle} …") as progress:
+        from flows.engine.line import retry_cycle
+
         installation = open_installation(progress)
         ended = named_cycle(installation, cycle)
         context = installation.context(loop or installation.loop_file(ended.line))

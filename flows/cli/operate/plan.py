@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
 from flows.cli.terminal import show
-from flows.engine.context import LineContext
-from flows.engine.preview import Preview
+
+if TYPE_CHECKING:
+    from flows.engine.context import LineContext
+    from flows.engine.preview import Preview
 
 
 @click.command()
@@ -25,9 +27,9 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
     LOOP is the path of a loop file. Also shows the rules and evidence of the choice, the change that would reverse each rule, and the
     estimated cost. Does not open a cycle and does not train.
     """
-    from flows.engine.preview import preview
-
     with watched(as_json, f"planning the next cycle of {loop} …") as progress:
+        from flows.engine.preview import preview
+
         context = open_installation(progress).context(loop)
         found = preview(context, not no_probe)
     cost = _cost(found, context)

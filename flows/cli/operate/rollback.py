@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from contracts.errors import Retryable
 from flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
 from flows.cli.terminal import say
-from flows.composition.installation import Installation
-from flows.config.load import load_loop
-from flows.engine.context import LineContext
-from flows.engine.line import ask_cancel, ask_rollback
+
+if TYPE_CHECKING:
+    from flows.composition.installation import Installation
+    from flows.engine.context import LineContext
 
 _reason = click.option("--reason", default="", help="Reason, recorded in the ledger.")
 
@@ -31,10 +32,12 @@ def rollback(loop: Path, by: str, reason: str, no_wait: bool, as_json: bool) -> 
     LOOP is the path of a loop file. During a rollout, all traffic returns to the champion. Otherwise, the previous version replaces
     the champion. An open cycle ends.
     """
-    from flows.engine.reconcile import reconcile
-    from flows.engine.work import turn
-
     with watched(as_json, f"rolling back the line of {loop} …") as progress:
+        from flows.config.load import load_loop
+        from flows.engine.line import ask_rollback
+        from flows.engine.reconcile import reconcile
+        from flows.engine.work import turn
+
         installation = open_installation(progress)
         name = load_loop(loop).line.name
         ask_rollback(installation.ledger, name, by, reason, datetime.now(UTC))
@@ -68,9 +71,11 @@ def cancel(loop: Path, by: str, reason: str, as_json: bool) -> None:
 
     LOOP is the path of a loop file.
     """
-    from flows.engine.work import turn
-
     with watched(as_json, f"cancelling the open cycle of {loop} …") as progress:
+        from flows.config.load import load_loop
+        from flows.engine.line import ask_cancel
+        from flows.engine.work import turn
+
         installation = open_installation(progress)
         name = load_loop(loop).line.name
         cancelled = installation.line(name).open_cycle

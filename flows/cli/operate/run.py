@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from contracts.cycle import ENDS, State
-from contracts.data.datasets import IngestReport
 from contracts.errors import ConfigError
-from contracts.loop import SourceSettings
-from contracts.ports import TraceSource
 from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
 from flows.cli.terminal import say
-from flows.core.decide import End, Wait
-from flows.engine.context import LineContext
+
+if TYPE_CHECKING:
+    from contracts.data.datasets import IngestReport
+    from contracts.ports import TraceSource
+    from flows.engine.context import LineContext
 
 
 @click.command()
@@ -34,10 +33,10 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
 
     LOOP is the path of a loop file; its sources are read.
     """
-    from flows.engine.context import TURN_SECONDS
-    from flows.engine.ingest import ingest as ingest_sources
-
     with watched(as_json, f"ingesting {source or f'the sources of {loop}'} …") as progress:
+        from flows.engine.context import TURN_SECONDS
+        from flows.engine.ingest import ingest as ingest_sources
+
         context = open_installation(progress).context(loop)
         report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS)
     if as_json:
@@ -65,6 +64,7 @@ def ingest_json(report: IngestReport) -> dict[str, Any]:
 
 
 def _named_source(context: LineContext, path: Path, kind: str | None) -> TraceSource:
+    from contracts.loop import SourceSettings
     from flows.composition.extensions import open_source
     from flows.config.home import Home
 
@@ -90,13 +90,15 @@ def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
     LOOP is the path of a loop file. Continues the open cycle, or opens the next one. Waits for approvals, which can be answered in
     another terminal with `ratchet approve`.
     """
-    from flows.engine.context import TURN_SECONDS
-    from flows.engine.ingest import ingest as ingest_sources
-    from flows.engine.line import open_cycle
-    from flows.engine.reconcile import reconcile
-    from flows.engine.work import run_to_end
-
     with watched(as_json, f"running a cycle of {loop} …") as progress:
+        from contracts.cycle import ENDS, State
+        from flows.core.decide import End, Wait
+        from flows.engine.context import TURN_SECONDS
+        from flows.engine.ingest import ingest as ingest_sources
+        from flows.engine.line import open_cycle
+        from flows.engine.reconcile import reconcile
+        from flows.engine.work import run_to_end
+
         installation = open_installation(progress)
         context = installation.context(loop)
         if not no_ingest:

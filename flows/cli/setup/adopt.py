@@ -22,11 +22,11 @@ def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
     LOOP is the path of a loop file. MODEL is a folder in Hugging Face format with safetensors weights. It becomes the first champion
     of the line.
     """
-    from flows.engine.context import TURN_SECONDS
-    from flows.engine.line import adopt as adopt_model
-    from flows.engine.reconcile import reconcile
-
     with watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
+        from flows.engine.context import TURN_SECONDS
+        from flows.engine.line import adopt as adopt_model
+        from flows.engine.reconcile import reconcile
+
         context = open_installation(progress).context(loop)
         version = adopt_model(context, model, by)
         repairs = reconcile(context, TURN_SECONDS)

@@ -6,15 +6,17 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from contracts.errors import ConfigError
 from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
 from flows.cli.terminal import say
-from flows.core.folds import CycleView
-from flows.engine.context import LineContext
-from flows.report.story import report_of
+
+if TYPE_CHECKING:
+    from flows.core.folds import CycleView
+    from flows.engine.context import LineContext
 
 
 @click.command()
@@ -173,6 +175,7 @@ def _visible_gains(context: LineContext) -> Iterator[str]:
     A gain is visible if the gate shows it with probability 0.8. Its lower bound must exceed gate.min_effect.
     """
     from flows.core.triggers import evaluation_level
+    from flows.report.story import report_of
     from gates.statistics import detectable_effect, deviation_of
 
     gate, level = context.loop.gate, evaluation_level(context.loop)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -128,7 +129,7 @@ def test_the_help_lists_every_command_once() -> None:
         ("statsu", "did you mean 'status'?"),
         ("validat", "did you mean 'check'?"),
         ("histroy", "did you mean 'history'?"),
-        ("pineapple", "see `ratchet --help`"),
+        ("demolish", "see `ratchet --help`"),
     ],
 )
 def test_an_unknown_command_says_what_to_use_instead(typed: str, said: str) -> None:
@@ -261,6 +262,21 @@ def test_open_prints_the_page_without_a_browser(reads: Home, monkeypatch: pytest
     answered = run("open", "sim/1/training")
     assert "no Prefect server answers" in answered.stderr
     assert answered.stdout.strip() == f"{page}#cycle/sim/0001"
+
+
+def test_open_finds_the_run_of_the_cycle_in_prefect(reads: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [
+        {"id": "other", "name": "a-sim/0001", "parameters": {"line": "a-sim"}, "tags": []},
+        {"id": "cycle", "name": "sim/0001", "parameters": {"line": "sim"}, "tags": ["ratchet"]},
+    ]
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr("flows.prefect.server.known_url", lambda _home: "http://127.0.0.1:4200/api")
+    monkeypatch.setattr("httpx.post", lambda *_args, **_kwargs: httpx.Response(200, json=runs))
+    for arguments in (["sim/1/training"], ["sim/1", "--prefect"], ["sim", "--prefect"]):
+        assert as_json("open", *arguments, "--no-browser")["url"] == "http://127.0.0.1:4200/v2/runs/flow-run/cycle"
+    assert as_json("open", "--no-browser")["url"] == "http://127.0.0.1:4200"
+    runs.clear()
+    assert as_json("open", "sim/1/training", "--no-browser")["url"] == "http://127.0.0.1:4200/v2/runs"
 
 
 def test_open_opens_the_browser_once(reads: Home, monkeypatch: pytest.MonkeyPatch) -> None:
