@@ -71,11 +71,11 @@ def _rollout_summary(evidence: Mapping[str, Any]) -> str:
 def _training(evidence: Mapping[str, Any]) -> list[str]:
     choice = evidence["choice"]
     rules = [
-        [f"{'yes' if rule['holds'] else 'NO'}: {rule['rule']}", f"{rule['evidence']}, so {rule['effect']}"] for rule in choice["rules"]
+        (f"{'yes' if rule['holds'] else 'NO'}: {rule['rule']}", f"{rule['evidence']}, so {rule['effect']}") for rule in choice["rules"]
     ]
     facts = [[name.replace("_", " "), _figure(value)] for name, value in choice["facts"].items() if value not in (None, {}, [])]
     probe = evidence["probe"]
-    sections = ["**Rules of the choice**", table(["rule", "evidence"], rules)] if rules else []
+    sections = ["**Rules of the choice**", _points(rules)] if rules else []
     sections += ["**Measured facts**", table(["fact", "value"], facts)]
     if probe:
         rows = [[name.replace("_", " "), _figure(value)] for name, value in probe.items() if isinstance(value, int | float)]
@@ -94,12 +94,12 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
 def _rollout(evidence: Mapping[str, Any]) -> list[str]:
     report, verdict, plan = evidence["report"], evidence["verdict"], evidence["rollout"]
     rows = [_comparison(comparison) for comparison in report["comparisons"]]
-    checks = [[f"{_MARKS.get(check['result'], check['result'])}: {check['check']}", check["reason"]] for check in verdict["checks"]]
+    checks = [(f"{_MARKS.get(check['result'], check['result'])}: {check['check']}", check["reason"]) for check in verdict["checks"]]
     failures = ", ".join(f"{name} {count}" for name, count in report["failures"].items()) or "none"
     level = report["comparisons"][0]["difference"]["level"] if report["comparisons"] else 0.95
     return [
         f"**Gate: {_MARKS.get(verdict['result'], verdict['result'])}**",
-        table(["check", "reason"], checks),
+        _points(checks),
         f"**Candidate against champion** on holdout edition {report['edition']}: {report['answered_by_both']} of {report['asked']} "
         f"prompts were answered by both; failed requests: {failures}.",
         table(["comparison", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),
@@ -131,6 +131,11 @@ def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
         ["probability of a false rollback", f"{plan['alpha']:.0%}"],
         ["probability of promoting a worse candidate", f"{plan['beta']:.0%}"],
     ]  # fmt: skip
+
+
+def _points(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return a Markdown list. Its lines wrap in the narrow form, where the cells of a table would be cut off."""
+    return "\n".join(f"- **{_cell(head)}**: {_cell(text)}" for head, text in pairs)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

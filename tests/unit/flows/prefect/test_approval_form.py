@@ -43,7 +43,7 @@ def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
     page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT), EXPIRES)
     assert "replacing v-" in page
     assert "| overall | 100 | 0.500 → 0.700 | +0.200 (+0.150 to +0.250) |" in page
-    assert "| pass: better | +0.15 to +0.25 |" in page
+    assert "- **pass: better**: +0.15 to +0.25" in page
     assert (
         page.split("\n\n")[1]
         == "**+0.200 better (+0.150 to +0.250).** No slice is shown worse; the users get it in steps of 5 → 25 → 100 %."

@@ -1,0 +1,86 @@
+"""Drives a page in headless Chromium over the DevTools protocol."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from websockets.sync.client import ClientConnection, connect
+
+from tests.needs import Need, lacks
+from tests.waiting import until
+
+_SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+"""Without its sandbox Chromium also runs as root; the pages are those of the project's own service."""
+
+
+class Page:
+    """One page of a running Chromium."""
+
+    def __init__(self, socket_: ClientConnection) -> None:
+        self._socket = socket_
+        self._number = 0
+
+    def call(self, method: str, **given: Any) -> dict[str, Any]:
+        """Call a method of the DevTools protocol and return its result."""
+        self._number += 1
+        self._socket.send(json.dumps({"id": self._number, "method": method, "params": given}))
+        while True:
+            answer = json.loads(self._socket.recv(timeout=60))
+            if answer.get("id") == self._number:
+                return dict(answer.get("result", {}))
+
+    def open(self, url: str, width: int = 1280, height: int = 1100) -> None:
+        """Open a URL in a window of this size."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
+        self.call("Page.navigate", url=url)
+
+    def run(self, script: str) -> Any:
+        """Evaluate an expression in the page and return its value; None while the page loads."""
+        return self.call("Runtime.evaluate", expression=script, returnByValue=True).get("result", {}).get("value")
+
+    def click(self, text: str) -> None:
+        """Wait for a button with this text, and click it."""
+        found = f"[...document.querySelectorAll('button')].find(one => one.textContent.trim() === {json.dumps(text)} && !one.disabled)"
+        until(lambda: self.run(f"!!{found} && ({found}.click(), true)"), 60, pause=0.2, why=lambda: self.run("document.body.innerText"))
+
+    def picture(self, path: Path) -> None:
+        """Write the visible part of the page as a PNG file."""
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+
+@contextmanager
+def chromium(folder: Path) -> Iterator[Page]:
+    """Start Chromium with a profile in `folder` and give its page. Skips the test if Chromium is not installed."""
+    program = shutil.which("chromium")
+    if program is None:
+        lacks(Need.CHROMIUM)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [program, *_SWITCHES, f"--remote-debugging-port={port}", f"--user-data-dir={folder}", "about:blank"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        address = until(lambda: _address(port), 60, pause=0.2)
+        with connect(address, max_size=None, open_timeout=30) as socket_:
+            yield Page(socket_)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _address(port: int) -> str | None:
+    """Return the address of the page's debugging socket, or None while Chromium starts."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=5) as answer:
+            return next((str(tab["webSocketDebuggerUrl"]) for tab in json.load(answer) if tab["type"] == "page"), None)
+    except OSError:
+        return None
