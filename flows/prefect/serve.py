@@ -12,13 +12,14 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.exceptions import ObjectNotFound
 
 from contracts.errors import ConfigError, RatchetError
 from contracts.loop import Loop
@@ -26,7 +27,7 @@ from contracts.ports import Progress
 from flows.composition.installation import Installation
 from flows.config.home import Home
 from flows.prefect import server
-from flows.prefect.desk import POLL_SECONDS, Desk
+from flows.prefect.desk import POLL_SECONDS, Desk, is_outage
 from flows.prefect.host import Host, set_host
 from flows.service.keeper import Keeper
 from flows.service.keepers import Keepers
@@ -73,7 +74,7 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
     keepers.start()
     watch = asyncio.create_task(_keep_server(home, url, stop, say))
     try:
-        await _attend(desk, stop, say)
+        await _unless_stopped(_attend(desk, stop, say), stop)
     finally:
         host.stopping.set()
         watch.cancel()
@@ -81,6 +82,20 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
             await watch
         left = await asyncio.gather(asyncio.to_thread(keepers.stop, STOP_SECONDS), asyncio.to_thread(desk.carriers.stop, STOP_SECONDS))
     return all(left)
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Do the work until it ends, or until the stop signal. A request that Prefect does not answer must not delay the stop."""
+    task, signalled = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():  # the work ends by itself between two requests; otherwise it is cut off, as by a crash
+            await asyncio.wait({task}, timeout=1.0)
+    finally:
+        signalled.cancel()
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def _run_progress(_what: str, _done: int, _total: int) -> None:
@@ -103,12 +118,12 @@ async def _attend(desk: Desk, stop: asyncio.Event, say: Callable[[str], None]) -
                     while not stop.is_set() and not desk.has_news and asyncio.get_running_loop().time() < until:
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(stop.wait(), _NEWS_SECONDS)
-        except ObjectNotFound:
-            say("the deployments are gone from Prefect; registering them again")
         except ConfigError:
             raise
         except Exception as error:  # the lines go on, and so do their rollbacks and rollouts
-            text = "the Prefect server does not respond; waiting for it" if _is_outage(error) else f"{type(error).__name__}: {error}"
+            text = "the deployments are gone from Prefect; registering them again"
+            if not isinstance(error, ObjectNotFound):
+                text = "the Prefect server does not respond; waiting for it" if is_outage(error) else f"{type(error).__name__}: {error}"
             if text != trouble:
                 say(text)
             trouble = text
@@ -116,15 +131,9 @@ async def _attend(desk: Desk, stop: asyncio.Event, say: Callable[[str], None]) -
                 await asyncio.wait_for(stop.wait(), POLL_SECONDS)
 
 
-def _is_outage(error: BaseException) -> bool:
-    """Return whether the Prefect server is unavailable or busy, so that a later attempt can succeed."""
-    if isinstance(error, PrefectHTTPStatusError):
-        return bool(error.response.status_code >= 500)
-    return isinstance(error, httpx.TransportError) or (error.__cause__ is not None and _is_outage(error.__cause__))
-
-
 async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None]) -> None:
     """Restart the installation's Prefect server if its process dies. Does nothing for an external server."""
+    trouble = ""
     while not stop.is_set() and not server.is_external():
         await asyncio.sleep(_WATCH_SECONDS)
         try:
@@ -132,8 +141,12 @@ async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[
                 say("the Prefect server has stopped; restarting it")
                 await asyncio.to_thread(server.join_or_start, home, int(httpx.URL(url).port or 0))
                 say(f"the Prefect server is available again at {url}")
-        except RatchetError as error:
-            say(f"cannot start the Prefect server: {error}")
+            trouble = ""
+        except Exception as error:  # the watch goes on; the next look tries again
+            text = str(error) if isinstance(error, RatchetError) else f"{type(error).__name__}: {error}"
+            if text != trouble:
+                say(f"cannot start the Prefect server: {text}")
+            trouble = text
 
 
 def end_process() -> None:
