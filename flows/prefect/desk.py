@@ -82,6 +82,7 @@ class Desk:
         self._failed: set[str] = set()
         self._troubles: dict[str, str] = {}
         self._is_open = False
+        self._told: set[str] = set()
         self._ready = self._swept = float("-inf")
         self._outbox = Outbox(home, host.installation.ledger)
         self._ledger = host.installation.ledger
@@ -169,10 +170,12 @@ class Desk:
                 events.append(ingested_event(line, one.ingested, datetime.now(UTC)))
         for line, events in list(self._unsent.items()):
             with self._apart(f"the events of {line}"):
-                rows, cursor = await asyncio.to_thread(self._outbox.pending, _streams(self._lines[line].line))
+                streams = _streams(self._lines[line].line, all_cycles=line not in self._told)
+                rows, cursor = await asyncio.to_thread(self._outbox.pending, streams)
                 if events or rows:
                     await client.request("POST", "/events", json=[*events, *rows])
                 self._outbox.sent(cursor)
+                self._told.add(line)
                 del self._unsent[line]
 
     @contextmanager
@@ -391,10 +394,13 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, httpx.TransportError) or (error.__cause__ is not None and is_outage(error.__cause__))
 
 
-def _streams(line: LineView) -> set[str]:
-    """Return the streams of a line whose rows can be new: its own and those of its newest two cycles."""
+def _streams(line: LineView, all_cycles: bool) -> set[str]:
+    """Return the streams of a line whose rows can be new: its own and those of its newest two cycles.
+
+    With `all_cycles` those of all cycles, because commands can have ended several while nobody served the line.
+    """
     streams = {line_stream(line.line)}
-    for number in range(max(1, line.cycles - 1), line.cycles + 1):
+    for number in range(1 if all_cycles else max(1, line.cycles - 1), line.cycles + 1):
         cycle = cycle_stream(line.line, number)
         streams |= {cycle, rollout_stream(cycle), *(approval_stream(cycle, kind) for kind in ApprovalKind)}
     return streams

@@ -16,6 +16,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from contracts.cycle import Append, Row
 from contracts.data.datasets import IngestReport
 from contracts.fakes import MemoryLedger
+from contracts.ids import cycle_stream
 from flows.config.home import Home
 from flows.core.folds import fold_line
 from flows.prefect.desk import Desk, is_outage
@@ -37,6 +38,7 @@ class Server:
     def __init__(self, refused: dict[Any, int]) -> None:
         self.refused = refused
         self.created: list[Any] = []
+        self.events: list[str] = []
 
     async def get_scheduled_flow_runs_for_deployments(self, *_: Any, **__: Any) -> list[Any]:
         """No runs."""
@@ -50,8 +52,9 @@ class Server:
         """A deployment that is not paused."""
         return SimpleNamespace(paused=False)
 
-    async def request(self, *_: Any, **__: Any) -> None:
+    async def request(self, _method: str, _path: str, json: list[Any]) -> None:
         """Accept events."""
+        self.events += [event["event"] for event in json]
 
     async def create_flow_run_from_deployment(self, deployment: Any, **_: Any) -> None:
         """Create a run, or refuse it."""
@@ -116,3 +119,23 @@ def test_line_whose_rows_cannot_be_read_does_not_stop_the_others(tmp_path: Path,
     said.clear()
     asyncio.run(desk.look(server))
     assert said == [], "a problem that lasts is said once"
+
+
+def test_cycles_that_ended_while_nobody_served_the_line_are_told_once(tmp_path: Path, said: list[str]) -> None:
+    desk, server = desk_of(tmp_path, said), Server({})
+    client: Any = server
+    asyncio.run(desk.look(client))
+    ledger, line = desk._ledger, "line/good"
+    for number in (1, 2, 3):
+        cycle = cycle_stream("good", number)
+        opened, ended = Row(kind="opened", data={"reason": "a test"}), Row(kind="ended", key="held", data={"reason": "text of a user"})
+        ledger.append([Append(stream=cycle, after=0, rows=(opened, ended))], None, NOON)
+        row = Row(kind="cycle_opened", key=cycle, data={"traces": 0, "reason": "a test"})
+        ledger.append([Append(stream=line, after=len(ledger.read(line)), rows=(row,))], None, NOON)
+    restarted = Desk(desk._home, desk._host, desk._loops, said.append)
+    restarted._deployments = desk._deployments
+    server.events.clear()
+    for _ in range(2):
+        restarted.on_news(News(fold_line("good", ledger.read(line)), None, None, IngestReport(), ()))
+        asyncio.run(restarted._take_news(client))
+    assert sorted(server.events) == ["ratchet.cycle.ended"] * 3 + ["ratchet.cycle.opened"] * 3
