@@ -74,7 +74,7 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
     keepers.start()
     watch = asyncio.create_task(_keep_server(home, url, stop, say))
     try:
-        await _unless_stopped(_attend(desk, stop, say), stop)
+        await _unless_stopped(_attend(desk, home, url, stop, say), stop)
     finally:
         host.stopping.set()
         watch.cancel()
@@ -102,13 +102,19 @@ def _run_progress(_what: str, _done: int, _total: int) -> None:
     """Ignore progress that is not reported through a run's own log."""
 
 
-async def _attend(desk: Desk, stop: asyncio.Event, say: Callable[[str], None]) -> None:
-    """Look at Prefect until the stop signal. While it is away, wait for it; when it comes back, begin anew."""
-    trouble = ""
+async def _attend(desk: Desk, home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None]) -> None:
+    """Look at Prefect until the stop signal. While it is away, wait for it; when it comes back, begin anew.
+
+    Raises ConfigError if the first server that responds cannot be used. Later, the same is only said.
+    """
+    trouble, opened = "", False
     while not stop.is_set():
         try:
             async with get_client() as client:
+                if server.is_external():
+                    await asyncio.to_thread(server.check_login, home, url)
                 await desk.open(client)
+                opened = True
                 if trouble:
                     say("the Prefect server is available again")
                     trouble = ""
@@ -118,17 +124,24 @@ async def _attend(desk: Desk, stop: asyncio.Event, say: Callable[[str], None]) -
                     while not stop.is_set() and not desk.has_news and asyncio.get_running_loop().time() < until:
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(stop.wait(), _NEWS_SECONDS)
-        except ConfigError:
-            raise
         except Exception as error:  # the lines go on, and so do their rollbacks and rollouts
-            text = "the deployments are gone from Prefect; registering them again"
-            if not isinstance(error, ObjectNotFound):
-                text = "the Prefect server does not respond; waiting for it" if is_outage(error) else f"{type(error).__name__}: {error}"
+            if isinstance(error, ConfigError) and not opened:
+                raise
+            text = _trouble(error, url)
             if text != trouble:
                 say(text)
             trouble = text
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), POLL_SECONDS)
+
+
+def _trouble(error: Exception, url: str) -> str:
+    """Return the text about a problem with Prefect."""
+    if isinstance(error, ObjectNotFound):
+        return "the deployments are gone from Prefect; registering them again"
+    if is_outage(error):
+        return f"the Prefect server at {url} does not respond; waiting for it"
+    return str(error) if isinstance(error, RatchetError) else f"{type(error).__name__}: {error}"
 
 
 async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None]) -> None:
