@@ -43,7 +43,7 @@ LINE_TAG = "line:"
 POLL = 2.0
 """Seconds between two looks at a step that waits, unless the ledger changes before."""
 _LONGEST_PAUSE = 60.0
-"""Seconds between two tries of a step that fails again and again. The first pause is POLL, and each further one is twice as long."""
+"""Seconds between two tries of a step that fails again and again. The first pause is twice POLL, and each further one is twice as long."""
 _LOOKS = 5
 """Every fifth look takes the line's lease and lets the executor work; the others only read."""
 _COUNT = 10.0

@@ -19,7 +19,9 @@ from typing import Any
 
 import httpx
 from prefect.client.orchestration import get_client
+from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound
+from prefect.logging.handlers import APILogWorker
 
 from contracts.errors import ConfigError, RatchetError
 from contracts.loop import Loop
@@ -35,6 +37,8 @@ from flows.service.keepers import Keepers
 _WATCH_SECONDS = 3.0
 _NEWS_SECONDS = 0.25
 """Seconds after which news about a line are noticed."""
+SEND_SECONDS = 2.0
+"""Seconds for which a process that is about to end sends what Prefect has not received yet."""
 STOP_SECONDS = 8.0
 """Seconds within which runs and lines leave after a stop signal. Work that takes longer is cut off, as by a crash, and repeated later."""
 
@@ -163,7 +167,13 @@ async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[
 
 
 def end_process() -> None:
-    """End this process at once, because a thread still works on a step. The ledger continues the step as after a crash."""
+    """End this process, because a thread still works on a step. The ledger continues the step as after a crash.
+
+    Logs and states of task runs that Prefect has not received are sent first, for at most SEND_SECONDS each.
+    """
+    for worker in (APILogWorker, EventsWorker):
+        with contextlib.suppress(Exception):
+            worker.drain_all(timeout=SEND_SECONDS)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

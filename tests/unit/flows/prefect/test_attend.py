@@ -99,3 +99,12 @@ def test_error_of_the_work_is_raised() -> None:
 
     with pytest.raises(ConfigError, match="a reason"):
         asyncio.run(run())
+
+
+def test_process_that_ends_at_once_sends_its_logs_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    for worker in (serve.APILogWorker, serve.EventsWorker):
+        monkeypatch.setattr(worker, "drain_all", lambda timeout: happened.append(f"at most {timeout:g} s"))
+    monkeypatch.setattr(serve.os, "_exit", lambda code: happened.append(f"exit {code}"))
+    serve.end_process()
+    assert happened == ["at most 2 s", "at most 2 s", "exit 0"]
