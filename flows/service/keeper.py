@@ -58,7 +58,7 @@ class News:
 
 
 class Keeper:
-    """The work of one line. `say` receives repairs and problems. One thread at a time may call `work`."""
+    """The work of one line. `say` receives repairs and problems. One thread at a time may call `work`, and another one `guard`."""
 
     def __init__(self, installation: Installation, path: Path, say: Callable[[str], None]) -> None:
         self._installation = installation
@@ -79,7 +79,8 @@ class Keeper:
         self._lengths: dict[str, int] = {}
         self._failed = False
         self._failed_lengths: dict[str, int] = {}
-        self._again = _NEVER
+        self._again = self._guarded = _NEVER
+        self._guarded_lengths: dict[str, int] = {}
         self._said: set[str] = set()
 
     def streams(self) -> list[str]:
@@ -175,6 +176,28 @@ class Keeper:
             self._again, self._failed_lengths = now + AGAIN_SECONDS, self._seen(lengths)
         self._tell(texts, sweep)
         return news
+
+    def is_urgent(self, now: float, lengths: Mapping[str, int]) -> bool:
+        """Return whether `guard` is to be called while `work` still runs. `now` and `lengths` are as for `has_work`."""
+        return now - self._guarded >= ALIVE_SECONDS or self._seen(lengths) != self._guarded_lengths
+
+    def guard(self, now: float, lengths: Mapping[str, int]) -> None:
+        """Carry out a requested rollback, and start a receiver or a router that has died, while `work` is at something long.
+
+        The ingest of a backlog can take minutes, in which users must not stay on a bad version. Nothing is raised.
+        """
+        self._guarded, self._guarded_lengths = now, self._seen(lengths)
+        texts: list[str] = []
+        context = replace(self._valid, holder=process_holder())
+        with self._part(texts):
+            texts += go_back(context)
+        with self._part(texts):
+            texts += self._stop_rollout(context)
+        with self._part(texts):
+            self._revive_receiver(context, texts)
+        with self._part(texts):
+            self._misses_server(context)
+        self._tell(texts, False)
 
     @contextmanager
     def _part(self, texts: list[str]) -> Iterator[None]:

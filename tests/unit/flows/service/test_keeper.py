@@ -13,6 +13,7 @@ import pytest
 from contracts.cycle import State
 from contracts.errors import ConfigError, Permanent, Retryable
 from contracts.ids import digest, line_stream
+from flows.core.folds import fold_line
 from flows.engine.line import ask_rollback, open_cycle
 from flows.engine.work import turn
 from flows.service import keeper as keepers_module
@@ -245,6 +246,37 @@ def test_receiver_that_has_died_is_started_within_seconds(tmp_path: Path, said: 
     started.clear()
     work(keeper, sim, ALIVE_SECONDS + 0.1)
     assert started == ["sim"]
+
+
+def test_rollback_is_carried_out_while_a_long_ingest_runs(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = SimulatedLine(Scenario(seed=1, people="auto"))
+    sim.context.datasets.traces = 2000
+    open_cycle(sim.context, "a test")
+    for _ in range(200):
+        turn(sim.context, sim.view())
+        sim.clock.sleep(60)
+        if sim.ended():
+            break
+    ingests, ends = threading.Event(), threading.Event()
+
+    def batches() -> Any:
+        ingests.set()
+        ends.wait(60)
+        return []
+
+    sim.context = replace(sim.context, sources=[SimpleNamespace(name="in", batches=batches)])
+    keeper = keep(sim, tmp_path, said)
+    keepers = Keepers(keeper._installation, [keeper], lambda _news: None, said.append)
+    keepers._exported = float("inf")
+    keepers.start()
+    try:
+        assert ingests.wait(60)
+        ask_rollback(sim.ledger, "sim", "ada", "users complain", sim.clock.now())
+        until(lambda: fold_line("sim", sim.ledger.read(line_stream("sim"))).rollback_asked is None)
+        assert not ends.is_set()
+    finally:
+        ends.set()
+        assert keepers.stop(20)
 
 
 def test_keepers_go_on_while_the_ledger_is_away(tmp_path: Path, said: list[str]) -> None:
