@@ -22,8 +22,10 @@ def evidence_page(request: str, evidence: Mapping[str, Any], expires: datetime) 
     `request` is the request's id, `evidence` the data of flows/engine/evidence.py, `expires` the end of the approval period (UTC).
     """
     body = _training(evidence) if evidence["kind"] == ApprovalKind.TRAINING else _rollout(evidence)
+    summary = _training_summary(evidence) if evidence["kind"] == ApprovalKind.TRAINING else _rollout_summary(evidence)
     head = [
         f"### {_question(evidence)}",
+        summary,
         f"Request `{request}`, open until {expires:%Y-%m-%d %H:%M} UTC. "
         f"Reason for opening the cycle: {evidence['opened']}. Subject: `{str(evidence['subject'])[:12]}`.",
     ]
@@ -34,18 +36,46 @@ def evidence_page(request: str, evidence: Mapping[str, Any], expires: datetime) 
 def _question(evidence: Mapping[str, Any]) -> str:
     line, champion = evidence["line"], evidence["champion"]
     if evidence["kind"] == ApprovalKind.TRAINING:
-        return f"Train **{line}** further with {str(evidence['choice']['method']).upper()}?"
+        method, facts = str(evidence["choice"]["method"]), evidence["choice"]["facts"]
+        rows = {
+            "dpo": f"{facts['pairs']:,} pairs",
+            "sft": f"{sum(facts['demonstrations'].values()):,} answers",
+            "grpo": f"{facts['usable_prompts'] or facts['prompts']:,} prompts",
+        }
+        return f"Train **{line}** with {method.upper()} on {rows.get(method) or rows['grpo']}?"
     return f"Roll out **{evidence['candidate']}** to the users of **{line}**, replacing {champion}?"
+
+
+def _training_summary(evidence: Mapping[str, Any]) -> str:
+    """Return two sentences: what the training costs, and why it is expected to help."""
+    estimates = [rule["evidence"].partition(";")[0] for rule in evidence["choice"]["rules"] if "time and budget" in rule["rule"]]
+    cost = estimates[0][:1].upper() + estimates[0][1:] if estimates else "There is no estimate of time and cost for these machines"
+    return f"**{cost}.** {evidence['choice']['reason'][:1].upper()}{evidence['choice']['reason'][1:]}."
+
+
+def _rollout_summary(evidence: Mapping[str, Any]) -> str:
+    """Return two sentences: the measured effect, and how far the rollout goes."""
+    report = evidence["report"]
+    overall = next((one for one in report["comparisons"] if one["name"] == "overall"), None)
+    worse = [one["name"].removeprefix("slice:") for one in report["comparisons"] if one is not overall and one["difference"]["high"] < 0]
+    slices = f"Shown worse: {', '.join(worse)}" if worse else "No slice is shown worse"
+    effect = "There is no overall comparison"
+    if overall is not None:
+        difference = overall["difference"]
+        word = "better" if difference["estimate"] >= 0 else "worse"
+        effect = f"{difference['estimate']:+.3f} {word} ({difference['low']:+.3f} to {difference['high']:+.3f})"
+    weights = " → ".join(f"{weight:g}" for weight in evidence["rollout"]["steps"])
+    return f"**{effect}.** {slices}; the users get it in steps of {weights} %."
 
 
 def _training(evidence: Mapping[str, Any]) -> list[str]:
     choice = evidence["choice"]
-    rules = [[rule["rule"], "yes" if rule["holds"] else "no", rule["evidence"], rule["effect"]] for rule in choice["rules"]]
+    rules = [
+        [f"{'yes' if rule['holds'] else 'NO'}: {rule['rule']}", f"{rule['evidence']}, so {rule['effect']}"] for rule in choice["rules"]
+    ]
     facts = [[name.replace("_", " "), _figure(value)] for name, value in choice["facts"].items() if value not in (None, {}, [])]
     probe = evidence["probe"]
-    sections = [f"**Why this method:** {choice['reason']}"]
-    if rules:
-        sections.append(table(["rule", "holds", "evidence", "effect"], rules))
+    sections = ["**Rules of the choice**", table(["rule", "evidence"], rules)] if rules else []
     sections += ["**Measured facts**", table(["fact", "value"], facts)]
     if probe:
         rows = [[name.replace("_", " "), _figure(value)] for name, value in probe.items() if isinstance(value, int | float)]
@@ -64,12 +94,12 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
 def _rollout(evidence: Mapping[str, Any]) -> list[str]:
     report, verdict, plan = evidence["report"], evidence["verdict"], evidence["rollout"]
     rows = [_comparison(comparison) for comparison in report["comparisons"]]
-    checks = [[check["check"], _MARKS.get(check["result"], check["result"]), check["reason"]] for check in verdict["checks"]]
+    checks = [[f"{_MARKS.get(check['result'], check['result'])}: {check['check']}", check["reason"]] for check in verdict["checks"]]
     failures = ", ".join(f"{name} {count}" for name, count in report["failures"].items()) or "none"
     level = report["comparisons"][0]["difference"]["level"] if report["comparisons"] else 0.95
     return [
         f"**Gate: {_MARKS.get(verdict['result'], verdict['result'])}**",
-        table(["check", "result", "reason"], checks),
+        table(["check", "reason"], checks),
         f"**Candidate against champion** on holdout edition {report['edition']}: {report['answered_by_both']} of {report['asked']} "
         f"prompts were answered by both; failed requests: {failures}.",
         table(["comparison", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),

@@ -24,7 +24,7 @@ from flows.core.steps import CycleStep
 from flows.prefect.approval_form import table
 from flows.report.charts import Line, curves
 from flows.report.page import FIGURES
-from flows.report.story import Section, report_of, tell
+from flows.report.story import GATE_COLUMNS, Section, report_of, tell
 
 _TITLES: dict[CycleStep, tuple[str, ...]] = {
     CycleStep.FREEZE: ("Opened", "Data"),
@@ -139,7 +139,11 @@ def _key(cycle: str, name: str) -> str:
 def _markdown(section: Section) -> str:
     parts = [f"### {section.title}", *(_plain(text) for text in section.text)]
     if section.table is not None and section.table.rows:
-        parts.append(table(section.table.columns, section.table.rows))
+        columns, rows = list(section.table.columns), [list(row) for row in section.table.rows]
+        if section.table.columns == GATE_COLUMNS:  # a fifth column would be cut off on a phone
+            columns = ["prompts", "n", "champion → candidate", "difference"]
+            rows = [[name, n, f"{champion} → {candidate}", difference] for name, n, champion, candidate, difference in rows]
+        parts.append(table(columns, rows))
     return "\n\n".join(parts)
 
 

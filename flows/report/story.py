@@ -32,6 +32,8 @@ class Section:
     title: str
     text: tuple[str, ...]
     table: Table | None = None
+    folded: bool = False
+    """Whether a page shows the table only on request."""
 
 
 def tell(
@@ -101,7 +103,7 @@ def _choice(cycle: CycleView) -> Section | None:
         ("rule", "holds", "evidence", "effect"),
         tuple((rule.rule, "yes" if rule.holds else "no", rule.evidence, rule.effect) for rule in cycle.choice.rules),
     )
-    return Section("Choice", (cycle.choice.reason + ".",), rules)
+    return Section("Choice", (cycle.choice.reason + ".",), rules, folded=True)
 
 
 def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> Section | None:

@@ -161,7 +161,8 @@ class Keeper:
             line = context.line_view()
             cycle = context.cycle_view(line.open_cycle) if line.open_cycle else None
             self._rolling = cycle is not None and cycle.state is State.ROLLING
-            if cycle is not None and self._rolling and (changed or sweep or now - self._ticked >= TICK_SECONDS):
+            asked = line.rollback_asked is not None or line.cancel_asked is not None
+            if cycle is not None and self._rolling and (asked or now - self._ticked >= TICK_SECONDS):
                 self._ticked = now
                 with self._part(texts):
                     texts += self._tick(cycle)

@@ -31,7 +31,8 @@ def _waiting(kind: ApprovalKind) -> dict[str, object]:
 
 def test_training_form_shows_method_facts_and_recipe() -> None:
     page = evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING), EXPIRES)
-    assert "Train **sim** further with DPO?" in page
+    assert page.startswith("### Train **sim** with DPO on 100 pairs?")
+    assert "estimate" in page.split("\n\n")[1], "the cost comes first"
     assert "open until 2026-03-01 12:30 UTC" in page
     assert "| pairs | 100 |" in page
     assert "| steps | 10 |" in page
@@ -42,7 +43,11 @@ def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
     page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT), EXPIRES)
     assert "replacing v-" in page
     assert "| overall | 100 | 0.500 → 0.700 | +0.200 (+0.150 to +0.250) |" in page
-    assert "| better | pass | +0.15 to +0.25 |" in page
+    assert "| pass: better | +0.15 to +0.25 |" in page
+    assert (
+        page.split("\n\n")[1]
+        == "**+0.200 better (+0.150 to +0.250).** No slice is shown worse; the users get it in steps of 5 → 25 → 100 %."
+    )
     assert "5 % → 25 % → 100 %" in page
     assert page.index("Gate:") < page.index("Candidate against champion")
     assert "median and p95 latency both exceed 1.5 × the champion's" in page, "the judge needs both"
@@ -54,3 +59,10 @@ def test_any_text_stays_in_one_table_cell(text: str) -> None:
     assert len(line) == 3
     bare = line[2].replace("\\\\", "").replace("\\|", "")
     assert bare.count("|") == 3
+
+
+def test_no_table_of_the_form_has_more_than_four_columns() -> None:
+    for kind in ApprovalKind:
+        page = evidence_page("approval/sim/0001/x", _waiting(kind), EXPIRES)
+        widths = [line.count(" | ") + 1 for line in page.splitlines() if line.startswith("|")]
+        assert max(widths) <= 4, "the form is narrow; a wider table hides what decides"
