@@ -220,7 +220,8 @@ class Desk:
     async def _enter(self, client: PrefectClient, run: FlowRun) -> None:
         if self._host.stopping.is_set() or self.carriers.carries(run.id):
             return
-        answer = await client.set_flow_run_state(run.id, Pending())
+        orphan = run.deployment_id not in self._deployments.values()  # Prefect lets no run begin whose deployment was deleted
+        answer = await client.set_flow_run_state(run.id, Pending(), force=orphan)
         if answer.status is SetStateStatus.ACCEPT:
             self.carriers.start(await client.read_flow_run(run.id))
 
