@@ -164,7 +164,8 @@ class Attack:
 
     def _kill_service(self) -> None:
         self._tell("kill the service")
-        self.service.kill()
+        with contextlib.suppress(ProcessLookupError):
+            self.service.kill()
         time.sleep(self.random.uniform(0, 3))
         self._ensure_service()
 
@@ -176,9 +177,10 @@ class Attack:
     def _delay_service(self) -> None:
         self._tell("stop the service for a while")
         assert self.service.process is not None
-        os.killpg(self.service.process.pid, signal.SIGSTOP)
-        time.sleep(self.random.uniform(0.2, 3))
-        os.killpg(self.service.process.pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.service.process.pid, signal.SIGSTOP)
+            time.sleep(self.random.uniform(0.2, 3))
+            os.killpg(self.service.process.pid, signal.SIGCONT)
 
     def _delay_server(self) -> None:
         self._tell("stop the Prefect server for a while")
