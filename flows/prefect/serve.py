@@ -56,8 +56,8 @@ class Served:
         return self.loop.line.name
 
 
-async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress) -> bool:
-    """Serve the lines until SIGTERM or SIGINT. Return whether all work has ended; if not, the caller must end the process.
+async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress) -> None:
+    """Serve the lines until SIGTERM or SIGINT. Work may still run in threads then, so the caller must end the process (`end_process`).
 
     If the Prefect server at `url` becomes unavailable, the service restarts it, unless it is external. `progress` receives what happens.
     """
@@ -84,8 +84,7 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watch
-        left = await asyncio.gather(asyncio.to_thread(keepers.stop, STOP_SECONDS), asyncio.to_thread(desk.carriers.stop, STOP_SECONDS))
-    return all(left)
+        await asyncio.gather(asyncio.to_thread(keepers.stop, STOP_SECONDS), asyncio.to_thread(desk.carriers.stop, STOP_SECONDS))
 
 
 async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
@@ -167,9 +166,10 @@ async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[
 
 
 def end_process() -> None:
-    """End this process, because a thread still works on a step. The ledger continues the step as after a crash.
+    """End this process at once. If a thread still works on a step, the ledger continues the step as after a crash.
 
-    Logs and states of task runs that Prefect has not received are sent first, for at most SEND_SECONDS each.
+    Logs and states of task runs that Prefect has not received are sent first, for at most SEND_SECONDS each. A normal exit would wait much
+    longer for a server that does not respond.
     """
     for worker in (APILogWorker, EventsWorker):
         with contextlib.suppress(Exception):
