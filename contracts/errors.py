@@ -3,6 +3,7 @@
 RatchetError
 ├── Retryable      the same call may succeed later (server down, lease held, disk full)
 │   ├── Conflict   another writer was first: read again, then decide again
+│   ├── Leased     another process works on the same object: try again when it has finished
 │   └── Fenced     the caller's lease is older than the ledger's: stop writing immediately
 ├── Permanent      the same call can never succeed: an operator must act, or a new spec is needed
 │   ├── ConfigError  a loop file or the environment is wrong
@@ -24,6 +25,10 @@ class Retryable(RatchetError):
 
 class Conflict(Retryable):
     """A compare-and-set failed because another writer was first."""
+
+
+class Leased(Retryable):
+    """Another living process or thread holds the lease."""
 
 
 class Fenced(Retryable):

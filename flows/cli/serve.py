@@ -104,10 +104,9 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
         with _guarded([context for _, context in lines], installation):
-            ended = asyncio.run(service.serve(home, served, url, installation.progress))
+            asyncio.run(service.serve(home, served, url, installation.progress))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
-    if not ended:
-        service.end_process()
+    service.end_process()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from contracts.cycle import Lease
 from contracts.data.datasets import Facts
-from contracts.errors import RatchetError, Retryable
+from contracts.errors import Leased, RatchetError, Retryable
 from contracts.extension import ExtensionVersion
 from contracts.ids import Digest, line_stream
 from contracts.jobs.training import Choice, Cost, TrainingPlan
@@ -200,7 +200,7 @@ def _take(context: LineContext, name: str, purpose: str) -> Lease:
         context.ledger.release(current)  # also a lease of this process that it could not release earlier
         lease = context.ledger.acquire(name, holder, LEASE_SECONDS, now)
     if lease is None:
-        raise Retryable(f"{name} is leased by {_busy(current, now)}; retry after the lease expires")
+        raise Leased(f"{name} is leased by {_busy(current, now)}; retry after the lease expires")
     return lease
 
 

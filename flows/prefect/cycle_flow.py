@@ -38,8 +38,12 @@ from flows.prefect.host import the_host
 from flows.service.carry import Position, carry, look, position
 
 FLOW = "ratchet-retrain"
+LINE_TAG = "line:"
+"""Prefix of the tag with which a deployment names its line."""
 POLL = 2.0
 """Seconds between two looks at a step that waits, unless the ledger changes before."""
+_LONGEST_PAUSE = 60.0
+"""Seconds between two tries of a step that fails again and again. The first pause is twice POLL, and each further one is twice as long."""
 _LOOKS = 5
 """Every fifth look takes the line's lease and lets the executor work; the others only read."""
 _COUNT = 10.0
@@ -64,6 +68,11 @@ async def prefect() -> AsyncIterator[PrefectClient]:
 def run_name(cycle: str) -> str:
     """Return the name of a cycle's run, for example support/0007. `cycle` is the cycle's stream."""
     return cycle.removeprefix("cycle/")
+
+
+def cycle_tag(cycle: str) -> str:
+    """Return the tag by which a cycle's run is found, whatever its name and its deployment are. `cycle` is the cycle's stream."""
+    return f"ratchet-{cycle}"
 
 
 @flow(name=FLOW)
@@ -125,6 +134,7 @@ class CarriedCycle:
                     await cards.publish_request(view, page)
                     get_run_logger().info("waiting for the approval of the %s; the run's form is open until %s", kind, view.expires)
                     await forms.show_form(client, self._run, view, page)
+                    await self._leave_unless_cancelled(client)
             await self._leave_if_stopping()
             if now.step is at:
                 await host.wait(now.cycle.id, POLL)
@@ -145,6 +155,15 @@ class CarriedCycle:
     def _shows_more(self, cycle: CycleView) -> bool:
         """Return whether Prefect lacks a step that an ended cycle has taken, because its database was deleted."""
         return any(_is_done(cycle, step) and step not in self._shown for step in CycleStep)
+
+    async def _leave_unless_cancelled(self, client: PrefectClient) -> None:
+        """Leave a run that did not take its form, because a person has given it another state. The desk enters it again.
+
+        A cancelled run stays: its cycle ends at the next look.
+        """
+        state = (await client.read_flow_run(self._run)).state
+        if state is not None and not (state.is_cancelling() or state.is_cancelled()):
+            raise Pause("the run does not show its form", state=state)
 
     async def _leave_if_stopping(self) -> None:
         """Leave the run for the next process if this one stops."""
@@ -170,22 +189,26 @@ def final_state(cycle: CycleView) -> State:
 async def enter(line: str, when: When, reason: str) -> CarriedCycle:
     """Return the cycle that the current run carries. Opens one if the run has none yet."""
     host, run = the_host(), UUID(str(runtime.flow_run.id))
-    name = str(runtime.flow_run.name)
+    tags = [str(tag) for tag in runtime.flow_run.tags]
     view = host.installation.line(line)
-    ours = {run_name(cycle_stream(line, number)): cycle_stream(line, number) for number in range(1, view.cycles + 1)}
+    numbers = {cycle_tag(cycle_stream(line, number)): number for number in range(1, view.cycles + 1)}
     async with prefect() as client:
-        if name in ours:
-            cycle = ours[name]
+        number = next((numbers[tag] for tag in tags if tag in numbers), None)
+        if number is not None:
+            cycle = cycle_stream(line, number)
             carrier = host.carried.setdefault(cycle, str(run))
             if carrier != str(run):
                 return CarriedCycle(run, None, f"{cycle} is carried by another run, {carrier}", frozenset())
-            return CarriedCycle(run, cycle, "", await _shown(client, run, host.installation.cycle(line, int(name.rsplit("/", 1)[1]))))
+            return CarriedCycle(run, cycle, "", await _shown(client, run, host.installation.cycle(line, number)))
+        others = [tag.removeprefix(LINE_TAG) for tag in tags if tag.startswith(LINE_TAG) and tag != LINE_TAG + line]
+        if others:
+            return CarriedCycle(run, None, f"no cycle opened: the deployment is of line {others[0]}, not of {line}", frozenset())
         opened, why = await asyncio.to_thread(_open, line, when, reason)
         if opened is None:
             get_run_logger().info("no cycle opened: %s", why)
             return CarriedCycle(run, None, f"no cycle opened: {why}", frozenset())
         host.carried[opened] = str(run)
-        await client.set_flow_run_name(run, run_name(opened))
+        await client.update_flow_run(run, name=run_name(opened), tags=[*tags, cycle_tag(opened)])
         get_run_logger().info("opened %s: %s", opened, why)
         return CarriedCycle(run, opened, why, frozenset())
 
@@ -270,12 +293,13 @@ async def _carry(cycle: str, step: CycleStep) -> State:
     host, log = the_host(), get_run_logger()
     progress, told, at = _log_progress(), "", 0.0
     card = cards.LiveTraining()
-    turns = 0
+    turns, pause = 0, POLL
     while True:
         now = await asyncio.to_thread(look, host.installation, cycle, step) if turns % _LOOKS else None
         if now is None:
             now = await asyncio.to_thread(carry, host.installation, cycle, step, progress)
         turns += 1
+        pause = min(2 * pause, _LONGEST_PAUSE) if now.failed else POLL
         if now.step is not step:
             break
         kind = re.sub(r"\d+", "#", now.waits)
@@ -286,12 +310,25 @@ async def _carry(cycle: str, step: CycleStep) -> State:
             await card.show(host.installation, now.cycle)
         if host.stopping.is_set():
             return Cancelled(name="Stopped", message="the service was stopped during this step; the step continues in a new task run")
-        await host.wait(cycle, POLL)
+        await _pause(cycle, pause, now.failed)
     summary = cards.summary(step, now.cycle)
     await cards.publish(host.installation, step, now.cycle)
     if now.cycle.ended and not _is_done(now.cycle, step):
         return Failed(message=summary) if now.cycle.state is CycleState.FAILED else Cancelled(message=summary)
     return Completed(message=summary)
+
+
+async def _pause(cycle: str, seconds: float, failed: bool) -> None:
+    """Wait for `seconds`, or until the ledger changes. After a failure only a request to stop the cycle, or the service, ends the pause.
+
+    A failed step writes a row itself; without this, its own row would be the reason to try it again at once.
+    """
+    host, until = the_host(), time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        await host.wait(cycle, left)
+        line = host.installation.line(cycle.split("/")[1])
+        if not failed or host.stopping.is_set() or line.cancel_asked or line.rollback_asked:
+            return
 
 
 def _step(step: CycleStep) -> Any:

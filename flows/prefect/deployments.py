@@ -20,7 +20,7 @@ from prefect.utilities.callables import parameter_schema
 from contracts.errors import ConfigError
 from contracts.loop import Loop
 from flows.config.home import Home
-from flows.prefect.cycle_flow import FLOW, retrain
+from flows.prefect.cycle_flow import FLOW, LINE_TAG, retrain
 from runtime.artifacts import write_atomic
 
 TAG = "ratchet"
@@ -41,14 +41,19 @@ def installation_id(home: Home) -> str:
     return path.read_text()
 
 
+def owner_tag(home: Home) -> str:
+    """Return the tag of this installation's deployments, which their runs inherit."""
+    return f"{_OWNER}{installation_id(home)}"
+
+
 async def register(client: PrefectClient, home: Home, loop: Loop) -> UUID:
     """Create or update the deployment of a line and return its id.
 
     Parameters, text and the cron schedule follow the loop file. `paused`, and whether a schedule is active, stay as they are in Prefect.
     Raises ConfigError if another installation has a deployment of this name on the same server.
     """
-    line, owner = loop.line.name, f"{_OWNER}{installation_id(home)}"
-    tags = [TAG, f"line:{line}", owner]
+    line, owner = loop.line.name, owner_tag(home)
+    tags = [TAG, f"{LINE_TAG}{line}", owner]
     parameters = {"line": line, "when": "now", "reason": ""}
     when = f"when {loop.trigger.new_traces:,} new traces have arrived"
     when += f", and by the schedule `{loop.trigger.cron}` ({loop.trigger.timezone})" if loop.trigger.cron else ""

@@ -8,40 +8,41 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     DeploymentFilter,
-    DeploymentFilterId,
     DeploymentFilterTags,
     FlowFilter,
     FlowFilterName,
     FlowRunFilter,
-    FlowRunFilterName,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.exceptions import ObjectNotFound
-from prefect.states import Cancelled, Pending, Scheduled
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.states import Cancelled, Pending, Running, Scheduled
 
 from contracts.cycle import ApprovalKind
-from contracts.errors import Rejected
+from contracts.errors import ConfigError, Rejected
 from contracts.ids import approval_stream, cycle_stream, line_stream, rollout_stream
 from contracts.loop import Loop
 from flows.config.home import Home
-from flows.core.folds import CycleView
+from flows.core.folds import CycleView, LineView, fold_cycle
 from flows.engine.line import ask_cancel
 from flows.prefect import forms
 from flows.prefect.carriers import Carriers
-from flows.prefect.cycle_flow import final_state, run_name
-from flows.prefect.deployments import TAG, installation_id, register, remove_former
+from flows.prefect.cycle_flow import LINE_TAG, cycle_tag, final_state, run_name
+from flows.prefect.deployments import TAG, installation_id, owner_tag, register, remove_former
 from flows.prefect.events import Outbox, ingested_event
 from flows.prefect.host import Host
 from flows.service.keeper import News
@@ -52,8 +53,12 @@ IDLE_POLL_SECONDS = 2.0
 """The same while no line has an open cycle."""
 _READY_SECONDS = 20.0
 """Seconds between two signs of life. Prefect shows a deployment as ready for 60 s after one."""
+_BUSY = (429, 502, 503, 504)
+"""HTTP status codes with which the server, or a proxy before it, says that it cannot answer now."""
 _SWEEP_SECONDS = 10.0
 """Seconds between two comparisons of all open cycles with their runs."""
+_NOT_AT_WORK = (StateType.SCHEDULED, StateType.COMPLETED, StateType.FAILED, StateType.CRASHED)
+"""States that only a person gives to a run that is carried and whose cycle is open."""
 _OPEN = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.PAUSED)
 
 
@@ -71,7 +76,13 @@ class Desk:
         self._due: dict[str, str] = {}
         self._news: list[News] = []
         self._lines: dict[str, News] = {}
+        self._unsent: dict[str, list[dict[str, Any]]] = {}
+        """Line with ledger rows that may be new to Prefect -> its events that are not in the ledger."""
         self._changed: set[str] = set(loops)
+        self._failed: set[str] = set()
+        self._troubles: dict[str, str] = {}
+        self._is_open = False
+        self._told: set[str] = set()
         self._ready = self._swept = float("-inf")
         self._outbox = Outbox(home, host.installation.ledger)
         self._ledger = host.installation.ledger
@@ -84,14 +95,25 @@ class Desk:
             self._host.wake(news.cycle.id)
 
     async def open(self, client: PrefectClient) -> None:
-        """Register the deployments, and take over what an earlier process or release has left: first the answers, then the runs."""
+        """Register the deployments, and take over what an earlier process or release has left: first the answers, then the runs.
+
+        Raises ConfigError at the first call if a deployment belongs to another installation. Later, only that line has no deployment.
+        """
         await self._take_former_answers(client)
         removed = await remove_former(client, list(self._loops))
         if removed:
             self._say(f"removed {len(removed)} Prefect deployments of an earlier release")
         for line, loop in self._loops.items():
-            self._deployments[line] = await register(client, self._home, loop)
+            try:
+                self._deployments[line] = await register(client, self._home, loop)
+            except ConfigError as error:
+                if not self._is_open:
+                    raise
+                self._deployments.pop(line, None)
+                self._say(f"{line}: {error}")
+        self._is_open = True
         await self._drop_missed(client)
+        await self._close_ended(client)
         self._changed = set(self._loops)
         self._swept = self._ready = float("-inf")
 
@@ -118,7 +140,8 @@ class Desk:
         await self._take_answers(client)
         if now - self._swept >= _SWEEP_SECONDS:
             self._swept = now
-            self._changed |= {line for line, news in self._lines.items() if news.cycle is not None}
+            self._changed |= self._failed | {line for line, news in self._lines.items() if news.cycle is not None}
+            self._failed = set()
             for line, deployment in self._deployments.items():
                 self._note_paused(line, (await client.read_deployment(deployment)).paused)
             await self._continue_abandoned(client)
@@ -134,10 +157,6 @@ class Desk:
     async def _take_news(self, client: PrefectClient) -> None:
         """Remember the news of the lines, and send the events of new ledger rows and of ingests."""
         news, self._news = self._news, []
-        if not news:
-            return
-        events: list[dict[str, Any]] = []
-        streams: set[str] = set()
         for one in news:
             line = one.line.line
             self._lines[line] = one
@@ -146,30 +165,48 @@ class Desk:
                 self._due[line] = one.due
             else:
                 self._due.pop(line, None)
-            streams.add(line_stream(line))
-            for number in range(max(1, one.line.cycles - 1), one.line.cycles + 1):
-                cycle = cycle_stream(line, number)
-                streams |= {cycle, rollout_stream(cycle), *(approval_stream(cycle, kind) for kind in ApprovalKind)}
+            events = self._unsent.setdefault(line, [])
             if one.ingested.traces.kept or one.ingested.feedback.kept:
                 events.append(ingested_event(line, one.ingested, datetime.now(UTC)))
-        rows, cursor = await asyncio.to_thread(self._outbox.pending, streams)
-        if events or rows:
-            await client.request("POST", "/events", json=[*events, *rows])
-        self._outbox.sent(cursor)
+        for line, events in list(self._unsent.items()):
+            with self._apart(f"the events of {line}"):
+                streams = _streams(self._lines[line].line, all_cycles=line not in self._told)
+                rows, cursor = await asyncio.to_thread(self._outbox.pending, streams)
+                if events or rows:
+                    await client.request("POST", "/events", json=[*events, *rows])
+                self._outbox.sent(cursor)
+                self._told.add(line)
+                del self._unsent[line]
+
+    @contextmanager
+    def _apart(self, what: str) -> Iterator[None]:
+        """Keep a problem with one line or one run from the others. Says it once while it lasts. Raises what an outage raises."""
+        try:
+            yield
+        except Exception as error:
+            if is_outage(error):
+                raise
+            text = f"{what}: {type(error).__name__}: {error}"
+            if self._troubles.get(what) != text:
+                self._say(text)
+            self._troubles[what] = text
+        else:
+            self._troubles.pop(what, None)
 
     async def _open_due(self, client: PrefectClient) -> None:
         """Create the run of a cycle that is due. A paused deployment opens none."""
         for line, reason in list(self._due.items()):
-            if line in self._paused:
+            if line in self._paused or line not in self._deployments:
                 continue
             del self._due[line]
             number = self._lines[line].line.cycles + 1
             minute = datetime.now(UTC).strftime("%Y%m%dT%H%M")
-            await client.create_flow_run_from_deployment(
-                self._deployments[line],
-                parameters={"line": line, "when": "enough new traces", "reason": reason},
-                idempotency_key=f"{self._owner}/{line}/{number}/{minute}",
-            )
+            with self._apart(f"the next cycle of {line}"):
+                await client.create_flow_run_from_deployment(
+                    self._deployments[line],
+                    parameters={"line": line, "when": "enough new traces", "reason": reason},
+                    idempotency_key=f"{self._owner}/{line}/{number}/{minute}",
+                )
 
     async def _pick_up(self, client: PrefectClient) -> None:
         """Enter the runs that are scheduled for now: due cycles, the schedule, the Run button, and resumed ones."""
@@ -177,55 +214,75 @@ class Desk:
         for run in await self._read(client, chosen, FlowRunSort.EXPECTED_START_TIME_ASC):
             begins = run.state.state_details.scheduled_time if run.state is not None else None
             if begins is None or begins <= datetime.now(UTC):
-                await self._enter(client, run)
+                with self._apart(f"the run {run.name}"):
+                    await self._enter(client, run)
 
     async def _enter(self, client: PrefectClient, run: FlowRun) -> None:
         if self._host.stopping.is_set() or self.carriers.carries(run.id):
             return
-        answer = await client.set_flow_run_state(run.id, Pending())
+        orphan = run.deployment_id not in self._deployments.values()  # Prefect lets no run begin whose deployment was deleted
+        answer = await client.set_flow_run_state(run.id, Pending(), force=orphan)
         if answer.status is SetStateStatus.ACCEPT:
             self.carriers.start(await client.read_flow_run(run.id))
 
     async def _take_answers(self, client: PrefectClient) -> None:
-        """Record the answers that Prefect has stored for pending requests, and enter the runs whose request is closed."""
+        """Record the answers that Prefect has stored for pending requests."""
         for line, news in self._lines.items():
-            cycle = news.cycle
-            for kind in cycle.asked if cycle is not None else ():
-                if cycle is None or kind in cycle.answers:
-                    continue
-                request = forms.request_view(self._ledger, approval_stream(cycle.id, kind))
-                if request.answer is not None:
-                    continue
-                for run in await self._runs_of(client, line, cycle.id):
-                    closed = await forms.take_answer(client, self._ledger, run.id, request)
-                    if closed is not None:
-                        self._say(f"{request.id}: {closed}")
+            if news.cycle is not None:
+                with self._apart(f"the answers of {line}"):
+                    await self._take_answers_of(client, news.cycle)
+
+    async def _take_answers_of(self, client: PrefectClient, cycle: CycleView) -> None:
+        for kind in cycle.asked:
+            if kind in cycle.answers:
+                continue
+            request = forms.request_view(self._ledger, approval_stream(cycle.id, kind))
+            for run in await self._runs_of(client, cycle.id) if request.answer is None else ():
+                closed = await forms.take_answer(client, self._ledger, run.id, request)
+                if closed is not None:
+                    self._say(f"{request.id}: {closed}")
 
     async def _sweep(self, client: PrefectClient) -> None:
         """Compare the newest cycles of the changed lines with their runs, and mend the runs."""
         while self._changed:
             line = self._changed.pop()
-            view = self._host.installation.line(line)
-            for number in range(max(1, view.cycles - 1), view.cycles + 1):
-                cycle = self._host.installation.cycle(line, number)
-                if cycle is not None:
-                    await self._compare(client, line, cycle)
+            self._failed.add(line)
+            with self._apart(f"the runs of {line}"):
+                view = self._host.installation.line(line)
+                for number in range(max(1, view.cycles - 1), view.cycles + 1):
+                    cycle = self._host.installation.cycle(line, number)
+                    if cycle is not None:
+                        await self._compare(client, line, cycle)
+                self._failed.discard(line)
+
+    async def _close_ended(self, client: PrefectClient) -> None:
+        """End the suspended runs of cycles that have ended without them, for example by `ratchet run` while nobody served the line."""
+        for run in await self._read(client, _in_states(StateType.PAUSED)):
+            with self._apart(f"the run {run.name}"):
+                stream = next((tag.removeprefix(cycle_tag("")) for tag in run.tags if tag.startswith(cycle_tag("cycle/"))), "")
+                rows = self._ledger.read(stream) if stream else []
+                if rows and (cycle := fold_cycle(rows)).ended:
+                    await client.set_flow_run_state(run.id, final_state(cycle), force=True)
 
     async def _continue_abandoned(self, client: PrefectClient) -> None:
         """Schedule the runs again that a process carried which has ended. This process holds the installation's lock."""
         for run in await self._read(client, _in_states(StateType.PENDING, StateType.RUNNING)):
-            await self._schedule(client, run, "Continuing", "the process that carried this run has ended; the run goes on")
+            with self._apart(f"the run {run.name}"):
+                await self._schedule(client, run, "Continuing", "the process that carried this run has ended; the run goes on")
         for run in await self._read(client, _in_states(StateType.CANCELLING)):
-            if not self.carriers.carries(run.id) and not self._is_of_open_cycle(run):
-                await client.set_flow_run_state(run.id, Cancelled(message="cancelled"), force=True)
+            with self._apart(f"the run {run.name}"):
+                if not self.carriers.carries(run.id) and not self._is_of_open_cycle(run):
+                    await client.set_flow_run_state(run.id, Cancelled(message="cancelled"), force=True)
 
     def _is_of_open_cycle(self, run: FlowRun) -> bool:
-        return any(news.cycle is not None and run_name(news.cycle.id) == run.name for news in self._lines.values())
+        return any(news.cycle is not None and cycle_tag(news.cycle.id) in run.tags for news in self._lines.values())
 
     async def _compare(self, client: PrefectClient, line: str, cycle: CycleView) -> None:
-        runs = await self._runs_of(client, line, cycle.id)
-        if any(self.carriers.carries(run.id) for run in runs):
-            await self._cancel_if_asked(cycle, next(run for run in runs if self.carriers.carries(run.id)))
+        runs = await self._runs_of(client, cycle.id)
+        carried = next((run for run in runs if self.carriers.carries(run.id)), None)
+        if carried is not None:
+            await self._cancel_if_asked(cycle, carried)
+            await self._show_running(client, line, cycle, carried)
             return
         if cycle.ended:
             for run in runs:
@@ -233,33 +290,42 @@ class Desk:
                     await client.set_flow_run_state(run.id, final_state(cycle), force=True)
             return
         alive = next((run for run in runs if run.state is not None and run.state.type in _OPEN), None)
-        if alive is None and not runs:
+        if alive is None and not runs and line in self._deployments:
             await client.create_flow_run_from_deployment(
                 self._deployments[line],
                 parameters={"line": line, "when": "now", "reason": str(cycle.opened["reason"])},
                 name=run_name(cycle.id),
+                tags=[cycle_tag(cycle.id)],
                 idempotency_key=f"{self._owner}/{cycle.id}/{datetime.now(UTC):%Y%m%dT%H%M}",
             )
-        elif alive is None:
+        elif alive is None and runs:
             await self._cancel_if_asked(cycle, runs[0])
             await self._schedule(client, runs[0], "Continuing", "the cycle is still open in the ledger; the run goes on")
-        elif alive.state is not None and alive.state.type is StateType.PAUSED:
+        elif alive is not None and alive.state is not None and alive.state.type is StateType.PAUSED:
             await self._compare_suspended(client, cycle, alive)
-        elif alive.state is not None and alive.state.type is StateType.CANCELLING:
+        elif alive is not None and alive.state is not None and alive.state.type is StateType.CANCELLING:
             await self._cancel_if_asked(cycle, alive)
             await self._schedule(client, alive, "Continuing", "the cycle is cancelled; the run ends")
+
+    async def _show_running(self, client: PrefectClient, line: str, cycle: CycleView, run: FlowRun) -> None:
+        """Show a run that is at work as Running again, if a person has given it another state. A form needs a run in this state."""
+        if run.state is None or run.state.type not in _NOT_AT_WORK or self._host.stopping.is_set():
+            return
+        now = self._host.installation.cycle(line, cycle.number)
+        if now is not None and not now.ended and self.carriers.carries(run.id):
+            await client.set_flow_run_state(run.id, Running(message="the cycle is still open in the ledger"), force=True)
 
     async def _compare_suspended(self, client: PrefectClient, cycle: CycleView, run: FlowRun) -> None:
         """Enter a suspended run again if nothing is left to wait for, or if its form is missing.
 
-        A run without our form was suspended by a person in Prefect; it waits for that person.
+        A run without our form was suspended by a person in Prefect; it waits for that person, at most until its request is closed.
         """
         keys = (run.state.state_details.run_input_keyset or {}) if run.state is not None else {}
         line = self._host.installation.line(cycle.line)
-        if not keys and not (line.cancel_asked or line.rollback_asked):
-            return
         requests = [forms.request_view(self._ledger, approval_stream(cycle.id, kind)) for kind in cycle.asked if kind not in cycle.answers]
         pending = [one for one in requests if forms.closed_reason(one) is None]
+        if not keys and (pending or not requests) and not (line.cancel_asked or line.rollback_asked):
+            return
         if not pending or line.cancel_asked or line.rollback_asked or not await _has_form(client, run.id, keys.get("schema", "")):
             await self._schedule(client, run, "Resuming", "the request is closed; the run goes on")
 
@@ -309,15 +375,36 @@ class Desk:
                 text = closed or "the form is now on the run of its cycle"
                 await client.set_flow_run_state(run.id, Cancelled(message=text), force=True)
 
-    async def _runs_of(self, client: PrefectClient, line: str, cycle: str) -> list[FlowRun]:
-        """Return the runs of a cycle, newest first. A run is found by its name, which the flow gives it."""
-        named = FlowRunFilter(name=FlowRunFilterName(any_=[run_name(cycle)]))
-        return [run for run in await self._read(client, named) if run.deployment_id == self._deployments[line]]
+    async def _runs_of(self, client: PrefectClient, cycle: str) -> list[FlowRun]:
+        """Return the runs of a cycle, newest first. They have a tag that the flow sets, so a run that somebody renamed is found too."""
+        return await self._read(client, FlowRunFilter(), tags=(cycle_tag(cycle),))
 
-    async def _read(self, client: PrefectClient, chosen: FlowRunFilter, order: FlowRunSort = FlowRunSort.START_TIME_DESC) -> list[FlowRun]:
-        """Return the chosen runs of our deployments."""
-        ours = DeploymentFilter(id=DeploymentFilterId(any_=list(self._deployments.values())))
-        return list(await client.read_flow_runs(flow_run_filter=chosen, deployment_filter=ours, sort=order, limit=200))
+    async def _read(
+        self, client: PrefectClient, chosen: FlowRunFilter, order: FlowRunSort = FlowRunSort.START_TIME_DESC, tags: Sequence[str] = ()
+    ) -> list[FlowRun]:
+        """Return the chosen runs of this installation for the served lines, also those whose deployment was deleted."""
+        lines = [f"{LINE_TAG}{line}" for line in self._loops]
+        chosen.tags = FlowRunFilterTags(all_=[owner_tag(self._home), *tags], any_=lines)
+        return list(await client.read_flow_runs(flow_run_filter=chosen, sort=order, limit=200))
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether the Prefect server is unavailable or busy, so that a later attempt can succeed."""
+    if isinstance(error, PrefectHTTPStatusError):
+        return error.response.status_code in _BUSY
+    return isinstance(error, httpx.TransportError) or (error.__cause__ is not None and is_outage(error.__cause__))
+
+
+def _streams(line: LineView, all_cycles: bool) -> set[str]:
+    """Return the streams of a line whose rows can be new: its own and those of its newest two cycles.
+
+    With `all_cycles` those of all cycles, because commands can have ended several while nobody served the line.
+    """
+    streams = {line_stream(line.line)}
+    for number in range(1 if all_cycles else max(1, line.cycles - 1), line.cycles + 1):
+        cycle = cycle_stream(line.line, number)
+        streams |= {cycle, rollout_stream(cycle), *(approval_stream(cycle, kind) for kind in ApprovalKind)}
+    return streams
 
 
 def _in_states(*types: StateType) -> FlowRunFilter:

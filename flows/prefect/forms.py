@@ -6,6 +6,7 @@ carries it, and is then recorded in the ledger. So no answer depends on Prefect 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime
 from typing import Literal
@@ -28,8 +29,8 @@ from flows.core.folds import ApprovalView, fold_approval
 from flows.engine.line import answer
 from flows.prefect.approval_form import evidence_page
 
-_MOST = 50
-"""Maximum number of stored answers of one run that are read."""
+_PAGE = 50
+"""Number of stored inputs that are read with one request."""
 
 
 class ApprovalForm(RunInput):
@@ -71,9 +72,9 @@ def page_of(installation: Installation, view: ApprovalView) -> str:
 async def show_form(client: PrefectClient, run: UUID, view: ApprovalView, page: str) -> None:
     """Suspend a run with the form of a request. Raises Pause, with which Prefect's engine leaves the run.
 
-    Returns if Prefect does not suspend the run, because somebody has cancelled it. The form is stored before the run is suspended, so a
-    kill in between leaves no suspended run without a form. Prefect accepts each pause key once; therefore each form has a new one. The
-    suspension has no timeout, because the ledger decides when the request expires.
+    Returns if Prefect does not suspend the run, because somebody has given it another state. The form is stored before the run is
+    suspended, so a kill in between leaves no suspended run without a form. Prefect accepts each pause key once; therefore each form has a
+    new one. The suspension has no timeout, because the ledger decides when the request expires.
     """
     state: State[None] = Suspended(pause_key=f"{view.kind}-{uuid4().hex[:8]}")
     keys = keyset_from_paused_state(state)
@@ -108,12 +109,14 @@ async def take_answer(client: PrefectClient, ledger: Ledger, run: UUID, view: Ap
 
 async def _stored(client: PrefectClient, run: UUID, prefix: str) -> list[tuple[datetime, ApprovalForm]]:
     """Return the answers that Prefect has stored for a run, oldest first, with the times at which they were submitted."""
-    found = []
-    for stored in await client.filter_flow_run_input(run, key_prefix=prefix, limit=_MOST, exclude_keys=set()):
-        if stored.key.endswith("-response"):
-            try:
-                form = ApprovalForm.model_validate(json.loads(stored.value))
-            except (ValueError, ValidationError):
-                continue
-            found.append((stored.created or datetime.now(UTC), form))
-    return sorted(found, key=lambda pair: pair[0])
+    found: list[tuple[datetime, ApprovalForm]] = []
+    seen: set[str] = set()
+    while True:  # each form has stored three inputs, and a run shows a form again after each interruption
+        page = await client.filter_flow_run_input(run, key_prefix=prefix, limit=_PAGE, exclude_keys=seen)
+        for stored in page:
+            if stored.key.endswith("-response"):
+                with contextlib.suppress(ValueError, ValidationError):
+                    found.append((stored.created or datetime.now(UTC), ApprovalForm.model_validate(json.loads(stored.value))))
+        seen |= {stored.key for stored in page}
+        if len(page) < _PAGE:
+            return sorted(found, key=lambda pair: pair[0])

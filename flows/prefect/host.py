@@ -46,7 +46,7 @@ class Host:
         """Let the flow of a cycle look at once. May be called from any thread."""
         if cycle in self._wakers:
             loop, event = self._wakers[cycle]
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop has closed, because the run has left
                 loop.call_soon_threadsafe(event.set)
 
 

@@ -12,13 +12,16 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.events.worker import EventsWorker
+from prefect.exceptions import ObjectNotFound
+from prefect.logging.handlers import APILogWorker
 
 from contracts.errors import ConfigError, RatchetError
 from contracts.loop import Loop
@@ -26,7 +29,7 @@ from contracts.ports import Progress
 from flows.composition.installation import Installation
 from flows.config.home import Home
 from flows.prefect import server
-from flows.prefect.desk import POLL_SECONDS, Desk
+from flows.prefect.desk import POLL_SECONDS, Desk, is_outage
 from flows.prefect.host import Host, set_host
 from flows.service.keeper import Keeper
 from flows.service.keepers import Keepers
@@ -34,6 +37,8 @@ from flows.service.keepers import Keepers
 _WATCH_SECONDS = 3.0
 _NEWS_SECONDS = 0.25
 """Seconds after which news about a line are noticed."""
+SEND_SECONDS = 2.0
+"""Seconds for which a process that is about to end sends what Prefect has not received yet."""
 STOP_SECONDS = 8.0
 """Seconds within which runs and lines leave after a stop signal. Work that takes longer is cut off, as by a crash, and repeated later."""
 
@@ -51,8 +56,8 @@ class Served:
         return self.loop.line.name
 
 
-async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress) -> bool:
-    """Serve the lines until SIGTERM or SIGINT. Return whether all work has ended; if not, the caller must end the process.
+async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress) -> None:
+    """Serve the lines until SIGTERM or SIGINT. Work may still run in threads then, so the caller must end the process (`end_process`).
 
     If the Prefect server at `url` becomes unavailable, the service restarts it, unless it is external. `progress` receives what happens.
     """
@@ -73,27 +78,46 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
     keepers.start()
     watch = asyncio.create_task(_keep_server(home, url, stop, say))
     try:
-        await _attend(desk, stop, say)
+        await _unless_stopped(_attend(desk, home, url, stop, say), stop)
     finally:
         host.stopping.set()
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watch
-        left = await asyncio.gather(asyncio.to_thread(keepers.stop, STOP_SECONDS), asyncio.to_thread(desk.carriers.stop, STOP_SECONDS))
-    return all(left)
+        await asyncio.gather(asyncio.to_thread(keepers.stop, STOP_SECONDS), asyncio.to_thread(desk.carriers.stop, STOP_SECONDS))
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Do the work until it ends, or until the stop signal. A request that Prefect does not answer must not delay the stop."""
+    task, signalled = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():  # the work ends by itself between two requests; otherwise it is cut off, as by a crash
+            await asyncio.wait({task}, timeout=1.0)
+    finally:
+        signalled.cancel()
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def _run_progress(_what: str, _done: int, _total: int) -> None:
     """Ignore progress that is not reported through a run's own log."""
 
 
-async def _attend(desk: Desk, stop: asyncio.Event, say: Callable[[str], None]) -> None:
-    """Look at Prefect until the stop signal. While it is away, wait for it; when it comes back, begin anew."""
-    trouble = ""
+async def _attend(desk: Desk, home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None]) -> None:
+    """Look at Prefect until the stop signal. While it is away, wait for it; when it comes back, begin anew.
+
+    Raises ConfigError if the first server that responds cannot be used. Later, the same is only said.
+    """
+    trouble, opened = "", False
     while not stop.is_set():
         try:
             async with get_client() as client:
+                if server.is_external():
+                    await asyncio.to_thread(server.check_login, home, url)
                 await desk.open(client)
+                opened = True
                 if trouble:
                     say("the Prefect server is available again")
                     trouble = ""
@@ -103,12 +127,10 @@ async def _attend(desk: Desk, stop: asyncio.Event, say: Callable[[str], None]) -
                     while not stop.is_set() and not desk.has_news and asyncio.get_running_loop().time() < until:
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(stop.wait(), _NEWS_SECONDS)
-        except ObjectNotFound:
-            say("the deployments are gone from Prefect; registering them again")
-        except ConfigError:
-            raise
         except Exception as error:  # the lines go on, and so do their rollbacks and rollouts
-            text = "the Prefect server does not respond; waiting for it" if _is_outage(error) else f"{type(error).__name__}: {error}"
+            if isinstance(error, ConfigError) and not opened:
+                raise
+            text = _trouble(error, url)
             if text != trouble:
                 say(text)
             trouble = text
@@ -116,15 +138,18 @@ async def _attend(desk: Desk, stop: asyncio.Event, say: Callable[[str], None]) -
                 await asyncio.wait_for(stop.wait(), POLL_SECONDS)
 
 
-def _is_outage(error: BaseException) -> bool:
-    """Return whether the Prefect server is unavailable or busy, so that a later attempt can succeed."""
-    if isinstance(error, PrefectHTTPStatusError):
-        return bool(error.response.status_code >= 500)
-    return isinstance(error, httpx.TransportError) or (error.__cause__ is not None and _is_outage(error.__cause__))
+def _trouble(error: Exception, url: str) -> str:
+    """Return the text about a problem with Prefect."""
+    if isinstance(error, ObjectNotFound):
+        return "the deployments are gone from Prefect; registering them again"
+    if is_outage(error):
+        return f"the Prefect server at {url} does not respond; waiting for it"
+    return str(error) if isinstance(error, RatchetError) else f"{type(error).__name__}: {error}"
 
 
 async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None]) -> None:
     """Restart the installation's Prefect server if its process dies. Does nothing for an external server."""
+    trouble = ""
     while not stop.is_set() and not server.is_external():
         await asyncio.sleep(_WATCH_SECONDS)
         try:
@@ -132,12 +157,23 @@ async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[
                 say("the Prefect server has stopped; restarting it")
                 await asyncio.to_thread(server.join_or_start, home, int(httpx.URL(url).port or 0))
                 say(f"the Prefect server is available again at {url}")
-        except RatchetError as error:
-            say(f"cannot start the Prefect server: {error}")
+            trouble = ""
+        except Exception as error:  # the watch goes on; the next look tries again
+            text = str(error) if isinstance(error, RatchetError) else f"{type(error).__name__}: {error}"
+            if text != trouble:
+                say(f"cannot start the Prefect server: {text}")
+            trouble = text
 
 
 def end_process() -> None:
-    """End this process at once, because a thread still works on a step. The ledger continues the step as after a crash."""
+    """End this process at once. If a thread still works on a step, the ledger continues the step as after a crash.
+
+    Logs and states of task runs that Prefect has not received are sent first, for at most SEND_SECONDS each. A normal exit would wait much
+    longer for a server that does not respond.
+    """
+    for worker in (APILogWorker, EventsWorker):
+        with contextlib.suppress(Exception):
+            worker.drain_all(timeout=SEND_SECONDS)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -103,10 +103,11 @@ def _answers(url: str, headers: Mapping[str, str]) -> bool:
     raise ConfigError(f"{url} is not the API of a Prefect server (flow_runs/count answers with HTTP {status}); correct PREFECT_API_URL")
 
 
-def _check_login(home: Home, url: str) -> None:
+def check_login(home: Home, url: str) -> None:
     """Raise ConfigError if an external server accepts requests without a login, or rejects the user's login.
 
     The operator can accept an open server by a setting, because its owner may protect it in another way, for example in its network.
+    Raises Retryable if the server does not respond.
     """
     if _answers(url, {}):
         if os.environ.get(variables.PREFECT_OPEN) != "accept":
@@ -124,17 +125,14 @@ def _check_login(home: Home, url: str) -> None:
 def join_or_start(home: Home, port: int = 0) -> str:
     """Return the base URL of a healthy API that requires a login; start the installation's server if necessary.
 
-    `port` 0 reuses the previous port, or a free one. A server that an older release started without a login is restarted. Raises
-    ConfigError if the port is in use, if the server already runs on another port, or if an external server does not respond, answers
-    without a login, or rejects the login.
+    `port` 0 reuses the previous port, or a free one. A server that an older release started without a login is restarted. An external
+    server may be away: the lines are served without it, and `check_login` must be called when it responds. Raises ConfigError if the port
+    is in use, if the server already runs on another port, or if an external server answers without a login or rejects the login.
     """
     if is_external():
         url = str(known_url(home))
-        if not api_is_healthy(url):
-            raise ConfigError(
-                f"no Prefect server responds at PREFECT_API_URL = {url}; start that server, or unset PREFECT_API_URL to use a local one"
-            )
-        _check_login(home, url)
+        if api_is_healthy(url):
+            check_login(home, url)
         return url
     running = prefect_server(home, (), {}).ready()
     if running is None:

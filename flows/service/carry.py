@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from contracts.errors import Conflict, Fenced, Retryable
+from contracts.errors import Conflict, Fenced, Leased, Retryable
 from contracts.jobs.training import JobState
 from contracts.ports import Progress
 from flows.composition.installation import Installation
@@ -25,6 +25,8 @@ class Position:
     """The step that the cycle is at; None if it has ended."""
     waits: str = ""
     """What the step waits for; empty if the cycle can go on."""
+    failed: bool = False
+    """Whether the step waits because its effect failed and is to be tried again."""
 
 
 def position(installation: Installation, cycle: str) -> Position:
@@ -65,8 +67,10 @@ def carry(installation: Installation, cycle: str, step: CycleStep, progress: Pro
         context = replace(installation.cycle_context(now.cycle), progress=progress, holder=process_holder())
         try:
             decision = advance(cycle, context)
-        except (Retryable, Conflict, Fenced) as error:
+        except (Conflict, Fenced, Leased) as error:
             return replace(now, waits=str(error))
+        except Retryable as error:
+            return replace(now, waits=str(error), failed=True)
         if isinstance(decision, End):
             reconcile(context)
         elif isinstance(decision, Wait):

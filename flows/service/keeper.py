@@ -7,13 +7,14 @@ share of one query of the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contracts.cycle import ApprovalKind, State
 from contracts.data.datasets import IngestReport
-from contracts.errors import Conflict, Fenced, RatchetError, Retryable
+from contracts.errors import ConfigError, Leased, RatchetError, Retryable
 from contracts.ids import approval_stream, cycle_stream, line_stream, rollout_stream
 from flows.composition.installation import Installation
 from flows.composition.services import receiver_is_alive, start_receiver
@@ -37,6 +38,8 @@ TICK_SECONDS = 5.0
 """Seconds between two looks at an open rollout."""
 ALIVE_SECONDS = 3.0
 """Seconds between two looks whether the line's processes are alive."""
+AGAIN_SECONDS = 5.0
+"""Seconds after a problem until the next round, unless the ledger changes before."""
 _NEVER = float("-inf")
 
 
@@ -55,13 +58,15 @@ class News:
 
 
 class Keeper:
-    """The work of one line. `say` receives repairs and problems. One thread at a time may call `work`."""
+    """The work of one line. `say` receives repairs and problems. One thread at a time may call `work`, and another one `guard`."""
 
     def __init__(self, installation: Installation, path: Path, say: Callable[[str], None]) -> None:
         self._installation = installation
         self._path = path
         self._say = say
-        self.loop = installation.context(path).loop
+        self._valid = installation.context(path)
+        self._is_valid = True
+        self.loop = self._valid.loop
         self.line = self.loop.line.name
         self._spool = installation.home.spool(self.line)
         self._receives = any(source.kind == "receiver" for source in self.loop.sources)
@@ -72,6 +77,10 @@ class Keeper:
         self._rolling = False
         self._woken = True
         self._lengths: dict[str, int] = {}
+        self._failed = False
+        self._failed_lengths: dict[str, int] = {}
+        self._again = self._guarded = _NEVER
+        self._guarded_lengths: dict[str, int] = {}
         self._said: set[str] = set()
 
     def streams(self) -> list[str]:
@@ -84,7 +93,10 @@ class Keeper:
 
     def has_work(self, now: float, lengths: Mapping[str, int]) -> bool:
         """Return whether `work` has something to do. Cheap. `now` is a monotonic time, `lengths` the lengths of `streams`."""
-        changed = {stream: lengths.get(stream, 0) for stream in self.streams()} != (self._lengths or {line_stream(self.line): -1})
+        seen = self._seen(lengths)
+        if now < self._again and seen == self._failed_lengths:
+            return False
+        changed = seen != (self._lengths or {line_stream(self.line): -1})
         return (
             self._woken
             or changed
@@ -114,50 +126,108 @@ class Keeper:
     def work(self, now: float, lengths: Mapping[str, int]) -> News | None:
         """Do what is to be done now, and return the news; None if nothing happened that concerns a cycle.
 
-        `now` and `lengths` are those of `has_work`. Nothing is raised: a problem becomes a text, and the next round tries again.
+        `now` and `lengths` are those of `has_work`. Nothing is raised: a problem becomes a text, the other parts of the work go on, and a
+        later round tries again.
         """
-        begun, report, news = self._woken, IngestReport(), None
+        begun, news = self._woken, None
         sweep = begun or now - self._swept >= self._sweeps_every
         texts: list[str] = []
-        self._woken = False
-        context = replace(self._installation.context(self._path), holder=process_holder())
-        try:
-            changed = begun or self._changed(lengths)
-            if now - self._looked >= ALIVE_SECONDS:
-                self._looked = now
-                sweep = self._revive(context, texts) or sweep
-            if changed:
+        self._woken = self._failed = False
+        context = self._context(texts)
+        changed = begun or self._seen(lengths) != self._lengths
+        if changed:
+            with self._part(texts):
                 texts += go_back(context)
-            try:
-                report = self._ingest(context, now, sweep)
-            except Retryable as error:  # another process ingests, or a source is away; a rollback or a rollout must not wait for it
-                texts.append(str(error))
-            if sweep:
-                self._swept = now
+            with self._part(texts):
+                texts += self._stop_rollout(context)
+        if now - self._looked >= ALIVE_SECONDS:
+            looked, self._looked = now, now + SWEEP_SECONDS  # a process that cannot start is not started again every three seconds
+            with self._part(texts):
+                self._revive_receiver(context, texts)
+                self._looked = looked
+            with self._part(texts):
+                sweep = self._misses_server(context) or sweep
+        report = IngestReport()
+        with self._part(texts):  # a rollback or a rollout must not wait for an ingest that fails
+            report = self._ingest(context, now, sweep)
+        if sweep:
+            self._swept = now
+            with self._part(texts):
                 repairs = reconcile(context)
                 if any(text.startswith("could not") for text in repairs):
-                    self._looked = now + SWEEP_SECONDS  # a process that cannot start is not started again every three seconds
+                    self._looked = now + SWEEP_SECONDS
                 texts += repairs
+        with self._part(texts):
             line = context.line_view()
             cycle = context.cycle_view(line.open_cycle) if line.open_cycle else None
             self._rolling = cycle is not None and cycle.state is State.ROLLING
             asked = line.rollback_asked is not None or line.cancel_asked is not None
             if cycle is not None and self._rolling and (asked or now - self._ticked >= TICK_SECONDS):
                 self._ticked = now
-                texts += self._tick(replace(self._installation.cycle_context(cycle), holder=process_holder()), cycle)
+                with self._part(texts):
+                    texts += self._tick(cycle)
             self._lengths = self._watched(line, cycle)
             self._sweeps_every = IDLE_SWEEP_SECONDS if cycle is None else SWEEP_SECONDS
             if changed or sweep or report.traces.kept or report.feedback.kept or now - self._asked >= DUE_SECONDS:
                 self._asked = now
                 news = News(line, cycle, self._due(context, line), report, tuple(texts))
-        except (Retryable, Conflict, Fenced) as error:
-            texts.append(str(error))
-        except RatchetError as error:
-            texts.append(f"{type(error).__name__}: {error}")
-        except Exception as error:  # a defect in one line must not stop the others
-            texts.append(f"unforeseen {type(error).__name__}: {error}")
+        if self._failed:
+            if sweep:
+                self._swept = now - self._sweeps_every + SWEEP_SECONDS
+            self._again, self._failed_lengths = now + AGAIN_SECONDS, self._seen(lengths)
         self._tell(texts, sweep)
         return news
+
+    def is_urgent(self, now: float, lengths: Mapping[str, int]) -> bool:
+        """Return whether `guard` is to be called while `work` still runs. `now` and `lengths` are as for `has_work`."""
+        return now - self._guarded >= ALIVE_SECONDS or self._seen(lengths) != self._guarded_lengths
+
+    def guard(self, now: float, lengths: Mapping[str, int]) -> None:
+        """Carry out a requested rollback, and start a receiver or a router that has died, while `work` is at something long.
+
+        The ingest of a backlog can take minutes, in which users must not stay on a bad version. Nothing is raised.
+        """
+        self._guarded, self._guarded_lengths = now, self._seen(lengths)
+        texts: list[str] = []
+        context = replace(self._valid, holder=process_holder())
+        with self._part(texts):
+            texts += go_back(context)
+        with self._part(texts):
+            texts += self._stop_rollout(context)
+        with self._part(texts):
+            self._revive_receiver(context, texts)
+        with self._part(texts):
+            self._misses_server(context)
+        self._tell(texts, False)
+
+    @contextmanager
+    def _part(self, texts: list[str]) -> Iterator[None]:
+        """Turn a problem of one part of the work into a text."""
+        try:
+            yield
+        except Leased as error:
+            texts.append(str(error))
+        except Retryable as error:
+            self._failed = True
+            texts.append(str(error))
+        except RatchetError as error:
+            self._failed = True
+            texts.append(f"{type(error).__name__}: {error}")
+        except Exception as error:  # a defect in one line must not stop the others
+            self._failed = True
+            texts.append(f"unforeseen {type(error).__name__}: {error}")
+
+    def _context(self, texts: list[str]) -> LineContext:
+        """Return the line's context. While the loop file is invalid, its last valid content stays in force, but no cycle becomes due."""
+        try:
+            context = self._installation.context(self._path)
+            if context.loop.line.name != self.line:
+                raise ConfigError(f"{self._path} defines line {context.loop.line.name!r} now; a line keeps its name while it is served")
+            self._valid, self._is_valid = context, True
+        except Exception as error:
+            texts.append(f"the loop file cannot be used, so its last valid content stays in force and no cycle opens: {error}")
+            self._is_valid = False
+        return replace(self._valid, holder=process_holder())
 
     def _tell(self, texts: list[str], swept: bool) -> None:
         """Say each text once while it lasts. A text is over when a complete sweep does not repeat it."""
@@ -166,8 +236,8 @@ class Keeper:
             self._say(f"{self.line}: {'; '.join(new)}")
         self._said = set(texts) if swept else self._said | set(texts)
 
-    def _changed(self, lengths: Mapping[str, int]) -> bool:
-        return {stream: lengths.get(stream, 0) for stream in self.streams()} != self._lengths
+    def _seen(self, lengths: Mapping[str, int]) -> dict[str, int]:
+        return {stream: lengths.get(stream, 0) for stream in self.streams()}
 
     def _watched(self, line: LineView, cycle: CycleView | None) -> dict[str, int]:
         """Return the streams to watch from now on, each with the length that was read, or now has."""
@@ -179,15 +249,22 @@ class Keeper:
             streams.update({stream: found.get(stream, 0) for stream in others})
         return streams
 
-    def _revive(self, context: LineContext, texts: list[str]) -> bool:
-        """Start the receiver again if its process has ended. Return whether a model server or the router is to be started again."""
+    def _revive_receiver(self, context: LineContext, texts: list[str]) -> None:
+        """Start the receiver again if its process has ended."""
         if self._receives and not receiver_is_alive(context.loop, self._installation.home):
             start_receiver(context.loop, self._installation.home)
             texts.append("started the receiver")
+
+    def _misses_server(self, context: LineContext) -> bool:
+        """Return whether a model server or the router is to be started again. Starts the router with the route in force, if it has ended.
+
+        That needs no lease, which a long effect may hold.
+        """
         line = context.line_view()
         if line.champion is None:
             return False
         if context.router.read(self.line) is None:
+            context.router.url()
             return True
         running = {endpoint.tag for endpoint in context.server.running()}
         cycle = context.cycle_view(line.open_cycle) if line.open_cycle else None
@@ -208,10 +285,16 @@ class Keeper:
         self._spool_seen = stamp
         return report
 
-    def _tick(self, context: LineContext, cycle: CycleView) -> list[str]:
-        decision = tick(rollout_stream(cycle.id), context)
+    def _stop_rollout(self, context: LineContext) -> list[str]:
+        """Roll back an open rollout if somebody has asked for it, before an ingest that may take long."""
+        line = context.line_view()
+        cycle = context.cycle_view(line.open_cycle) if line.open_cycle and (line.rollback_asked or line.cancel_asked) else None
+        return self._tick(cycle) if cycle is not None and cycle.state is State.ROLLING else []
+
+    def _tick(self, cycle: CycleView) -> list[str]:
+        decision = tick(rollout_stream(cycle.id), replace(self._installation.cycle_context(cycle), holder=process_holder()))
         return [] if isinstance(decision, Hold) else [f"rollout of {cycle.id}: {decision}"]
 
     def _due(self, context: LineContext, line: LineView) -> str | None:
         due, reason = cycle_is_due(line, context.datasets.cursor(), context.loop.trigger, False, context.clock.now())
-        return reason if due else None
+        return reason if due and self._is_valid else None

@@ -31,7 +31,9 @@ class Keepers:
         self._say = say
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(WORKERS, "line")
+        self._guards = ThreadPoolExecutor(WORKERS, "guard")
         self._busy: dict[str, Future[None]] = {}
+        self._guarded: dict[str, Future[None]] = {}
         self._thread = threading.Thread(target=self._run, name="keepers", daemon=True)
         self._exported = 0.0
         self._trouble = ""
@@ -44,11 +46,13 @@ class Keepers:
         """Stop to look for work, and wait at most `seconds` for work that has begun. Return whether all of it has ended."""
         self._stop.set()
         self._thread.join(seconds)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._guards):
+            pool.shutdown(wait=False, cancel_futures=True)
         until = time.monotonic() + seconds
-        while any(not future.done() for future in self._busy.values()) and time.monotonic() < until:
+        begun = [*self._busy.values(), *self._guarded.values()]
+        while any(not future.done() for future in begun) and time.monotonic() < until:
             time.sleep(0.05)
-        return all(future.done() for future in self._busy.values())
+        return all(future.done() for future in begun)
 
     def wake(self, line: str) -> None:
         """Let a line be worked on at the next look."""
@@ -69,13 +73,15 @@ class Keepers:
                 self._trouble = text
 
     def _look(self) -> None:
-        """Hand every line with work to a thread. One query of the ledger serves all lines."""
-        idle = [keeper for keeper in self._keepers if keeper.line not in self._busy or self._busy[keeper.line].done()]
-        lengths = self._installation.ledger.lengths([stream for keeper in idle for stream in keeper.streams()])
+        """Hand every line with work to a thread, and what is urgent to a second one. One query of the ledger serves all lines."""
+        lengths = self._installation.ledger.lengths([stream for keeper in self._keepers for stream in keeper.streams()])
         now = time.monotonic()
-        for keeper in idle:
-            if keeper.has_work(now, lengths):
-                self._busy[keeper.line] = self._pool.submit(self._work, keeper, now, lengths)
+        for keeper in self._keepers:
+            if _is_over(self._busy.get(keeper.line)):
+                if keeper.has_work(now, lengths):
+                    self._busy[keeper.line] = self._pool.submit(self._work, keeper, now, lengths)
+            elif _is_over(self._guarded.get(keeper.line)) and keeper.is_urgent(now, lengths):
+                self._guarded[keeper.line] = self._guards.submit(keeper.guard, now, lengths)
 
     def _work(self, keeper: Keeper, now: float, lengths: dict[str, int]) -> None:
         news = keeper.work(now, lengths)
@@ -89,6 +95,10 @@ class Keepers:
         self._exported = time.monotonic()
         for text in export_heads(self._installation):
             self._say(text)
+
+
+def _is_over(future: Future[None] | None) -> bool:
+    return future is None or future.done()
 
 
 def export_heads(installation: Installation) -> list[str]:

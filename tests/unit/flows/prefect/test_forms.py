@@ -31,9 +31,10 @@ class StoredInputs:
 
     async def filter_flow_run_input(self, _run: Any, key_prefix: str, limit: int, exclude_keys: set[str]) -> list[Any]:
         """Return the inputs whose key begins with the prefix."""
-        assert not exclude_keys
         found = [
-            SimpleNamespace(key=key, value=json.dumps(value), created=at) for key, value, at in self.stored if key.startswith(key_prefix)
+            SimpleNamespace(key=key, value=json.dumps(value), created=at)
+            for key, value, at in self.stored
+            if key.startswith(key_prefix) and key not in exclude_keys
         ]
         return found[:limit]
 
@@ -74,6 +75,11 @@ def test_first_readable_answer_counts_whatever_form_it_was_given_in(ledger: Memo
     assert take(ledger, *stored) == "Ada approved it via prefect", "reading it again changes nothing"
     given = request_view(ledger, REQUEST).answer
     assert given == Answer(approve=True, actor="Ada", identity=Identity.CLAIMED, via="prefect", note="go")
+
+
+def test_answer_is_read_after_any_number_of_forms(ledger: MemoryLedger) -> None:
+    forms = [(f"suspended-training-{form}-{kind}", {}, NOON) for form in range(100) for kind in ("schema", "description")]
+    assert take(ledger, *forms, ("suspended-training-99-response", YES, NOON)) == "Ada approved it via prefect"
 
 
 def test_answer_that_was_submitted_in_time_counts_although_it_is_read_late(ledger: MemoryLedger) -> None:

@@ -35,8 +35,9 @@ def test_no_server_is_known_at_first(home: Home) -> None:
 def test_external_server_is_used_and_never_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api/")
     assert server.known_url(home) == "http://127.0.0.1:9/api"
-    with pytest.raises(ConfigError, match="no Prefect server responds"):
-        server.join_or_start(home)
+    assert server.join_or_start(home) == "http://127.0.0.1:9/api", "the lines are served while it is away"
+    with pytest.raises(Retryable, match="stopped responding"):
+        server.check_login(home, "http://127.0.0.1:9/api")
     assert variables.PREFECT_OWN not in server.settings(home, "http://127.0.0.1:9/api")
 
 

@@ -7,12 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from contracts.cycle import Answer, Identity, State
+import pytest
+
+from contracts.cycle import Answer, Identity, State, Step
+from contracts.errors import Retryable
 from contracts.ids import line_stream
 from contracts.jobs.training import Method
 from flows.composition.ports import silent
 from flows.core.folds import fold_approval, fold_cycle, fold_line, fold_rollout
 from flows.core.steps import CycleStep, step_of
+from flows.engine.effects import EFFECTS
 from flows.engine.line import answer, ask_cancel, open_cycle
 from flows.engine.rollout import tick
 from flows.service.carry import carry, look, position
@@ -105,6 +109,21 @@ def test_while_another_process_holds_the_lease_the_step_waits() -> None:
     now = carry(installation, CYCLE, CycleStep.FREEZE, silent)
     assert now.step is CycleStep.FREEZE
     assert "is leased by another process" in now.waits
+    assert not now.failed
+
+
+def test_step_whose_effect_fails_waits_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim, installation = opened()
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise Retryable("the lake is away")
+
+    monkeypatch.setitem(EFFECTS, Step.FREEZE, away)
+    now = carry(installation, CYCLE, CycleStep.FREEZE, silent)
+    assert now.failed
+    assert now.waits == "the lake is away"
+    carry(installation, CYCLE, CycleStep.FREEZE, silent)
+    assert [row.kind for row in sim.ledger.read(CYCLE)].count("tried") == 1, "the same failure is recorded once"
 
 
 def test_cancelled_cycle_ends_at_the_step_where_it_is() -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from contracts.cycle import State
-from contracts.errors import Retryable
+from contracts.errors import ConfigError, Permanent, Retryable
 from contracts.ids import digest, line_stream
+from flows.core.folds import fold_line
 from flows.engine.line import ask_rollback, open_cycle
 from flows.engine.work import turn
 from flows.service import keeper as keepers_module
-from flows.service.keeper import ALIVE_SECONDS, DUE_SECONDS, IDLE_SWEEP_SECONDS, Keeper, News
+from flows.service.keeper import AGAIN_SECONDS, ALIVE_SECONDS, DUE_SECONDS, IDLE_SWEEP_SECONDS, Keeper, News
 from flows.service.keepers import Keepers
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.service.test_carry import installation_of
@@ -119,9 +120,99 @@ def test_defect_in_one_round_is_said_and_the_next_round_works(tmp_path: Path, sa
 
     with monkeypatch.context() as patch:
         patch.setattr(keepers_module, "reconcile", broken)
-        assert work(keeper, sim, 0.0) is None
+        assert work(keeper, sim, 0.0) is not None, "the other parts of the round go on"
+        assert work(keeper, sim, 0.5) is None, "it is not tried again at once"
     assert "unforeseen ZeroDivisionError" in said[0]
     assert work(keeper, sim, IDLE_SWEEP_SECONDS + 1) is not None
+
+
+def test_permanent_problem_of_the_ingest_stops_neither_the_rest_nor_is_it_tried_again_at_once(tmp_path: Path, said: list[str]) -> None:
+    sim, asked = SimulatedLine(Scenario(seed=1)), []
+
+    def batches() -> Any:
+        asked.append(1)
+        raise Permanent("the lake was written by another release")
+
+    sim.context = replace(sim.context, sources=[SimpleNamespace(name="in", batches=batches)])
+    sim.context.datasets.traces = 2000
+    keeper = keep(sim, tmp_path, said)
+    news = work(keeper, sim, 0.0)
+    assert news is not None
+    assert news.due is not None
+    for tenth in range(1, 10):
+        work(keeper, sim, tenth / 2)
+    assert len(asked) == 1
+    assert len(said) == 1
+
+
+def test_line_whose_ledger_rows_cannot_be_read_is_looked_at_every_few_seconds(tmp_path: Path, said: list[str]) -> None:
+    sim, reads = SimulatedLine(Scenario(seed=1)), []
+    keeper, read = keep(sim, tmp_path, said), sim.ledger.read
+
+    def damaged(stream: str, after: int = 0) -> Any:
+        reads.append(stream)
+        raise Permanent("the ledger was changed")
+
+    sim.ledger.read = damaged  # type: ignore[method-assign]
+    work(keeper, sim, 0.0)
+    before = len(reads)
+    assert not keeper.has_work(0.5, sim.ledger.lengths(keeper.streams()))
+    assert work(keeper, sim, AGAIN_SECONDS + 0.1) is None
+    assert len(reads) > before
+    sim.ledger.read = read  # type: ignore[method-assign]
+    assert work(keeper, sim, 2 * AGAIN_SECONDS + 0.2) is not None
+
+
+def test_while_the_loop_file_is_invalid_its_last_content_stays_in_force(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1, people="auto"))
+    sim.context.datasets.traces = 2000
+    keeper = keep(sim, tmp_path, said)
+    valid = keeper._installation.context
+
+    def invalid(_path: Path) -> Any:
+        raise ConfigError("sim.toml: gate.level: not a number")
+
+    open_cycle(sim.context, "a test")
+    for _ in range(200):
+        turn(sim.context, sim.view())
+        sim.clock.sleep(60)
+        if sim.ended():
+            break
+    sim.context.datasets.traces = 9000
+    keeper._installation.context = invalid  # type: ignore[method-assign]
+    news = work(keeper, sim, 0.0)
+    assert news is not None
+    assert news.due is None, "no cycle opens with a loop file that cannot be read"
+    assert any("gate.level" in text for text in said)
+    ask_rollback(sim.ledger, "sim", "ada", "users complain", sim.clock.now())
+    news = work(keeper, sim, 1.0)
+    assert news is not None
+    assert news.line.rollback_asked is None, "a rollback is carried out"
+    assert sum("gate.level" in text for text in said) == 1
+    keeper._installation.context = lambda path: replace(  # type: ignore[method-assign]
+        sim.context, loop=sim.context.loop.model_copy(update={"line": sim.context.loop.line.model_copy(update={"name": "other"})})
+    )
+    news = work(keeper, sim, DUE_SECONDS + 2)
+    assert news is not None
+    assert news.line.line == "sim"
+    keeper._installation.context = valid  # type: ignore[method-assign]
+    sim.clock.sleep(7 * 86400)
+    news = work(keeper, sim, 3 * DUE_SECONDS)
+    assert news is not None
+    assert news.due == "7000 new traces"
+
+
+def test_router_that_has_died_is_started_although_an_effect_holds_the_lease(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim, urls = SimulatedLine(Scenario(seed=1)), []
+    keeper = keep(sim, tmp_path, said)
+    work(keeper, sim, 0.0)
+    sim.ledger.acquire(line_stream("sim"), "a long effect", 600, sim.clock.now())
+    monkeypatch.setattr(sim.context.router, "read", lambda _line: None)
+    monkeypatch.setattr(sim.context.router, "url", lambda: urls.append("started"))
+    work(keeper, sim, ALIVE_SECONDS + 0.1)
+    assert urls == ["started"]
 
 
 def test_cycle_of_another_release_makes_the_next_one_due(tmp_path: Path, said: list[str]) -> None:
@@ -155,6 +246,37 @@ def test_receiver_that_has_died_is_started_within_seconds(tmp_path: Path, said: 
     started.clear()
     work(keeper, sim, ALIVE_SECONDS + 0.1)
     assert started == ["sim"]
+
+
+def test_rollback_is_carried_out_while_a_long_ingest_runs(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = SimulatedLine(Scenario(seed=1, people="auto"))
+    sim.context.datasets.traces = 2000
+    open_cycle(sim.context, "a test")
+    for _ in range(200):
+        turn(sim.context, sim.view())
+        sim.clock.sleep(60)
+        if sim.ended():
+            break
+    ingests, ends = threading.Event(), threading.Event()
+
+    def batches() -> Any:
+        ingests.set()
+        ends.wait(60)
+        return []
+
+    sim.context = replace(sim.context, sources=[SimpleNamespace(name="in", batches=batches)])
+    keeper = keep(sim, tmp_path, said)
+    keepers = Keepers(keeper._installation, [keeper], lambda _news: None, said.append)
+    keepers._exported = float("inf")
+    keepers.start()
+    try:
+        assert ingests.wait(60)
+        ask_rollback(sim.ledger, "sim", "ada", "users complain", sim.clock.now())
+        until(lambda: fold_line("sim", sim.ledger.read(line_stream("sim"))).rollback_asked is None)
+        assert not ends.is_set()
+    finally:
+        ends.set()
+        assert keepers.stop(20)
 
 
 def test_keepers_go_on_while_the_ledger_is_away(tmp_path: Path, said: list[str]) -> None:

@@ -1,0 +1,110 @@
+"""Tests of how the service waits for the Prefect server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from contracts.errors import ConfigError
+from flows.config.home import Home
+from flows.prefect import serve, server
+
+URL = "http://prefect.example/api"
+
+
+class Desk:
+    """A desk that stops the service at its first look."""
+
+    pause, has_news = 0.0, False
+
+    def __init__(self, happened: list[str], stop: asyncio.Event) -> None:
+        self._happened = happened
+        self._stop = stop
+
+    async def open(self, _client: Any) -> None:
+        """Record the call."""
+        self._happened.append("open")
+
+    async def look(self, _client: Any) -> None:
+        """End the test."""
+        self._stop.set()
+
+
+def attend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logins: list[Exception | None], away: int) -> tuple[list[str], list[str]]:
+    """Attend an external server that is away `away` times, and whose logins then are checked with these results.
+
+    Returns what happened, and what was said.
+    """
+    happened: list[str] = []
+    said: list[str] = []
+    attempts = iter(range(away))
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[None]:
+        if next(attempts, None) is not None:
+            raise httpx.ConnectError("refused")
+        yield
+
+    def check(_home: Home, _url: str) -> None:
+        happened.append("check")
+        if (error := logins.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(serve, "get_client", client)
+    monkeypatch.setattr(serve, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(server, "is_external", lambda: True)
+    monkeypatch.setattr(server, "check_login", check)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        desk: Any = Desk(happened, stop)
+        await serve._attend(desk, Home(tmp_path), URL, stop, said.append)
+
+    asyncio.run(run())
+    return happened, said
+
+
+def test_external_server_that_is_away_at_start_is_awaited_and_its_login_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    happened, said = attend(monkeypatch, tmp_path, [None], away=3)
+    assert happened == ["check", "open"]
+    assert said == [f"the Prefect server at {URL} does not respond; waiting for it", "the Prefect server is available again"]
+
+
+def test_server_that_answers_without_a_login_is_refused_when_it_comes_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="without a login"):
+        attend(monkeypatch, tmp_path, [ConfigError("it answers without a login")], away=1)
+
+
+def test_request_that_is_never_answered_does_not_delay_the_stop() -> None:
+    async def run() -> None:
+        stop = asyncio.Event()
+        stop.set()
+        await asyncio.wait_for(serve._unless_stopped(asyncio.sleep(3600), stop), 30)
+
+    asyncio.run(run())
+
+
+def test_error_of_the_work_is_raised() -> None:
+    async def broken() -> None:
+        raise ConfigError("a reason")
+
+    async def run() -> None:
+        await serve._unless_stopped(broken(), asyncio.Event())
+
+    with pytest.raises(ConfigError, match="a reason"):
+        asyncio.run(run())
+
+
+def test_process_that_ends_at_once_sends_its_logs_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    for worker in (serve.APILogWorker, serve.EventsWorker):
+        monkeypatch.setattr(worker, "drain_all", lambda timeout: happened.append(f"at most {timeout:g} s"))
+    monkeypatch.setattr(serve.os, "_exit", lambda code: happened.append(f"exit {code}"))
+    serve.end_process()
+    assert happened == ["at most 2 s", "at most 2 s", "exit 0"]
