@@ -38,6 +38,7 @@ from contracts.ids import approval_stream, cycle_stream, line_stream, rollout_st
 from contracts.loop import Loop
 from flows.config.home import Home
 from flows.core.folds import CycleView, LineView, fold_cycle
+from flows.core.steps import CycleStep
 from flows.engine.line import ask_cancel
 from flows.prefect import forms
 from flows.prefect.carriers import Carriers
@@ -45,6 +46,7 @@ from flows.prefect.cycle_flow import LINE_TAG, cycle_tag, final_state, run_name
 from flows.prefect.deployments import TAG, installation_id, owner_tag, register, remove_former
 from flows.prefect.events import Outbox, ingested_event
 from flows.prefect.host import Host
+from flows.service.carry import look, position
 from flows.service.keeper import News
 
 POLL_SECONDS = 1.0
@@ -316,18 +318,23 @@ class Desk:
             await client.set_flow_run_state(run.id, Running(message="the cycle is still open in the ledger"), force=True)
 
     async def _compare_suspended(self, client: PrefectClient, cycle: CycleView, run: FlowRun) -> None:
-        """Enter a suspended run again if nothing is left to wait for, or if its form is missing.
+        """Enter a suspended run again if its cycle can go on or end, or if its form is missing.
 
         A run without our form was suspended by a person in Prefect; it waits for that person, at most until its request is closed.
         """
         keys = (run.state.state_details.run_input_keyset or {}) if run.state is not None else {}
-        line = self._host.installation.line(cycle.line)
-        requests = [forms.request_view(self._ledger, approval_stream(cycle.id, kind)) for kind in cycle.asked if kind not in cycle.answers]
-        pending = [one for one in requests if forms.closed_reason(one) is None]
-        if not keys and (pending or not requests) and not (line.cancel_asked or line.rollback_asked):
+        line, step = self._host.installation.line(cycle.line), position(self._host.installation, cycle.id).step
+        if step is None:
             return
-        if not pending or line.cancel_asked or line.rollback_asked or not await _has_form(client, run.id, keys.get("schema", "")):
-            await self._schedule(client, run, "Resuming", "the request is closed; the run goes on")
+        waits = await asyncio.to_thread(look, self._host.installation, cycle.id, step) is not None
+        if (
+            not keys
+            and step not in (CycleStep.APPROVE_TRAINING, CycleStep.APPROVE_ROLLOUT)
+            and not (line.cancel_asked or line.rollback_asked)
+        ):
+            return
+        if not waits or (keys and not await _has_form(client, run.id, keys.get("schema", ""))):
+            await self._schedule(client, run, "Resuming", "there is nothing to wait for; the run goes on")
 
     async def _cancel_if_asked(self, cycle: CycleView, run: FlowRun) -> None:
         """Turn a cancellation in Prefect into a request to cancel the cycle."""

@@ -7,6 +7,7 @@ share of one query of the ledger.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -41,6 +42,12 @@ ALIVE_SECONDS = 3.0
 AGAIN_SECONDS = 5.0
 """Seconds after a problem until the next round, unless the ledger changes before."""
 _NEVER = float("-inf")
+
+
+def unforeseen(error: Exception) -> str:
+    """Return the type and the place of an unexpected exception, but not its message, which may quote a user."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"unforeseen {type(error).__name__} at {place.filename.rsplit('/', 1)[-1]}:{place.lineno} ({place.name})"
 
 
 @dataclass(frozen=True)
@@ -215,7 +222,7 @@ class Keeper:
             texts.append(f"{type(error).__name__}: {error}")
         except Exception as error:  # a defect in one line must not stop the others
             self._failed = True
-            texts.append(f"unforeseen {type(error).__name__}: {error}")
+            texts.append(unforeseen(error))
 
     def _context(self, texts: list[str]) -> LineContext:
         """Return the line's context. While the loop file is invalid, its last valid content stays in force, but no cycle becomes due."""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from contracts.errors import RatchetError, Retryable
 from flows.composition.anchors import open_anchors
 from flows.composition.installation import Installation
-from flows.service.keeper import SWEEP_SECONDS, Keeper, News
+from flows.service.keeper import SWEEP_SECONDS, Keeper, News, unforeseen
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks for work."""
@@ -67,7 +67,7 @@ class Keepers:
                 self._export()
                 self._trouble = ""
             except Exception as error:  # the ledger is away, or a defect: say it once and go on looking
-                text = str(error) if isinstance(error, Retryable) else f"unforeseen {type(error).__name__}: {error}"
+                text = str(error) if isinstance(error, Retryable) else unforeseen(error)
                 if text != self._trouble:
                     self._say(text)
                 self._trouble = text
