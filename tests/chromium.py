@@ -34,7 +34,7 @@ class Page:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": given}))
         while True:
-            answer = json.loads(self._socket.recv(timeout=60))
+            answer = json.loads(self._socket.recv(timeout=120))
             if answer.get("id") == self._number:
                 return dict(answer.get("result", {}))
 
@@ -50,7 +50,7 @@ class Page:
     def click(self, text: str) -> None:
         """Wait for a button with this text, and click it."""
         found = f"[...document.querySelectorAll('button')].find(one => one.textContent.trim() === {json.dumps(text)} && !one.disabled)"
-        until(lambda: self.run(f"!!{found} && ({found}.click(), true)"), 60, pause=0.2, why=lambda: self.run("document.body.innerText"))
+        until(lambda: self.run(f"!!{found} && ({found}.click(), true)"), 120, pause=0.2, why=lambda: self.run("document.body.innerText"))
 
     def picture(self, path: Path) -> None:
         """Write the visible part of the page as a PNG file."""

@@ -100,11 +100,11 @@ def test_person_answers_in_the_browser_and_the_cycle_goes_on(service: Service, t
     })()""".replace("DECISION", decision)
     with chromium(tmp_path) as page:
         page.open(page_of)
-        until(lambda: page.run("document.readyState") == "complete", 60)
+        until(lambda: page.run("document.readyState") == "complete", 120)
         page.run(f"localStorage.setItem('prefect-password', {stored!r})")
         page.open(f"{page_of}/runs/flow-run/{run['id']}")
         page.click("Resume")
-        until(lambda: page.run(fill), 30, pause=0.2)
+        until(lambda: page.run(fill), 120, pause=0.2)
         assert "with DPO on 100 pairs?" in page.run("document.body.innerText")
         inside = "one.getBoundingClientRect().right <= one.closest('.p-modal__body').getBoundingClientRect().right"
         assert page.run(f"[...document.querySelectorAll('.p-modal__body table')].every(one => {inside})"), "no table is cut off"
