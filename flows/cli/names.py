@@ -26,7 +26,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def named_line(installation: Installation, name: str | None) -> str:
     """Return the line that the user names, or the only line if `name` is None. The name may also be the path of a loop file.
 
-    Raises ConfigError if there is no such line, or if there are several and none is named.
+    Raises ConfigError if the line does not exist, or if the user names no line although there are several.
     """
     lines = [view.line for view in installation.lines()]
     if name is None:

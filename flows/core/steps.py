@@ -1,10 +1,10 @@
-"""The steps of a cycle as a user sees them, and the step that a cycle is at. Pure."""
+"""The steps of a cycle as a user sees them, which of them are done, and the one that a cycle is at. Pure."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from contracts.cycle import State
+from contracts.cycle import ApprovalKind, State, Step
 from contracts.evaluation import Result
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Method
@@ -72,3 +72,25 @@ def step_of(cycle: CycleView, rollout: RolloutView | None) -> CycleStep | None:
             return CycleStep.PROMOTE if rollout is not None and rollout.end == "promoted" else CycleStep.ROLL_OUT
         case state:
             return _STEPS[state]
+
+
+_EFFECTS = {
+    CycleStep.FREEZE: Step.FREEZE,
+    CycleStep.PROBE: Step.PROBE,
+    CycleStep.CHOOSE: Step.PLAN,
+    CycleStep.ACCEPT: Step.ACCEPT,
+    CycleStep.EVALUATE: Step.EVALUATE,
+    CycleStep.JUDGE: Step.JUDGE,
+    CycleStep.REGISTER: Step.REGISTER,
+    CycleStep.ROLL_OUT: Step.ROLL,
+    CycleStep.PROMOTE: Step.PROMOTE,
+}
+APPROVALS = {CycleStep.APPROVE_TRAINING: ApprovalKind.TRAINING, CycleStep.APPROVE_ROLLOUT: ApprovalKind.ROLLOUT}
+"""Step that waits for a person -> kind of its request."""
+
+
+def is_done(cycle: CycleView, step: CycleStep) -> bool:
+    """Return whether the ledger has a result of the step. A training counts as soon as it has begun, a rollout when it has opened."""
+    if step is CycleStep.TRAIN:
+        return bool(cycle.incarnations)
+    return APPROVALS[step] in cycle.answers if step in APPROVALS else _EFFECTS[step] in cycle.done

@@ -196,13 +196,15 @@ UNFORESEEN_TRIES = 3
 """Number of unexpected exceptions in one effect after which the cycle ends as failed."""
 
 
-def _unforeseen(effect: Do, error: Exception, cycle: CycleView, context: LineContext, lease: Lease) -> None:
-    """Handle a defect in this service or in a library.
-
-    The row records the exception's type and place, but not its message, because the message may quote a user.
-    """
+def unforeseen(error: Exception) -> str:
+    """Return the type and the place of an unexpected exception, but not its message, because the message may quote a user."""
     place = traceback.extract_tb(error.__traceback__)[-1]
-    message = f"unforeseen {type(error).__name__} at {place.filename.rsplit('/', 2)[-2]}/{place.name}:{place.lineno}"
+    return f"unforeseen {type(error).__name__} at {place.filename.rsplit('/', 2)[-2]}/{place.name}:{place.lineno}"
+
+
+def _unforeseen(effect: Do, error: Exception, cycle: CycleView, context: LineContext, lease: Lease) -> None:
+    """Handle a defect in this service or in a library, which the row records by its type and place."""
+    message = unforeseen(error)
     tries = sum(word.startswith("unforeseen") for word in cycle.tries.get(effect.key, ())) + 1
     if tries >= UNFORESEEN_TRIES:
         return end(End(State.FAILED, f"{effect.step}: {message}, {tries} times"), cycle, context, lease)

@@ -20,7 +20,7 @@ from contracts.errors import RatchetError
 from contracts.jobs.training import JobEvent
 from flows.composition.installation import Installation
 from flows.core.folds import ApprovalView, CycleView
-from flows.core.steps import CycleStep
+from flows.core.steps import APPROVALS, CycleStep
 from flows.prefect.approval_form import table
 from flows.report.charts import Line, curves
 from flows.report.page import FIGURES
@@ -59,8 +59,7 @@ def summary(step: CycleStep, cycle: CycleView) -> str:
         case CycleStep.CHOOSE if cycle.choice is not None:
             return f"{cycle.choice.method}: {cycle.choice.reason}"
         case CycleStep.APPROVE_TRAINING | CycleStep.APPROVE_ROLLOUT:
-            kind = "training" if step is CycleStep.APPROVE_TRAINING else "rollout"
-            given = next((one for name, one in cycle.answers.items() if name == kind), None)
+            given = cycle.answers.get(APPROVALS[step])
             return f"approved by {given.actor} via {given.via}" if given else "approved"
         case CycleStep.TRAIN if cycle.incarnations:
             last = cycle.incarnations[-1]

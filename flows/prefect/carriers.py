@@ -32,12 +32,11 @@ class _Expected(logging.Filter):
 
 
 class Carriers:
-    """The runs that this process carries. `say` receives unexpected errors; `left` is called when a run has left the process."""
+    """The runs that this process carries. `say` receives unexpected errors."""
 
-    def __init__(self, host: Host, say: Callable[[str], None], left: Callable[[], None]) -> None:
+    def __init__(self, host: Host, say: Callable[[str], None]) -> None:
         self._host = host
         self._say = say
-        self._left = left
         self._threads: dict[UUID, threading.Thread] = {}
         self._lock = threading.Lock()
         logging.getLogger("prefect.flow_runs").addFilter(_Expected())
@@ -47,11 +46,6 @@ class Carriers:
         with self._lock:
             return run in self._threads
 
-    def runs(self) -> list[UUID]:
-        """Return the ids of the carried runs."""
-        with self._lock:
-            return list(self._threads)
-
     def start(self, run: FlowRun) -> None:
         """Carry a run, which Prefect has set to Pending, in a new thread."""
         thread = threading.Thread(target=self._carry, args=(run,), name=f"run {run.name}", daemon=True)
@@ -59,14 +53,13 @@ class Carriers:
             self._threads[run.id] = thread
         thread.start()
 
-    def stop(self, seconds: float) -> bool:
-        """Wait at most `seconds` until all runs have left. Return whether they have. The caller has set `Host.stopping`."""
+    def stop(self, seconds: float) -> None:
+        """Wait at most `seconds` until all runs have left. The caller has set `Host.stopping`."""
         for cycle in list(self._host.carried):
             self._host.wake(cycle)
         until = time.monotonic() + seconds
         for thread in list(self._threads.values()):
             thread.join(max(0.0, until - time.monotonic()))
-        return not self.runs()
 
     def _carry(self, run: FlowRun) -> None:
         try:
@@ -80,7 +73,6 @@ class Carriers:
             for cycle, carrier in list(self._host.carried.items()):
                 if carrier == str(run.id):
                     self._host.carried.pop(cycle, None)
-            self._left()
 
 
 async def _execute(run: FlowRun) -> None:

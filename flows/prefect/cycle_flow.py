@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 from uuid import UUID
@@ -31,7 +31,7 @@ from contracts.errors import Rejected, Retryable
 from contracts.ids import approval_stream, cycle_stream
 from contracts.ports import Progress
 from flows.core.folds import CycleView
-from flows.core.steps import CycleStep
+from flows.core.steps import APPROVALS, CycleStep, is_done
 from flows.engine.line import open_cycle, open_if_due
 from flows.prefect import cards, forms
 from flows.prefect.host import the_host
@@ -113,7 +113,7 @@ class CarriedCycle:
     async def step(self, step: Any) -> None:
         """Carry the cycle through one step, as a task run. A step that is over does nothing."""
         now = self._position()
-        if now is None or step.name in self._shown or not (now.step == step.name or _is_done(now.cycle, step.name)):
+        if now is None or step.name in self._shown or not (now.step == step.name or is_done(now.cycle, CycleStep(step.name))):
             return
         await step(now.cycle.id, return_state=True)
         await self._leave_if_stopping()
@@ -121,7 +121,7 @@ class CarriedCycle:
     async def approval(self, step: Any) -> None:
         """Carry the cycle through an approval. While nobody has answered, the run is suspended with the form."""
         host, at = the_host(), CycleStep(step.name)
-        kind = ApprovalKind.TRAINING if at is CycleStep.APPROVE_TRAINING else ApprovalKind.ROLLOUT
+        kind = APPROVALS[at]
         while (now := self._position()) is not None and now.step is at:
             async with prefect() as client:
                 view = _request(now.cycle, kind)
@@ -154,7 +154,7 @@ class CarriedCycle:
 
     def _shows_more(self, cycle: CycleView) -> bool:
         """Return whether Prefect lacks a step that an ended cycle has taken, because its database was deleted."""
-        return any(_is_done(cycle, step) and step not in self._shown for step in CycleStep)
+        return any(is_done(cycle, step) and step not in self._shown for step in CycleStep)
 
     async def _leave_unless_cancelled(self, client: PrefectClient) -> None:
         """Leave a run that did not take its form, because a person has given it another state. The desk enters it again.
@@ -219,9 +219,6 @@ def _open(line: str, when: When, reason: str) -> tuple[str | None, str]:
     context = host.installation.context(host.loop_of(line))
     try:
         if when == "now":
-            frozen = host.installation.line(line).frozen
-            if frozen is not None:
-                return None, str(frozen)
             why = reason or "started in Prefect"
             return open_cycle(context, why), why
         return open_if_due(context, when == "any new traces")
@@ -241,7 +238,7 @@ async def _shown(client: PrefectClient, run: UUID, cycle: CycleView | None) -> f
             shown.add(step.name)
         elif step.state is not None and not step.state.is_final():
             left: State[None] = Crashed(message="the service stopped during this step; the step continues in a new task run")
-            if cycle is not None and step.name in _DONE and step.name != CycleStep.TRAIN and _is_done(cycle, step.name):
+            if cycle is not None and step.name != CycleStep.TRAIN and is_done(cycle, CycleStep(step.name)):
                 left = Completed(message="the step was completed; its task run was interrupted afterwards")
                 shown.add(step.name)
             await client.set_task_run_state(step.id, left, force=True)
@@ -251,27 +248,6 @@ async def _shown(client: PrefectClient, run: UUID, cycle: CycleView | None) -> f
 def _request(cycle: CycleView, kind: ApprovalKind) -> Any:
     """Return the cycle's request of this kind, or None if it is not open yet."""
     return forms.request_view(the_host().installation.ledger, approval_stream(cycle.id, kind)) if kind in cycle.asked else None
-
-
-_DONE: dict[str, Callable[[CycleView], bool]] = {
-    CycleStep.FREEZE: lambda cycle: "freeze" in cycle.done,
-    CycleStep.PROBE: lambda cycle: "probe" in cycle.done,
-    CycleStep.CHOOSE: lambda cycle: "plan" in cycle.done,
-    CycleStep.APPROVE_TRAINING: lambda cycle: ApprovalKind.TRAINING in cycle.answers,
-    CycleStep.TRAIN: lambda cycle: bool(cycle.incarnations),
-    CycleStep.ACCEPT: lambda cycle: "accept" in cycle.done,
-    CycleStep.EVALUATE: lambda cycle: "evaluate" in cycle.done,
-    CycleStep.JUDGE: lambda cycle: "judge" in cycle.done,
-    CycleStep.REGISTER: lambda cycle: "register" in cycle.done,
-    CycleStep.APPROVE_ROLLOUT: lambda cycle: ApprovalKind.ROLLOUT in cycle.answers,
-    CycleStep.ROLL_OUT: lambda cycle: "roll" in cycle.done,
-    CycleStep.PROMOTE: lambda cycle: "promote" in cycle.done,
-}
-
-
-def _is_done(cycle: CycleView, step: str) -> bool:
-    """Return whether the ledger has a result of the step, or a start of the training."""
-    return _DONE[step](cycle)
 
 
 def _log_progress() -> Progress:
@@ -313,7 +289,7 @@ async def _carry(cycle: str, step: CycleStep) -> State:
         await _pause(cycle, pause, now.failed)
     summary = cards.summary(step, now.cycle)
     await cards.publish(host.installation, step, now.cycle)
-    if now.cycle.ended and not _is_done(now.cycle, step):
+    if now.cycle.ended and not is_done(now.cycle, step):
         return Failed(message=summary) if now.cycle.state is CycleState.FAILED else Cancelled(message=summary)
     return Completed(message=summary)
 

@@ -38,7 +38,7 @@ from contracts.ids import approval_stream, cycle_stream, line_stream, rollout_st
 from contracts.loop import Loop
 from flows.config.home import Home
 from flows.core.folds import CycleView, LineView, fold_cycle
-from flows.core.steps import CycleStep
+from flows.core.steps import APPROVALS
 from flows.engine.line import ask_cancel
 from flows.prefect import forms
 from flows.prefect.carriers import Carriers
@@ -88,7 +88,7 @@ class Desk:
         self._ready = self._swept = float("-inf")
         self._outbox = Outbox(home, host.installation.ledger)
         self._ledger = host.installation.ledger
-        self.carriers = Carriers(host, say, lambda: None)
+        self.carriers = Carriers(host, say)
 
     def on_news(self, news: News) -> None:
         """Take the news about a line. Called from other threads."""
@@ -327,11 +327,7 @@ class Desk:
         if step is None:
             return
         waits = await asyncio.to_thread(look, self._host.installation, cycle.id, step) is not None
-        if (
-            not keys
-            and step not in (CycleStep.APPROVE_TRAINING, CycleStep.APPROVE_ROLLOUT)
-            and not (line.cancel_asked or line.rollback_asked)
-        ):
+        if not keys and step not in APPROVALS and not (line.cancel_asked or line.rollback_asked):
             return
         if not waits or (keys and not await _has_form(client, run.id, keys.get("schema", ""))):
             await self._schedule(client, run, "Resuming", "there is nothing to wait for; the run goes on")

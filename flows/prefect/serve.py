@@ -70,7 +70,7 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
     for number in (signal.SIGINT, signal.SIGTERM):
         running.add_signal_handler(number, stop.set)
     # The lines and the runs have separate contexts, so that they share no object that only one thread may use.
-    host = Host(Installation(home, _run_progress), {served.line: served.path for served in lines})
+    host = Host(Installation(home), {served.line: served.path for served in lines})
     set_host(host)
     desk = Desk(home, host, {served.line: served.loop for served in lines}, say)
     own = Installation(home, progress)
@@ -99,10 +99,6 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) 
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-def _run_progress(_what: str, _done: int, _total: int) -> None:
-    """Ignore progress that is not reported through a run's own log."""
 
 
 async def _attend(desk: Desk, home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None]) -> None:

@@ -31,8 +31,8 @@ class Position:
 
 def position(installation: Installation, cycle: str) -> Position:
     """Return where a cycle is, from the ledger alone. `cycle` is its stream. Changes nothing."""
-    line = installation.line(cycle.split("/")[1])
-    view = installation.cycle(line.line, int(cycle.rsplit("/", 1)[1]))
+    _, line, number = cycle.split("/")
+    view = installation.cycle(line, int(number))
     if view is None:
         raise Retryable(f"{cycle} is not in the ledger")
     return Position(view, step_of(view, installation.rollout(cycle)))

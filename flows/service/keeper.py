@@ -7,7 +7,6 @@ share of one query of the ledger.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from flows.composition.services import receiver_is_alive, start_receiver
 from flows.core.folds import CycleView, LineView
 from flows.core.rollout import Hold
 from flows.core.triggers import cycle_is_due
+from flows.engine.advance import unforeseen
 from flows.engine.context import LineContext, process_holder
 from flows.engine.ingest import ingest
 from flows.engine.reconcile import go_back, reconcile, wanted_versions
@@ -44,12 +44,6 @@ AGAIN_SECONDS = 5.0
 _NEVER = float("-inf")
 
 
-def unforeseen(error: Exception) -> str:
-    """Return the type and the place of an unexpected exception, but not its message, which may quote a user."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"unforeseen {type(error).__name__} at {place.filename.rsplit('/', 1)[-1]}:{place.lineno} ({place.name})"
-
-
 @dataclass(frozen=True)
 class News:
     """What one round of work found out about a line."""
@@ -60,8 +54,6 @@ class News:
     due: str | None
     """Why a cycle is due; None if none is."""
     ingested: IngestReport
-    texts: tuple[str, ...]
-    """Repairs and problems, for the log."""
 
 
 class Keeper:
@@ -82,7 +74,7 @@ class Keeper:
         self._swept = self._polled = self._ticked = self._looked = self._asked = _NEVER
         self._sweeps_every = SWEEP_SECONDS
         self._rolling = False
-        self._woken = True
+        self._is_new = True
         self._lengths: dict[str, int] = {}
         self._failed = False
         self._failed_lengths: dict[str, int] = {}
@@ -94,10 +86,6 @@ class Keeper:
         """Return the ledger streams in which a new row is news for this line."""
         return [*self._lengths] or [line_stream(self.line)]
 
-    def wake(self) -> None:
-        """Let the next look find work."""
-        self._woken = True
-
     def has_work(self, now: float, lengths: Mapping[str, int]) -> bool:
         """Return whether `work` has something to do. Cheap. `now` is a monotonic time, `lengths` the lengths of `streams`."""
         seen = self._seen(lengths)
@@ -105,7 +93,7 @@ class Keeper:
             return False
         changed = seen != (self._lengths or {line_stream(self.line): -1})
         return (
-            self._woken
+            self._is_new
             or changed
             or now - self._swept >= self._sweeps_every
             or now - self._asked >= DUE_SECONDS
@@ -136,10 +124,10 @@ class Keeper:
         `now` and `lengths` are those of `has_work`. Nothing is raised: a problem becomes a text, the other parts of the work go on, and a
         later round tries again.
         """
-        begun, news = self._woken, None
+        begun, news = self._is_new, None
         sweep = begun or now - self._swept >= self._sweeps_every
         texts: list[str] = []
-        self._woken = self._failed = False
+        self._is_new = self._failed = False
         context = self._context(texts)
         changed = begun or self._seen(lengths) != self._lengths
         if changed:
@@ -177,7 +165,7 @@ class Keeper:
             self._sweeps_every = IDLE_SWEEP_SECONDS if cycle is None else SWEEP_SECONDS
             if changed or sweep or report.traces.kept or report.feedback.kept or now - self._asked >= DUE_SECONDS:
                 self._asked = now
-                news = News(line, cycle, self._due(context, line), report, tuple(texts))
+                news = News(line, cycle, self._due(context, line), report)
         if self._failed:
             if sweep:
                 self._swept = now - self._sweeps_every + SWEEP_SECONDS

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from contracts.errors import RatchetError, Retryable
 from flows.composition.anchors import open_anchors
 from flows.composition.installation import Installation
-from flows.service.keeper import SWEEP_SECONDS, Keeper, News, unforeseen
+from flows.engine.advance import unforeseen
+from flows.service.keeper import SWEEP_SECONDS, Keeper, News
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks for work."""
@@ -53,12 +54,6 @@ class Keepers:
         while any(not future.done() for future in begun) and time.monotonic() < until:
             time.sleep(0.05)
         return all(future.done() for future in begun)
-
-    def wake(self, line: str) -> None:
-        """Let a line be worked on at the next look."""
-        for keeper in self._keepers:
-            if keeper.line == line:
-                keeper.wake()
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):

@@ -79,7 +79,7 @@ def desk_of(tmp_path: Path, said: list[str]) -> Desk:
     desk = Desk(Home(tmp_path), Host(installation, {}), loops, said.append)
     desk._deployments = {"bad": uuid4(), "good": uuid4()}
     for line in ("bad", "good"):
-        desk.on_news(News(installation.line(line), None, "10 new traces", IngestReport(), ()))
+        desk.on_news(News(installation.line(line), None, "10 new traces", IngestReport()))
     return desk
 
 
@@ -136,6 +136,6 @@ def test_cycles_that_ended_while_nobody_served_the_line_are_told_once(tmp_path: 
     restarted._deployments = desk._deployments
     server.events.clear()
     for _ in range(2):
-        restarted.on_news(News(fold_line("good", ledger.read(line)), None, None, IngestReport(), ()))
+        restarted.on_news(News(fold_line("good", ledger.read(line)), None, None, IngestReport()))
         asyncio.run(restarted._take_news(client))
     assert sorted(server.events) == ["ratchet.cycle.ended"] * 3 + ["ratchet.cycle.opened"] * 3
