@@ -20,7 +20,7 @@ from prefect.utilities.callables import parameter_schema
 from contracts.errors import ConfigError
 from contracts.loop import Loop
 from flows.config.home import Home
-from flows.prefect.cycle_flow import FLOW, LINE_TAG, retrain
+from flows.prefect.cycle.cycle_flow import FLOW, LINE_TAG, retrain
 from runtime.artifacts import write_atomic
 
 TAG = "ratchet"
@@ -74,7 +74,7 @@ async def register(client: PrefectClient, home: Home, loop: Loop) -> UUID:
             parameter_openapi_schema=schema,
             enforce_parameter_schema=True,
             path=".",
-            entrypoint="flows.prefect.cycle_flow:retrain",
+            entrypoint="flows.prefect.cycle.cycle_flow:retrain",
         )
         return created
     others = [tag for tag in found.tags if tag.startswith(_OWNER) and tag != owner]

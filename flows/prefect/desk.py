@@ -40,12 +40,12 @@ from flows.config.home import Home
 from flows.core.folds import CycleView, LineView, fold_cycle
 from flows.core.steps import APPROVALS
 from flows.engine.line import ask_cancel
-from flows.prefect import forms
-from flows.prefect.carriers import Carriers
-from flows.prefect.cycle_flow import LINE_TAG, cycle_tag, final_state, run_name
+from flows.prefect.cycle import forms
+from flows.prefect.cycle.carriers import Carriers
+from flows.prefect.cycle.cycle_flow import LINE_TAG, cycle_tag, final_state, run_name
+from flows.prefect.cycle.host import Host
 from flows.prefect.deployments import TAG, installation_id, owner_tag, register, remove_former
 from flows.prefect.events import Outbox, ingested_event
-from flows.prefect.host import Host
 from flows.service.carry import look, position
 from flows.service.keeper import News
 

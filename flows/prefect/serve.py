@@ -29,8 +29,8 @@ from contracts.ports import Progress
 from flows.composition.installation import Installation
 from flows.config.home import Home
 from flows.prefect import server
+from flows.prefect.cycle.host import Host, set_host
 from flows.prefect.desk import POLL_SECONDS, Desk, is_outage
-from flows.prefect.host import Host, set_host
 from flows.service.keeper import Keeper
 from flows.service.keepers import Keepers
 

@@ -33,8 +33,8 @@ from contracts.ports import Progress
 from flows.core.folds import CycleView
 from flows.core.steps import APPROVALS, CycleStep, is_done
 from flows.engine.line import open_cycle, open_if_due
-from flows.prefect import cards, forms
-from flows.prefect.host import the_host
+from flows.prefect.cycle import cards, forms
+from flows.prefect.cycle.host import the_host
 from flows.service.carry import Position, carry, look, position
 
 FLOW = "ratchet-retrain"

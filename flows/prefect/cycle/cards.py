@@ -21,7 +21,7 @@ from contracts.jobs.training import JobEvent
 from flows.composition.installation import Installation
 from flows.core.folds import ApprovalView, CycleView
 from flows.core.steps import APPROVALS, CycleStep
-from flows.prefect.approval_form import table
+from flows.prefect.cycle.approval_form import table
 from flows.report.charts import Line, curves
 from flows.report.page import FIGURES
 from flows.report.story import GATE_COLUMNS, Section, report_of, tell
