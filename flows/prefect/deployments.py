@@ -20,7 +20,8 @@ from prefect.utilities.callables import parameter_schema
 from contracts.errors import ConfigError
 from contracts.loop import Loop
 from flows.config.home import Home
-from flows.prefect.cycle.cycle_flow import FLOW, LINE_TAG, retrain
+from flows.prefect.cycle.cycle_flow import retrain
+from flows.prefect.cycle.run_names import FLOW, LINE_TAG
 from runtime.artifacts import write_atomic
 
 TAG = "ratchet"

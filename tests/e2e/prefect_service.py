@@ -31,7 +31,7 @@ from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
 from trainers.code_digest import code_digest
 
-LINES = ("sim", "form", "page-yes", "page-no", "cli", "cancel", "lost", "thief", "late", "empty")
+LINES = ("sim", "form", "page-yes", "page-no", "cli", "cancel", "lost", "thief", "late", "auto", "empty")
 """One line per test, each with a cycle that waits for the approval of its training. The last one has no cycle."""
 LOOP = """
 [line]
