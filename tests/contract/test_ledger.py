@@ -183,6 +183,15 @@ def test_former_lease_holder_cannot_write(ledger: Ledger) -> None:
     assert [entry.epoch for entry in ledger.read("a")] == [1, 2]
 
 
+def test_lease_from_before_the_clock_was_set_back_has_ended(ledger: Ledger) -> None:
+    ledger.acquire("line", "dead", 60, NOON)
+    assert ledger.acquire("line", "two", 60, NOON - timedelta(seconds=59)) is None, "clocks of two machines may differ a little"
+    second = ledger.acquire("line", "two", 60, NOON - timedelta(hours=1))
+    assert second is not None
+    assert second.epoch == 2
+    assert ledger.acquire("line", "three", 60, NOON - timedelta(hours=1)) is None
+
+
 def test_expired_lease_is_valid_until_another_holder_acquires_it(ledger: Ledger) -> None:
     lease = ledger.acquire("line", "one", 60, NOON)
     assert lease is not None
