@@ -5,6 +5,7 @@ The stub of Prefect Cloud has its addresses and keys, not its behaviour. Nothing
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +47,11 @@ class Team:
             for name in login:
                 del self.service.environment[name]
 
+    def other_installation(self, **login: str) -> subprocess.CompletedProcess[str]:
+        """Serve the first line from another home with the same ledger."""
+        home, ledger = self.service.folder / "other-home", self.postgres.url("ledger")
+        return command.ratchet("serve", self.service.loops["sim"], home=home, **{variables.LEDGER_URL: ledger}, **login)
+
 
 def _basic(login: dict[str, str]) -> tuple[str, str] | None:
     user, _, password = login.get("PREFECT_API_AUTH_STRING", "").partition(":")
@@ -76,6 +82,11 @@ def test_server_with_a_login_carries_the_cycles_and_is_left_running(team: Team) 
         answer = service.answer("sim")
         assert (answer.actor, answer.approve, answer.via) == ("ada", False, "prefect")
         eventually(lambda: service.events("ratchet.cycle.ended", "sim"))
+        other = team.other_installation(PREFECT_API_URL=team.url, PREFECT_API_AUTH_STRING=LOGIN)
+        assert other.returncode == 2
+        assert "line 'sim' is served by another installation that uses the same ledger" in other.stderr
+        assert service.process is not None
+        assert service.process.poll() is None
     assert httpx.get(f"{team.url}/health", trust_env=False).status_code == 200
 
 
