@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.command import ROOT
@@ -106,6 +107,24 @@ def write_traffic(folder: Path, name: str = "toy") -> None:
     part = folder / f"traces-{name}.part"
     _write(part, rows)
     part.rename(folder / f"traces-{name}" / "recorded.jsonl")
+
+
+def like(trace: str, user: str) -> dict[str, object]:
+    """Return an OTLP/HTTP request of logs in which the user of a trace likes its answer. `trace` is the router's header."""
+    trace_id, span_id = trace.split(":")
+    values: dict[str, dict[str, object]] = {
+        "gen_ai.evaluation.name": {"stringValue": "user_feedback"},
+        "gen_ai.evaluation.score.value": {"doubleValue": 1.0},
+        "user.id": {"stringValue": user},
+    }
+    record = {
+        "timeUnixNano": str(time.time_ns()),
+        "eventName": "gen_ai.evaluation.result",
+        "traceId": trace_id,
+        "spanId": span_id,
+        "attributes": [{"key": key, "value": value} for key, value in values.items()],
+    }
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
 
 
 def _write(path: Path, rows: list[dict[str, object]]) -> None:

@@ -27,12 +27,12 @@ from contracts.serving import RouterHeader
 from flows.composition.credentials import open_credentials
 from flows.composition.installation import Installation
 from flows.config.home import Home
-from flows.core.run_comparison import project
 from flows.engine.ingest import ingest
 from flows.prefect import server
 from materializer.lake.tables import Lake
 from tests import command
-from tests.toy_line import TRAINING, write_loop, write_model, write_traffic
+from tests.soak_results import record
+from tests.toy_line import TRAINING, like, write_loop, write_model, write_traffic
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -111,12 +111,7 @@ class Site:
                     self._rate(client, trace, f"user-{number}")
 
     def _rate(self, client: httpx.Client, trace: str, user: str) -> None:
-        trace_id, span_id = trace.split(":")
-        attributes = {"gen_ai.evaluation.name": {"stringValue": "user_feedback"}, "user.id": {"stringValue": user}}
-        attributes["gen_ai.evaluation.score.value"] = {"doubleValue": 1.0}  # type: ignore[dict-item]
-        record = {"timeUnixNano": str(time.time_ns()), "eventName": "gen_ai.evaluation.result", "traceId": trace_id, "spanId": span_id}
-        record["attributes"] = [{"key": key, "value": value} for key, value in attributes.items()]  # type: ignore[assignment]
-        body = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
+        body = like(trace, user)
         while not self.over.is_set():
             with contextlib.suppress(httpx.HTTPError, OSError, ValueError):
                 port = json.loads((self.home.receiver(LINE).with_name("receiver-port")).read_bytes())
@@ -272,10 +267,26 @@ def test_six_cycles_with_ten_kills_each_equal_the_undisturbed_one(tmp_path: Path
         total += live(site, seed=seed, kills=10)
         assert comparable(site) == expected, (seed, site.told)
     assert total.total() >= 55, total
+    record("service_kills", {"cycles": 6, "kills": dict(sorted(total.items())), "promoted": 6, "different": 0})
 
 
-def comparable(site: Site) -> list[tuple[str, str, str, str]]:
-    """Return the rows of the cycle that do not depend on the time, the ports or the traffic of the rollout."""
-    dated = {"opened", "ended", "asked"}
-    kept = [row for row in site.installation.ledger.read(CYCLE) if row.kind not in dated]
-    return [one for one in project(kept) if one[1] != "job_ended"]
+def comparable(site: Site) -> dict[str, Any]:
+    """Return the digests and results of the cycle, without what depends on the time: its steps, data, plan, weights, answers and end."""
+    cycle = site.installation.cycle(LINE, 1)
+    assert cycle is not None
+    assert cycle.candidate is not None
+    assert cycle.checkpoint is not None
+    assert cycle.verdict is not None
+    report = cycle.done["evaluate"]["report"]
+    return {
+        "steps": list(dict.fromkeys(row.key.split("/")[0] for row in site.installation.ledger.read(CYCLE) if row.kind == "done")),
+        "snapshot": cycle.done["freeze"]["snapshot"]["content"],
+        "edition": cycle.done["freeze"]["edition"],
+        "plan": cycle.done["plan"],
+        "weights": cycle.checkpoint.files,
+        "candidate": cycle.candidate.tag,
+        "answers": report["answers"],
+        "comparisons": report["comparisons"],
+        "verdict": cycle.verdict.result,
+        "end": cycle.state,
+    }

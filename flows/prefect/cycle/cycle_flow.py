@@ -230,15 +230,23 @@ async def _shown(client: PrefectClient, run: UUID, cycle: CycleView) -> frozense
     shown = set()
     chosen = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
     for step in await client.read_task_runs(flow_run_filter=chosen, sort=TaskRunSort.EXPECTED_START_TIME_ASC, limit=200):
-        if step.state is not None and step.state.is_completed():
-            shown.add(step.name)
-        elif step.state is not None and not step.state.is_final():
+        at = _step_of(step.name)
+        if at is None or step.state is None:
+            continue
+        if step.state.is_completed():
+            shown.add(str(at))
+        elif not step.state.is_final():
             left: State[None] = Crashed(message="the service stopped during this step; the step continues in a new task run")
-            if step.name != CycleStep.TRAIN and is_done(cycle, CycleStep(step.name)):
+            if at is not CycleStep.TRAIN and is_done(cycle, at):
                 left = Completed(message="the step was completed; its task run was interrupted afterwards")
-                shown.add(step.name)
+                shown.add(str(at))
             await client.set_task_run_state(step.id, left, force=True)
     return frozenset(shown)
+
+
+def _step_of(name: str) -> CycleStep | None:
+    """Return the step that a task run shows. Until it has begun, Prefect appends a dash and a part of its key to the task's name."""
+    return next((step for step in CycleStep if name == step or name.startswith(f"{step}-")), None)
 
 
 def _request(cycle: CycleView, kind: ApprovalKind) -> Any:
