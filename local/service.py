@@ -7,9 +7,7 @@ interrupt users. A process is identified by pid and start time. It is ready when
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -23,18 +21,12 @@ from pydantic import BaseModel, ValidationError
 
 from contracts.errors import ConfigError, Permanent, Retryable
 from contracts.ids import canonical
-from contracts.schema import stamped
 from local.processes import alive, child_environment, is_zombie, kill_tree, own_record, recorded, terminate
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json
 from runtime.run_folder import last_words
+from runtime.serving.announcement import READY, SERVICE, STARTED
 
-READY = "ready.json"
-"""Ready file, which the process writes once it answers: {"pid": …, "port": …, "schema_version": …}, and for processes of run_app
-"drains"."""
-SERVICE = "RATCHET_SERVICE"
-"""Folder of a background process (model server, router, receiver, Prefect), in which it announces its port."""
-_STARTED = "started.json"
 _LOG_BYTES = 20_000_000
 DRAIN_SECONDS = 120
 """Seconds within which a router or an embedded model server finishes its answers after SIGTERM."""
@@ -61,7 +53,8 @@ class ManagedProcess:
     ) -> None:
         self.folder = folder.absolute()
         self._ready = ready or self.folder / READY
-        self._log = self.folder / "output.log"
+        self.log = self.folder / "output.log"
+        """File with the output of the process."""
         self._command = [sys.executable, *command]
         self._environment = environment or {}
         self._timeout = timeout
@@ -72,11 +65,12 @@ class ManagedProcess:
 
         Raises Permanent if the process ends before it is ready, and Retryable if it is not ready in time or the folder is not writable.
         """
-        with self._locked():
-            process = self.process()
-            if process is None:
-                process = self._start()
-            return self._await(process)
+        with self.locked():
+            return self.begin()
+
+    def begin(self) -> dict[str, Any]:
+        """As `ensure`, for a caller that holds the lock."""
+        return self._await(self.process() or self._start())
 
     def ready(self) -> dict[str, Any] | None:
         """Return the content of the ready file if the process is alive and ready; else None."""
@@ -84,7 +78,7 @@ class ManagedProcess:
 
     def process(self) -> psutil.Process | None:
         """Return the live process, found by pid and start time; None if there is none."""
-        record = read_json(self.folder / _STARTED)
+        record = read_json(self.folder / STARTED)
         return alive(recorded(record)) if record else None
 
     def stop(self, grace: float | None = None) -> None:
@@ -93,16 +87,20 @@ class ManagedProcess:
         When this returns, the process and its descendants have ended, so their ports and devices are free. Raises Retryable if one of
         them still runs some seconds after SIGKILL.
         """
-        with self._locked():
-            process = self.process()
-            if process is not None:
-                terminate(process)
-                _wait([process], self._grace if grace is None else grace)
-                running = _wait(kill_tree(process), KILL_SECONDS)
-                if running:
-                    pids = ", ".join(str(one.pid) for one in running)
-                    raise Retryable(f"{self._name()} in {self.folder} still runs {KILL_SECONDS:g} s after SIGKILL (pid {pids}); retry")
-            self._ready.unlink(missing_ok=True)
+        with self.locked():
+            self.end(grace)
+
+    def end(self, grace: float | None = None) -> None:
+        """As `stop`, for a caller that holds the lock."""
+        process = self.process()
+        if process is not None:
+            terminate(process)
+            _wait([process], self._grace if grace is None else grace)
+            running = _wait(kill_tree(process), KILL_SECONDS)
+            if running:
+                pids = ", ".join(str(one.pid) for one in running)
+                raise Retryable(f"{self._name()} in {self.folder} still runs {KILL_SECONDS:g} s after SIGKILL (pid {pids}); retry")
+        self._ready.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Stop the process and delete its folder."""
@@ -121,14 +119,14 @@ class ManagedProcess:
         """
         self._ready.unlink(missing_ok=True)
         environment = {**child_environment(), SERVICE: str(self.folder), **self._environment}
-        if self._log.exists() and self._log.stat().st_size > _LOG_BYTES:
-            self._log.replace(self._log.with_suffix(".log.1"))
-        with self._log.open("ab") as log:
+        if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        with self.log.open("ab") as log:
             child = subprocess.Popen(
                 self._command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.folder
             )
         process = psutil.Process(child.pid)
-        write_atomic(self.folder / _STARTED, canonical(own_record(child.pid)))
+        write_atomic(self.folder / STARTED, canonical(own_record(child.pid)))
         _children[child.pid] = child
         return process
 
@@ -139,16 +137,19 @@ class ManagedProcess:
             if ready is not None:
                 return ready
             if _has_ended(process):
-                raise Permanent(f"{self._name()} ended before it was ready: {last_words(self._log)} (log: {self._log})")
+                raise Permanent(f"{self._name()} ended before it was ready: {last_words(self.log)} (log: {self.log})")
             time.sleep(0.05)
-        raise Retryable(f"{self._name()} is not ready after {self._timeout:g} s (log: {self._log})")
+        raise Retryable(f"{self._name()} is not ready after {self._timeout:g} s (log: {self.log})")
 
     def _name(self) -> str:
         return " ".join(self._command[1:3])
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the folder's lock, so that one process of the machine at a time starts or stops the service."""
+    def locked(self) -> Iterator[None]:
+        """Hold the folder's lock, so that one process of the machine at a time starts or stops the service.
+
+        Raises Retryable if the folder is not writable.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / "lock").open("w") as file:
@@ -186,19 +187,3 @@ def invalid_options(where: str, options: type[BaseModel], error: ValidationError
     """Return the error for options of a server or router that are invalid. `where` is their key in the loop file."""
     problem = error.errors()[0]
     return ConfigError(f"{where}.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; known options: {', '.join(options.model_fields)}")
-
-
-def announce(port: int, drains: bool = False) -> None:
-    """Write the ready file of a service process. The process calls this once it answers on `port`.
-
-    `drains` states that the process finishes its answers after SIGTERM. If the starter crashed before it recorded this process, the
-    process is stopped instead. Without SERVICE in the environment, nothing happens.
-    """
-    folder = os.environ.get(SERVICE)
-    if not folder:
-        return
-    record = read_json(Path(folder) / _STARTED)
-    if record is None or record["pid"] != os.getpid():
-        os.kill(os.getpid(), signal.SIGTERM)
-        return
-    write_atomic(Path(folder) / READY, stamped({"pid": os.getpid(), "port": port, **({"drains": True} if drains else {})}))

@@ -246,7 +246,7 @@ class Keeper:
 
     def _revive_receiver(self, context: LineContext, texts: list[str]) -> None:
         """Start the receiver again if its process has ended."""
-        if self._receives and not receiver_is_alive(context.loop, self._installation.home):
+        if self._receives and not receiver_is_alive(self.line, self._installation.home):
             start_receiver(context.loop, self._installation.home)
             texts.append("started the receiver")
 

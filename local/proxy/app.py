@@ -6,11 +6,8 @@ contains content only with the caller's consent. If consent is assumed, it also 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,15 +23,12 @@ from local.proxy.exporter import Exporter
 from local.proxy.forward import StreamedAnswer, error_reply, forward_whole
 from local.proxy.forwarded import ForwardedCounts
 from local.proxy.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
-from local.proxy.state import StateFile
 from runtime.watched_file import WatchedFile
-
-_CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class RouterSettings:
-    """Settings of a router process."""
+    """Settings of a line."""
 
     assume_consent: bool = False
     """Whether content goes into traces unless the caller refuses consent."""
@@ -47,19 +41,22 @@ class RouterSettings:
 
 
 class Router:
-    """What the requests of one router process share."""
+    """What the requests of one line share. `client` sends them to the model servers."""
 
     def __init__(
-        self, routes: WatchedFile[Route], exporter: Exporter, forwarded: ForwardedCounts, state: StateFile, settings: RouterSettings
+        self,
+        routes: WatchedFile[Route],
+        exporter: Exporter,
+        forwarded: ForwardedCounts,
+        client: httpx.AsyncClient,
+        settings: RouterSettings,
     ) -> None:
         self.routes = routes
         self.exporter = exporter
         self.forwarded = forwarded
-        self.state = state
+        self.client = client
         self._settings = settings
         self._callers = CallerLimit(settings.per_caller)
-        limits = httpx.Limits(max_connections=512, max_keepalive_connections=128)
-        self.client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS, pool=60), trust_env=False, limits=limits)
 
     async def chat(self, request: Request) -> Response:
         """Answer a chat request."""
@@ -98,21 +95,8 @@ class Router:
 
 
 def build_app(router: Router) -> FastAPI:
-    """Return the router's ASGI app."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        jobs = (router.exporter.run(), router.forwarded.run(time.time), router.state.run())
-        tasks = [asyncio.create_task(job) for job in jobs]
-        yield
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        router.forwarded.write(time.time())
-        await router.exporter.flush()
-        await router.client.aclose()
-
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    """Return the ASGI app of a line."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/health")
     async def health() -> JSONResponse:

@@ -34,7 +34,7 @@ def said() -> list[str]:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines whose receiver was started. No receiver process runs in these tests."""
     lines: list[str] = []
-    monkeypatch.setattr(keepers_module, "receiver_is_alive", lambda loop, _home: loop.line.name in lines)
+    monkeypatch.setattr(keepers_module, "receiver_is_alive", lambda line, _home: line in lines)
     monkeypatch.setattr(keepers_module, "start_receiver", lambda loop, _home: lines.append(loop.line.name))
     return lines
 
