@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as Endpoint
 
 from contracts.serving import Route, RouterHeader
 from local.asgi import CallerGone, TooLarge, read_body
@@ -94,20 +97,29 @@ class Router:
         return Call(route, backend, body, request, self._settings.assume_consent, self.exporter.add, ended)
 
 
-def build_app(router: Router) -> FastAPI:
+def build_app(router: Router) -> Starlette:
     """Return the ASGI app of a line."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.get("/health")
-    async def health() -> JSONResponse:
+    async def health(_request: Request) -> Response:
         dropped = router.exporter.spool.dropped
         status = "ok" if router.routes.current() else "no route"
         return JSONResponse({"status": status, "dropped_traces": dropped.total(), "dropped": dict(dropped)})
 
-    @app.get("/v1/models")
-    async def models() -> JSONResponse:
+    async def models(_request: Request) -> Response:
         route = router.routes.current()
         return JSONResponse({"object": "list", "data": [{"id": route.served_model, "object": "model"}] if route else []})
 
-    app.post("/v1/chat/completions", response_model=None)(router.chat)
-    return app
+    return Starlette(
+        routes=[
+            Endpoint("/health", health),
+            Endpoint("/v1/models", models),
+            Endpoint("/v1/chat/completions", router.chat, methods=["POST"]),
+        ],
+        exception_handlers={HTTPException: _unknown},
+    )
+
+
+async def _unknown(_request: Request, problem: Exception) -> Response:
+    """Answer a request with another path or method in the form of the API."""
+    assert isinstance(problem, HTTPException)
+    return error_reply(problem.status_code, problem.detail, problem.headers)
