@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ from flows.engine.context import LineContext, process_holder
 
 if TYPE_CHECKING:
     import psutil
+
+    from flows.service.claims import Claims
 
 GUARD_SECONDS = 2.0
 """Seconds between two checks of a cluster's gangs."""
@@ -104,15 +107,32 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
     served = [service.Served(path, context.loop) for path, context in lines]
     for one in served:
         _cron_makes_sense(one.path, one.loop.trigger.cron)
-    with service_lock.only_one(home):
+    with service_lock.only_one(home), _claimed(installation, [one.line for one in served]) as claims:
         rows = _start_lines(lines, installation)
         ui = url.removesuffix("/api")
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
         with _guarded([context for _, context in lines], installation):
-            asyncio.run(service.serve(home, served, url, installation.progress))
+            asyncio.run(service.serve(home, served, url, installation.progress, claims))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
     service.end_process()
+
+
+@contextmanager
+def _claimed(installation: Installation, lines: list[str]) -> Iterator[Claims | None]:
+    """Claim the lines in a ledger outside the home folder. Raises ConfigError if another installation serves one of them."""
+    if variables.LEDGER_URL not in os.environ:
+        yield None
+        return
+    from flows.prefect.deployments import installation_id
+    from flows.service.claims import Claims
+
+    claims = Claims(installation.ledger, installation_id(installation.home), lines)
+    claims.take(datetime.now(UTC))
+    try:
+        yield claims
+    finally:
+        claims.release()
 
 
 @contextmanager

@@ -156,7 +156,7 @@ class SqlLedger:
         )
 
     def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
-        """Return the lease with a new epoch, valid for `ttl` seconds; None while another holder's lease has not expired."""
+        """Return the lease with a new epoch, valid for `ttl` seconds; None while another holder's lease has not ended."""
         try:
             return self._acquire(name, holder, ttl, now)
         except Conflict:  # another process inserted the lease's first row and thus holds the lease
@@ -165,7 +165,7 @@ class SqlLedger:
     def _acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
         with self._errors(), self._engine.begin() as connection:
             current = self._lease(connection, name, lock=True)
-            if current is not None and current.holder != holder and current.expires > now:
+            if current is not None and current.holder != holder and not current.has_ended(ttl, now):
                 return None
             lease = Lease(name=name, holder=holder, epoch=(current.epoch if current else 0) + 1, expires=now + timedelta(seconds=ttl))
             values = {"holder": holder, "epoch": lease.epoch, "expires": lease.expires.isoformat()}
