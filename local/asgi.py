@@ -11,9 +11,8 @@ import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from local.service import DRAIN_SECONDS
 from runtime.http_limits import HttpLimits, LimitedApp, with_deadlines
-from runtime.serving.announcement import announce
+from runtime.serving.announcement import DRAIN_SECONDS, announce
 from runtime.serving.line_server import allow_files, bind
 
 _POLL_SECONDS = 0.2

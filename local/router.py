@@ -22,10 +22,10 @@ from local.line_process import LineProcess
 from local.proxy.forwarded import FORWARDED, read_counts
 from local.proxy.settings import ROUTE, RouterLine
 from local.proxy.state import STATE, read_in_flight
-from local.service import DRAIN_SECONDS, ManagedProcess, invalid_options
+from local.service import ManagedProcess, invalid_options
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json
-from runtime.serving.announcement import STARTED
+from runtime.serving.announcement import DRAIN_SECONDS, STARTED
 
 _PORT = "port.json"
 """File with the line's port, which stays the same after a restart."""

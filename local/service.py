@@ -28,8 +28,6 @@ from runtime.run_folder import last_words
 from runtime.serving.announcement import READY, SERVICE, STARTED
 
 _LOG_BYTES = 20_000_000
-DRAIN_SECONDS = 120
-"""Seconds within which a router or an embedded model server finishes its answers after SIGTERM."""
 KILL_SECONDS = 10.0
 """How long `stop` waits in seconds for the end of killed processes. A process in an uninterruptible system call ends late."""
 

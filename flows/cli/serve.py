@@ -244,7 +244,7 @@ def _stop(installation: Installation, contexts: list[LineContext], as_json: bool
     """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last."""
     from flows.composition.services import stop_line
     from flows.prefect import server
-    from local.service import DRAIN_SECONDS
+    from runtime.serving.announcement import DRAIN_SECONDS
 
     stopped = _stop_serving(installation)
     say(f"stopping; answers that have begun are finished first, within {DRAIN_SECONDS} s")

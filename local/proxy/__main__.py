@@ -8,8 +8,8 @@ import click
 
 from local.proxy.line import RouterSite
 from local.proxy.settings import RouterLine
-from local.service import DRAIN_SECONDS
 from runtime.http_limits import HttpLimits
+from runtime.serving.announcement import DRAIN_SECONDS
 from runtime.serving.line_server import Kind, LineServer
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -28,7 +28,6 @@ from starlette.routing import Route
 from contracts.data.senders import Sender
 from contracts.errors import Rejected, Retryable
 from contracts.ids import canonical
-from materializer.dialects.decode import REQUESTS
 from materializer.dialects.values import parse_json
 from materializer.receive.credentials import CredentialFile
 from materializer.receive.settings import DRAIN_SECONDS, ReceiverLine
@@ -56,6 +55,8 @@ _PATHS: dict[str, tuple[bytes, str, type[Message]]] = {
     "/v1/traces": (b"T", "resourceSpans", ExportTraceServiceResponse),
     "/v1/logs": (b"L", "resourceLogs", ExportLogsServiceResponse),
 }
+_REQUESTS: dict[bytes, type[Message]] = {b"T": ExportTraceServiceRequest, b"L": ExportLogsServiceRequest}
+"""Frame mark -> type of the message, as in materializer/dialects/decode.py, which needs more memory."""
 _CODES = {400: 3, 401: 16, 408: 4, 411: 3, 413: 8, 415: 3, 503: 14}
 """HTTP status -> google.rpc.Code."""
 
@@ -149,7 +150,7 @@ def _store(spool: Spool, sender: Sender, kind: str, mark: bytes, field: str, bod
     """Check that the body is a readable request, and spool it. Raises Refused: 400 if it is not, 503 if the disk is full or fails."""
     try:
         if kind == PROTO:
-            many = _message_records(REQUESTS[mark][1].FromString(body))
+            many = _message_records(_REQUESTS[mark].FromString(body))
         else:
             request = parse_json(body)
             if not isinstance(request, dict) or (request and not isinstance(request.get(field), list)):

@@ -16,6 +16,8 @@ STARTED = "started.json"
 """Record of the process that the starter has started."""
 SERVICE = "RATCHET_SERVICE"
 """Environment variable with the folder of a long-lived process (model server, router, receiver, Prefect), in which it announces itself."""
+DRAIN_SECONDS = 120
+"""Seconds within which a router or an embedded model server finishes its answers after SIGTERM."""
 
 
 def is_orphan() -> bool:
