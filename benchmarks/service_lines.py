@@ -122,7 +122,8 @@ def processes(home: Home, service: int) -> dict[str, psutil.Process]:
 def quiet(measured: Callable[[], dict[str, psutil.Process]], seconds: float) -> dict[str, Any]:
     """Return CPU in shares of a core and memory in MB of the processes, over `seconds` seconds in which nothing is asked of them.
 
-    `own` is the sum of service, receiver and router. The Prefect server is measured beside it; model servers are not.
+    `own` is the sum of service, receiver and router. The Prefect server is measured beside it; model servers are not. `memory_mb` is the
+    resident memory (RSS), which counts the code of shared libraries once per process; the proportional share (PSS) counts it once.
     """
     found = measured()
     known = {one.pid for one in found.values()}
@@ -140,6 +141,7 @@ def quiet(measured: Callable[[], dict[str, psutil.Process]], seconds: float) -> 
     after, past = cpu(), time.monotonic() - begun
     shares = {name: round((after[name] - before[name]) / past, 4) for name in family}
     memory = {name: round(sum(one.memory_info().rss for one in members) / 2**20) for name, members in family.items()}
+    shared = {name: round(sum(one.memory_full_info().pss for one in members) / 2**20) for name, members in family.items()}
     own = [name for name in family if name != "prefect"]
     return {
         "seconds": round(past, 1),
@@ -147,6 +149,7 @@ def quiet(measured: Callable[[], dict[str, psutil.Process]], seconds: float) -> 
         "memory_mb": memory,
         "own_cpu_share": round(sum(shares[name] for name in own), 4),
         "own_memory_mb": sum(memory[name] for name in own),
+        "own_pss_mb": sum(shared[name] for name in own),
     }
 
 

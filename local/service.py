@@ -115,6 +115,8 @@ class ManagedProcess:
         If the service crashes before it writes the record, the new process is an orphan. It ends when it finds no record of itself
         (see `announce`).
         """
+        for former in list(_children.values()):
+            former.poll()  # removes the zombie process of one that was killed
         self._ready.unlink(missing_ok=True)
         environment = {**child_environment(), SERVICE: str(self.folder), **self._environment}
         if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
