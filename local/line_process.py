@@ -22,6 +22,8 @@ OPEN_SECONDS = 30.0
 """Seconds within which a running process opens the port of a line."""
 _END_SECONDS = 30.0
 """Seconds that the process has, beyond the time for the answers, to send traces and to write files."""
+_HUNG_SECONDS = 5.0
+"""Seconds after SIGTERM until a process is killed that has not ended a line in time."""
 _POLL_SECONDS = 0.02
 
 
@@ -94,7 +96,7 @@ class LineProcess:
         with self.process.locked():
             hangs = self._answer_of(line).exists() and not self._settings_of(line).exists()
             if hangs or not any(self.settings.glob("*.json")):
-                self.process.end()
+                self.process.end(_HUNG_SECONDS if hangs else None)
             if not self._settings_of(line).exists():
                 self._answer_of(line).unlink(missing_ok=True)
         return served

@@ -10,7 +10,6 @@ from pathlib import Path
 from flows.config import variables
 from runtime.secrets.files import create_secret
 from runtime.secrets.span_signature import SPAN_KEYS
-from runtime.serving.settings import ANSWERS
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Home:
 
     def receiver(self, line: str) -> Path:
         """File in which the receiver announces the line's port."""
-        return self.receiver_process / ANSWERS / f"{line}.json"
+        return self.root / "receiver" / "answers" / f"{line}.json"
 
     def receiver_port(self, line: str) -> Path:
         """File with the line's port of the receiver, which stays the same after a restart."""

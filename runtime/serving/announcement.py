@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from contracts.schema import stamped
@@ -20,14 +21,20 @@ DRAIN_SECONDS = 120
 """Seconds within which a router or an embedded model server finishes its answers after SIGTERM."""
 
 
-def is_orphan() -> bool:
-    """Return whether the starter of this process crashed before it recorded the process. Such a process must end.
+def is_orphan(patience: float = 0.0) -> bool:
+    """Return whether the starter of this process has not recorded it after `patience` seconds, because it crashed. Such a process must end.
 
     Without SERVICE in the environment, nobody has to record the process.
     """
-    folder = os.environ.get(SERVICE)
-    record = read_json(Path(folder) / STARTED) if folder else {"pid": os.getpid()}
-    return record is None or record["pid"] != os.getpid()
+    folder, until = os.environ.get(SERVICE), time.monotonic() + patience
+    while folder:
+        record = read_json(Path(folder) / STARTED)
+        if record is not None and record["pid"] == os.getpid():
+            break
+        if time.monotonic() >= until:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def announce(port: int | None = None) -> None:

@@ -37,6 +37,8 @@ WORK_SECONDS = 0.5
 """Seconds between two calls of `Site.work`."""
 _RECENT_SECONDS = 0.1
 """A folder that changed so recently may change again without another time of change."""
+ORPHAN_SECONDS = 3.0
+"""Seconds that a new process waits until its starter has recorded it."""
 _CANCEL_SECONDS = 5.0
 """Seconds for which cancelled answers may take to end."""
 log = logging.getLogger("ratchet.lines")
@@ -143,8 +145,8 @@ class LineServer(Generic[Settings]):
 
         Only the owner can read the files that the process writes.
         """
-        if is_orphan():
-            return
+        if is_orphan(ORPHAN_SECONDS):
+            return  # another process may be about to open the same ports
         os.umask(0o077)
         for folder in (self._settings, self._answers):
             folder.mkdir(parents=True, exist_ok=True)
@@ -224,14 +226,8 @@ class LineServer(Generic[Settings]):
         """Open the port of a line, and reply. A problem becomes the line's error."""
         self._lines.failed.pop(name, None)
         try:
-            settings = self._read(name)
-            listener = bind(settings.port or self._former_port(name), self._kind.name, self._kind.remedy)
-            try:
-                site = self._kind.open(settings, self._settings)
-            except BaseException:
-                listener.close()
-                raise
-        except (OSError, ValueError, RatchetError) as error:
+            opened = await self._opened(name, stamp)
+        except Exception as error:  # also a defect in one line must not stop the others
             self._lines.failed[name] = stamp
             text = (
                 str(error) if isinstance(error, RatchetError) else f"{self._kind.name} cannot serve {name}: {type(error).__name__}: {error}"
@@ -239,16 +235,25 @@ class LineServer(Generic[Settings]):
             log.error("%s: %s", name, text)
             self._reply(name, {"settings": stamp, "error": text})
             return
-        port, state = listener.getsockname()[1], self._new_state()
-        state.default_headers = self._headers()
-        server = await asyncio.get_running_loop().create_server(
-            lambda: self._http(config=self._config, server_state=state, app_state={"line": name, "app": site.app}),
-            sock=listener,
-            backlog=512,
-        )
-        self._lines.open[name] = _Open(site, server, state, port, settings, stamp)
+        self._lines.open[name] = opened
         self._worked = 0.0  # its first files are written soon
-        self._reply(name, {"settings": stamp, "port": port})
+        self._reply(name, {"settings": stamp, "port": opened.port})
+
+    async def _opened(self, name: str, stamp: list[int]) -> _Open:
+        settings = self._read(name)
+        listener = bind(settings.port or self._former_port(name), self._kind.name, self._kind.remedy)
+        try:
+            site, state = self._kind.open(settings, self._settings), self._new_state()
+            state.default_headers = self._headers()
+            server = await asyncio.get_running_loop().create_server(
+                lambda: self._http(config=self._config, server_state=state, app_state={"line": name, "app": site.app}),
+                sock=listener,
+                backlog=512,
+            )
+        except BaseException:
+            listener.close()
+            raise
+        return _Open(site, server, state, listener.getsockname()[1], settings, stamp)
 
     def _former_port(self, name: str) -> int:
         """Return the port of a line before the last end of the process; 0 if there was none."""
@@ -329,8 +334,11 @@ async def _finished(state: Any, seconds: float) -> None:
 
 
 def _write_all(writes: Sequence[Callable[[], None]]) -> None:
+    errors: list[Exception] = []
     for write in writes:
         try:
             write()
         except Exception as error:  # for example a full disk; the next round writes again
-            log.error("%s: %s", type(error).__name__, error)
+            errors.append(error)
+    if errors:
+        log.error("%d of %d files were not written; the first: %s: %s", len(errors), len(writes), type(errors[0]).__name__, errors[0])
