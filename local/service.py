@@ -6,8 +6,10 @@ interrupt users. A process is identified by pid and start time. It is ready when
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +30,8 @@ from runtime.run_folder import last_words
 from runtime.serving.announcement import READY, SERVICE, STARTED
 
 _LOG_BYTES = 20_000_000
+STARTS = 3
+"""Number of times that a process is started which is killed before it is ready."""
 KILL_SECONDS = 10.0
 """How long `stop` waits in seconds for the end of killed processes. A process in an uninterruptible system call ends late."""
 
@@ -61,14 +65,20 @@ class ManagedProcess:
     def ensure(self) -> dict[str, Any]:
         """Start the process if it does not run, wait until it is ready, and return the content of its ready file.
 
-        Raises Permanent if the process ends before it is ready, and Retryable if it is not ready in time or the folder is not writable.
+        A process that is killed before it is ready is started again. Raises Permanent if it ends by itself or is killed STARTS times, and
+        Retryable if it is not ready in time or the folder is not writable.
         """
         with self.locked():
             return self.begin()
 
     def begin(self) -> dict[str, Any]:
         """As `ensure`, for a caller that holds the lock."""
-        return self._await(self.process() or self._start())
+        for _ in range(STARTS):
+            with contextlib.suppress(_KilledError):
+                return self._await(self.process() or self._start())
+        raise Permanent(
+            f"{self._name()} was killed {STARTS} times before it was ready; the machine may lack memory, see `dmesg` (log: {self.log})"
+        )
 
     def ready(self) -> dict[str, Any] | None:
         """Return the content of the ready file if the process is alive and ready; else None."""
@@ -137,6 +147,8 @@ class ManagedProcess:
             if ready is not None:
                 return ready
             if _has_ended(process):
+                if _was_killed(process):
+                    raise _KilledError
                 raise Permanent(f"{self._name()} ended before it was ready: {last_words(self.log)} (log: {self.log})")
             time.sleep(0.05)
         raise Retryable(f"{self._name()} is not ready after {self._timeout:g} s (log: {self.log})")
@@ -159,6 +171,10 @@ class ManagedProcess:
             raise Retryable(f"cannot run {self._name()} in {self.folder}: {error.strerror}; free space or fix permissions") from error
 
 
+class _KilledError(Exception):
+    """The process was ended by SIGKILL, for example by the kernel when memory is short."""
+
+
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """pid -> child of this process. Polling a child that has ended removes its zombie process."""
 
@@ -171,6 +187,12 @@ def _has_ended(process: psutil.Process) -> bool:
         return not process.is_running() or is_zombie(process)
     except psutil.NoSuchProcess:
         return True
+
+
+def _was_killed(process: psutil.Process) -> bool:
+    """Return whether a process that has ended was killed. So counts one that is not a child, whose exit code is unknown."""
+    child = _children.get(process.pid)
+    return child is None or child.returncode == -signal.SIGKILL
 
 
 def _wait(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:

@@ -195,8 +195,11 @@ async def enter(line: str, when: When, reason: str) -> CarriedCycle:
         others = [tag.removeprefix(LINE_TAG) for tag in tags if tag.startswith(LINE_TAG) and tag != LINE_TAG + line]
         if others:
             return CarriedCycle(run, None, f"no cycle opened: the deployment is of line {others[0]}, not of {line}", frozenset())
+        # The tag comes before the cycle. Otherwise the desk, or the next process after a crash, would give the cycle a second run.
+        await client.update_flow_run(run, tags=[*tags, cycle_tag(cycle_stream(line, view.cycles + 1))])
         opened, why = await asyncio.to_thread(_open, line, when, reason)
         if opened is None:
+            await client.update_flow_run(run, tags=tags)
             get_run_logger().info("no cycle opened: %s", why)
             return CarriedCycle(run, None, f"no cycle opened: {why}", frozenset())
         host.carried[opened] = str(run)

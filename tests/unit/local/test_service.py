@@ -55,6 +55,20 @@ def test_a_service_is_started_once_and_found_again(folder: Path) -> None:
     assert starts(folder) == [str(first["pid"])]
 
 
+def test_a_service_that_is_killed_before_it_is_ready_is_started_again(folder: Path) -> None:
+    dies_once = SERVE.format(repo=REPO).replace(
+        "announce(4711)", "len(open('starts').readlines()) > 1 or os.kill(os.getpid(), 9); announce(4711)"
+    )
+    assert service(folder, dies_once).ensure()["port"] == 4711
+    assert len(starts(folder)) == 2
+
+
+def test_a_service_that_is_always_killed_before_it_is_ready_is_given_up(folder: Path) -> None:
+    with pytest.raises(Permanent, match="was killed 3 times before it was ready; the machine may lack memory"):
+        service(folder, SERVE.format(repo=REPO).replace("announce(4711)", "os.kill(os.getpid(), 9)")).ensure()
+    assert len(starts(folder)) == 3
+
+
 def test_a_service_gets_no_credentials_of_its_starter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-word")
     monkeypatch.setenv("RATCHET_LEDGER_URL", "postgresql://u:secret-word@h/d")
