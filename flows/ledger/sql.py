@@ -50,6 +50,11 @@ _leases = sa.Table(
 )
 
 _VERSION = _rows.c.schema_version
+_LENGTHS = (  # built once, because the service asks it twice a second
+    sa.select(_rows.c.stream, sa.func.max(_rows.c.seq))
+    .where(_rows.c.stream.in_(sa.bindparam("streams", expanding=True)))
+    .group_by(_rows.c.stream)
+)
 _READS = "ratchet_reads"
 """Execution option of connections that only read."""
 
@@ -99,9 +104,8 @@ class SqlLedger:
 
     def lengths(self, streams: Collection[str]) -> dict[str, int]:
         """Return the number of rows of each of these streams that exists, in one query on the primary key."""
-        query = sa.select(_rows.c.stream, sa.func.max(_rows.c.seq)).where(_rows.c.stream.in_(streams)).group_by(_rows.c.stream)
         with self._errors(), self._reader.connect() as connection:
-            return {stream: int(seq) for stream, seq in connection.execute(query)}
+            return {stream: int(seq) for stream, seq in connection.execute(_LENGTHS, {"streams": list(streams)})}
 
     def heads(self) -> list[Head]:
         """Return the last row of every stream, sorted by stream, in one query. Streams without row 1 are included."""

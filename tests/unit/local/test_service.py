@@ -21,7 +21,7 @@ from local.service import ManagedProcess
 SERVE = """
 import os, pathlib, sys, time
 sys.path.insert(0, {repo!r})
-from local.service import announce
+from runtime.serving.announcement import announce
 with open("starts", "a") as file: file.write(str(os.getpid()) + "\\n")
 announce(4711)
 while True: time.sleep(0.05)
@@ -168,7 +168,7 @@ def test_a_process_without_a_record_of_its_start_ends_itself(folder: Path) -> No
 
 
 def test_a_port_in_use_is_refused_with_a_remedy() -> None:
-    from local.asgi import bind
+    from runtime.serving.line_server import bind
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
