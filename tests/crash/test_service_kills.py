@@ -114,7 +114,7 @@ class Site:
         body = like(trace, user)
         while not self.over.is_set():
             with contextlib.suppress(httpx.HTTPError, OSError, ValueError):
-                port = json.loads((self.home.receiver(LINE).with_name("receiver-port")).read_bytes())
+                port = json.loads((self.home.receiver_port(LINE)).read_bytes())
                 headers = {"authorization": f"Bearer {self.token}"}
                 if client.post(f"http://127.0.0.1:{port}/v1/logs", json=body, headers=headers).status_code == 200:
                     return
