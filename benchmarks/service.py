@@ -5,7 +5,8 @@ The service runs as a user starts it, with a Prefect server on SQLite, one line,
 - `idle`: CPU and memory of service, receiver and router without news. `idle_lines` is the same with many lines (service_lines.py).
 - `recovery`: seconds without answers after a `kill -9` of receiver, router or model server (service_recovery.py).
 - `reactions`: the seconds from the receiver's acknowledgement of a trace to the row that opens a cycle; and the seconds from an answer to
-  the row with which the cycle goes on, given in Prefect's form and on the command line.
+  the row with which the cycle goes on, given in Prefect's form and on the command line. `reactions_postgres` is the same with the ledger on
+  Postgres.
 
 `python benchmarks/service.py [--only SECTION …] [--idle 120] [--lines 100] [--kills 8] [--cycles 30] [--answers 5]`
 
@@ -37,12 +38,14 @@ from contracts.ids import approval_stream, cycle_stream, digest, digest_file
 from flows.composition.credentials import open_credentials
 from flows.composition.installation import Installation
 from flows.config.home import Home
+from flows.config.variables import LEDGER_URL
 from flows.core.folds import fold_approval
 from flows.demo.users import Crowd, Habits
 from flows.demo.world import base_ready, build_world, start_base, traffic
 from flows.engine.ingest import ingest
 from flows.engine.line import adopt, answer, ask_cancel
 from flows.prefect import server
+from tests.postgres import postgres_server
 
 LINE = "ops"
 LOOP = """
@@ -75,6 +78,7 @@ FORMER = {
     "idle_lines": {"lines": 100, "cpu_share_computed": 39},
     "recovery": {"receiver": "never", "router": "at the next reconcile, 60 s"},
     "reactions": {"trace_to_cycle_s": [17.7, 41.3, 43.5, 52.5], "form_to_action_s": [37, 37], "command_to_action_s": [271]},
+    "reactions_postgres": {},
 }
 """Figures of the former service, which started a process per tick, and a receiver and a router process per line. Measured on 2026-11-22
 on another machine with two busy cores."""
@@ -301,6 +305,23 @@ def measured(only: Sequence[str], seconds: float, lines: int, kills: int, cycles
                 yield "reactions", reactions(site, cycles, answers)
         finally:
             site.stop()
+        if "reactions_postgres" in only:
+            yield "reactions_postgres", on_postgres(Path(folder) / "postgres", cycles, answers)
+
+
+def on_postgres(folder: Path, cycles: int, answers: int) -> dict[str, Any]:
+    """Return the reactions of a service whose ledger is on a private Postgres server."""
+    with postgres_server() as postgres:
+        os.environ[LEDGER_URL] = postgres.url()
+        try:
+            site = Site(folder)
+            try:
+                site.start()
+                return reactions(site, cycles, answers)
+            finally:
+                site.stop()
+        finally:
+            del os.environ[LEDGER_URL]
 
 
 @click.command()
