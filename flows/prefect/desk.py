@@ -18,6 +18,7 @@ import httpx
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     DeploymentFilter,
+    DeploymentFilterId,
     DeploymentFilterTags,
     FlowFilter,
     FlowFilterName,
@@ -58,6 +59,8 @@ _READY_SECONDS = 20.0
 """Seconds between two signs of life. Prefect shows a deployment as ready for 60 s after one."""
 _BUSY = (429, 502, 503, 504)
 """HTTP status codes with which the server, or a proxy before it, says that it cannot answer now."""
+_PAGE = 200
+"""Number of objects that Prefect's API returns at most."""
 _SWEEP_SECONDS = 10.0
 """Seconds between two comparisons of all open cycles with their runs."""
 _NOT_AT_WORK = (StateType.SCHEDULED, StateType.COMPLETED, StateType.FAILED, StateType.CRASHED)
@@ -145,17 +148,21 @@ class Desk:
             self._swept = now
             self._changed |= self._failed | {line for line, news in self._lines.items() if news.cycle is not None}
             self._failed = set()
-            for line, deployment in self._deployments.items():
-                self._note_paused(line, (await client.read_deployment(deployment)).paused)
+            await self._note_paused(client)
             await self._continue_abandoned(client)
         await self._sweep(client)
         await self._pick_up(client)
 
-    def _note_paused(self, line: str, paused: bool) -> None:
-        if paused:
-            self._paused.add(line)
-        else:
-            self._paused.discard(line)
+    async def _note_paused(self, client: PrefectClient) -> None:
+        """Read which deployments are paused. Raises ObjectNotFound if one is gone."""
+        wanted = {deployment: line for line, deployment in self._deployments.items()}
+        found = {}
+        for first in range(0, len(wanted), _PAGE):
+            chosen = DeploymentFilter(id=DeploymentFilterId(any_=list(wanted)[first : first + _PAGE]))
+            found.update({one.id: one.paused for one in await client.read_deployments(deployment_filter=chosen, limit=_PAGE)})
+        if missing := set(wanted) - set(found):
+            raise ObjectNotFound(http_exc=KeyError(wanted[missing.pop()]))
+        self._paused = {wanted[deployment] for deployment, paused in found.items() if paused}
 
     async def _take_news(self, client: PrefectClient) -> None:
         """Remember the news of the lines, and send the events of new ledger rows and of ingests."""

@@ -48,9 +48,9 @@ class Server:
         """No runs."""
         return []
 
-    async def read_deployment(self, _id: Any) -> Any:
-        """A deployment that is not paused."""
-        return SimpleNamespace(paused=False)
+    async def read_deployments(self, deployment_filter: Any, **_: Any) -> list[Any]:
+        """Deployments that are not paused."""
+        return [SimpleNamespace(id=one, paused=False) for one in deployment_filter.id.any_]
 
     async def request(self, _method: str, _path: str, json: list[Any]) -> None:
         """Accept events."""
