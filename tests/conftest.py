@@ -1,11 +1,13 @@
 """The distribution of tests over pytest-xdist workers, and the installed example package.
 
-All cluster tests run in one worker, because two test clusters at once on two cores would break the time limits of the gangs. Every other
-test file goes to the next free worker as a whole. Files with slow tests come first, so that the workers finish at about the same time.
+All cluster tests run in one worker, because two test clusters at once on two cores would break the time limits of the gangs. They wait
+more than they compute, so `make test` has a third worker: one for the cluster, two for the cores. Every other test file goes to the next
+free worker as a whole. The cluster comes first, then the files with slow tests, so that the workers finish at about the same time.
 """
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from tests.example_plugin import build, on_path
 from tests.needs import REMEDIES, Need, need_of
 
 CLUSTER = "tests/cluster/"
+
+gc.disable()  # until the tests are collected: the imports create a million permanent objects, and each collection would visit them again
 
 
 class Dealt(LoadScopeScheduling):
@@ -34,10 +38,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Dealt:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Move the files with slow tests to the front, if pytest-xdist workers run the tests."""
+    """Move the cluster tests and then the files with slow tests to the front, if pytest-xdist workers run the tests."""
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        items.sort(key=lambda item: (not item.nodeid.startswith(CLUSTER), item.path not in slow))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again from now on, except the objects of the imported modules."""
+    gc.freeze()
+    gc.enable()
 
 
 def _skips(config: pytest.Config) -> list[str]:

@@ -24,6 +24,7 @@ from local.executor import LocalExecutor
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
 from tests.unit.trainers.judge import SOURCE, Judge, install, judging
+from tests.unit.trainers.warm import Warm, WarmExecutor
 from tests.waiting import has_result, job_until
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.code_digest import code_digest
@@ -77,10 +78,11 @@ def store(artifacts: FolderArtifacts, path: Path, columns: dict[str, list[Any]])
 class Workshop:
     """Artifacts, an executor, and plans for the tiny model."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, warm: Warm | None = None) -> None:
         self.folder = folder
         self.artifacts = FolderArtifacts(folder / "artifacts")
-        self.executor = LocalExecutor(folder / "jobs", folder / "artifacts")
+        places = folder / "jobs", folder / "artifacts"
+        self.executor = WarmExecutor(*places, warm) if warm else LocalExecutor(*places)
         files = self.artifacts.put_folder(model)
         self.start = model_ref(model, files)
         words = CONTENT
@@ -204,8 +206,22 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> C
 
 @pytest.fixture
 def workshop(tmp_path: Path, tiny_model: Path) -> Workshop:
-    """Return artifacts, an executor and plans in the test's folder."""
+    """Return artifacts, an executor and plans in the test's folder. Each process of a job starts its own interpreter."""
     return Workshop(tmp_path, tiny_model)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Yield the process that has loaded torch and TRL."""
+    process = Warm(tmp_path_factory.mktemp("w"))
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def warm_workshop(tmp_path: Path, tiny_model: Path, warm: Warm) -> Workshop:
+    """Return artifacts, an executor and plans in the test's folder. The jobs are forked from a process that has loaded torch and TRL."""
+    return Workshop(tmp_path, tiny_model, warm)
 
 
 @pytest.fixture

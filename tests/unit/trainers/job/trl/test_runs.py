@@ -21,6 +21,14 @@ from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest, weights
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def workshop(warm_workshop: Workshop) -> Workshop:
+    """Return the workshop with jobs that start fast."""
+    return warm_workshop
+
+
 ROOT = Path(__file__).resolve().parents[5]
 LOAD = """
 import sys
