@@ -33,9 +33,10 @@ namespace = "{namespace}"
 queue = "default"
 image = "pretended"
 profile = "machine.toml"
-half_alive = 20
+half_alive = 10
 volume = {{ mount = "{mount}", host_path = true }}
 """
+AWAY = "the API server does not answer"
 
 
 class Service:
@@ -89,13 +90,14 @@ def service(bench: Bench, tmp_path: Path) -> Iterator[Service]:
     made.stop()
 
 
-def test_the_service_mends_a_gang_that_no_flow_looks_at_also_after_an_outage(bench: Bench, service: Service) -> None:
+def test_the_service_mends_a_gang_that_no_flow_looks_at_also_after_outages_and_ends_without_its_cluster(
+    bench: Bench, service: Service
+) -> None:
+    """The API server is away when the service starts, again while it runs, and again when it is told to end."""
     bench.rig.fake_nodes(4)
     spec = bench.spec(nodes=2)
     bench.executor.submit(spec, 1)
     until(lambda: len(bench.rig.pods(bench.namespace, "Running")) == 2, 30, "the gang")
-    service.start()
-    service.says("Prefect UI")
 
     def silence() -> None:
         quiet = bench.rig.pods(bench.namespace, "Running")[0]["spec"]["nodeName"]
@@ -107,25 +109,23 @@ def test_the_service_mends_a_gang_that_no_flow_looks_at_also_after_an_outage(ben
         running = [pod for pod in fresh if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]]
         return len(running) == 2 and bench.gang()["status"].get("retryCount", 0) >= restarts
 
-    silence()
-    until(lambda: mended(1), 90, "the first repair", service.log.read_text)
-    service.says("test: restarted ")
-    bench.rig.kill("apiserver")
-    service.says("the API server does not answer", 90)
-    bench.rig.restart("apiserver")
-    until(lambda: bench.rig.api.items("/api/v1/nodes"), 30, "the nodes")
-    silence()
-    until(lambda: mended(2), 120, "the second repair", service.log.read_text)
-    service.process.send_signal(signal.SIGTERM)
-    service.ended()
+    def away(times: int) -> None:
+        until(lambda: service.log.read_text().count(AWAY) >= times, 90, f"outage {times}", service.log.read_text)
 
-
-def test_a_service_whose_cluster_is_away_ends_when_it_is_told_to(bench: Bench, service: Service) -> None:
     bench.rig.kill("apiserver")
     try:
         service.start()
         service.says("Prefect UI")
-        service.says("the API server does not answer", 90)
+        away(1)
+        for restarts in (1, 2):
+            bench.rig.restart("apiserver")
+            until(lambda: bench.rig.api.items("/api/v1/nodes"), 30, "the nodes")
+            silence()
+            until(lambda n=restarts: mended(n), 120, f"repair {restarts}", service.log.read_text)
+            service.says("test: restarted ")
+            known = service.log.read_text().count(AWAY)
+            bench.rig.kill("apiserver")
+            away(known + 1)
         service.process.send_signal(signal.SIGTERM)
         service.ended()
     finally:

@@ -99,6 +99,11 @@ class Rig:
             if guarded:
                 self._guard()
             self._plane(site)
+            for name in ("volcano", "karpenter"):
+                # before the controllers start: their garbage collection discovers further resources only every 30 s
+                if wanted[name]:
+                    self._crds(name)
+            self._start("controllers", "kwok")
             for name in (name for name, asked in wanted.items() if asked):
                 self.add(name)
             self.real_nodes(real_nodes, gpus)
@@ -238,7 +243,6 @@ class Rig:
         self._start("etcd", "apiserver")
         until(lambda: self.api.ready(), 60, "the API server's readiness", lambda: self.processes.tail("apiserver"))
         self._say("the API server is ready")
-        self._start("controllers", "kwok")
 
     def _start(self, *names: str) -> None:
         site, known = self.site, self.processes.names()
