@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.example_plugin import build, on_path
 from tests.needs import REMEDIES, Need, need_of
+from tests.warm import COMMAND, Warm
 
 CLUSTER = "tests/cluster/"
 
@@ -80,6 +81,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def example_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site folder with the unpacked wheel of the example package. It is not on the path."""
     return build(tmp_path_factory.mktemp("example"))
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """A process from which `ratchet` commands start with loaded libraries."""
+    process = Warm(tmp_path_factory.mktemp("c"), COMMAND)
+    yield process
+    process.stop()
 
 
 @pytest.fixture

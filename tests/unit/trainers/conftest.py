@@ -25,8 +25,8 @@ from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
 from runtime.job_protocol import trainer_log
 from tests.unit.trainers.judge import SOURCE, Judge, install, judging
-from tests.unit.trainers.warm import Warm, WarmExecutor
 from tests.waiting import has_result, job_until
+from tests.warm import TRAINER, Warm, WarmExecutor
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.code_digest import code_digest
 
@@ -233,7 +233,7 @@ def workshop(tmp_path: Path, tiny_model: Path) -> Workshop:
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """Yield the process that has loaded torch and TRL."""
-    process = Warm(tmp_path_factory.mktemp("w"))
+    process = Warm(tmp_path_factory.mktemp("w"), TRAINER)
     yield process
     process.stop()
 

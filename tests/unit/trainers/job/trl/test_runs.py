@@ -18,7 +18,7 @@ from contracts.jobs.training import JobSpec, JobState, Method, ResumePoint
 from runtime.manifest import MANIFEST
 from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest, weights
-from tests.unit.trainers.warm import Warm
+from tests.warm import Warm
 
 pytestmark = pytest.mark.slow
 

@@ -1,12 +1,14 @@
-"""Jobs whose processes have loaded torch and TRL already, for tests of what a job does after that.
+"""Processes that start without the time to load libraries, for tests of what a process does after that.
 
-Loading the libraries costs a job eight seconds of CPU, a run of the tiny model less than one. So one process per session loads them once,
-and forks for each job. The supervisor forks once more for its trainer. Apart from that, everything is as in the product: the launcher, the
-supervisor and the trainer are processes of their own that can be killed, in their own process groups, with their own environment, and each
-imports the product's modules afresh. The undisturbed runs of the session and the runs with several processes start their interpreters in
-the normal way, so that this remains tested, too.
+Loading torch and TRL costs a training job eight seconds of CPU, a run of the tiny model less than one; loading the libraries of the lake,
+of the registry and of the gate costs a command up to five. So one process loads them once, and forks for each job or command. The
+supervisor of a job forks once more for its trainer. Apart from that, everything is as in the product: each is a process of its own, with
+its own environment, session and process group, that can be killed, and each imports the product's modules and `sitecustomize` afresh.
 
-    python -m tests.unit.trainers.warm SOCKET        accepts one job per connection
+Other tests start the same programs in interpreters of their own: the undisturbed runs of the trainers and the runs with several processes,
+the demo, the service, and all jobs and servers that a command starts.
+
+    python -m tests.warm SOCKET LIBRARY...        accepts one program per connection
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -32,11 +35,23 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from local.executor import LocalExecutor
+from runtime.telemetry import NO_TELEMETRY
+from runtime.threads import threads_of
 
-LIBRARIES = ("datasets", "peft", "transformers", "trl.trainer.dpo_trainer", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer")
-FRESH = ("contracts", "k8s", "local", "rewards", "runtime", "sitecustomize", "tests", "trainers")
+TRAINER = ("datasets", "peft", "transformers", "trl.trainer.dpo_trainer", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer")
+"""The libraries of a training job."""
+COMMAND = (
+    "httpx", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet",
+    "pyiceberg.catalog.sql", "pyiceberg.table", "rich.table", "scipy.special", "sqlalchemy.orm",
+)  # fmt: skip
+"""The libraries of `ratchet` commands, except torch, which a test hides, and Prefect, which reads variables when it loads."""
+THREADED = "polars"
+"""A library that starts threads when it is loaded. A forked process would lack them, so each process loads it by itself."""
+FRESH = ("contracts", "flows", "gates", "k8s", "local", "materializer", "rewards", "runtime", "sitecustomize", "tests", "trainers")
 """Top-level modules that every process imports again."""
-ROOT = Path(__file__).resolve().parents[3]
+FORKING = ("local.processes", "trainers.job.supervisor")
+"""Programs whose children are forked, too."""
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Forked:
@@ -47,7 +62,7 @@ class Forked:
         self.pid = os.fork()
         if self.pid == 0:
             os.setpgid(0, process_group)
-            become(command, env, stdout.fileno())
+            _become(command, env, stdout.fileno(), stdout.fileno())
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs."""
@@ -78,16 +93,15 @@ def _execvp(_file: str, command: Sequence[str]) -> NoReturn:
     raise _Exec(command)
 
 
-def become(command: Sequence[str], environment: Mapping[str, str], log: int) -> NoReturn:
-    """Go on as `command`, which is `python -m MODULE …`, with this environment and this log, as after `exec`."""
+def _become(command: Sequence[str], environment: Mapping[str, str], out: int, err: int) -> NoReturn:
+    """Go on as `command`, which is `python -m MODULE …`, with this environment and these outputs, as after `exec`."""
     code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         atexit._clear()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        for given, number in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
+            os.dup2(given, number)
         while True:
             try:
                 code = _run(command, environment)
@@ -118,41 +132,49 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     importlib.invalidate_caches()
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("sitecustomize")
-    subprocess.Popen = Forked  # type: ignore[assignment,misc]
-    os.execvp = _execvp  # type: ignore[assignment]
+    if module in FORKING:
+        subprocess.Popen = Forked  # type: ignore[assignment,misc]
+        os.execvp = _execvp  # type: ignore[assignment]
     sys.argv = [module, *arguments]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
 
 
-def _job(connection: socket.socket) -> None:
-    """Start the job of a connection, and send its process id, and then its exit code."""
-    request, (log,), _, _ = socket.recv_fds(connection, 1 << 20, 1)
-    asked = json.loads(request)
+def _started(connection: socket.socket) -> None:
+    """Start the program of a connection, and send its process id, and then its exit code."""
+    size = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
+    asked = json.loads(connection.recv(size, socket.MSG_WAITALL))
+    _, (out, err), _, _ = socket.recv_fds(connection, 1, 2)
     child = os.fork()
     if child == 0:
         connection.close()
         os.setsid()
         os.chdir(asked["cwd"])
-        become(asked["command"], asked["environment"], log)
-    os.close(log)
+        _become(asked["command"], asked["environment"], out, err)
+    os.close(out)
+    os.close(err)
     connection.sendall(b"%d\n" % child)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with contextlib.suppress(OSError):
         connection.sendall(b"%d\n" % code)
 
 
-def serve(path: str) -> None:
+def serve(path: str, libraries: Sequence[str]) -> None:
     """Load the libraries, then fork for each connection. Ends with its parent."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     gc.disable()
-    os.environ["DISABLE_MLFLOW_INTEGRATION"] = "TRUE"
-    for name in LIBRARIES:
+    sys.modules[THREADED] = None  # type: ignore[assignment]
+    for name in libraries:
         importlib.import_module(name)
+    del sys.modules[THREADED]
     gc.freeze()
+    tasks = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
+    assert set(tasks) <= {"jemalloc_bg_thd"}, f"a forked process would lack threads of the libraries: {tasks}"  # jemalloc handles forks
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
@@ -162,20 +184,21 @@ def serve(path: str) -> None:
             if os.fork() == 0:
                 server.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _job(connection)
+                _started(connection)
                 os._exit(0)
             connection.close()
 
 
 class Started:
-    """A job that the warm process has started, with the methods of `subprocess.Popen` that the executor calls."""
+    """A program that the warm process has started, with the methods of `subprocess.Popen` that the executor calls."""
 
-    def __init__(self, path: Path, command: Sequence[str], cwd: Path, env: Mapping[str, str], log: int) -> None:
+    def __init__(self, path: Path, command: Sequence[str], cwd: Path, env: Mapping[str, str], out: int, err: int) -> None:
         self.returncode: int | None = None
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         request = json.dumps({"command": list(command), "cwd": str(cwd), "environment": dict(env)}).encode()
-        socket.send_fds(self._socket, [request], [log])
+        self._socket.sendall(len(request).to_bytes(8, "big") + request)
+        socket.send_fds(self._socket, [b"."], [out, err])
         self._answers = self._socket.makefile("r")
         self.pid = int(self._answers.readline())
 
@@ -197,23 +220,24 @@ class Started:
 
 
 class Warm:
-    """The process that has loaded the libraries. The first job starts it."""
+    """A process that has loaded `libraries`. It is started by the first program, and ends with this process."""
 
-    def __init__(self, folder: Path) -> None:
-        self._socket = folder / "warm"
-        self._log = folder / "warm.log"
+    def __init__(self, folder: Path, libraries: Sequence[str]) -> None:
+        self._libraries = libraries
+        self._socket, self._log, self._cache = folder / "warm", folder / "warm.log", folder / "huggingface"
         self._process: subprocess.Popen[bytes] | None = None
 
     def ready(self) -> None:
         """Start the process, unless it runs, and wait until it has loaded the libraries."""
         if self._process is None:
+            quiet = {**NO_TELEMETRY, **threads_of(1), "DISABLE_MLFLOW_INTEGRATION": "TRUE", "HF_HOME": str(self._cache)}
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", __name__, str(self._socket)],
+                    [sys.executable, "-m", __name__, str(self._socket), *self._libraries],
                     cwd=ROOT,
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, "HF_HOME": str(self._log.parent / "huggingface"), "PYTHONPATH": str(ROOT)},
+                    env={**os.environ, **quiet, "PYTHONPATH": str(ROOT)},
                 )
         limit = time.monotonic() + 120
         while not self._socket.exists():
@@ -221,12 +245,25 @@ class Warm:
             assert time.monotonic() < limit, self._log.read_text()
             time.sleep(0.05)
 
-    def start(self, command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: Any, **_: Any) -> Started:
-        """Start a job with the arguments of `subprocess.Popen`."""
-        return Started(self._socket, command, cwd, env, stdout.fileno())
+    def start(self, command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: Any, stderr: Any, **_: Any) -> Started:
+        """Start a program with the arguments of `subprocess.Popen`."""
+        return Started(self._socket, command, cwd, env, stdout.fileno(), stderr.fileno())
+
+    def run(self, command: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end and return its exit code and output. Raises TimeoutExpired after `timeout` seconds."""
+        self.ready()
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            started = self.start(command, cwd, env, out, err)
+            try:
+                code = started.wait(timeout)
+            except subprocess.TimeoutExpired:
+                os.killpg(started.pid, signal.SIGKILL)
+                raise
+            texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (out, err)]
+        return subprocess.CompletedProcess(command, code, *texts)
 
     def stop(self) -> None:
-        """End the process. Jobs that still run are not affected."""
+        """End the process. Programs that still run are not affected."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -246,4 +283,4 @@ class WarmExecutor(LocalExecutor):
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], sys.argv[2:])
