@@ -49,20 +49,33 @@ THREADED = "polars"
 """A library that starts threads when it is loaded. A forked process would lack them, so each process loads it by itself."""
 FRESH = ("contracts", "flows", "gates", "k8s", "local", "materializer", "rewards", "runtime", "sitecustomize", "tests", "trainers")
 """Top-level modules that every process imports again."""
-FORKING = ("local.processes", "trainers.job.supervisor")
+FORKING = ("local.processes", "trainers.job.supervisor", "trainers.job.nemo")
 """Programs whose children are forked, too."""
+PLAIN = subprocess.Popen
 ROOT = Path(__file__).resolve().parents[1]
 
 
 class Forked:
-    """A forked child process, with the methods of `subprocess.Popen` that the supervisor calls."""
+    """A forked child process, with the methods of `subprocess.Popen` that the programs of FORKING call."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], stdout: Any, process_group: int, **_: Any) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdout: Any = None,
+        process_group: int | None = None,
+        **_: Any,
+    ) -> None:
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            os.setpgid(0, process_group)
-            _become(command, env, stdout.fileno(), stdout.fileno())
+            if process_group is not None:
+                os.setpgid(0, process_group)
+            if cwd is not None:
+                os.chdir(cwd)
+            outputs = (1, 2) if stdout is None else (stdout.fileno(), stdout.fileno())
+            _become(command, dict(os.environ) if env is None else env, *outputs)
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs."""
@@ -79,10 +92,14 @@ class Forked:
             time.sleep(0.01)
         return code
 
-    def terminate(self) -> None:
-        """Send SIGTERM."""
+    def terminate(self, number: int = signal.SIGTERM) -> None:
+        """Send SIGTERM, or another signal."""
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.terminate(signal.SIGKILL)
 
 
 class _Exec(Exception):
@@ -132,8 +149,8 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     importlib.invalidate_caches()
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("sitecustomize")
+    subprocess.Popen = Forked if module in FORKING else PLAIN  # type: ignore[assignment,misc]
     if module in FORKING:
-        subprocess.Popen = Forked  # type: ignore[assignment,misc]
         os.execvp = _execvp  # type: ignore[assignment]
     sys.argv = [module, *arguments]
     try:
