@@ -8,6 +8,7 @@ free worker as a whole. The cluster comes first, then the files with slow tests,
 from __future__ import annotations
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.needs import REMEDIES, Need, need_of
 from tests.warm import COMMAND, Warm
 
 CLUSTER = "tests/cluster/"
+BESIDE = pytest.StashKey[bool]()
+"""Whether the tests of this run include the cluster tests."""
 
 gc.disable()  # until the tests are collected: the imports create a million permanent objects, and each collection would visit them again
 
@@ -43,6 +46,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: (not item.nodeid.startswith(CLUSTER), item.path not in slow))
+        config.stash[BESIDE] = items[0].nodeid.startswith(CLUSTER) if items else False
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Lower the priority of the workers beside that of the cluster, whose gangs have time limits and which needs the longest time."""
+    if item.config.stash.get(BESIDE, False) and not item.nodeid.startswith(CLUSTER) and os.nice(0) == 0:
+        os.nice(5)
 
 
 def pytest_collection_finish() -> None:

@@ -14,6 +14,8 @@ from local.serve.app import Batcher, build_app
 from local.serve.generate import Generated, GenerationRow, Model
 from tests.unit.trainers.conftest import write_model
 
+pytestmark = pytest.mark.slow  # torch takes seconds to load
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:

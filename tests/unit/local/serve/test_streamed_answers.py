@@ -15,6 +15,8 @@ from local.serve.app import build_app
 from local.serve.generate import GenerationRow, Model, Piece, _Stream
 from tests.unit.trainers.conftest import write_model
 
+pytestmark = pytest.mark.slow  # torch takes seconds to load
+
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:

@@ -169,6 +169,7 @@ def test_several_nodes_take_the_rendezvous_from_the_environment(monkeypatch: pyt
         parallel.launch_command("some.module", 30)
 
 
+@pytest.mark.slow
 def test_the_sharded_layers_are_those_of_the_model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parallel.layers(tiny_model) == ["LlamaDecoderLayer"]
     assert parallel.sharding(tiny_model, gpus=8) == {}, "a single process shards nothing"

@@ -190,6 +190,7 @@ def test_a_remedy_that_would_change_nothing_is_not_proposed(
     assert result.reason.startswith("out of memory")
 
 
+@pytest.mark.slow
 def test_a_launcher_that_waits_for_lost_nodes_is_killed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the trainer's result, torchrun would wait for minutes, and the machine costs money meanwhile."""
     monkeypatch.setattr(supervisor, "LINGER_SECONDS", 0.5)

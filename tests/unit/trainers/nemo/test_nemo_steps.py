@@ -199,6 +199,7 @@ def test_weights_of_another_model_are_refused(step: Callable[[int], Path], tiny_
         export.export(tiny_model, folder, False, tmp_path / "work", tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_an_adapter_is_merged_as_its_library_does(tiny_model: Path, tmp_path: Path) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
