@@ -51,7 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lower the priority of the workers beside that of the cluster, whose gangs have time limits and which needs the longest time."""
-    if item.config.stash.get(BESIDE, False) and not item.nodeid.startswith(CLUSTER) and os.nice(0) == 0:
+    if item.config.stash.get(BESIDE, False) and not item.nodeid.startswith(CLUSTER):
+        item.config.stash[BESIDE] = False
         os.nice(5)
 
 

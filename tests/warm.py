@@ -56,7 +56,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Forked:
-    """A forked child process, with the methods of `subprocess.Popen` that the programs of FORKING call."""
+    """A forked child process, with those arguments and methods of `subprocess.Popen` that its users need.
+
+    With `fresh`, the child imports the product's modules again.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,9 @@ class Forked:
         cwd: Path | None = None,
         stdout: Any = None,
         process_group: int | None = None,
+        start_new_session: bool = False,
+        pass_fds: Sequence[int] = (),
+        fresh: bool = True,
         **_: Any,
     ) -> None:
         self.returncode: int | None = None
@@ -72,10 +78,12 @@ class Forked:
         if self.pid == 0:
             if process_group is not None:
                 os.setpgid(0, process_group)
+            if start_new_session:
+                os.setsid()
             if cwd is not None:
                 os.chdir(cwd)
             outputs = (1, 2) if stdout is None else (stdout.fileno(), stdout.fileno())
-            _become(command, dict(os.environ) if env is None else env, *outputs)
+            _become(command, dict(os.environ) if env is None else env, *outputs, pass_fds, fresh)
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs."""
@@ -110,8 +118,13 @@ def _execvp(_file: str, command: Sequence[str]) -> NoReturn:
     raise _Exec(command)
 
 
-def _become(command: Sequence[str], environment: Mapping[str, str], out: int, err: int) -> NoReturn:
-    """Go on as `command`, which is `python -m MODULE …`, with this environment and these outputs, as after `exec`."""
+def _become(
+    command: Sequence[str], environment: Mapping[str, str], out: int, err: int, kept: Sequence[int] = (), fresh: bool = True
+) -> NoReturn:
+    """Go on as `command`, which is `python -m MODULE …` or `python FILE …`, with this environment and these outputs, as after `exec`.
+
+    Closes all other files except `kept`, because an inherited lock would still be held.
+    """
     code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGCHLD):
@@ -119,9 +132,13 @@ def _become(command: Sequence[str], environment: Mapping[str, str], out: int, er
         atexit._clear()
         for given, number in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
             os.dup2(given, number)
+        for other in [int(name.name) for name in Path("/proc/self/fd").iterdir()]:
+            if other > 2 and other not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(other)
         while True:
             try:
-                code = _run(command, environment)
+                code = _run(command, environment, fresh)
             except _Exec as following:
                 (command,), environment = following.args, dict(os.environ)
                 continue
@@ -136,12 +153,12 @@ def _become(command: Sequence[str], environment: Mapping[str, str], out: int, er
         os._exit(code)
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    _python, flag, module, *arguments = command
-    assert flag == "-m", command
+def _run(command: Sequence[str], environment: Mapping[str, str], fresh: bool) -> int:
+    _python, *program = command
+    module, *arguments = program[1:] if program[0] == "-m" else program
     os.environ.clear()
     os.environ.update(environment)
-    for name in [name for name in sys.modules if name.partition(".")[0] in FRESH]:
+    for name in [name for name in sys.modules if fresh and name.partition(".")[0] in FRESH]:
         del sys.modules[name]
     sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "Meddler"]  # of tests/unit/trainers/troubled.py
     own = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -154,7 +171,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
         os.execvp = _execvp  # type: ignore[assignment]
     sys.argv = [module, *arguments]
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if program[0] == "-m":
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(module, run_name="__main__")
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)

@@ -21,6 +21,8 @@ from trainers.job.job_folder import Job
 from trainers.job.nemo import export, steps
 from trainers.job.nemo.__main__ import Asked, ReleaseRun
 
+pytestmark = pytest.mark.slow  # torch takes seconds to load
+
 SHARD = "policy/weights/model/shard-00001-model-00001-of-00001.safetensors"
 CONSOLIDATED = "policy/weights/model/consolidated/model-00001-of-00001.safetensors"
 
