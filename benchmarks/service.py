@@ -1,10 +1,15 @@
-"""What an idle service costs, and how fast it reacts: trace to cycle, and answer to action.
+"""What an idle service costs, how fast it reacts, and how fast it recovers.
 
-The service runs as a user starts it, with a Prefect server on SQLite, one line, its receiver, router and model server. Measured are the CPU
-and memory of `ratchet serve` without news; the seconds from the receiver's acknowledgement of a trace to the row that opens a cycle; and
-the seconds from an answer to the row with which the cycle goes on, given in Prefect's form and on the command line.
+The service runs as a user starts it, with a Prefect server on SQLite, one line, its receiver, router and model server. The sections are:
 
-`python benchmarks/service.py [--idle 120] [--cycles 30] [--answers 5]`
+- `idle`: CPU and memory of service, receiver and router without news. `idle_lines` is the same with many lines (service_lines.py).
+- `recovery`: seconds without answers after a `kill -9` of receiver, router or model server (service_recovery.py).
+- `reactions`: the seconds from the receiver's acknowledgement of a trace to the row that opens a cycle; and the seconds from an answer to
+  the row with which the cycle goes on, given in Prefect's form and on the command line.
+
+`python benchmarks/service.py [--only SECTION …] [--idle 120] [--lines 100] [--kills 8] [--cycles 30] [--answers 5]`
+
+Sections that are not measured keep their earlier figures in the result, each with the date and the digest of its code.
 """
 
 from __future__ import annotations
@@ -16,18 +21,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 import httpx
-import psutil
+from service_lines import idle_lines, processes, quiet
+from service_recovery import cold_starts, recovered
 
 from contracts.cycle import Answer, Identity
 from contracts.data.senders import Role
-from contracts.ids import approval_stream, cycle_stream
+from contracts.ids import approval_stream, cycle_stream, digest, digest_file
 from flows.composition.credentials import open_credentials
 from flows.composition.installation import Installation
 from flows.config.home import Home
@@ -37,7 +43,6 @@ from flows.demo.world import base_ready, build_world, start_base, traffic
 from flows.engine.ingest import ingest
 from flows.engine.line import adopt, answer, ask_cancel
 from flows.prefect import server
-from trainers.code_digest import code_digest
 
 LINE = "ops"
 LOOP = """
@@ -65,8 +70,26 @@ mode = "person"
 new_traces = 1
 min_interval = 0
 """
-FORMER = {"idle_cpu_share": 0.49, "trace_to_cycle_s": [17.7, 41.3, 43.5, 52.5], "form_to_action_s": [37, 37], "command_to_action_s": [271]}
-"""Figures of the former service, which started a process per tick, measured on 2026-11-22 on another machine with two busy cores."""
+FORMER = {
+    "idle": {"cpu_share_with_prefect": 0.49, "service_memory_mb": 224, "flow_process_memory_mb": [146, 491]},
+    "idle_lines": {"lines": 100, "cpu_share_computed": 39},
+    "recovery": {"receiver": "never", "router": "at the next reconcile, 60 s"},
+    "reactions": {"trace_to_cycle_s": [17.7, 41.3, 43.5, 52.5], "form_to_action_s": [37, 37], "command_to_action_s": [271]},
+}
+"""Figures of the former service, which started a process per tick, and a receiver and a router process per line. Measured on 2026-11-22
+on another machine with two busy cores."""
+SECTIONS = tuple(FORMER)
+
+
+PACKAGES = ("contracts", "runtime", "materializer", "gates", "local", "flows")
+"""Packages whose code the result depends on."""
+
+
+def service_digest() -> str:
+    """Return the digest of the service's code."""
+    root = Path(__file__).resolve().parents[1]
+    files = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
+    return digest([[path.relative_to(root).as_posix(), digest_file(path)] for path in files])[:12]
 
 
 def wait(condition: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -84,6 +107,7 @@ class Site:
     """One installation with a served line."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         self.home = Home(folder / "home")
         self.loop = folder / "ops.toml"
         self.loop.write_text(LOOP, encoding="utf-8")
@@ -187,25 +211,39 @@ class Site:
         return None
 
 
-def idle(site: Site, seconds: float) -> dict[str, float]:
-    """Return the share of a core and the memory of the idle service, and those of the Prefect server beside it."""
+def idle(site: Site, seconds: float) -> dict[str, Any]:
+    """Return what the idle service costs."""
     assert site.process is not None
-    ready = json.loads((site.home.prefect / "server" / "ready.json").read_bytes())
-    ours, theirs = psutil.Process(site.process.pid), psutil.Process(ready["pid"])
+    pid = site.process.pid
+    found = quiet(lambda: processes(site.home, pid), seconds)
+    return {**found, "runs_created": len(site.prefect.post("flow_runs/filter", json={}).json())}
 
-    def cpu(process: psutil.Process) -> float:
-        family = [process, *process.children(recursive=True)]
-        return float(sum(sum(one.cpu_times()[:2]) for one in family))
 
-    before = cpu(ours), cpu(theirs)
-    time.sleep(seconds)
-    return {
-        "seconds": seconds,
-        "idle_cpu_share": round((cpu(ours) - before[0]) / seconds, 4),
-        "prefect_cpu_share": round((cpu(theirs) - before[1]) / seconds, 4),
-        "memory_mb": round(ours.memory_info().rss / 2**20),
-        "runs_created": len(site.prefect.post("flow_runs/filter", json={}).json()),
-    }
+def recovery(site: Site, kills: int) -> dict[str, Any]:
+    """Return the seconds without answers after kills, and those of cold starts without the service."""
+    champion = site.context.line_view().champion
+    assert champion is not None
+    cold = cold_starts(site.folder / "cold", site.loop, champion, site.context.artifacts)
+    found = recovered(site.context, site.home, site.receiver, kills)
+    return {name: {**spread(values), "cold_start_s": round(cold[name], 2)} for name, values in found.items()}
+
+
+def reactions(site: Site, cycles: int, answers: int) -> dict[str, Any]:
+    """Return the seconds from a trace to a cycle, and from an answer to the action."""
+    site.pause(False)
+    wait(lambda: site.context.line_view().open_cycle, 120, "the first cycle")  # of the 300 requests
+    acts: dict[str, list[float]] = {"form": [], "command": []}
+    for number in range(2 * answers):
+        kind = "form" if number % 2 == 0 else "command"
+        acts[kind].append(acted(site, by_form=kind == "form"))
+        click.echo(f"{kind}: {acts[kind][-1]:.2f} s")
+        opened(site)
+    site.end()
+    openings = []
+    for _ in range(cycles):
+        openings.append(opened(site))
+        site.end()
+    return {"trace_to_cycle": spread(openings), "form_to_action": spread(acts["form"]), "command_to_action": spread(acts["command"])}
 
 
 def opened(site: Site) -> float:
@@ -246,47 +284,41 @@ def spread(values: list[float]) -> dict[str, float]:
     }
 
 
-@click.command()
-@click.option("--idle", "seconds", default=120.0, help="Seconds of the idle measurement.")
-@click.option("--cycles", default=30, help="Number of cycles opened by a trace.")
-@click.option("--answers", default=5, help="Number of answers, each by form and by command.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path(__file__).parent / "results" / "service.json")
-def main(seconds: float, cycles: int, answers: int, out: Path) -> None:
-    """Measure the service and write the result."""
+def measured(only: Sequence[str], seconds: float, lines: int, kills: int, cycles: int, answers: int) -> Iterator[tuple[str, Any]]:
+    """Measure the sections, and yield each with its result."""
     with tempfile.TemporaryDirectory(prefix="ratchet-service-") as folder:
-        site = Site(Path(folder))
+        if "idle_lines" in only:
+            yield "idle_lines", idle_lines(Path(folder) / "lines", lines, seconds)
+        site = Site(Path(folder) / "site")
         try:
             site.start()
             time.sleep(30)
-            quiet = idle(site, seconds)
-            click.echo(json.dumps(quiet))
-            site.pause(False)
-            wait(lambda: site.context.line_view().open_cycle, 120, "the first cycle")  # of the 300 requests
-            reactions: dict[str, list[float]] = {"form": [], "command": []}
-            for number in range(2 * answers):
-                kind = "form" if number % 2 == 0 else "command"
-                reactions[kind].append(acted(site, by_form=kind == "form"))
-                click.echo(f"{kind}: {reactions[kind][-1]:.2f} s")
-                opened(site)
-            site.end()
-            openings = []
-            for _ in range(cycles):
-                openings.append(opened(site))
-                site.end()
-            result = {
-                "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-                "code": code_digest(),
-                "cores": os.cpu_count(),
-                "idle": quiet,
-                "trace_to_cycle": spread(openings),
-                "form_to_action": spread(reactions["form"]),
-                "command_to_action": spread(reactions["command"]),
-                "former_service": FORMER,
-            }
-            click.echo(json.dumps(result, indent=2))
-            out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+            if "idle" in only:
+                yield "idle", idle(site, seconds)
+            if "recovery" in only:
+                yield "recovery", recovery(site, kills)
+            if "reactions" in only:
+                yield "reactions", reactions(site, cycles, answers)
         finally:
             site.stop()
+
+
+@click.command()
+@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Section to measure. Default: all.")
+@click.option("--idle", "seconds", default=120.0, help="Seconds of each idle measurement.")
+@click.option("--lines", default=100, help="Number of lines of the section idle_lines.")
+@click.option("--kills", default=8, help="Number of kills of each process.")
+@click.option("--cycles", default=30, help="Number of cycles opened by a trace.")
+@click.option("--answers", default=5, help="Number of answers, each by form and by command.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path(__file__).parent / "results" / "service.json")
+def main(only: tuple[str, ...], seconds: float, lines: int, kills: int, cycles: int, answers: int, out: Path) -> None:
+    """Measure the service and write the result after each section."""
+    result = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    for section, found in measured(only or SECTIONS, seconds, lines, kills, cycles, answers):
+        about = {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "code": service_digest(), "cores": os.cpu_count()}
+        result[section] = {**about, **found, "former": FORMER[section]}
+        click.echo(json.dumps({section: result[section]}, indent=2))
+        out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -191,3 +191,11 @@ class Lease(Frozen):
     holder: str
     epoch: int
     expires: datetime
+
+    def has_ended(self, ttl: float, now: datetime) -> bool:
+        """Return whether another process may take the lease, which lasts `ttl` seconds after each renewal.
+
+        A lease that seems to last more than twice as long was renewed before the clock was set back. The epoch keeps its holder from
+        writing, so taking it too early does no harm. Clocks of two machines may differ by `ttl`.
+        """
+        return self.expires <= now or self.expires > now + timedelta(seconds=2 * ttl)

@@ -4,6 +4,7 @@ RatchetError
 ├── Retryable      the same call may succeed later (server down, lease held, disk full)
 │   ├── Conflict   another writer was first: read again, then decide again
 │   ├── Leased     another process works on the same object: try again when it has finished
+│   ├── Unreachable a model server refuses connections: start it again, then repeat the work that needs it
 │   └── Fenced     the caller's lease is older than the ledger's: stop writing immediately
 ├── Permanent      the same call can never succeed: an operator must act, or a new spec is needed
 │   ├── ConfigError  a loop file or the environment is wrong
@@ -29,6 +30,10 @@ class Conflict(Retryable):
 
 class Leased(Retryable):
     """Another living process or thread holds the lease."""
+
+
+class Unreachable(Retryable):
+    """A model server refuses connections, so what was asked of it says nothing about the model."""
 
 
 class Fenced(Retryable):

@@ -75,7 +75,10 @@ class Ledger(Protocol):
         """Return the last row of every stream, sorted by stream, from one consistent view."""
 
     def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
-        """Acquire a lease with a new epoch for `ttl` seconds. Returns None while the lease of another holder has not expired."""
+        """Acquire a lease with a new epoch for `ttl` seconds. Returns None while the lease of another holder has not ended.
+
+        A lease that ends more than two `ttl` after `now` was granted before the clock was set back, and has ended too.
+        """
 
     def holder(self, name: str) -> Lease | None:
         """Return the newest lease of that name, including an expired one. None if there is no lease."""

@@ -136,11 +136,18 @@ def home_path(function: ast.FunctionDef) -> str:
         parts: list[str] = []
         left: ast.AST = node
         while isinstance(left, ast.BinOp):
-            parts.insert(0, str(left.right.value) if isinstance(left.right, ast.Constant) else ast.unparse(left.right).upper())
+            parts.insert(0, _name(left.right))
             left = left.left
         if parts and ast.unparse(left) == "self.root":
             return "/".join(parts)
     return ""
+
+
+def _name(part: ast.expr) -> str:
+    """Return a part of a path: constant text as it is, and variables in capitals."""
+    if isinstance(part, ast.JoinedStr):
+        return "".join(_name(value.value if isinstance(value, ast.FormattedValue) else value) for value in part.values)
+    return str(part.value) if isinstance(part, ast.Constant) else ast.unparse(part).upper()
 
 
 def entry_points() -> dict[str, dict[str, str]]:

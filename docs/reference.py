@@ -36,10 +36,10 @@ from flows.config import variables  # noqa: E402
 from flows.config.home import Home  # noqa: E402
 from flows.config.values import FORMS  # noqa: E402
 from flows.core.folds import _STATE_AFTER  # noqa: E402
-from local import service  # noqa: E402
 from materializer.receive import receiver  # noqa: E402
 from runtime import job_protocol  # noqa: E402
 from runtime.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
+from runtime.serving import announcement  # noqa: E402
 from trainers import recipes  # noqa: E402
 
 PAGES = ROOT / "docs" / "reference"
@@ -326,7 +326,7 @@ def variables_of(scope: Scope) -> list[list[str]]:
 
 def variables_of_service() -> dict[str, str]:
     """Return name -> meaning of the variables of the service and its scripts."""
-    modules = (variables, receiver, service)
+    modules = (variables, receiver, announcement)
     found = {str(getattr(module, name)): text for module in modules for name, text in constants(module).items()}
     return {name: text for name, text in found.items() if name.startswith("RATCHET_")} | TEXTS["environment"]
 

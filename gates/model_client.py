@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from contracts.errors import Unreachable
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.ports import Progress
 from contracts.serving import Endpoint, RouterHeader
@@ -22,7 +23,8 @@ class HttpModelClient:
     """Client of one endpoint.
 
     It sends up to `concurrency` requests in parallel, each with a timeout of `timeout` seconds. Requests to a busy or unreachable server
-    are retried up to three attempts in total.
+    are retried up to three attempts in total. If the server then refuses connections, `chat` raises Unreachable: a server that was killed
+    says nothing about its model.
     """
 
     def __init__(self, endpoint: Endpoint, concurrency: int = 16, timeout: float = 120.0) -> None:
@@ -32,13 +34,22 @@ class HttpModelClient:
         self._timeout = timeout
 
     def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:
-        """Send all requests and return their answers in order. `progress` is called after every 20 answers and at the end."""
-        done = 0
+        """Send all requests and return their answers in order. `progress` is called after every 20 answers and at the end.
+
+        Raises Unreachable if the server refuses connections.
+        """
+        done, gone = 0, False
         lock = threading.Lock()
 
         def ask(request: ChatRequest) -> ChatAnswer:
-            nonlocal done
-            answer = self._ask(client, request)
+            nonlocal done, gone
+            if gone:
+                return ChatAnswer(text=None, error="not sent")
+            try:
+                answer = self._ask(client, request)
+            except Unreachable:
+                gone = True
+                raise
             with lock:
                 done += 1
                 if progress and (done % 20 == 0 or done == len(requests)):
@@ -60,6 +71,10 @@ class HttpModelClient:
             started = time.perf_counter()
             try:
                 response = client.post("/v1/chat/completions", json=_body(self._endpoint.model, request), headers=headers)
+            except httpx.ConnectError as problem:
+                if attempt == _TRIES - 1:
+                    raise Unreachable(f"the model server of {self._endpoint.tag} at {self._endpoint.url} refuses connections") from problem
+                continue
             except httpx.HTTPError as problem:  # includes responses that cannot be decoded
                 error = f"{type(problem).__name__}: {problem}"
                 continue

@@ -10,11 +10,13 @@ import contextlib
 import logging
 import os
 import re
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from contracts.errors import Permanent, Retryable
 from contracts.jobs.training import StepFigures
@@ -42,12 +44,8 @@ class MlflowRegistry:
 
     @cached_property
     def _client(self) -> Any:
-        disable_telemetry(os.environ)  # MLflow decides when it is imported whether it sends statistics
-        import mlflow
-
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs every table that it creates
         self._folder.mkdir(parents=True, exist_ok=True)
-        return mlflow.MlflowClient(tracking_uri=self._uri, registry_uri=self._uri)
+        return _open_client(self._uri)
 
     def register(
         self,
@@ -77,6 +75,9 @@ class MlflowRegistry:
 
     def aliases(self, line: str) -> dict[str, str]:
         """Return alias -> version tag. Returns an empty dictionary for an unknown line."""
+        stored = _stored_aliases(self._uri, line)
+        if stored is not None:
+            return stored
         from mlflow.exceptions import MlflowException
 
         with _reachable(self._uri):
@@ -147,6 +148,37 @@ class MlflowRegistry:
                 if error.error_code != _INVALID:
                     raise
                 log.warning("the registry rejected %d points of training curves: %s", len(points), str(error).splitlines()[0])
+
+
+@lru_cache(maxsize=4)
+def _open_client(uri: str) -> Any:
+    """Return the client of a tracking URI, which all lines share."""
+    disable_telemetry(os.environ)  # MLflow decides when it is imported whether it sends statistics
+    import mlflow
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs every table that it creates
+    return mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def _stored_aliases(uri: str, line: str) -> dict[str, str] | None:
+    """Return alias -> version tag from MLflow's SQLite file; None if there is no such file or no such line, or if it cannot be read so.
+
+    The service looks at the aliases of every line again and again. MLflow itself takes more than 100 MB of memory, so it is not imported
+    for a look.
+    """
+    path = uri.removeprefix("sqlite:///")
+    if path == uri or not Path(path).is_file():
+        return None
+    query = (
+        "SELECT a.alias, t.value FROM registered_model_aliases a "
+        "JOIN model_version_tags t ON t.name = a.name AND t.version = a.version AND t.key = ? WHERE a.name = ?"
+    )
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=1)) as database:
+            found = {str(alias): str(tag) for alias, tag in database.execute(query, (_TAG, line))}
+    except sqlite3.Error:  # MLflow has other tables now, or writes at the moment
+        return None
+    return found or None
 
 
 def metric_name(name: str) -> str:

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from scipy import special  # importing scipy.stats takes a second, which would delay every command
 
 from contracts.evaluation import Interval
+
+
+def _special() -> Any:
+    """Return scipy.special. Its import takes 15 MB, which the idle service does not need; scipy.stats would take a second, too."""
+    from scipy import special
+
+    return special
 
 
 def paired_interval(differences: Sequence[float], level: float) -> Interval | None:
@@ -25,7 +32,7 @@ def paired_interval(differences: Sequence[float], level: float) -> Interval | No
         return None
     values = np.asarray(differences, dtype=float)
     mean, error = float(values.mean()), float(values.std(ddof=1) / math.sqrt(n))
-    half = float(special.stdtrit(n - 1, (1 + level) / 2)) * error
+    half = float(_special().stdtrit(n - 1, (1 + level) / 2)) * error
     half = max(half, 1 - (1 - level) ** (1 / n)) if error == 0 else half
     return Interval(estimate=mean, low=mean - half, high=mean + half, level=level, n=n)
 
@@ -100,7 +107,7 @@ def sample_ratio_p(champion: int, candidate: int, share: float) -> float:
     n = champion + candidate
     if not 0 < share < 1 or n == 0:
         return 1.0
-    return min(1.0, 2 * float(min(special.bdtr(candidate, n, share), special.bdtrc(candidate - 1, n, share))))
+    return min(1.0, 2 * float(min(_special().bdtr(candidate, n, share), _special().bdtrc(candidate - 1, n, share))))
 
 
 def detectable_effect(n: int, level: float, power: float = 0.8, deviation: float = 0.5) -> float:
@@ -108,10 +115,10 @@ def detectable_effect(n: int, level: float, power: float = 0.8, deviation: float
 
     `deviation` is the standard deviation of one difference.
     """
-    return float((special.ndtri((1 + level) / 2) + special.ndtri(power)) * deviation / math.sqrt(max(n, 1)))
+    return float((_special().ndtri((1 + level) / 2) + _special().ndtri(power)) * deviation / math.sqrt(max(n, 1)))
 
 
 def deviation_of(interval: Interval) -> float:
     """Return the standard deviation of one difference that `paired_interval` measured, from its interval."""
-    factor = float(special.stdtrit(interval.n - 1, (1 + interval.level) / 2))
+    factor = float(_special().stdtrit(interval.n - 1, (1 + interval.level) / 2))
     return (interval.high - interval.low) / 2 / factor * math.sqrt(interval.n)

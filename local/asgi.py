@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
-import socket
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -13,9 +11,9 @@ import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from contracts.errors import Permanent
-from local.service import DRAIN_SECONDS, announce
 from runtime.http_limits import HttpLimits, LimitedApp, with_deadlines
+from runtime.serving.announcement import DRAIN_SECONDS, announce
+from runtime.serving.line_server import allow_files, bind
 
 _POLL_SECONDS = 0.2
 _Result = TypeVar("_Result")
@@ -58,22 +56,6 @@ async def while_connected(request: Request, work: Awaitable[_Result]) -> _Result
         task.cancel()
 
 
-def bind(port: int, what: str, remedy: str) -> socket.socket:
-    """Return a listening socket on 127.0.0.1; port 0 means any free port.
-
-    Raises Permanent if the port is taken. `what` names the application in the message, and `remedy` is the advice in it.
-    """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(("127.0.0.1", port))
-    except OSError as error:
-        listener.close()
-        raise Permanent(f"{what} cannot listen on 127.0.0.1:{port}: {error.strerror}; {remedy}") from error
-    listener.listen(512)
-    return listener
-
-
 class AnnouncingServer(uvicorn.Server):
     """A uvicorn server that writes its ready file once it answers requests."""
 
@@ -84,7 +66,7 @@ class AnnouncingServer(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         """Start the server, then announce its port."""
         await super().startup(sockets)
-        announce(self._port, drains=True)
+        announce(self._port)
 
 
 def run_app(app: Any, port: int, what: str, remedy: str, limits: HttpLimits) -> None:
@@ -94,7 +76,7 @@ def run_app(app: Any, port: int, what: str, remedy: str, limits: HttpLimits) -> 
     can read the files that the process writes.
     """
     os.umask(0o077)
-    _allow_files()
+    allow_files()
     listener = bind(port, what, remedy)
     config = uvicorn.Config(
         LimitedApp(app, limits),
@@ -105,9 +87,3 @@ def run_app(app: Any, port: int, what: str, remedy: str, limits: HttpLimits) -> 
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     AnnouncingServer(config, listener.getsockname()[1]).run(sockets=[listener])
-
-
-def _allow_files() -> None:
-    """Raise the limit of open files to what the system allows, because each connection is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,10 +1,11 @@
-"""Implements the `Router` port on one machine: writes the route file and keeps the router process running.
+"""Implements the `Router` port on one machine: writes the route file of a line, and keeps the router process running.
 
 The route file is a derived copy of ledger state.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -15,17 +16,23 @@ from pydantic import Field, ValidationError
 from contracts.errors import Permanent
 from contracts.ids import canonical
 from contracts.model import Frozen
-from contracts.schema import SCHEMA_VERSION, UNVERSIONED, parse, stamped
+from contracts.schema import parse, stamped
 from contracts.serving import Route
+from local.line_process import LineProcess
 from local.proxy.forwarded import FORWARDED, read_counts
+from local.proxy.settings import ROUTE, RouterLine
 from local.proxy.state import STATE, read_in_flight
-from local.service import DRAIN_SECONDS, ManagedProcess, invalid_options
+from local.service import ManagedProcess, invalid_options
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json
+from runtime.serving.announcement import DRAIN_SECONDS, STARTED
+
+_PORT = "port.json"
+"""File with the line's port, which stays the same after a restart."""
 
 
 class RouterOptions(Frozen):
-    """Settings in `[serving.router_options]` for routers of kind "local". A router that runs keeps them until it is stopped."""
+    """Settings in `[serving.router_options]` for routers of kind "local". A line that is served keeps them until it is stopped."""
 
     name_versions: bool = False
     """Whether each answer names its version in the header x-ratchet-version. A user who sees the version can rate it on purpose, and so
@@ -40,10 +47,11 @@ class RouterOptions(Frozen):
 
 
 class LocalRouter:
-    """Runs one router process per line. Its port is chosen once and kept, so that clients' URLs stay valid after restarts.
+    """Answers for a line in the router process, which serves all lines of an installation.
 
-    `receiver` and `token` are the files with the receiver's address and bearer token. With `port` 0, the first start chooses any free port.
-    With `assume_consent`, content goes into traces unless the caller refuses consent. A process that already runs keeps its setting.
+    Each line has a port of its own, which is chosen once and kept, so that clients' URLs stay valid after restarts. `receiver` and `token`
+    are the files with the receiver's address and bearer token. With `port` 0, the first start chooses any free port. With
+    `assume_consent`, content goes into traces unless the caller refuses consent. A line that is served keeps its settings until `stop`.
     """
 
     attribution = True
@@ -54,22 +62,29 @@ class LocalRouter:
         except ValidationError as error:
             raise invalid_options("serving.router_options", RouterOptions, error) from None
         self._folder = folder.absolute() / "router"
-        self._route = self._folder / "route.json"
+        self._route = self._folder / ROUTE
         self._receiver = receiver.absolute()
         self._token = token.absolute()
         self._port = port
         self._assume_consent = assume_consent
+        self.join(self._folder / "process", "line")
+
+    def join(self, process: Path, line: str) -> None:
+        """Use the process with the folder `process`, which may serve other lines, too. `line` is this line's name.
+
+        Without this call, the line has a process of its own, below its folder.
+        """
+        self._line = line
+        self.process = LineProcess(process, ["-m", "local.proxy", "--folder"], DRAIN_SECONDS)
 
     def set(self, route: Route) -> None:
-        """Put a route in force and start the router process if it does not run. A router of an older release is replaced.
+        """Put a route in force, and start the router process if it does not run. A process of an older release is replaced.
 
-        Raises Permanent if no backend has a weight above 0.
+        Raises Permanent if no backend has a weight above 0, or if the line's port is taken.
         """
         if sum(backend.weight for backend in route.backends) <= 0:
             raise Permanent(f"the route {route.annotation} has no backend with a weight above 0")
-        ready = self._service(0).ready()
-        if ready is not None and _of_older_release(ready):
-            self.stop()  # a router of an older release cannot read the new route; `url` starts the current one on the same port
+        self._end_former()  # it might not be able to read the new route
         write_atomic(self._route, stamped(route))
         self.url()
 
@@ -83,47 +98,59 @@ class LocalRouter:
             route = parse(Route, self._route.read_bytes())
         except (FileNotFoundError, ValueError):
             return None
-        ready = self._service(0).ready()
-        return route if route.line == line and ready is not None and not _of_older_release(ready) else None
+        return route if route.line == line and self.process.port(self._line) is not None else None
 
-    def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:  # noqa: ARG002 -- one router per line
+    def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:  # noqa: ARG002 -- one object per line
         """Return version tag -> number of requests that were sent to it. Raises Retryable if the router process does not count them."""
         return read_counts(self._folder / FORWARDED, since, until)
 
-    def in_flight(self, line: str) -> Mapping[str, int]:  # noqa: ARG002 -- one router per line
+    def in_flight(self, line: str) -> Mapping[str, int]:  # noqa: ARG002 -- one object per line
         """Return version tag -> number of requests that are not answered yet, under the route that was set last.
 
         Raises Retryable if the router process has not yet reported them since the route was set.
         """
-        ready = self._service(0).ready()
-        return {} if ready is None else read_in_flight(self._folder / STATE, ready["pid"], self._route)
+        pid = self.process.pid()
+        return {} if pid is None or self.process.port(self._line) is None else read_in_flight(self._folder / STATE, pid, self._route)
 
     def url(self) -> str:
-        """Return the base URL for clients, without /v1. Starts the router process if it does not run."""
-        kept = read_json(self._folder / "port.json")
-        port = self._port or (int(kept["port"]) if kept else 0)
-        ready = self._service(port).ensure()
-        if kept is None or kept["port"] != ready["port"]:
-            write_atomic(self._folder / "port.json", canonical({"port": ready["port"]}))
-        return f"http://127.0.0.1:{ready['port']}"
+        """Return the base URL for clients, without /v1. Starts the router process if it does not run, and adds the line to it.
+
+        Raises Permanent if the line's port is taken.
+        """
+        port = self.process.port(self._line)
+        if port is None:
+            self._end_former()
+            port = self.process.serve(self._line, self._settings())
+        if self._kept_port() != port:
+            write_atomic(self._folder / _PORT, canonical({"port": port}))
+        return f"http://127.0.0.1:{port}"
 
     def stop(self) -> None:
-        """Stop the router process, after it has finished the answers that it has begun. The route file stays on disk."""
-        self._service(0).stop()
+        """Close the line's port, after the router has finished the answers that it has begun. The route file stays on disk."""
+        self.process.remove(self._line)
+        self._end_former()
 
-    def _service(self, port: int) -> ManagedProcess:
-        options = self._options
-        command = ["-m", "local.proxy", "--route", str(self._route), "--receiver", str(self._receiver), "--token", str(self._token)]
-        command += ["--assume-consent"] if self._assume_consent else []
-        command += ["--name-versions"] if options.name_versions else []
-        command += ["--deadline", str(options.deadline), "--per-caller", str(options.per_caller)]
-        command += ["--spool-bytes", str(options.spool_mb << 20), "--port", str(port)]
-        return ManagedProcess(self._folder, command, grace=DRAIN_SECONDS + 10)
+    def _settings(self) -> RouterLine:
+        base, options = self.process.settings, self._options
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return RouterLine(
+            port=self._port or self._kept_port() or 0,
+            folder=os.path.relpath(self._folder, base),
+            receiver=os.path.relpath(self._receiver, base),
+            token=os.path.relpath(self._token, base),
+            assume_consent=self._assume_consent,
+            name_versions=options.name_versions,
+            deadline=options.deadline,
+            per_caller=options.per_caller,
+            spool_mb=options.spool_mb,
+        )
 
+    def _kept_port(self) -> int | None:
+        kept = read_json(self._folder / _PORT)
+        return int(kept["port"]) if kept else None
 
-def _of_older_release(ready: dict[str, Any]) -> bool:
-    """Whether the router process with this ready file is of an older release.
-
-    Such a process cannot read new routes, or it reports no requests in flight and cannot stream.
-    """
-    return int(ready.get("schema_version", UNVERSIONED)) < SCHEMA_VERSION or not ready.get("drains")
+    def _end_former(self) -> None:
+        """Stop the process that an earlier release has started for this line alone, after its answers. It used the same port and files."""
+        if (self._folder / STARTED).exists():
+            ManagedProcess(self._folder, [], grace=DRAIN_SECONDS + 10).stop()
+            (self._folder / STARTED).unlink(missing_ok=True)

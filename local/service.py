@@ -6,8 +6,8 @@ interrupt users. A process is identified by pid and start time. It is ready when
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import os
 import shutil
 import signal
 import subprocess
@@ -23,21 +23,15 @@ from pydantic import BaseModel, ValidationError
 
 from contracts.errors import ConfigError, Permanent, Retryable
 from contracts.ids import canonical
-from contracts.schema import stamped
 from local.processes import alive, child_environment, is_zombie, kill_tree, own_record, recorded, terminate
 from runtime.artifacts import write_atomic
 from runtime.json_files import read_json
 from runtime.run_folder import last_words
+from runtime.serving.announcement import READY, SERVICE, STARTED
 
-READY = "ready.json"
-"""Ready file, which the process writes once it answers: {"pid": …, "port": …, "schema_version": …}, and for processes of run_app
-"drains"."""
-SERVICE = "RATCHET_SERVICE"
-"""Folder of a background process (model server, router, receiver, Prefect), in which it announces its port."""
-_STARTED = "started.json"
 _LOG_BYTES = 20_000_000
-DRAIN_SECONDS = 120
-"""Seconds within which a router or an embedded model server finishes its answers after SIGTERM."""
+STARTS = 3
+"""Number of times that a process is started which is killed before it is ready."""
 KILL_SECONDS = 10.0
 """How long `stop` waits in seconds for the end of killed processes. A process in an uninterruptible system call ends late."""
 
@@ -61,7 +55,8 @@ class ManagedProcess:
     ) -> None:
         self.folder = folder.absolute()
         self._ready = ready or self.folder / READY
-        self._log = self.folder / "output.log"
+        self.log = self.folder / "output.log"
+        """File with the output of the process."""
         self._command = [sys.executable, *command]
         self._environment = environment or {}
         self._timeout = timeout
@@ -70,13 +65,20 @@ class ManagedProcess:
     def ensure(self) -> dict[str, Any]:
         """Start the process if it does not run, wait until it is ready, and return the content of its ready file.
 
-        Raises Permanent if the process ends before it is ready, and Retryable if it is not ready in time or the folder is not writable.
+        A process that is killed before it is ready is started again. Raises Permanent if it ends by itself or is killed STARTS times, and
+        Retryable if it is not ready in time or the folder is not writable.
         """
-        with self._locked():
-            process = self.process()
-            if process is None:
-                process = self._start()
-            return self._await(process)
+        with self.locked():
+            return self.begin()
+
+    def begin(self) -> dict[str, Any]:
+        """As `ensure`, for a caller that holds the lock."""
+        for _ in range(STARTS):
+            with contextlib.suppress(_KilledError):
+                return self._await(self.process() or self._start())
+        raise Permanent(
+            f"{self._name()} was killed {STARTS} times before it was ready; the machine may lack memory, see `dmesg` (log: {self.log})"
+        )
 
     def ready(self) -> dict[str, Any] | None:
         """Return the content of the ready file if the process is alive and ready; else None."""
@@ -84,7 +86,7 @@ class ManagedProcess:
 
     def process(self) -> psutil.Process | None:
         """Return the live process, found by pid and start time; None if there is none."""
-        record = read_json(self.folder / _STARTED)
+        record = read_json(self.folder / STARTED)
         return alive(recorded(record)) if record else None
 
     def stop(self, grace: float | None = None) -> None:
@@ -93,16 +95,20 @@ class ManagedProcess:
         When this returns, the process and its descendants have ended, so their ports and devices are free. Raises Retryable if one of
         them still runs some seconds after SIGKILL.
         """
-        with self._locked():
-            process = self.process()
-            if process is not None:
-                terminate(process)
-                _wait([process], self._grace if grace is None else grace)
-                running = _wait(kill_tree(process), KILL_SECONDS)
-                if running:
-                    pids = ", ".join(str(one.pid) for one in running)
-                    raise Retryable(f"{self._name()} in {self.folder} still runs {KILL_SECONDS:g} s after SIGKILL (pid {pids}); retry")
-            self._ready.unlink(missing_ok=True)
+        with self.locked():
+            self.end(grace)
+
+    def end(self, grace: float | None = None) -> None:
+        """As `stop`, for a caller that holds the lock."""
+        process = self.process()
+        if process is not None:
+            terminate(process)
+            _wait([process], self._grace if grace is None else grace)
+            running = _wait(kill_tree(process), KILL_SECONDS)
+            if running:
+                pids = ", ".join(str(one.pid) for one in running)
+                raise Retryable(f"{self._name()} in {self.folder} still runs {KILL_SECONDS:g} s after SIGKILL (pid {pids}); retry")
+        self._ready.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Stop the process and delete its folder."""
@@ -119,16 +125,18 @@ class ManagedProcess:
         If the service crashes before it writes the record, the new process is an orphan. It ends when it finds no record of itself
         (see `announce`).
         """
+        for former in list(_children.values()):
+            former.poll()  # removes the zombie process of one that was killed
         self._ready.unlink(missing_ok=True)
         environment = {**child_environment(), SERVICE: str(self.folder), **self._environment}
-        if self._log.exists() and self._log.stat().st_size > _LOG_BYTES:
-            self._log.replace(self._log.with_suffix(".log.1"))
-        with self._log.open("ab") as log:
+        if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        with self.log.open("ab") as log:
             child = subprocess.Popen(
                 self._command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.folder
             )
         process = psutil.Process(child.pid)
-        write_atomic(self.folder / _STARTED, canonical(own_record(child.pid)))
+        write_atomic(self.folder / STARTED, canonical(own_record(child.pid)))
         _children[child.pid] = child
         return process
 
@@ -139,16 +147,21 @@ class ManagedProcess:
             if ready is not None:
                 return ready
             if _has_ended(process):
-                raise Permanent(f"{self._name()} ended before it was ready: {last_words(self._log)} (log: {self._log})")
+                if _was_killed(process):
+                    raise _KilledError
+                raise Permanent(f"{self._name()} ended before it was ready: {last_words(self.log)} (log: {self.log})")
             time.sleep(0.05)
-        raise Retryable(f"{self._name()} is not ready after {self._timeout:g} s (log: {self._log})")
+        raise Retryable(f"{self._name()} is not ready after {self._timeout:g} s (log: {self.log})")
 
     def _name(self) -> str:
         return " ".join(self._command[1:3])
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the folder's lock, so that one process of the machine at a time starts or stops the service."""
+    def locked(self) -> Iterator[None]:
+        """Hold the folder's lock, so that one process of the machine at a time starts or stops the service.
+
+        Raises Retryable if the folder is not writable.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with (self.folder / "lock").open("w") as file:
@@ -156,6 +169,10 @@ class ManagedProcess:
                 yield
         except OSError as error:
             raise Retryable(f"cannot run {self._name()} in {self.folder}: {error.strerror}; free space or fix permissions") from error
+
+
+class _KilledError(Exception):
+    """The process was ended by SIGKILL, for example by the kernel when memory is short."""
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -172,6 +189,12 @@ def _has_ended(process: psutil.Process) -> bool:
         return True
 
 
+def _was_killed(process: psutil.Process) -> bool:
+    """Return whether a process that has ended was killed. So counts one that is not a child, whose exit code is unknown."""
+    child = _children.get(process.pid)
+    return child is None or child.returncode == -signal.SIGKILL
+
+
 def _wait(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Wait until all processes have ended, at most `seconds` seconds, and return those that still run."""
     until = time.monotonic() + seconds
@@ -186,19 +209,3 @@ def invalid_options(where: str, options: type[BaseModel], error: ValidationError
     """Return the error for options of a server or router that are invalid. `where` is their key in the loop file."""
     problem = error.errors()[0]
     return ConfigError(f"{where}.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; known options: {', '.join(options.model_fields)}")
-
-
-def announce(port: int, drains: bool = False) -> None:
-    """Write the ready file of a service process. The process calls this once it answers on `port`.
-
-    `drains` states that the process finishes its answers after SIGTERM. If the starter crashed before it recorded this process, the
-    process is stopped instead. Without SERVICE in the environment, nothing happens.
-    """
-    folder = os.environ.get(SERVICE)
-    if not folder:
-        return
-    record = read_json(Path(folder) / _STARTED)
-    if record is None or record["pid"] != os.getpid():
-        os.kill(os.getpid(), signal.SIGTERM)
-        return
-    write_atomic(Path(folder) / READY, stamped({"pid": os.getpid(), "port": port, **({"drains": True} if drains else {})}))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import httpx
 
 from contracts.jobs.exit_codes import PERMANENT
-from local.service import announce
+from runtime.serving.announcement import announce
 
 
 def serve_command(model: str, name: str, port: int, executable: str, arguments: Sequence[str]) -> list[str]:

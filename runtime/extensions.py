@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from inspect import Parameter
 from itertools import takewhile
 from pathlib import Path
@@ -131,7 +131,13 @@ def load(kind: ExtensionKind, name: str) -> Extension:
 
 def provider(entry: EntryPoint) -> tuple[str, str]:
     """Return name and version of the distribution that provides an entry point."""
-    return (entry.dist.name, entry.dist.version) if entry.dist else ("unknown", "0")
+    return _described(entry.dist) if entry.dist else ("unknown", "0")
+
+
+@lru_cache(maxsize=1024)
+def _described(distribution: Distribution) -> tuple[str, str]:
+    """Return name and version of a distribution, whose metadata take milliseconds to parse."""
+    return distribution.name, distribution.version
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
@@ -183,7 +189,19 @@ def _code(source: Path) -> Digest:
     packages = list(takewhile(lambda folder: (folder / "__init__.py").is_file(), source.parents))
     if not packages:
         return digest_file(source)
-    return digest([[path.relative_to(packages[-1]).as_posix(), digest_file(path)] for path in _files(packages[-1])])
+    files = tuple(_files(packages[-1]))
+    return _code_of(packages[-1], files, tuple(_stamp(path) for path in files))
+
+
+@lru_cache(maxsize=64)
+def _code_of(package: Path, files: tuple[Path, ...], _stamps: tuple[tuple[int, int], ...]) -> Digest:
+    """Return the digest of the files of a package. Many extensions are in one package, and many lines use each of them."""
+    return digest([[path.relative_to(package).as_posix(), digest_file(path)] for path in files])
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_ctime_ns, stat.st_size
 
 
 def _files(package: Path) -> Iterator[Path]:

@@ -2,12 +2,16 @@
 
 `LimitedApp` wraps an ASGI application. `with_deadlines` wraps the protocol class of uvicorn, which by itself waits without limit for the
 head of a request, for its body, and for a caller that does not read the answer. This module does not import uvicorn or an ASGI library.
+
+A process may serve several lines. Then they share the limits of the process (`Budget`), so that the callers of one line cannot take what
+the other lines need. The key "line" of the connection's state names the line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +33,7 @@ _LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """Limits of one server process. Times are in seconds, sizes in bytes."""
+    """Limits of one server process. Times are in seconds, sizes in bytes. A process of several lines has more, by `Budget.further`."""
 
     head_seconds: float = 10.0
     """From the connection, or from the first byte of a later request, to the end of the request's head."""
@@ -46,6 +50,59 @@ class HttpLimits:
     free_bytes: int = 64 << 10
 
 
+class Budget:
+    """An amount that the lines of one process share: `one` for one line, and `further` more for each further line.
+
+    Half of it is divided equally: this share is reserved for each line. The other half is for all lines that need more than their share.
+    The amount never exceeds `most`.
+    """
+
+    def __init__(self, one: int, further: int = 0, most: int | None = None) -> None:
+        self._one = one
+        self._further = further
+        self._most = most
+        self._used: Counter[str] = Counter()
+        self.lines = 1
+        """Number of lines that share the amount."""
+
+    def take(self, line: str, amount: int = 1) -> bool:
+        """Take `amount` for a line. Return False, and take nothing, if the line has used its share and the common half is used up."""
+        lines = max(1, self.lines)
+        total = self._one + self._further * (lines - 1)
+        total = total if self._most is None else min(total, self._most)
+        share = total // 2 // lines
+        wanted = self._used[line] + amount
+        if wanted > share:
+            others = sum(max(0, used - share) for other, used in self._used.items() if other != line)
+            if others + wanted - share > total - share * lines:
+                return False
+        self._used[line] = wanted
+        return True
+
+    def give(self, line: str, amount: int = 1) -> None:
+        """Give back what `take` has taken."""
+        self._used[line] -= amount
+        if not self._used[line]:
+            del self._used[line]
+
+
+class Budgets:
+    """What the connections and requests of one process share. `files` is the number of files that the process may have open."""
+
+    def __init__(self, limits: HttpLimits, files: int | None = None) -> None:
+        self.connections = Budget(limits.connections, 64, None if files is None else max(1, files // 3))
+        self.requests = Budget(limits.requests, 32)
+        self.body_bytes = Budget(limits.body_bytes, 4 << 20)
+
+    def share_among(self, lines: int) -> None:
+        """Set the number of lines that share the budgets."""
+        self.connections.lines = self.requests.lines = self.body_bytes.lines = lines
+
+
+def _line_of(state: MutableMapping[str, Any] | None) -> str:
+    return str((state or {}).get("line", ""))
+
+
 def json_refusal(_scope: MutableMapping[str, Any], _status: int, message: str) -> tuple[str, bytes]:
     """Return a refusal in the form of the OpenAI API."""
     return "application/json", json.dumps({"error": {"message": message, "type": "limit"}}).encode()
@@ -54,12 +111,11 @@ def json_refusal(_scope: MutableMapping[str, Any], _status: int, message: str) -
 class LimitedApp:
     """An ASGI application within `limits`. A request that exceeds one of them gets status 408 or 503 in the form of `refusal`."""
 
-    def __init__(self, app: App, limits: HttpLimits, refusal: Refusal = json_refusal) -> None:
+    def __init__(self, app: App, limits: HttpLimits, refusal: Refusal = json_refusal, budgets: Budgets | None = None) -> None:
         self._app = app
         self._limits = limits
         self._refusal = refusal
-        self._requests = 0
-        self._bytes = 0
+        self._budgets = budgets or Budgets(limits)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Handle one ASGI event stream. Only requests that can have a body are limited, so that a health check always gets an answer."""
@@ -67,18 +123,17 @@ class LimitedApp:
             await self._app(scope, receive, send)
             return
         request = _Request(scope, receive, send, self._refusal)
-        if self._requests >= self._limits.requests:
+        if not self._budgets.requests.take(request.line):
             await request.refuse(503, "too many requests at the same time; try again later")
             return
-        self._requests += 1
         try:
             await self._app(scope, lambda: self._receive(request), request.send)
         except Exception:
             if not request.refused:  # otherwise the application has seen its caller leave
                 raise
         finally:
-            self._requests -= 1
-            self._bytes -= request.charged
+            self._budgets.requests.give(request.line)
+            self._budgets.body_bytes.give(request.line, request.charged)
 
     async def _receive(self, request: _Request) -> Message:
         if request.complete:
@@ -90,10 +145,10 @@ class LimitedApp:
             return await request.refuse(408, f"the body did not arrive within {self._limits.body_seconds:g} s")
         request.size += len(message.get("body", b""))
         more = max(0, request.size - self._limits.free_bytes) - request.charged
-        if more > 0 and self._bytes + more > self._limits.body_bytes:
-            return await request.refuse(503, "the requests at the same time are too large; try again later")
-        self._bytes += more
-        request.charged += more
+        if more > 0:
+            if not self._budgets.body_bytes.take(request.line, more):
+                return await request.refuse(503, "the requests at the same time are too large; try again later")
+            request.charged += more
         request.complete = not message.get("more_body", False)
         return message
 
@@ -103,6 +158,7 @@ class _Request:
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send, refusal: Refusal) -> None:
         self.begun = asyncio.get_running_loop().time()
+        self.line = _line_of(scope.get("state"))
         self.receive = receive
         self.size = 0
         self.charged = 0
@@ -132,8 +188,9 @@ class _Request:
         return {"type": "http.disconnect"}
 
 
-def with_deadlines(protocol: type[Any], limits: HttpLimits) -> type[Any]:
-    """Return a subclass of uvicorn's H11Protocol that closes connections which exceed `limits`."""
+def with_deadlines(protocol: type[Any], limits: HttpLimits, budgets: Budgets | None = None) -> type[Any]:
+    """Return a subclass of uvicorn's H11Protocol that closes connections which exceed `limits` or the budgets of the process."""
+    connections = (budgets or Budgets(limits)).connections
 
     class Deadlines(protocol):  # type: ignore[misc]
         """Closes a connection that is one too many, whose request arrives too slowly, or whose caller does not read."""
@@ -141,14 +198,16 @@ def with_deadlines(protocol: type[Any], limits: HttpLimits) -> type[Any]:
         _reading: asyncio.TimerHandle | None = None
         _writing: asyncio.TimerHandle | None = None
         _phase = ""
+        _counted = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            if len(self.connections) > limits.connections:
+            self._counted = connections.take(_line_of(self.app_state))
+            if self._counted:
+                self._expect("IDLE")
+            else:
                 transport.write(_FULL)
                 transport.close()
-            else:
-                self._expect("IDLE")
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -172,6 +231,9 @@ def with_deadlines(protocol: type[Any], limits: HttpLimits) -> type[Any]:
             self._expect("")
             if self._writing is not None:
                 self._writing.cancel()
+            if self._counted:
+                self._counted = False
+                connections.give(_line_of(self.app_state))
             super().connection_lost(exc)
 
         def _expect(self, phase: str) -> None:

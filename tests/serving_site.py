@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -14,9 +15,11 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from contracts.serving import Backend, Route
+from local.line_process import LineProcess
 from local.router import LocalRouter
-from local.service import ManagedProcess
 from materializer.receive.credentials import CredentialStore
+from materializer.receive.settings import DRAIN_SECONDS, ReceiverLine
+from runtime.serving.settings import ANSWERS
 
 
 class Site:
@@ -87,24 +90,40 @@ class Site:
             server.server_close()
 
 
-def receiver(folder: Path) -> tuple[ManagedProcess, Path]:
-    """Return a receiver with its files in `folder`, not started yet, and the token file of its router."""
-    store = CredentialStore(folder / "credentials.json", folder / "receiver.token", lambda: datetime.now(UTC))
-    token = store.ensure_router()
-    command = ["-m", "materializer.receive.receiver", "--spool", str(folder / "spool"), "--credentials", str(store.path)]
-    return ManagedProcess(folder / "receiver", command, ready=folder / "receiver.json"), token
+class Receiver:
+    """A receiver process for one line, with its files in `folder`. It is not started yet. `token` is the token file of its router."""
+
+    def __init__(self, folder: Path) -> None:
+        store = CredentialStore(folder / "credentials.json", folder / "receiver.token", lambda: datetime.now(UTC))
+        self.folder = folder
+        self.token = store.ensure_router()
+        self.lines = LineProcess(folder / "receiver", ["-m", "materializer.receive.receiver", "--folder"], DRAIN_SECONDS)
+
+    @property
+    def address(self) -> Path:
+        """The file in which the receiver announces its port."""
+        return self.folder / "receiver" / ANSWERS / "line.json"
+
+    def start(self) -> int:
+        """Start the receiver unless it runs, and return its port."""
+        base = self.lines.settings
+        files = {name: os.path.relpath(self.folder / name, base) for name in ("spool", "credentials.json")}
+        return self.lines.serve("line", ReceiverLine(spool=files["spool"], credentials=files["credentials.json"]))
+
+    def stop(self) -> None:
+        """Stop the receiver."""
+        self.lines.remove("line")
 
 
 @contextlib.contextmanager
-def started(folder: Path, token: Path | None = None, **options: Any) -> Iterator[LocalRouter]:
+def started(folder: Path, receiver: Receiver | None = None, **options: Any) -> Iterator[LocalRouter]:
     """Yield a router with its files in `folder`, and stop it afterwards. Its answers name their version.
 
-    `token` is the router's token file; by default one with an invented token.
+    Without a `receiver`, its traces go to the receiver whose address a test writes to `receiver.json`, with an invented token.
     """
-    if token is None:
-        token = folder / "token"
-        token.write_text("secret")
-    router = LocalRouter(folder / "serving", folder / "receiver.json", token, **{"name_versions": True, **options})
+    (folder / "token").write_text("secret")
+    address, token = (receiver.address, receiver.token) if receiver else (folder / "receiver.json", folder / "token")
+    router = LocalRouter(folder / "serving", address, token, **{"name_versions": True, **options})
     try:
         yield router
     finally:

@@ -89,7 +89,7 @@ class MemoryLedger:
     def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
         """Acquire the lease unless another holder's lease is still valid."""
         current = self.leases.get(name)
-        if current and current.holder != holder and current.expires > now:
+        if current and current.holder != holder and not current.has_ended(ttl, now):
             return None
         epoch = current.epoch + 1 if current else 1
         self.leases[name] = Lease(name=name, holder=holder, epoch=epoch, expires=now + timedelta(seconds=ttl))

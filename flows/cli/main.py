@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("flows.cli.admin.anchor", "Verify the ledger: its hash chains and its signed exports."),
     "anchor": ("flows.cli.admin.anchor", "Export the signed heads of the ledger."),
     "k8s": ("flows.cli.admin.k8s", "Render manifests, check the cluster, guard gangs and show job logs."),
+    "prefect": ("flows.cli.admin.prefect", "Print prefect.yaml for a work pool of an existing Prefect server."),
     "demo": ("flows.cli.admin.demo", "Run the complete loop on this machine with simulated users."),
     "dev": ("flows.cli.admin.dev", "Tools for developing Ratchet: a local Kubernetes test cluster."),
     "completion": ("flows.cli.completion", "Print the completion script for a shell."),

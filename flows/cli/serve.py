@@ -9,7 +9,10 @@ import threading
 import time
 import zoneinfo
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,15 +24,21 @@ from flows.cli.terminal import say
 from flows.composition.installation import Installation
 from flows.config import variables
 from flows.config.load import load_loop
-from flows.engine.context import LineContext
+from flows.engine.context import LineContext, process_holder
 
 if TYPE_CHECKING:
     import psutil
+
+    from flows.service.claims import Claims
 
 GUARD_SECONDS = 2.0
 """Seconds between two checks of a cluster's gangs."""
 STOP_SECONDS = 60.0
 """Seconds after SIGTERM until `ratchet serve --stop` kills the service."""
+AT_ONCE = 8
+"""Number of lines that are started or stopped at the same time."""
+REPAIR_SECONDS = 60.0
+"""Seconds that the start waits for the repairs of all lines, for example for model servers that load."""
 GUARD_ENDS = 10.0
 """Seconds that the service waits for each running gang check when it stops. A check that hangs on an unreachable server is abandoned."""
 
@@ -98,15 +107,32 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
     served = [service.Served(path, context.loop) for path, context in lines]
     for one in served:
         _cron_makes_sense(one.path, one.loop.trigger.cron)
-    with service_lock.only_one(home):
-        rows = [row for path, context in lines for row in _start_line(path, context, installation)]
+    with service_lock.only_one(home), _claimed(installation, [one.line for one in served]) as claims:
+        rows = _start_lines(lines, installation)
         ui = url.removesuffix("/api")
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
         with _guarded([context for _, context in lines], installation):
-            asyncio.run(service.serve(home, served, url, installation.progress))
+            asyncio.run(service.serve(home, served, url, installation.progress, claims))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
     service.end_process()
+
+
+@contextmanager
+def _claimed(installation: Installation, lines: list[str]) -> Iterator[Claims | None]:
+    """Claim the lines in a ledger outside the home folder. Raises ConfigError if another installation serves one of them."""
+    if variables.LEDGER_URL not in os.environ:
+        yield None
+        return
+    from flows.prefect.deployments import installation_id
+    from flows.service.claims import Claims
+
+    claims = Claims(installation.ledger, installation_id(installation.home), lines)
+    claims.take(datetime.now(UTC))
+    try:
+        yield claims
+    finally:
+        claims.release()
 
 
 @contextmanager
@@ -147,17 +173,40 @@ def _cron_makes_sense(path: Path, cron: str | None) -> None:
         ) from None
 
 
+def _start_lines(lines: Sequence[tuple[Path, LineContext]], installation: Installation) -> list[list[str]]:
+    """Start what answers for the lines, several at the same time. Return the rows (line, service, address) to show.
+
+    A line that cannot be served does not stop the others; the service tries again later. Raises its error if no line can be served.
+    Repairs that take longer than REPAIR_SECONDS go on, and are left to the service if they have not begun.
+    """
+    rows: list[list[str]] = []
+    errors: list[RatchetError] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        started = [(context.line, pool.submit(_start_line, path, context, installation)) for path, context in lines]
+    for name, future in started:
+        try:
+            rows += future.result()
+        except RatchetError as error:
+            errors.append(error)
+            rows.append([name, "not served", str(error)])
+            say(f"{name}: {error}")
+    if len(errors) == len(lines):
+        raise errors[0]
+    repairing = ThreadPoolExecutor(AT_ONCE, "repair")
+    repairs = [repairing.submit(_repair, context) for _, context in lines]
+    wait(repairs, REPAIR_SECONDS)
+    repairing.shutdown(wait=False, cancel_futures=True)
+    return rows
+
+
 def _start_line(path: Path, context: LineContext, installation: Installation) -> list[list[str]]:
-    """Start receiver, model servers and router of a line. Returns the rows (line, service, address) to show."""
+    """Let receiver and router answer for a line. Return the rows (line, service, address) to show."""
     from flows.composition.services import start_receiver
-    from flows.engine.reconcile import reconcile
 
     name, rows = context.line, []
     if any(source.kind == "receiver" for source in context.loop.sources):
         rows.append([name, "OTLP receiver", f"{start_receiver(context.loop, installation.home)}/v1/traces"])
         rows.append([name, "receiver credentials", f"`ratchet token list {path}`; `ratchet token add {path} ROLE` creates one"])
-    for text in reconcile(context):
-        say(f"{name}: {text}")
     if context.line_view().champion is None:
         return [*rows, [name, "model", f"none; run `ratchet adopt {path} MODEL_FOLDER`"]]
     return [
@@ -165,6 +214,17 @@ def _start_line(path: Path, context: LineContext, installation: Installation) ->
         *rows,
         [name, "deployment", f"ratchet-retrain/{name}: {_schedule(context)}"],
     ]
+
+
+def _repair(context: LineContext) -> None:
+    """Repair model servers, route and other copies of a line, and say what was repaired."""
+    from flows.engine.reconcile import reconcile
+
+    try:
+        for text in reconcile(replace(context, holder=process_holder())):
+            say(f"{context.line}: {text}")
+    except RatchetError as error:  # the service tries again
+        say(f"{context.line}: {error}")
 
 
 def _schedule(context: LineContext) -> str:
@@ -184,12 +244,13 @@ def _stop(installation: Installation, contexts: list[LineContext], as_json: bool
     """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last."""
     from flows.composition.services import stop_line
     from flows.prefect import server
-    from local.service import DRAIN_SECONDS
+    from runtime.serving.announcement import DRAIN_SECONDS
 
     stopped = _stop_serving(installation)
     say(f"stopping; answers that have begun are finished first, within {DRAIN_SECONDS} s")
-    for context in contexts:
-        stopped += _stop_job(context) + stop_line(context, installation.home)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ended = list(pool.map(lambda context: _stop_job(context) + stop_line(context, installation.home), contexts))
+    stopped += [text for texts in ended for text in texts]
     if not server.is_external() and server.stop(installation.home):
         stopped.append("the Prefect server")
     if as_json:

@@ -101,11 +101,15 @@ def _checks(gate: GateSettings) -> list[Extension]:
 
 
 def _router(loop: Loop, home: Home) -> Router:
+    from local.router import LocalRouter
+
     line, serving = loop.line.name, loop.serving
     places = home.serving(line), home.receiver(line), open_credentials(home, line).ensure_router()
     assumed = loop.governance.consent == "assumed"
     extension = load(ExtensionKind.ROUTER, serving.router)
     router: Router = extension.create(*places, serving.router_port, assumed, options=serving.router_options, where="serving.router_options")
+    if isinstance(router, LocalRouter):
+        router.join(home.router_process, line)
     return router
 
 

@@ -2,56 +2,79 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from contracts.ids import canonical
 from contracts.loop import Loop
-from contracts.schema import SCHEMA_VERSION, UNVERSIONED
 from flows.composition.credentials import open_credentials
 from flows.config.home import Home
 from flows.engine.context import LineContext
 from runtime.artifacts import write_atomic
 
 if TYPE_CHECKING:
+    from local.line_process import LineProcess
     from local.service import ManagedProcess
 
 
 def start_receiver(loop: Loop, home: Home) -> str:
-    """Start the OTLP/HTTP receiver of a line unless it runs, and return its base URL.
+    """Let the OTLP/HTTP receiver serve a line unless it does, and return the base URL. Starts the receiver process if it does not run.
 
-    The port is stored and reused after a restart, so that senders keep their configuration.
+    The port is stored and reused after a restart, so that senders keep their configuration. Raises Permanent if it is taken.
     """
-    home.spool(loop.line.name).mkdir(parents=True, exist_ok=True)
-    kept = home.receiver(loop.line.name).with_name("receiver-port")
-    port = loop.serving.receiver_port or (int(kept.read_bytes()) if kept.exists() else 0)
-    open_credentials(home, loop.line.name).ensure_router()
-    running = _receiver(loop, home, port).ready()
-    if running is not None and int(running.get("schema_version", UNVERSIONED)) < SCHEMA_VERSION:
-        _receiver(loop, home, port).stop()  # a receiver of an earlier release knows one token and no roles
-    ready = _receiver(loop, home, port).ensure()
-    write_atomic(kept, canonical(ready["port"]))
-    return f"http://127.0.0.1:{ready['port']}"
+    from materializer.receive.settings import ReceiverLine
+
+    name, kept, process = loop.line.name, home.receiver_port(loop.line.name), receiver_process(home)
+    known = int(kept.read_bytes()) if kept.exists() else 0
+    port = process.port(name)
+    if port is None:
+        home.spool(name).mkdir(parents=True, exist_ok=True)
+        open_credentials(home, name).ensure_router()
+        _end_former_receiver(name, home)
+        base = process.settings
+        settings = ReceiverLine(
+            port=loop.serving.receiver_port or known,
+            spool=os.path.relpath(home.spool(name), base),
+            credentials=os.path.relpath(home.credentials(name), base),
+        )
+        port = process.serve(name, settings)
+    if port != known:
+        write_atomic(kept, canonical(port))
+    return f"http://127.0.0.1:{port}"
 
 
-def receiver_is_alive(loop: Loop, home: Home) -> bool:
-    """Return whether the line's receiver runs and has announced its port."""
-    return _receiver(loop, home).ready() is not None
+def receiver_is_alive(line: str, home: Home) -> bool:
+    """Return whether the receiver runs and serves the line."""
+    return receiver_process(home).port(line) is not None
 
 
-def _receiver(loop: Loop, home: Home, port: int = 0) -> ManagedProcess:
+def receiver_process(home: Home) -> LineProcess:
+    """Return the handle of the installation's receiver process."""
+    from local.line_process import LineProcess
+    from materializer.receive.settings import DRAIN_SECONDS
+
+    return LineProcess(home.receiver_process, ["-m", "materializer.receive.receiver", "--folder"], DRAIN_SECONDS)
+
+
+def _end_former_receiver(line: str, home: Home) -> bool:
+    """Stop the receiver that an earlier release has started for this line alone. Return whether it ran."""
     from local.service import ManagedProcess
 
-    name = loop.line.name
-    command = ["-m", "materializer.receive.receiver", "--spool", str(home.spool(name)), "--port", str(port)]
-    command += ["--credentials", str(home.credentials(name))]
-    return ManagedProcess(home.root / "lines" / name / "receiver", command, ready=home.receiver(name))
+    folder = home.root / "lines" / line / "receiver"
+    if not folder.exists():
+        return False
+    former = ManagedProcess(folder, [], ready=home.root / "lines" / line / "receiver.json")
+    ran = former.process() is not None
+    former.remove()
+    return ran
 
 
 def stop_line(context: LineContext, home: Home) -> list[str]:
-    """Stop every long-lived process of a line: router, model servers and receiver. Return one text per stopped process.
+    """Stop what answers for a line: router, model servers and receiver. Return one text per service that was stopped.
 
     The router stops first. It finishes its answers, for which it needs the model servers, and then sends its traces to the receiver.
+    The router process and the receiver process end with their last line.
     """
     stopped = []
     if context.router.read(context.line) is not None:
@@ -60,9 +83,8 @@ def stop_line(context: LineContext, home: Home) -> list[str]:
     for endpoint in context.server.running():
         context.server.stop(endpoint.tag)
         stopped.append(f"the model server of {endpoint.tag}")
-    receiver = _receiver(context.loop, home)
-    if receiver.process() is not None:
-        receiver.stop()
+    former = _end_former_receiver(context.line, home)
+    if receiver_process(home).remove(context.line) or former:
         stopped.append(f"the receiver of {context.line}")
     return stopped
 
@@ -80,6 +102,6 @@ def prefect_server(home: Home, command: Sequence[str], environment: Mapping[str,
 
 def announce_service(port: int) -> None:
     """Announce that this long-lived process answers on `port`. The process itself calls this when it is ready."""
-    from local.service import announce
+    from runtime.serving.announcement import announce
 
     announce(port)

@@ -87,9 +87,23 @@ class Home:
         """Folder for the state of the line's source NAME, if the source keeps any."""
         return self.root / "lines" / line / "sources" / name
 
+    @property
+    def router_process(self) -> Path:
+        """Folder of the router process: the settings of the lines that it serves, its replies, its log."""
+        return self.root / "router"
+
+    @property
+    def receiver_process(self) -> Path:
+        """Folder of the receiver process: the settings of the lines that it serves, its replies, its log."""
+        return self.root / "receiver"
+
     def receiver(self, line: str) -> Path:
-        """File in which the receiver announces its port."""
-        return self.root / "lines" / line / "receiver.json"
+        """File in which the receiver announces the line's port."""
+        return self.root / "receiver" / "answers" / f"{line}.json"
+
+    def receiver_port(self, line: str) -> Path:
+        """File with the line's port of the receiver, which stays the same after a restart."""
+        return self.root / "lines" / line / "receiver-port"
 
     def jobs(self, line: str) -> Path:
         """Folder of the line's training jobs and their run folders."""

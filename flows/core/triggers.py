@@ -26,7 +26,8 @@ def cycle_is_due(line: LineView, cursor: Cursor, settings: TriggerSettings, sche
         return False, str(line.frozen)
     if line.plan_again:
         return True, "the plan of the last cycle was made by another release"
-    if line.last_opened is not None and (now - line.last_opened).total_seconds() < settings.min_interval:
+    # A last cycle in the future was opened before the clock was set back.
+    if line.last_opened is not None and 0 <= (now - line.last_opened).total_seconds() < settings.min_interval:
         return False, f"the last cycle was opened less than {settings.min_interval:g} s ago"
     new = cursor.traces - line.last_traces
     needed = 1 if scheduled else settings.new_traces

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
-from contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable
+from contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable, Unreachable
 from contracts.ids import approval_stream, line_stream, rollout_stream
 from contracts.jobs.training import JobEvent, Proposal, ResumePoint
 from contracts.schema import stamped
@@ -168,7 +168,8 @@ def _do(effect: Do, cycle: CycleView, context: LineContext, lease: Lease) -> Non
     """Write `intended`, run the effect, write `done`.
 
     A permanent failure or missing evidence ends the cycle. A retryable failure is recorded and retried without a limit.
-    After any other exception, the effect is tried at most UNFORESEEN_TRIES times in all.
+    After any other exception, the effect is tried at most UNFORESEEN_TRIES times in all, and at most UNREACHABLE_TRIES times if a model
+    server ends during it: a model that brings its server down must not be tried for ever.
     """
     if effect.key not in cycle.intended:
         minted = {} if effect.adjustment is None else {"adjustment": effect.adjustment.model_dump(mode="json")}
@@ -182,6 +183,8 @@ def _do(effect: Do, cycle: CycleView, context: LineContext, lease: Lease) -> Non
         return end(End(State.HELD, f"{effect.step}: {error}"), cycle, context, lease)
     except Permanent as error:
         return end(End(State.FAILED, f"{effect.step}: {error}"), cycle, context, lease)
+    except Unreachable as error:
+        return _unreachable(effect, error, cycle, context, lease)
     except Retryable as error:
         if cycle.tries.get(effect.key, ("",))[-1] != _brief(str(error)):
             _tried(effect, _brief(str(error)), cycle, context, lease)
@@ -194,6 +197,11 @@ def _do(effect: Do, cycle: CycleView, context: LineContext, lease: Lease) -> Non
 
 UNFORESEEN_TRIES = 3
 """Number of unexpected exceptions in one effect after which the cycle ends as failed."""
+
+
+UNREACHABLE_TRIES = 10
+"""Number of times that a model server may end during one effect. With the pauses of the service, the tries take about seven minutes."""
+_AWAY = "a model server ended"
 
 
 def unforeseen(error: Exception) -> str:
@@ -210,6 +218,15 @@ def _unforeseen(effect: Do, error: Exception, cycle: CycleView, context: LineCon
         return end(End(State.FAILED, f"{effect.step}: {message}, {tries} times"), cycle, context, lease)
     _tried(effect, message, cycle, context, lease)
     raise Retryable(f"{effect.step}: {message}; tried {tries} of {UNFORESEEN_TRIES} times") from error
+
+
+def _unreachable(effect: Do, error: Unreachable, cycle: CycleView, context: LineContext, lease: Lease) -> None:
+    """Handle a model server that ended during the effect. The next try starts it again."""
+    tries = sum(word.startswith(_AWAY) for word in cycle.tries.get(effect.key, ())) + 1
+    if tries >= UNREACHABLE_TRIES:
+        return end(End(State.FAILED, f"{effect.step}: {error}, {tries} times"), cycle, context, lease)
+    _tried(effect, f"{_AWAY} (try {tries} of {UNREACHABLE_TRIES}): {error}", cycle, context, lease)
+    raise error
 
 
 def _tried(effect: Do, message: str, cycle: CycleView, context: LineContext, lease: Lease) -> None:

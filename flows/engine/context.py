@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from contracts.cycle import Lease
@@ -46,6 +46,8 @@ from runtime.process_identity import is_running, process_identity, same_boot
 
 LEASE_SECONDS = 60.0
 """Lifetime of a lease without renewal, in seconds."""
+_POLL = 0.2
+"""Seconds between two tries to acquire a lease."""
 TURN_SECONDS = 1.5 * LEASE_SECONDS
 """How long a user's command waits for a lease, in seconds. This is longer than the lease of a process that died on another machine."""
 
@@ -178,17 +180,18 @@ def take(context: LineContext, name: str, wait: float = 0.0, purpose: str = "") 
     `purpose` contains a space and no slash; empty: only the process is recorded.
     Raises Retryable if another holder still has the lease after that time.
     """
-    until, reported = context.clock.now() + timedelta(seconds=wait), False
+    waited, reported = 0.0, False  # the time is counted, because the clock may be set
     while True:
         try:
             return _take(context, name, purpose)
         except Retryable as error:
-            if context.clock.now() >= until:
+            if waited >= wait:
                 raise
             if not reported:
                 context.progress(f"waiting: {error}", 0, 0)
             reported = True
-            context.clock.sleep(0.2)
+            context.clock.sleep(_POLL)
+            waited += _POLL
 
 
 def _take(context: LineContext, name: str, purpose: str) -> Lease:

@@ -134,7 +134,7 @@ def _is_drained(context: LineContext, tag: str) -> bool:
     if since is None:
         write_atomic(begun, stamped({"since": now.isoformat()}))
         return False
-    if (now - datetime.fromisoformat(since["since"])).total_seconds() < context.loop.serving.drain:
+    if 0 <= (now - datetime.fromisoformat(since["since"])).total_seconds() < context.loop.serving.drain:  # below 0: the clock was set back
         return False
     begun.unlink(missing_ok=True)
     return True

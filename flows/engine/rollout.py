@@ -29,6 +29,9 @@ from flows.core.rollout import (
 from flows.engine.context import LineContext, leased
 from flows.engine.effects import sole_route
 
+SMALL_CORRECTION = 60.0
+"""Seconds by which the clock may be set back during a step without a rollback."""
+
 
 def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
     """Observe, decide, perform and record once, under the line's lease. Return the decision.
@@ -66,6 +69,16 @@ def _stop(view: RolloutView, context: LineContext) -> str | None:
     return None
 
 
+def _judge_before_its_begin(seconds: float) -> StepJudgement | None:
+    """Judge a step that begins `seconds` in the future, because the clock was set back: no trace can be assigned to it until then.
+
+    A step without evidence must not serve users for long, so it is rolled back, except after a small correction of the clock.
+    """
+    if seconds <= SMALL_CORRECTION:
+        return None
+    return StepJudgement(result=StepResult.ROLL_BACK, reasons=(f"the clock was set back by more than {seconds:.0f} s during the step",))
+
+
 def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -> StepJudgement | None:
     """Judge the current step. Return None if no step is running, or if the evidence fails within the first `settings.dark` seconds.
 
@@ -76,6 +89,8 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
         return None
     step, now = view.steps[-1], context.clock.now()
     seconds = (now - step.since).total_seconds()
+    if seconds < 0:
+        return _judge_before_its_begin(-seconds)
     try:
         fresh = _evidence(view, context, step.since, now)
         mature = _evidence(view, context, step.since, max(step.since, now - timedelta(seconds=settings.maturity)))

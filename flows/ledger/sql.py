@@ -50,6 +50,11 @@ _leases = sa.Table(
 )
 
 _VERSION = _rows.c.schema_version
+_LENGTHS = (  # built once, because the service asks it twice a second
+    sa.select(_rows.c.stream, sa.func.max(_rows.c.seq))
+    .where(_rows.c.stream.in_(sa.bindparam("streams", expanding=True)))
+    .group_by(_rows.c.stream)
+)
 _READS = "ratchet_reads"
 """Execution option of connections that only read."""
 
@@ -99,9 +104,8 @@ class SqlLedger:
 
     def lengths(self, streams: Collection[str]) -> dict[str, int]:
         """Return the number of rows of each of these streams that exists, in one query on the primary key."""
-        query = sa.select(_rows.c.stream, sa.func.max(_rows.c.seq)).where(_rows.c.stream.in_(streams)).group_by(_rows.c.stream)
         with self._errors(), self._reader.connect() as connection:
-            return {stream: int(seq) for stream, seq in connection.execute(query)}
+            return {stream: int(seq) for stream, seq in connection.execute(_LENGTHS, {"streams": list(streams)})}
 
     def heads(self) -> list[Head]:
         """Return the last row of every stream, sorted by stream, in one query. Streams without row 1 are included."""
@@ -156,7 +160,7 @@ class SqlLedger:
         )
 
     def acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
-        """Return the lease with a new epoch, valid for `ttl` seconds; None while another holder's lease has not expired."""
+        """Return the lease with a new epoch, valid for `ttl` seconds; None while another holder's lease has not ended."""
         try:
             return self._acquire(name, holder, ttl, now)
         except Conflict:  # another process inserted the lease's first row and thus holds the lease
@@ -165,7 +169,7 @@ class SqlLedger:
     def _acquire(self, name: str, holder: str, ttl: float, now: datetime) -> Lease | None:
         with self._errors(), self._engine.begin() as connection:
             current = self._lease(connection, name, lock=True)
-            if current is not None and current.holder != holder and current.expires > now:
+            if current is not None and current.holder != holder and not current.has_ended(ttl, now):
                 return None
             lease = Lease(name=name, holder=holder, epoch=(current.epoch if current else 0) + 1, expires=now + timedelta(seconds=ttl))
             values = {"holder": holder, "epoch": lease.epoch, "expires": lease.expires.isoformat()}

@@ -20,7 +20,8 @@ from prefect.utilities.callables import parameter_schema
 from contracts.errors import ConfigError
 from contracts.loop import Loop
 from flows.config.home import Home
-from flows.prefect.cycle_flow import FLOW, LINE_TAG, retrain
+from flows.prefect.cycle.cycle_flow import retrain
+from flows.prefect.cycle.run_names import FLOW, LINE_TAG
 from runtime.artifacts import write_atomic
 
 TAG = "ratchet"
@@ -74,7 +75,7 @@ async def register(client: PrefectClient, home: Home, loop: Loop) -> UUID:
             parameter_openapi_schema=schema,
             enforce_parameter_schema=True,
             path=".",
-            entrypoint="flows.prefect.cycle_flow:retrain",
+            entrypoint="flows.prefect.cycle.cycle_flow:retrain",
         )
         return created
     others = [tag for tag in found.tags if tag.startswith(_OWNER) and tag != owner]

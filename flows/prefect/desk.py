@@ -40,12 +40,13 @@ from flows.config.home import Home
 from flows.core.folds import CycleView, LineView, fold_cycle
 from flows.core.steps import APPROVALS
 from flows.engine.line import ask_cancel
-from flows.prefect import forms
-from flows.prefect.carriers import Carriers
-from flows.prefect.cycle_flow import LINE_TAG, cycle_tag, final_state, run_name
+from flows.prefect.cycle import forms
+from flows.prefect.cycle.carriers import Carriers
+from flows.prefect.cycle.cycle_flow import final_state
+from flows.prefect.cycle.host import Host
+from flows.prefect.cycle.run_names import LINE_TAG, cycle_tag, run_name
 from flows.prefect.deployments import TAG, installation_id, owner_tag, register, remove_former
-from flows.prefect.events import Outbox, ingested_event
-from flows.prefect.host import Host
+from flows.prefect.events import Outbox, ingested_event, with_deployment
 from flows.service.carry import look, position
 from flows.service.keeper import News
 
@@ -175,7 +176,8 @@ class Desk:
                 streams = _streams(self._lines[line].line, all_cycles=line not in self._told)
                 rows, cursor = await asyncio.to_thread(self._outbox.pending, streams)
                 if events or rows:
-                    await client.request("POST", "/events", json=[*events, *rows])
+                    named = [with_deployment(event, self._deployments.get(line)) for event in (*events, *rows)]
+                    await client.request("POST", "/events", json=named)
                 self._outbox.sent(cursor)
                 self._told.add(line)
                 del self._unsent[line]

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from contracts.cycle import Entry
 from contracts.data.datasets import IngestReport
@@ -74,6 +75,14 @@ def ingested_event(line: str, report: IngestReport, now: datetime) -> dict[str, 
     payload["consent_changed"] = report.consent_changed
     resource = {"prefect.resource.id": line_resource(line), "prefect.resource.name": line}
     return {"id": str(uuid.uuid4()), "occurred": now.isoformat(), "event": INGESTED, "resource": resource, "payload": payload}
+
+
+def with_deployment(event: dict[str, Any], deployment: UUID | None) -> dict[str, Any]:
+    """Return an event that also names its line's deployment, so that the action of an automation can be applied to it."""
+    if deployment is None:
+        return event
+    related = {"prefect.resource.id": f"prefect.deployment.{deployment}", "prefect.resource.role": "deployment"}
+    return {**event, "related": [*event.get("related", []), related]}
 
 
 def line_resource(line: str) -> str:

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from contracts.ports import Progress
 from flows.composition.installation import Installation
 from flows.config.home import Home
 from flows.prefect import server
+from flows.prefect.cycle.host import Host, set_host
 from flows.prefect.desk import POLL_SECONDS, Desk, is_outage
-from flows.prefect.host import Host, set_host
+from flows.service.claims import RENEW_SECONDS, Claims
 from flows.service.keeper import Keeper
 from flows.service.keepers import Keepers
 
@@ -56,10 +58,11 @@ class Served:
         return self.loop.line.name
 
 
-async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress) -> None:
+async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress, claims: Claims | None = None) -> None:
     """Serve the lines until SIGTERM or SIGINT. Work may still run in threads then, so the caller must end the process (`end_process`).
 
     If the Prefect server at `url` becomes unavailable, the service restarts it, unless it is external. `progress` receives what happens.
+    `claims` are renewed; the service ends if another installation takes one.
     """
 
     def say(text: str) -> None:
@@ -76,7 +79,7 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
     own = Installation(home, progress)
     keepers = Keepers(own, [Keeper(own, served.path, say) for served in lines], desk.on_news, say)
     keepers.start()
-    watch = asyncio.create_task(_keep_server(home, url, stop, say))
+    watch = asyncio.gather(_keep_server(home, url, stop, say), _keep_claims(claims, stop, say))
     try:
         await _unless_stopped(_attend(desk, home, url, stop, say), stop)
     finally:
@@ -159,6 +162,21 @@ async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[
             if text != trouble:
                 say(f"cannot start the Prefect server: {text}")
             trouble = text
+
+
+async def _keep_claims(claims: Claims | None, stop: asyncio.Event, say: Callable[[str], None]) -> None:
+    """Renew the claims on the lines until the stop signal. Stops the service if another installation has taken one."""
+    while claims is not None and not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), RENEW_SECONDS)
+        try:
+            if not stop.is_set():
+                await asyncio.to_thread(claims.renew, datetime.now(UTC))
+        except ConfigError as error:
+            say(f"stopping: {error}")
+            stop.set()
+        except Exception as error:  # the ledger is away; the claim lasts longer than one renewal
+            say(f"the claims on the lines were not renewed: {error}")
 
 
 def end_process() -> None:

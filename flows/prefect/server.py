@@ -155,9 +155,12 @@ def _start(home: Home, port: int) -> str:
     ensure_free(chosen)
     # Keep the user's own Prefect settings, for example the database URL.
     theirs = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}
+    ours = {name: os.environ[name] for name in (variables.LEDGER_URL,) if name in os.environ}
     environment = {
         **theirs,
         **settings(home, _url(chosen)),
+        **ours,
+        variables.HOME: str(home.root),
         "PREFECT_SERVER_API_HOST": HOST,
         "PREFECT_SERVER_API_PORT": str(chosen),
         "PREFECT_SERVER_API_AUTH_STRING": home.prefect_login().read_text(),
@@ -240,7 +243,11 @@ def main() -> None:
     from prefect.server.api.server import create_app
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    app = TrustedHostMiddleware(create_app(final=True), allowed_hosts=list(_NAMES), www_redirect=False)
+    from flows.prefect.report_pages import ReportPages
+
+    home = Home.from_environment()
+    pages = ReportPages(create_app(final=True), home, _basic(home.prefect_login().read_text()))
+    app = TrustedHostMiddleware(pages, allowed_hosts=list(_NAMES), www_redirect=False)
     threading.Thread(target=_announce, args=(port,), daemon=True).start()
     uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_keep_alive=5)
 

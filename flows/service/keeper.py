@@ -15,7 +15,7 @@ from pathlib import Path
 from contracts.cycle import ApprovalKind, State
 from contracts.data.datasets import IngestReport
 from contracts.errors import ConfigError, Leased, RatchetError, Retryable
-from contracts.ids import approval_stream, cycle_stream, line_stream, rollout_stream
+from contracts.ids import approval_stream, cycle_stream, hash_share, line_stream, rollout_stream
 from flows.composition.installation import Installation
 from flows.composition.services import receiver_is_alive, start_receiver
 from flows.core.folds import CycleView, LineView
@@ -26,6 +26,7 @@ from flows.engine.context import LineContext, process_holder
 from flows.engine.ingest import ingest
 from flows.engine.reconcile import go_back, reconcile, wanted_versions
 from flows.engine.rollout import tick
+from runtime.watched_file import stamp_of
 
 SWEEP_SECONDS = 60.0
 """Seconds between two complete sweeps of a line with an open cycle: ingest of all sources, repairs, and whether a cycle is due."""
@@ -81,6 +82,12 @@ class Keeper:
         self._again = self._guarded = _NEVER
         self._guarded_lengths: dict[str, int] = {}
         self._said: set[str] = set()
+        self._file: list[int] | None = None
+        """Identity of the loop file that was read last; None if it does not exist."""
+        self._wanted: set[str] = set()
+        """Tags of the versions whose model servers must run, as of the last round."""
+        self._share = hash_share("sweep", self.line) / 2
+        """Part of the time between two sweeps by which this line's first ones come earlier, so that many lines do not sweep together."""
 
     def streams(self) -> list[str]:
         """Return the ledger streams in which a new row is news for this line."""
@@ -91,15 +98,18 @@ class Keeper:
         seen = self._seen(lengths)
         if now < self._again and seen == self._failed_lengths:
             return False
-        changed = seen != (self._lengths or {line_stream(self.line): -1})
+        return now - self._looked >= ALIVE_SECONDS or self._has_news(now, seen)
+
+    def _has_news(self, now: float, seen: Mapping[str, int]) -> bool:
+        """Return whether there is more to do than to look whether the line's processes are alive."""
         return (
             self._is_new
-            or changed
+            or seen != (self._lengths or {line_stream(self.line): -1})
             or now - self._swept >= self._sweeps_every
             or now - self._asked >= DUE_SECONDS
             or (self._polls and now - self._polled >= POLL_SECONDS)
             or (self._rolling and now - self._ticked >= TICK_SECONDS)
-            or now - self._looked >= ALIVE_SECONDS
+            or _stamp(self._path) != self._file
             or self._spooled()
         )
 
@@ -124,6 +134,9 @@ class Keeper:
         `now` and `lengths` are those of `has_work`. Nothing is raised: a problem becomes a text, the other parts of the work go on, and a
         later round tries again.
         """
+        if not self._has_news(now, self._seen(lengths)) and self._all_alive():
+            self._looked = now
+            return None
         begun, news = self._is_new, None
         sweep = begun or now - self._swept >= self._sweeps_every
         texts: list[str] = []
@@ -162,9 +175,11 @@ class Keeper:
                 with self._part(texts):
                     texts += self._tick(cycle)
             self._lengths = self._watched(line, cycle)
+            self._wanted = {version.tag for version in wanted_versions(line, cycle)}
             self._sweeps_every = IDLE_SWEEP_SECONDS if cycle is None else SWEEP_SECONDS
+            self._swept -= self._share * self._sweeps_every if begun else 0.0
             if changed or sweep or report.traces.kept or report.feedback.kept or now - self._asked >= DUE_SECONDS:
-                self._asked = now
+                self._asked = now - self._share * DUE_SECONDS if begun else now
                 news = News(line, cycle, self._due(context, line), report)
         if self._failed:
             if sweep:
@@ -214,6 +229,7 @@ class Keeper:
 
     def _context(self, texts: list[str]) -> LineContext:
         """Return the line's context. While the loop file is invalid, its last valid content stays in force, but no cycle becomes due."""
+        self._file = _stamp(self._path)
         try:
             context = self._installation.context(self._path)
             if context.loop.line.name != self.line:
@@ -244,9 +260,21 @@ class Keeper:
             streams.update({stream: found.get(stream, 0) for stream in others})
         return streams
 
+    def _all_alive(self) -> bool:
+        """Return whether all processes of the line are alive, as far as this can be seen without the ledger. Starts nothing."""
+        context = self._valid
+        try:
+            if self._receives and not receiver_is_alive(self.line, self._installation.home):
+                return False
+            if not self._wanted:
+                return True
+            return context.router.read(self.line) is not None and self._wanted <= {one.tag for one in context.server.running()}
+        except Exception:  # of an extension; the complete look reports it
+            return False
+
     def _revive_receiver(self, context: LineContext, texts: list[str]) -> None:
         """Start the receiver again if its process has ended."""
-        if self._receives and not receiver_is_alive(context.loop, self._installation.home):
+        if self._receives and not receiver_is_alive(self.line, self._installation.home):
             start_receiver(context.loop, self._installation.home)
             texts.append("started the receiver")
 
@@ -293,3 +321,10 @@ class Keeper:
     def _due(self, context: LineContext, line: LineView) -> str | None:
         due, reason = cycle_is_due(line, context.datasets.cursor(), context.loop.trigger, False, context.clock.now())
         return reason if due and self._is_valid else None
+
+
+def _stamp(path: Path) -> list[int] | None:
+    try:
+        return stamp_of(path)
+    except OSError:
+        return None

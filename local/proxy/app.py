@@ -6,17 +6,17 @@ contains content only with the caller's consent. If consent is assumed, it also 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as Endpoint
 
 from contracts.serving import Route, RouterHeader
 from local.asgi import CallerGone, TooLarge, read_body
@@ -26,15 +26,12 @@ from local.proxy.exporter import Exporter
 from local.proxy.forward import StreamedAnswer, error_reply, forward_whole
 from local.proxy.forwarded import ForwardedCounts
 from local.proxy.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
-from local.proxy.state import StateFile
 from runtime.watched_file import WatchedFile
-
-_CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class RouterSettings:
-    """Settings of a router process."""
+    """Settings of a line."""
 
     assume_consent: bool = False
     """Whether content goes into traces unless the caller refuses consent."""
@@ -47,19 +44,22 @@ class RouterSettings:
 
 
 class Router:
-    """What the requests of one router process share."""
+    """What the requests of one line share. `client` sends them to the model servers."""
 
     def __init__(
-        self, routes: WatchedFile[Route], exporter: Exporter, forwarded: ForwardedCounts, state: StateFile, settings: RouterSettings
+        self,
+        routes: WatchedFile[Route],
+        exporter: Exporter,
+        forwarded: ForwardedCounts,
+        client: httpx.AsyncClient,
+        settings: RouterSettings,
     ) -> None:
         self.routes = routes
         self.exporter = exporter
         self.forwarded = forwarded
-        self.state = state
+        self.client = client
         self._settings = settings
         self._callers = CallerLimit(settings.per_caller)
-        limits = httpx.Limits(max_connections=512, max_keepalive_connections=128)
-        self.client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS, pool=60), trust_env=False, limits=limits)
 
     async def chat(self, request: Request) -> Response:
         """Answer a chat request."""
@@ -97,33 +97,29 @@ class Router:
         return Call(route, backend, body, request, self._settings.assume_consent, self.exporter.add, ended)
 
 
-def build_app(router: Router) -> FastAPI:
-    """Return the router's ASGI app."""
+def build_app(router: Router) -> Starlette:
+    """Return the ASGI app of a line."""
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        jobs = (router.exporter.run(), router.forwarded.run(time.time), router.state.run())
-        tasks = [asyncio.create_task(job) for job in jobs]
-        yield
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        router.forwarded.write(time.time())
-        await router.exporter.flush()
-        await router.client.aclose()
-
-    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-
-    @app.get("/health")
-    async def health() -> JSONResponse:
+    async def health(_request: Request) -> Response:
         dropped = router.exporter.spool.dropped
         status = "ok" if router.routes.current() else "no route"
         return JSONResponse({"status": status, "dropped_traces": dropped.total(), "dropped": dict(dropped)})
 
-    @app.get("/v1/models")
-    async def models() -> JSONResponse:
+    async def models(_request: Request) -> Response:
         route = router.routes.current()
         return JSONResponse({"object": "list", "data": [{"id": route.served_model, "object": "model"}] if route else []})
 
-    app.post("/v1/chat/completions", response_model=None)(router.chat)
-    return app
+    return Starlette(
+        routes=[
+            Endpoint("/health", health),
+            Endpoint("/v1/models", models),
+            Endpoint("/v1/chat/completions", router.chat, methods=["POST"]),
+        ],
+        exception_handlers={HTTPException: _unknown},
+    )
+
+
+async def _unknown(_request: Request, problem: Exception) -> Response:
+    """Answer a request with another path or method in the form of the API."""
+    assert isinstance(problem, HTTPException)
+    return error_reply(problem.status_code, problem.detail, problem.headers)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import Request
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from starlette.requests import Request
 
 from contracts.data.records import is_slice_name
 from contracts.serving import Backend, Route, RouterHeader

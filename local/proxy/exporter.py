@@ -7,6 +7,7 @@ the second copies as duplicates.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from local.proxy.span_spool import SpanSpool, sync_all
+from local.proxy.span_spool import SpanSpool
 from local.proxy.spans import attributes, sign
 from runtime.json_files import read_json
 from runtime.secrets.keyring import KeyFile
@@ -28,7 +29,9 @@ _BATCH_BYTES = 1_000_000
 """Maximum size of a batch in bytes. A single span may be larger and is then sent alone."""
 _REFUSED = (400, 413, 415, 422)
 """Status codes for a bad batch. Sending the same bytes again would fail again."""
-_EVERY_SECONDS = 0.5
+_AGAIN_SECONDS = 2.0
+"""Seconds after a failure until the next try."""
+_FLUSH_SECONDS = 10.0
 
 
 class Exporter:
@@ -44,28 +47,38 @@ class Exporter:
         self._receiver = receiver
         self._token = token
         self._sent: tuple[Path | None, int] = None, 0
+        self._sending: asyncio.Task[None] | None = None
+        self._again = float("-inf")
 
     def add(self, span: Span) -> None:
         """Sign and store a span. When this returns, the span survives the death of the process, or it is counted as dropped."""
         sign(span, self._keys.keys())
         self.spool.append(span.SerializeToString())
 
-    async def run(self) -> None:
-        """Write the spans to the disk and send them, at regular intervals, until cancelled."""
-        async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
-            while True:
-                await asyncio.sleep(_EVERY_SECONDS)
-                try:
-                    await asyncio.to_thread(sync_all, self.spool.unsynced())
-                    await self._drain(client)
-                except Exception as error:  # for example a damaged address file; the spans wait on disk for the next try
-                    log.error("cannot send traces: %s: %s", type(error).__name__, error)
+    def send(self, client: httpx.AsyncClient, now: float) -> None:
+        """Begin to send the spans in the spool, if there are any and none are being sent. `now` is a monotonic time in seconds.
 
-    async def flush(self) -> None:
-        """Try once to send all spans, before shutdown. The others stay on disk."""
-        await asyncio.to_thread(sync_all, self.spool.unsynced())
-        async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
+        After a failure, nothing is sent for some seconds.
+        """
+        if self.spool.size and now >= self._again and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.create_task(self._try(client, now))
+
+    async def flush(self, client: httpx.AsyncClient) -> None:
+        """Try once to send all spans, before the end. The others stay on disk."""
+        if self._sending is not None:
+            await asyncio.wait({self._sending}, timeout=_FLUSH_SECONDS)
+            self._sending.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await self._drain(client)
+
+    async def _try(self, client: httpx.AsyncClient, now: float) -> None:
+        try:
             await self._drain(client)
+        except Exception as error:  # for example a damaged address file; the spans wait on disk for the next try
+            log.error("cannot send traces: %s: %s", type(error).__name__, error)
+        if self.spool.size:
+            self._again = now + _AGAIN_SECONDS
 
     async def _drain(self, client: httpx.AsyncClient) -> None:
         """Send all spans, until the receiver fails."""
@@ -101,7 +114,7 @@ class Exporter:
     async def _send(self, client: httpx.AsyncClient, batch: Sequence[Span]) -> int:
         """Send a batch and return the HTTP status: 200 once the receiver has the batch on disk, 0 if it does not answer."""
         address = read_json(self._receiver)
-        if address is None:
+        if address is None or "port" not in address:  # there is no receiver, or it could not open its port
             return 0
         request = ExportTraceServiceRequest()
         resource = request.resource_spans.add()

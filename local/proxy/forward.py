@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx
-from fastapi import Request, Response
-from fastapi.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from local.asgi import CallerGone, while_connected

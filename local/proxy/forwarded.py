@@ -7,7 +7,6 @@ look like lost traces, because a rollout goes back for them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +42,7 @@ class ForwardedCounts:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._open: Intervals = Counter()
+        self._written = float("-inf")
         self._changed = True  # the first write creates the file, which states that this router counts
         try:
             content = unstamped(path.read_bytes(), _KIND)
@@ -77,30 +77,33 @@ class ForwardedCounts:
         return dict(found)
 
     def write(self, now: float) -> None:
-        """Write the file if a count has changed. Raises Retryable if it cannot be written."""
-        content = self._take(now)
-        if content is not None:
-            write_atomic(self._path, content)
+        """Write the file if a count has changed. `now` is in seconds since the epoch. Raises Retryable if it cannot be written."""
+        for write in self._writes(now):
+            write()
 
-    async def run(self, clock: Callable[[], float]) -> None:
-        """Write the file every second until cancelled. `clock` returns seconds since the epoch."""
-        while True:
-            content = self._take(clock())
-            if content is not None:
-                try:
-                    await asyncio.to_thread(write_atomic, self._path, content)
-                except Retryable as error:
-                    self._changed = True
-                    log.error("%s", error)
-            await asyncio.sleep(_EVERY_SECONDS)
+    def take(self, now: float) -> Sequence[Callable[[], None]]:
+        """Return a function that writes the file, if a count has changed and the file is a second old; otherwise nothing.
 
-    def _take(self, now: float) -> bytes | None:
-        """Merge old counts and return the content of the file. None if it has not changed."""
+        `now` is in seconds since the epoch. The function may be called in a thread. It raises Retryable if the file cannot be written;
+        a later call then returns another one.
+        """
+        return self._writes(now) if abs(now - self._written) >= _EVERY_SECONDS else ()
+
+    def _writes(self, now: float) -> Sequence[Callable[[], None]]:
         if not self._changed:
-            return None
-        self._changed = False
+            return ()
+        self._changed, self._written = False, now
         self._counts = _merged(self._counts, now)
-        return stamped({"counts": _rows(self._counts), "open": _rows(self._open)})
+        content = stamped({"counts": _rows(self._counts), "open": _rows(self._open)})
+
+        def write() -> None:
+            try:
+                write_atomic(self._path, content)
+            except Retryable:
+                self._changed = True
+                raise
+
+        return (write,)
 
 
 def read_counts(path: Path, since: datetime, until: datetime) -> Mapping[str, int]:

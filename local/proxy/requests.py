@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 
 from contracts.serving import RouterHeader
 

@@ -1,14 +1,12 @@
-"""State of the router process for the service: a file with the requests in flight, which the service reads before it stops a server.
+"""State of a line in the router process: a file with the requests in flight, which the service reads before it stops a model server.
 
 Callers cannot see it, because it names versions.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +19,37 @@ from runtime.watched_file import WatchedFile, stamp_of
 STATE = "state.json"
 """Name of the file, which lies beside the route file."""
 _KIND = "RouterState"
-_EVERY_SECONDS = 0.5
-log = logging.getLogger("ratchet.router")
 
 
 class StateFile:
-    """The file `path` of this process. `figures` returns the content that changes: the requests in flight, and figures of the traces."""
+    """The file `path` of a line. `figures` returns the content that changes: the requests in flight, and figures of the traces."""
 
     def __init__(self, path: Path, routes: WatchedFile[Route], figures: Callable[[], Mapping[str, Any]]) -> None:
         self._path = path
         self._routes = routes
         self._figures = figures
+        self._written: dict[str, Any] | None = None
 
-    def content(self) -> bytes:
-        """Return the state now. Every later request follows the route that `route` identifies, or a newer one."""
+    def take(self) -> Sequence[Callable[[], None]]:
+        """Return a function that writes the file, if the state has changed; otherwise nothing. It may be called in a thread.
+
+        Every request that comes later follows the route that the file identifies, or a newer one. The function raises Retryable if the
+        file cannot be written; a later call then returns another function.
+        """
         self._routes.current()
-        return stamped({"pid": os.getpid(), "route": self._routes.in_force, **self._figures()})
+        state = {"route": self._routes.in_force, **self._figures()}
+        if state == self._written:
+            return ()
+        self._written = state
 
-    async def run(self) -> None:
-        """Write the file whenever its content has changed, until cancelled."""
-        written = b""
-        while True:
-            content = self.content()
-            if content != written:
-                try:
-                    await asyncio.to_thread(write_atomic, self._path, content)
-                    written = content
-                except Retryable as error:
-                    log.error("%s", error)
-            await asyncio.sleep(_EVERY_SECONDS)
+        def write() -> None:
+            try:
+                write_atomic(self._path, stamped({"pid": os.getpid(), **state}))
+            except Retryable:
+                self._written = None
+                raise
+
+        return (write,)
 
 
 def read_in_flight(path: Path, pid: int, route: Path) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """OTLP/HTTP receiver: accepts trace and log requests and answers 200 only after they are on disk.
 
-It decodes a request only to check that it can be read; ingest interprets the content.
-Run: `python -m materializer.receive.receiver --help`.
+It decodes a request only to check that it can be read; ingest interprets the content. One process serves all lines of an installation,
+each on a port of its own. Run: `python -m materializer.receive.receiver --help`.
 
 Source: OTLP 1.x, section OTLP/HTTP (error responses carry a google.rpc.Status).
 """
@@ -10,32 +10,30 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import socket
 import struct
 import zlib
 from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from fastapi import FastAPI, Request, Response
 from google.protobuf.message import DecodeError, Message
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from contracts.data.senders import Sender
 from contracts.errors import Rejected, Retryable
 from contracts.ids import canonical
-from contracts.schema import stamped
-from materializer.dialects.decode import REQUESTS
 from materializer.dialects.values import parse_json
 from materializer.receive.credentials import CredentialFile
+from materializer.receive.settings import DRAIN_SECONDS, ReceiverLine
 from materializer.receive.spool import Spool, has_room
-from runtime.artifacts import write_atomic
-from runtime.http_limits import HttpLimits, LimitedApp, with_deadlines
+from runtime.http_limits import App, HttpLimits
+from runtime.serving.line_server import Kind, LineServer
 
 JSON, PROTO = "application/json", "application/x-protobuf"
 MAX_BODY = 16 << 20
@@ -57,6 +55,8 @@ _PATHS: dict[str, tuple[bytes, str, type[Message]]] = {
     "/v1/traces": (b"T", "resourceSpans", ExportTraceServiceResponse),
     "/v1/logs": (b"L", "resourceLogs", ExportLogsServiceResponse),
 }
+_REQUESTS: dict[bytes, type[Message]] = {b"T": ExportTraceServiceRequest, b"L": ExportLogsServiceRequest}
+"""Frame mark -> type of the message, as in materializer/dialects/decode.py, which needs more memory."""
 _CODES = {400: 3, 401: 16, 408: 4, 411: 3, 413: 8, 415: 3, 503: 14}
 """HTTP status -> google.rpc.Code."""
 
@@ -72,19 +72,15 @@ class Refused(Exception):
         self.message = message
 
 
-def create_app(spool: Spool, sender_of: Callable[[str], Sender | None], max_body: int = MAX_BODY, room: int = ROOM) -> FastAPI:
+def create_app(spool: Spool, sender_of: Callable[[str], Sender | None], max_body: int = MAX_BODY, room: int = ROOM) -> Starlette:
     """Return the receiver as an ASGI app. Every request except /healthz needs `Authorization: Bearer <token>`.
 
     `sender_of` returns the sender to which a token belongs, or None for an invalid token. `max_body` and `room` are in bytes.
     """
-    app = FastAPI(title="Ratchet receiver", docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.get("/healthz")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
+    async def healthz(_request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
 
-    @app.post("/v1/traces")
-    @app.post("/v1/logs")
     async def export(request: Request) -> Response:
         kind = PROTO if _content_type(request) == PROTO else JSON
         mark, field, answer = _PATHS[request.url.path]
@@ -96,7 +92,7 @@ def create_app(spool: Spool, sender_of: Callable[[str], Sender | None], max_body
             return _error(kind, refused.status, refused.message)
         return Response(answer().SerializeToString() if kind == PROTO else b"{}", media_type=kind)
 
-    return app
+    return Starlette(routes=[Route("/healthz", healthz), *(Route(path, export, methods=["POST"]) for path in _PATHS)])
 
 
 def _authorised(request: Request, sender_of: Callable[[str], Sender | None]) -> Sender:
@@ -154,7 +150,7 @@ def _store(spool: Spool, sender: Sender, kind: str, mark: bytes, field: str, bod
     """Check that the body is a readable request, and spool it. Raises Refused: 400 if it is not, 503 if the disk is full or fails."""
     try:
         if kind == PROTO:
-            many = _message_records(REQUESTS[mark][1].FromString(body))
+            many = _message_records(_REQUESTS[mark].FromString(body))
         else:
             request = parse_json(body)
             if not isinstance(request, dict) or (request and not isinstance(request.get(field), list)):
@@ -214,41 +210,27 @@ def _status_proto(code: int, message: bytes) -> bytes:
     return bytes([0x08, code, 0x12]) + length + message
 
 
-class _Announcing(uvicorn.Server):
-    """A uvicorn server that writes receiver.json, {pid, port, schema_version}, once the socket listens."""
+class ReceiverSite:
+    """A line whose senders the receiver serves. Only the line's own credentials are valid on its port."""
 
-    def __init__(self, config: uvicorn.Config, where: Path, port: int) -> None:
-        super().__init__(config)
-        self.where = where
-        self.port = port
+    def __init__(self, line: ReceiverLine, base: Path) -> None:
+        self.app: App = create_app(Spool(base / line.spool), CredentialFile(base / line.credentials).sender)
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        write_atomic(self.where, stamped({"pid": os.getpid(), "port": self.port}))
+    def work(self) -> Sequence[Callable[[], None]]:
+        """Do nothing: a request is on the disk when it is answered."""
+        return ()
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the receiver until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m materializer.receive.receiver", description="OTLP/HTTP receiver that spools to disk.")
-    parser.add_argument("--spool", type=Path, required=True, help="folder for received requests; its parent folder gets receiver.json")
-    parser.add_argument("--port", type=int, default=0, help="0: any free port")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; outside loopback, put TLS in front of the receiver")
-    parser.add_argument("--credentials", type=Path, required=True, help="file with the credentials; read again when it changes")
-    parser.add_argument("--max-body", type=int, default=MAX_BODY, help="maximum size of a request in bytes")
-    given = parser.parse_args(arguments)
-    os.umask(0o077)  # the spool contains users' conversations
-    app = create_app(Spool(given.spool), CredentialFile(given.credentials).sender, given.max_body)
-    listening = socket.create_server((given.host, given.port), backlog=128)
-    limits = HttpLimits()
-    config = uvicorn.Config(
-        LimitedApp(app, limits, _refusal),
-        http=with_deadlines(H11Protocol, limits),
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=10,
-    )
-    _Announcing(config, given.spool.resolve().parent / "receiver.json", listening.getsockname()[1]).run(sockets=[listening])
+    parser.add_argument("--folder", type=Path, required=True, help="folder with the settings of the lines")
+    remedy = "free the port, or set serving.receiver_port in the loop file"
+    kind = Kind("the receiver", remedy, ReceiverLine, ReceiverSite, DRAIN_SECONDS, _refusal)
+    LineServer(parser.parse_args(arguments).folder, kind, HttpLimits()).run()
 
 
 if __name__ == "__main__":

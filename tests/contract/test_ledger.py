@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
-import pwd
-import shutil
-import signal
 import sqlite3
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -30,64 +23,17 @@ from contracts.ports import Ledger
 from contracts.schema import SCHEMA_VERSION, UNVERSIONED
 from flows.ledger.sql import SqlLedger
 from tests.contract.ledger_writer import contend
-from tests.needs import Need, lacks
+from tests.postgres import postgres_server
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 Open = Callable[[], Ledger]
 
 
-def _postgres_binaries() -> Path | None:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-    onpath = shutil.which("postgres")
-    return found[-1].parent if found else Path(onpath).resolve().parent if onpath else None
-
-
-def _unprivileged() -> dict[str, Any]:
-    """Return the account options for Postgres, which does not run as root."""
-    if os.geteuid() != 0:
-        return {}
-    names = {entry.pw_name for entry in pwd.getpwall()}
-    account = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
-    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-
-
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a private Postgres server on a Unix socket. Skips the test if Postgres is not installed."""
-    binaries = _postgres_binaries()
-    if binaries is None:
-        lacks(Need.POSTGRES, "the contract tests of the ledger run with SQLite only")
-    folder = Path(subprocess.run(["mktemp", "-d", "/tmp/rt-pg-XXXXXX"], capture_output=True, text=True, check=True).stdout.strip())
-    account = _unprivileged()
-    if account:
-        os.chown(folder, account["user"], account["group"])
-    run = {**account, "cwd": "/", "env": {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(folder)}}
-    subprocess.run([binaries / "initdb", "-D", folder / "data", "-U", "ratchet", "-A", "trust", "-E", "UTF8"], check=True, stdout=-3, **run)
-    options = ["-k", str(folder), "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=60"]
-    with (tmp_path_factory.mktemp("postgres") / "log").open("wb") as log:
-        server = subprocess.Popen([binaries / "postgres", "-D", folder / "data", *options], stdout=log, stderr=log, **run)
-    url = f"postgresql+psycopg://ratchet@/postgres?host={folder}"
-    try:
-        _until_answers(url)
-        yield url
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(30)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _until_answers(url: str) -> None:
-    engine = sa.create_engine(url)
-    limit = time.monotonic() + 60
-    while True:
-        try:
-            with engine.connect():
-                engine.dispose()
-                return
-        except sa.exc.OperationalError:
-            if time.monotonic() > limit:
-                raise
-            time.sleep(0.1)
+def postgres() -> Iterator[str]:
+    """The URL of a private Postgres server. Skips the test if Postgres is not installed."""
+    with postgres_server() as server:
+        yield server.url()
 
 
 @pytest.fixture
@@ -235,6 +181,15 @@ def test_former_lease_holder_cannot_write(ledger: Ledger) -> None:
     assert ledger.holder("line") == new
     ledger.append([rows("a", 1, "two")], new, NOON)
     assert [entry.epoch for entry in ledger.read("a")] == [1, 2]
+
+
+def test_lease_from_before_the_clock_was_set_back_has_ended(ledger: Ledger) -> None:
+    ledger.acquire("line", "dead", 60, NOON)
+    assert ledger.acquire("line", "two", 60, NOON - timedelta(seconds=59)) is None, "clocks of two machines may differ a little"
+    second = ledger.acquire("line", "two", 60, NOON - timedelta(hours=1))
+    assert second is not None
+    assert second.epoch == 2
+    assert ledger.acquire("line", "three", 60, NOON - timedelta(hours=1)) is None
 
 
 def test_expired_lease_is_valid_until_another_holder_acquires_it(ledger: Ledger) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,5 +130,11 @@ def test_unusual_metric_names_are_accepted_and_an_invalid_alias_is_permanent(tmp
     registry.register(version(1), tmp_path, {}, {f"gate.slice:{name}.champion": 0.5 for name in names})
     registry.alias("line-a", "champion", "v-line-a-1")
     assert registry.aliases("line-a") == {"champion": "v-line-a-1"}
+    look = (
+        "import sys; from pathlib import Path; from gates.registry import MlflowRegistry; "
+        f"found = MlflowRegistry('sqlite:///{tmp_path / 'mlflow.db'}', Path()).aliases('line-a'); print(found, 'mlflow' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "{'champion': 'v-line-a-1'} False", "a look at what is registered must not load MLflow"
     with pytest.raises(Permanent, match="rejected the request as invalid"):
         registry.alias("line-a", "not/an alias", "v-line-a-1")

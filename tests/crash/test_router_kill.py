@@ -23,7 +23,7 @@ from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
 from runtime.secrets.keyring import KeyFile
 from runtime.secrets.span_signature import SPAN_KEYS
-from tests.serving_site import Site, receiver, route, started
+from tests.serving_site import Receiver, Site, route, started
 from tests.unit.materializer.conftest import ingest_keys, make_loop
 from tests.waiting import until
 
@@ -76,17 +76,17 @@ def test_killed_router_loses_no_trace_of_an_answer(site: Site, tmp_path: Path) -
         return (200, [CHUNK, CHUNK, LAST]) if body.get("stream") else site.answer(name, body)
 
     site.reply = reply
-    process, token = receiver(tmp_path)
-    with started(tmp_path, token) as router:
+    receiver = Receiver(tmp_path)
+    with started(tmp_path, receiver) as router:
         try:
-            process.ensure()
+            receiver.start()
             router.set(route(site.backend("v1", 100)))
             callers = Callers(router, 6)
             try:
                 for _ in range(6):
                     before = len(callers.answered)
                     until(lambda: len(callers.answered) >= before + 40, 60)  # noqa: B023
-                    os.kill(router._service(0).ready()["pid"], signal.SIGKILL)  # type: ignore[index]
+                    os.kill(router.process.pid() or 0, signal.SIGKILL)
                     router.url()
             finally:
                 callers.close()
@@ -96,10 +96,10 @@ def test_killed_router_loses_no_trace_of_an_answer(site: Site, tmp_path: Path) -
             until(lambda: not any(json.loads((spool.parent / "forwarded.json").read_bytes())["open"]))
             sent = router.forwarded("line", begin, datetime.now(UTC) + timedelta(seconds=5)).get("v1", 0)
         finally:
-            process.stop()
+            receiver.stop()
     loop = make_loop()
     artifacts = FolderArtifacts(tmp_path / "artifacts")
-    keys = IngestKeys(spans=KeyFile(token.with_name(SPAN_KEYS)), users=ingest_keys(tmp_path / "keys").users)
+    keys = IngestKeys(spans=KeyFile(receiver.token.with_name(SPAN_KEYS)), users=ingest_keys(tmp_path / "keys").users)
     datasets = LakeDatasets(tmp_path / "lake", loop, tmp_path, build_scorer_set(loop.rewards), artifacts, SystemClock(), keys)
     reports = [datasets.ingest(batch).traces for batch in SpoolSource("router", tmp_path / "spool").batches()]
     traces = datasets.lake.scan("traces")

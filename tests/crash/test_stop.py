@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -19,6 +18,7 @@ from flows.composition.ports import SystemClock
 from flows.engine.reconcile import reconcile
 from local.router import LocalRouter
 from local.service import ManagedProcess
+from runtime.json_files import read_json
 from tests.serving_site import Site, route, started
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
@@ -26,7 +26,7 @@ from tests.waiting import until
 MODEL = """
 import json, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from local.service import announce
+from runtime.serving.announcement import announce
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -121,8 +121,8 @@ def server(tmp_path: Path) -> Iterator[SlowServer]:
 
 def in_flight(router: LocalRouter) -> dict[str, int]:
     """The requests in flight as the router process last reported them."""
-    content: dict[str, Any] = json.loads((router._folder / "state.json").read_bytes())
-    return dict(content["in_flight"])
+    content = read_json(router._folder / "state.json")
+    return dict(content["in_flight"]) if content else {}
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_a_router_that_is_told_to_stop_finishes_its_streams_and_sends_its_traces
 
     site.reply = lambda _name, _body: (200, pieces())
     router.set(route(site.backend("v1", 100)))
-    process = router._service(0).process()
+    process = router.process.process.process()
     assert process is not None
     body = {"model": "helper", "messages": [], "stream": True}
     with httpx.stream("POST", f"{router.url()}/v1/chat/completions", json=body, trust_env=False, timeout=30) as reply:
@@ -213,7 +213,7 @@ def test_a_router_that_is_told_to_stop_finishes_its_streams_and_sends_its_traces
         until(lambda: not [one for one in process.net_connections() if one.status == psutil.CONN_LISTEN])
         hold.set()
         assert b"".join(parts).endswith(b"[DONE]\n\n")
-    until(lambda: router._service(0).process() is None)
+    until(lambda: router.process.process.process() is None)
     assert len(site.spans) == 1
     assert "ratchet.partial" not in site.attributes()[0]
     site.close()

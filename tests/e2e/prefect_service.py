@@ -18,20 +18,21 @@ import httpx
 
 from contracts.cycle import Append, Entry, Row, State
 from contracts.ids import approval_stream, cycle_stream
-from flows.composition.ports import open_ledger
 from flows.config.home import Home
 from flows.config.load import load_loop
+from flows.config.variables import LEDGER_URL
 from flows.core.decide import Wait
 from flows.core.folds import fold_approval, fold_cycle
 from flows.engine.advance import drive
 from flows.engine.line import open_cycle
+from flows.ledger.sql import SqlLedger
 from runtime.artifacts import FolderArtifacts
 from tests import command
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
 from trainers.code_digest import code_digest
 
-LINES = ("sim", "form", "page-yes", "page-no", "cli", "cancel", "lost", "thief", "late", "empty")
+LINES = ("sim", "form", "page-yes", "page-no", "cli", "cancel", "lost", "thief", "late", "auto", "empty")
 """One line per test, each with a cycle that waits for the approval of its training. The last one has no cycle."""
 LOOP = """
 [line]
@@ -68,9 +69,12 @@ def request_of(line: str) -> str:
 
 
 class Service:
-    """A running installation with access to its Prefect server."""
+    """A running installation with access to its Prefect server.
 
-    def __init__(self, folder: Path, lines: Sequence[str] = LINES) -> None:
+    `external` is a client of the Prefect server, if that is not the installation's own. `variables` are added to the environment.
+    """
+
+    def __init__(self, folder: Path, lines: Sequence[str] = LINES, **variables: str) -> None:
         self.home = Home(folder / "home")
         self.loops = {}
         for name in lines:
@@ -78,11 +82,12 @@ class Service:
             self.loops[name].write_text(LOOP.format(name=name))
             (folder / f"traces-{name}").mkdir()
         self.folder = folder
-        self.environment = command.environment(self.home.root)
-        self.ledger = open_ledger(self.home)
+        self.environment = command.environment(self.home.root, **variables)
+        self.ledger = SqlLedger(variables.get(LEDGER_URL, self.home.ledger_url))
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.prefect = httpx.Client()
+        self.external: httpx.Client | None = None
 
     @property
     def paths(self) -> list[str]:
@@ -91,7 +96,7 @@ class Service:
 
     def ratchet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `ratchet` command against this installation."""
-        return command.ratchet(*arguments, home=self.home.root)
+        return command.ratchet(*arguments, home=self.home.root, **self.environment)
 
     def start(self) -> None:
         """Start `ratchet serve` and wait until its deployments are ready."""
@@ -101,8 +106,11 @@ class Service:
         rows = json.loads(_json_on(self.process))
         addresses = {row["what"]: row["where"] for row in rows}
         self.url = addresses["Prefect UI and approvals"] + "/api"
-        login = Path(addresses["Prefect UI login file"]).read_text()
-        self.prefect = httpx.Client(base_url=self.url, auth=tuple(login.split(":")), trust_env=False, timeout=30)
+        if self.external is None:
+            login = Path(addresses["Prefect UI login file"]).read_text()
+            self.prefect = httpx.Client(base_url=self.url, auth=tuple(login.split(":")), trust_env=False, timeout=30)
+        else:
+            self.prefect = self.external
         eventually(lambda: len(self.post("deployments/filter")) == len(self.loops))
         eventually(lambda: self.deployment(next(iter(self.loops)))["status"] == "READY")
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +22,8 @@ import httpx
 import psutil
 import pytest
 
-from contracts.cycle import Identity, State
+from contracts.cycle import Append, Identity, Row, State
+from contracts.ids import approval_stream, rollout_stream
 from tests import command
 from tests.chromium import chromium
 from tests.e2e.prefect_service import LINES, Service, cycle_of, eventually, request_of, wait_for_approval
@@ -57,6 +65,30 @@ def test_cycle_is_one_run_whose_tasks_are_the_steps(service: Service) -> None:
     assert any("waiting for the approval of the training" in log["message"] for log in logs)
     artifacts = service.post("artifacts/latest/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
     assert {artifact["key"] for artifact in artifacts} >= {"sim-0001-freeze", "sim-0001-choose", "sim-0001-approve-training"}
+    linked = next(artifact["data"] for artifact in artifacts if artifact["key"] == "sim-0001-report")
+    report = service.url.removesuffix("/api") + "/ratchet/sim/0001"
+    assert report in linked
+    assert all(report in artifact["data"] for artifact in artifacts if artifact["type"] == "markdown"), "each card leads to the report"
+
+
+def test_report_beside_the_ui_needs_the_login_and_changes_nothing(service: Service) -> None:
+    page, before = service.url.removesuffix("/api") + "/ratchet/sim", service.ledger.heads()
+    refused = httpx.get(page, trust_env=False)
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Basic")
+    assert httpx.get(page, auth=("ratchet", "wrong"), trust_env=False).status_code == 401
+    login = tuple(service.home.prefect_login().read_text().split(":"))
+    cycle = httpx.get(f"{page}/0001", auth=login, trust_env=False)
+    assert (cycle.status_code, cycle.headers["location"]) == (307, "/ratchet/sim#cycle/sim/0001")
+    shown = httpx.get(page, auth=login, trust_env=False)
+    assert shown.status_code == 200
+    assert 'id="cycle/sim/0001"' in shown.text
+    assert "default-src 'none'" in shown.headers["content-security-policy"]
+    assert httpx.post(page, auth=login, trust_env=False).status_code == 405
+    for wrong in ("ratchet/nobody", "ratchet/..%2Fsim", "ratchet/sim/x", "ratchet/"):
+        assert httpx.get(service.url.replace("api", wrong), auth=login, trust_env=False).status_code == 404
+    assert httpx.get(page, auth=login, headers={"Host": "evil.example"}, trust_env=False).status_code == 400
+    assert service.ledger.heads() == before
 
 
 def test_submitted_form_is_written_to_the_ledger_and_the_same_run_goes_on(service: Service) -> None:
@@ -223,6 +255,87 @@ def test_new_traces_open_a_cycle_within_seconds_unless_the_deployment_is_paused(
     opened = eventually(lambda: service.ledger.read(cycle_of("empty")))
     assert opened[0].data["reason"] == "1 new traces"
     assert service.run("empty")["parameters"]["when"] == "enough new traces"
+
+
+def test_automations_of_the_examples_act_on_the_events(service: Service, tmp_path: Path) -> None:
+    with webhook() as (address, received):
+        saved = f"from prefect.blocks.notifications import CustomWebhookNotificationBlock as B; print(B(name='x', url={address!r}, "
+        saved += "json_data={'subject': '{{subject}}', 'body': '{{body}}'}).save('channel'))"
+        block = prefect(service, sys.executable, "-c", saved).stdout.strip()
+        for name in ("notify-approval", "pause-after-rollback"):
+            text = (EXAMPLES / f"{name}.yaml").read_text().replace("00000000-0000-0000-0000-000000000000", block)
+            (tmp_path / f"{name}.yaml").write_text(text)
+            prefect(service, "prefect", "automation", "create", "--from-file", str(tmp_path / f"{name}.yaml"))
+        asked = Row(kind="asked", key="rollout", data={"expires": "2100-01-01T00:00:00Z"})
+        append(service, approval_stream(cycle_of("auto"), "rollout"), asked)
+        append(service, rollout_stream(cycle_of("auto")), Row(kind="ended", key="rolled_back", data={"reason": "a test"}))
+        append(service, "line/auto", Row(kind="noted", key="a change that the service looks at"))
+        assert eventually(lambda: received[:1]) == [
+            {
+                "subject": "auto waits for an approval",
+                "body": "approval/auto/0001/rollout is open. Press Resume on its run in Prefect, or run `ratchet approve`.",
+            }
+        ]
+        eventually(lambda: service.deployment("auto")["paused"])
+        assert not service.deployment("cli")["paused"]
+
+
+def test_worker_of_a_work_pool_asks_the_service_and_exits(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "prefect.yaml").write_text(service.ratchet("prefect", "render", *service.paths).stdout)
+    prefect(service, "prefect", "work-pool", "create", "--type", "process", "ratchet", folder=tmp_path)
+    prefect(service, "prefect", "--no-prompt", "deploy", "-n", "lost", folder=tmp_path)
+    deployed = service.request("GET", "deployments/name/ratchet-request/lost").json()
+    run = service.post(f"deployments/{deployed['id']}/create_flow_run", {})
+    prefect(service, "prefect", "worker", "start", "--pool", "ratchet", "--run-once", folder=tmp_path)
+    ended = service.ended(run["id"])
+    assert (ended["state_name"], ended["state"]["message"]) == ("NotOpened", "no cycle opened: cycle/lost/0001 is still open")
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prefect"
+
+
+def append(service: Service, stream: str, row: Row) -> None:
+    """Append a row to a stream of the service's ledger."""
+    service.ledger.append([Append(stream=stream, after=len(service.ledger.read(stream)), rows=(row,))], None, datetime.now(UTC))
+
+
+def prefect(service: Service, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user of the service's Prefect server."""
+    login = service.home.prefect_login().read_text()
+    environment = {
+        **os.environ,
+        "PREFECT_API_URL": service.url,
+        "PREFECT_API_AUTH_STRING": login,
+        "PREFECT_HOME": str(service.folder / "user"),
+    }
+    program, *others = arguments
+    command = [shutil.which(program, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or program, *others]
+    done = subprocess.run(command, env=environment, cwd=folder or service.folder, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@contextmanager
+def webhook() -> Iterator[tuple[str, list[Any]]]:
+    """An HTTP server that keeps the JSON bodies that it receives: its address and the bodies."""
+    received: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", received
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_answer_given_while_the_service_is_dead_counts(service: Service) -> None:

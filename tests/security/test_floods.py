@@ -10,9 +10,7 @@ import httpx
 import pytest
 
 from local.router import LocalRouter
-from local.service import ManagedProcess
-from tests import serving_site
-from tests.serving_site import Site, route, started
+from tests.serving_site import Receiver, Site, route, started
 from tests.waiting import until
 
 LARGE = 7_900_000
@@ -28,11 +26,11 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRouter]:
 
 
 @pytest.fixture(scope="module")
-def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedProcess]:
-    process, _ = serving_site.receiver(tmp_path_factory.mktemp("receiver"))
-    process.ensure()
-    yield process
-    process.stop()
+def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
+    receiver = Receiver(tmp_path_factory.mktemp("receiver"))
+    receiver.start()
+    yield receiver
+    receiver.stop()
 
 
 def half_sent(port: int, head: str, size: int) -> socket.socket:
@@ -63,7 +61,7 @@ def ask(url: str) -> int:
 
 @pytest.mark.slow
 def test_half_sent_bodies_share_one_budget(router: LocalRouter) -> None:
-    process = router._service(0).process()
+    process = router.process.process.process()
     assert process is not None
     port = int(router.url().rpartition(":")[2])
     assert ask(router.url()) == 200
@@ -82,11 +80,9 @@ def test_half_sent_bodies_share_one_budget(router: LocalRouter) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["router", "receiver"])
-def test_slow_connections_end(router: LocalRouter, receiver: ManagedProcess, server: str) -> None:
-    service = router._service(0) if server == "router" else receiver
-    ready = service.ready()
-    assert ready is not None
-    flood = [socket.create_connection(("127.0.0.1", ready["port"]), timeout=5) for _ in range(600)]
+def test_slow_connections_end(router: LocalRouter, receiver: Receiver, server: str) -> None:
+    port = int(router.url().rpartition(":")[2]) if server == "router" else receiver.start()
+    flood = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(600)]
     for connection in flood:
         connection.sendall(b"POST /v1/traces HTTP/1.1\r\n")
     try:
@@ -106,15 +102,14 @@ def test_slow_connections_end(router: LocalRouter, receiver: ManagedProcess, ser
 
 
 @pytest.mark.slow
-def test_the_receiver_holds_no_more_than_its_budget(receiver: ManagedProcess) -> None:
-    process, ready = receiver.process(), receiver.ready()
+def test_the_receiver_holds_no_more_than_its_budget(receiver: Receiver) -> None:
+    process, port = receiver.lines.process.process(), receiver.start()
     assert process is not None
-    assert ready is not None
     head = f"POST /v1/traces HTTP/1.1\r\nauthorization: Bearer {'a' * 32}\r\ncontent-type: application/json"
     before = process.memory_info().rss
-    flood = [half_sent(ready["port"], head, 15_000_000) for _ in range(30)]
+    flood = [half_sent(port, head, 15_000_000) for _ in range(30)]
     try:
-        assert httpx.get(f"http://127.0.0.1:{ready['port']}/healthz", trust_env=False).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz", trust_env=False).status_code == 200
         grown = process.memory_info().rss - before
         print(f"the receiver grew by {grown / 1e6:.0f} MB")
         assert grown < 160_000_000

@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from contracts.cycle import Answer, Append, ApprovalKind, Identity, Row
@@ -84,6 +84,8 @@ class Scenario:
     """The turn in which an operator requests the end of the cycle."""
     upgrade_at: int | None = None
     """The turn in which another release with other training code replaces the service."""
+    jumps: tuple[tuple[int, float], ...] = ()
+    """(turn, seconds): when the machine's clock is set, and by how much."""
 
 
 def scenario(seed: int) -> Scenario:
@@ -204,11 +206,11 @@ class SimulatedLine:
         return self.scenario.asks[attempt - 1] if attempt <= len(self.scenario.asks) else None
 
     def _traffic(self, since, until) -> tuple[int, int]:
-        seconds = int((until - since).total_seconds())
+        seconds = max(0, int((until - since).total_seconds()))
         return (0, 0) if self.scenario.dark or self.scenario.quiet else (seconds * 3, seconds)
 
     def _sent(self, since, until) -> dict[str, int]:
-        seconds = 0 if self.scenario.quiet else int((until - since).total_seconds())
+        seconds = 0 if self.scenario.quiet else max(0, int((until - since).total_seconds()))
         rollout = self.context.rollout_view(rollout_stream(self.cycle_stream()))
         return {rollout.champion.tag: seconds * 3, rollout.candidate.tag: seconds}
 
@@ -225,6 +227,7 @@ class SimulatedLine:
         settled = 0
         for self.turn in range(turns):
             self.clock.sleep(7)
+            self.clock.time += timedelta(seconds=sum(by for turn, by in self.scenario.jumps if turn == self.turn))
             if self.turn == self.scenario.upgrade_at:
                 self.upgraded_at = self.clock.now()
                 self.context = replace(_reborn(self.context, self.turn), code=digest("code of another release"))

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from contracts.cycle import State
-from contracts.errors import Rejected, Retryable
+from contracts.errors import Rejected, Retryable, Unreachable
 from flows.core.folds import fold_line
-from flows.engine.advance import UNFORESEEN_TRIES, advance
+from flows.engine.advance import UNFORESEEN_TRIES, UNREACHABLE_TRIES, advance
 from flows.engine.context import LEASE_SECONDS, TURN_SECONDS, LineContext, take
 from flows.engine.ingest import ingest
 from flows.engine.line import ask_cancel, ask_rollback, open_cycle
@@ -188,6 +188,41 @@ def test_unexpected_error_is_retried_then_fails_the_cycle_without_user_data(monk
     assert sim.view().state is State.FAILED
     assert "ValueError at simulation/broken" in sim.view().reason
     assert "secret" not in str([entry.data for rows in sim.ledger.rows.values() for entry in rows])
+
+
+def test_model_server_that_ends_during_the_evaluation_says_nothing_about_the_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    open_cycle(sim.context, "simulated")
+    until(sim, State.ACCEPTED)
+    real = sim.context.evaluator.evaluate
+
+    def killed(*_args) -> None:
+        raise Unreachable("the model server of v refuses connections")
+
+    monkeypatch.setattr(sim.context.evaluator, "evaluate", killed)
+    for _ in range(3):
+        with pytest.raises(Unreachable):
+            advance(sim.cycle_stream(), sim.context)
+    monkeypatch.setattr(sim.context.evaluator, "evaluate", real)
+    sim.live()
+    assert sim.view().state is State.PROMOTED
+
+
+def test_model_that_always_brings_its_server_down_ends_the_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    open_cycle(sim.context, "simulated")
+    until(sim, State.ACCEPTED)
+
+    def killed(*_args) -> None:
+        raise Unreachable("the model server of v refuses connections")
+
+    monkeypatch.setattr(sim.context.evaluator, "evaluate", killed)
+    for _ in range(UNREACHABLE_TRIES - 1):
+        with pytest.raises(Unreachable):
+            advance(sim.cycle_stream(), sim.context)
+    advance(sim.cycle_stream(), sim.context)
+    assert sim.view().state is State.FAILED
+    assert sim.view().reason == f"evaluate: the model server of v refuses connections, {UNREACHABLE_TRIES} times"
 
 
 def test_temporary_failure_is_recorded_once_despite_retries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -81,6 +82,33 @@ def timeless(rows):
     dated = {"asked", "opened", "ended", "cycle_ended", "job_ended"}
     frozen = {Step.FREEZE, Step.PLAN, Step.PROBE}
     return [(s, kind, key, "" if kind in dated or key in frozen else d) for s, kind, key, d in project(rows)]
+
+
+def test_clock_that_jumps_by_an_hour_breaks_no_invariant_and_blocks_no_line() -> None:
+    states = set()
+    for seed in range(LIVES // 5):
+        draw = random.Random(f"jumps {seed}")
+        jumps = tuple((draw.randrange(60), draw.choice((-3600.0, 3600.0, -30.0))) for _ in range(draw.randint(1, 3)))
+        life = replace(scenario(seed), jumps=jumps, upgrade_at=None)  # the check of upgrades compares times
+        sim = SimulatedLine(life, seeded_faults(seed, 0.02))
+        try:
+            sim.live(turns=2000)  # a request expires at the announced time, although the clock was set back
+            check(sim)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {life}") from error
+        states.add(sim.view().state)
+    assert {State.PROMOTED, State.ROLLED_BACK, State.NOT_TRAINED} <= states
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, -30.0, 3600.0])
+@pytest.mark.parametrize("turn", range(0, 60, 2))
+def test_clock_that_jumps_does_not_change_the_effects_of_a_calm_cycle(turn: int, seconds: float) -> None:
+    sim = SimulatedLine(Scenario(seed=9, jumps=((turn, seconds),)))
+    sim.live()
+    check(sim)
+    assert sim.view().state in (State.PROMOTED, State.ROLLED_BACK, State.EXPIRED)
+    if sim.view().state is State.ROLLED_BACK:
+        assert "clock was set back" in sim.view().reason or "undecided" in sim.view().reason
 
 
 @pytest.mark.parametrize("turn", range(40))

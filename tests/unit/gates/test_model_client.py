@@ -16,7 +16,7 @@ import pytest
 
 from contracts.data.datasets import HoldoutEdition, Label
 from contracts.data.records import Tier
-from contracts.errors import Inconclusive
+from contracts.errors import Inconclusive, Unreachable
 from contracts.evaluation import UNLIKE, ChatRequest, EvalReport, Result, verdict_of
 from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
 from contracts.ids import digest
@@ -174,15 +174,15 @@ def test_request_to_a_busy_server_is_retried(backend: Backend) -> None:
 
 
 @pytest.mark.usefixtures("hurried")
-def test_timeout_and_refused_connection_are_errors(backend: Backend) -> None:
+def test_timeout_is_an_error_of_the_answer_and_a_refused_connection_one_of_the_server(backend: Backend) -> None:
     stop = threading.Event()
     backend.behaviour = lambda _: (stop.wait(5), completion("late"))[1]
     (answer,) = backend.client(timeout=0.1).chat(ask())
     stop.set()
     assert answer.text is None
     assert "Timeout" in str(answer.error)
-    (gone,) = HttpModelClient(Endpoint(tag="x", url="http://127.0.0.1:1", model="x"), timeout=1).chat(ask())
-    assert "ConnectError" in str(gone.error)
+    with pytest.raises(Unreachable, match=r"the model server of x at http://127\.0\.0\.1:1 refuses connections"):
+        HttpModelClient(Endpoint(tag="x", url="http://127.0.0.1:1", model="x"), timeout=1).chat(ask())
     assert time.monotonic() > 0
 
 

@@ -21,7 +21,7 @@ from local.service import ManagedProcess
 SERVE = """
 import os, pathlib, sys, time
 sys.path.insert(0, {repo!r})
-from local.service import announce
+from runtime.serving.announcement import announce
 with open("starts", "a") as file: file.write(str(os.getpid()) + "\\n")
 announce(4711)
 while True: time.sleep(0.05)
@@ -53,6 +53,20 @@ def test_a_service_is_started_once_and_found_again(folder: Path) -> None:
     assert first["port"] == 4711
     assert service(folder).ensure() == service(folder).ready() == first
     assert starts(folder) == [str(first["pid"])]
+
+
+def test_a_service_that_is_killed_before_it_is_ready_is_started_again(folder: Path) -> None:
+    dies_once = SERVE.format(repo=REPO).replace(
+        "announce(4711)", "len(open('starts').readlines()) > 1 or os.kill(os.getpid(), 9); announce(4711)"
+    )
+    assert service(folder, dies_once).ensure()["port"] == 4711
+    assert len(starts(folder)) == 2
+
+
+def test_a_service_that_is_always_killed_before_it_is_ready_is_given_up(folder: Path) -> None:
+    with pytest.raises(Permanent, match="was killed 3 times before it was ready; the machine may lack memory"):
+        service(folder, SERVE.format(repo=REPO).replace("announce(4711)", "os.kill(os.getpid(), 9)")).ensure()
+    assert len(starts(folder)) == 3
 
 
 def test_a_service_gets_no_credentials_of_its_starter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +170,7 @@ def test_a_process_without_a_record_of_its_start_ends_itself(folder: Path) -> No
 
 
 def test_a_port_in_use_is_refused_with_a_remedy() -> None:
-    from local.asgi import bind
+    from runtime.serving.line_server import bind
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from runtime.http_limits import HttpLimits, LimitedApp, with_deadlines
+from runtime.http_limits import Budget, Budgets, HttpLimits, LimitedApp, with_deadlines
 from tests.waiting import until
 
 FULL = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
@@ -215,3 +215,38 @@ def test_other_events_pass_through(kind: str) -> None:
 
     asyncio.run(LimitedApp(app, HttpLimits())({"type": kind}, None, None))  # type: ignore[arg-type]
     assert seen == [kind]
+
+
+def taken(budget: Budget, line: str) -> int:
+    """Take as much as possible for a line, one by one. Return the amount."""
+    amount = 0
+    while budget.take(line):
+        amount += 1
+    return amount
+
+
+def test_one_line_alone_has_the_whole_budget() -> None:
+    budget = Budget(10, 4)
+    assert taken(budget, "a") == 10
+    budget.give("a", 3)
+    assert not budget.take("a", 4)
+    assert budget.take("a", 3)
+
+
+@pytest.mark.parametrize("lines", [2, 3, 10, 100])
+def test_a_line_that_takes_all_it_can_leaves_every_other_line_its_share(lines: int) -> None:
+    budget = Budget(1024, 64)
+    budget.lines = lines
+    total = 1024 + 64 * (lines - 1)
+    flooded = taken(budget, "flood")
+    share = total // 2 // lines
+    assert flooded == total - share * (lines - 1)
+    assert {taken(budget, f"line-{number}") for number in range(lines - 1)} == {share}
+    budget.give("flood", flooded)
+    assert taken(budget, "line-0") == flooded - share, "what is given back is there for all"
+
+
+def test_a_budget_stays_within_the_limit_of_open_files() -> None:
+    budgets = Budgets(HttpLimits(), files=300)
+    budgets.share_among(100)
+    assert sum(taken(budgets.connections, f"line-{number}") for number in range(100)) == 100

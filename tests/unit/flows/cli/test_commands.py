@@ -81,6 +81,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 WITHOUT_JSON = {
     "k8s render": "its output is YAML",
+    "prefect render": "its output is YAML",
     "completion": "its output is a shell script",
     "dev cluster up": "another program prints",
     "dev cluster down": "another program prints",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.cli.serve import _stop_serving
+from contracts.errors import Permanent
+from contracts.loop import Loop
+from flows.cli.serve import _start_lines, _stop_serving
 from flows.config.home import Home
+from flows.engine.context import LineContext
 from flows.prefect.service_lock import serving_process
+from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
 
 SERVICE = """
@@ -44,6 +49,41 @@ def test_stop_ends_the_service_also_if_it_does_not_react(tmp_path: Path, kind: s
         until(lambda: not psutil.pid_exists(flow) or psutil.Process(flow).status() == psutil.STATUS_ZOMBIE)
     else:
         psutil.Process(flow).kill()
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, LineContext]]:
+    """Three lines with a receiver. No process is started."""
+    monkeypatch.setattr("flows.composition.services.start_receiver", lambda loop, _home: f"http://receiver-of-{loop.line.name}")
+    found = []
+    for name in ("a", "b", "c"):
+        context = SimulatedLine(Scenario(seed=1)).context
+        sources = tuple(source.model_copy(update={"kind": "receiver"}) for source in context.loop.sources)
+        loop = context.loop.model_copy(update={"sources": sources, "line": context.loop.line.model_copy(update={"name": name})})
+        found.append((tmp_path / f"{name}.toml", replace(context, loop=loop)))
+    return found
+
+
+def test_line_that_cannot_be_served_does_not_stop_the_others(
+    lines: list[tuple[Path, LineContext]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installation: Any = SimpleNamespace(home=Home(tmp_path))
+    rows = _start_lines(lines, installation)
+    assert {(name, where) for name, what, where in rows if what == "OTLP receiver"} == {
+        (name, f"http://receiver-of-{name}/v1/traces") for name in "abc"
+    }
+
+    def start(loop: Loop, _home: Home) -> str:
+        if loop.line.name == "b":
+            raise Permanent("the receiver cannot listen on 127.0.0.1:80; free the port")
+        return "http://receiver"
+
+    monkeypatch.setattr("flows.composition.services.start_receiver", start)
+    rows = _start_lines(lines, installation)
+    assert [row for row in rows if row[0] == "b"] == [["b", "not served", "the receiver cannot listen on 127.0.0.1:80; free the port"]]
+    assert {row[0] for row in rows if row[1] == "OTLP receiver"} == {"a", "c"}
+    with pytest.raises(Permanent, match="free the port"):
+        _start_lines(lines[1:2], installation)
 
 
 def test_stop_without_a_service_stops_nothing(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from contracts.fakes import MemoryLedger
 from contracts.ids import cycle_stream
 from flows.config.home import Home
 from flows.core.folds import fold_line
+from flows.prefect.cycle.host import Host
 from flows.prefect.desk import Desk, is_outage
-from flows.prefect.host import Host
 from flows.service.keeper import News
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

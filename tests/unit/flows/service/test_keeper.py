@@ -12,7 +12,7 @@ import pytest
 
 from contracts.cycle import State
 from contracts.errors import ConfigError, Permanent, Retryable
-from contracts.ids import digest, line_stream
+from contracts.ids import digest, hash_share, line_stream
 from flows.core.folds import fold_line
 from flows.engine.line import ask_rollback, open_cycle
 from flows.engine.work import turn
@@ -34,7 +34,7 @@ def said() -> list[str]:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines whose receiver was started. No receiver process runs in these tests."""
     lines: list[str] = []
-    monkeypatch.setattr(keepers_module, "receiver_is_alive", lambda loop, _home: loop.line.name in lines)
+    monkeypatch.setattr(keepers_module, "receiver_is_alive", lambda line, _home: line in lines)
     monkeypatch.setattr(keepers_module, "start_receiver", lambda loop, _home: lines.append(loop.line.name))
     return lines
 
@@ -226,6 +226,58 @@ def test_cycle_of_another_release_makes_the_next_one_due(tmp_path: Path, said: l
     news = work(keep(sim, tmp_path, said), sim, 0.0)
     assert news is not None
     assert news.due == "the plan of the last cycle was made by another release"
+
+
+def test_look_at_living_processes_reads_neither_the_ledger_nor_the_loop_file(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper = keep(sim, tmp_path, said)
+    work(keeper, sim, 0.0)
+    lengths = sim.ledger.lengths(keeper.streams())
+
+    def unwanted(*_arguments: Any) -> Any:
+        raise AssertionError("an idle line must be cheap")
+
+    monkeypatch.setattr(sim.ledger, "read", unwanted)
+    monkeypatch.setattr(keeper._installation, "context", unwanted)
+    assert keeper.has_work(ALIVE_SECONDS + 0.1, lengths)
+    assert keeper.work(ALIVE_SECONDS + 0.1, lengths) is None
+    assert said == [] or "an idle line" not in said[-1]
+    assert not keeper.has_work(ALIVE_SECONDS + 0.2, lengths)
+
+
+def test_model_server_that_has_died_is_started_within_seconds(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper = keep(sim, tmp_path, said)
+    work(keeper, sim, 0.0)
+    (endpoint,) = sim.context.server.running()
+    sim.context.server.stop(endpoint.tag)
+    work(keeper, sim, ALIVE_SECONDS + 0.1)
+    assert [one.tag for one in sim.context.server.running()] == [endpoint.tag]
+
+
+def test_changed_loop_file_is_read_within_seconds(tmp_path: Path, said: list[str]) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper = keep(sim, tmp_path, said)
+    work(keeper, sim, 0.0)
+    assert not keeper.has_work(0.5, sim.ledger.lengths(keeper.streams()))
+    (tmp_path / "sim.toml").write_text("")
+    assert keeper.has_work(0.5, sim.ledger.lengths(keeper.streams()))
+    work(keeper, sim, 0.5)
+    assert not keeper.has_work(1.0, sim.ledger.lengths(keeper.streams()))
+
+
+def test_sweeps_of_many_lines_are_spread_over_time(tmp_path: Path, said: list[str]) -> None:
+    sim, ends = SimulatedLine(Scenario(seed=1)), []
+    for number in range(40):
+        keeper = keep(sim, tmp_path, said)
+        keeper._share = hash_share("sweep", f"line-{number}") / 2  # that of a line with this name
+        work(keeper, sim, 0.0)
+        ends.append(keeper._swept + IDLE_SWEEP_SECONDS)
+    assert max(ends) <= IDLE_SWEEP_SECONDS
+    assert max(ends) - min(ends) > IDLE_SWEEP_SECONDS / 3
+    assert len({int(end) for end in ends}) > 30
 
 
 def test_spool_with_files_is_work_once(tmp_path: Path, said: list[str]) -> None:

@@ -19,11 +19,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from contracts.data.senders import Role, Sender
 from contracts.errors import Retryable
+from contracts.schema import stamped
 from materializer.receive import receiver, spool
 from materializer.receive.credentials import CredentialStore
 from materializer.receive.receiver import create_app
+from materializer.receive.settings import ReceiverLine
 from materializer.receive.sources import SpoolSource
 from materializer.receive.spool import Spool
+from runtime.serving.settings import ANSWERS, LINES
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import request_of
 
@@ -143,10 +146,13 @@ def test_request_stored_during_ingestion_is_kept(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_receiver_process_publishes_its_address(tmp_path: Path) -> None:
     store = CredentialStore(tmp_path / "credentials.json", tmp_path / "receiver.token", lambda: datetime.now(UTC))
-    command = [sys.executable, "-m", "materializer.receive.receiver", "--spool", str(tmp_path / "spool"), "--credentials", str(store.path)]
+    settings = tmp_path / "receiver" / LINES / "shop.json"
+    settings.parent.mkdir(parents=True)
+    settings.write_bytes(stamped(ReceiverLine(spool="../../spool", credentials="../../credentials.json")))
+    command = [sys.executable, "-m", "materializer.receive.receiver", "--folder", str(tmp_path / "receiver")]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
     try:
-        told = tmp_path / "receiver.json"
+        told = tmp_path / "receiver" / ANSWERS / "shop.json"
         deadline = time.monotonic() + 60
         while not told.exists() and time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.05)

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -33,13 +33,11 @@ from contracts.ports import Progress
 from flows.core.folds import CycleView
 from flows.core.steps import APPROVALS, CycleStep, is_done
 from flows.engine.line import open_cycle, open_if_due
-from flows.prefect import cards, forms
-from flows.prefect.host import the_host
+from flows.prefect.cycle import cards, forms
+from flows.prefect.cycle.host import the_host
+from flows.prefect.cycle.run_names import FLOW, LINE_TAG, When, cycle_tag, run_name
 from flows.service.carry import Position, carry, look, position
 
-FLOW = "ratchet-retrain"
-LINE_TAG = "line:"
-"""Prefix of the tag with which a deployment names its line."""
 POLL = 2.0
 """Seconds between two looks at a step that waits, unless the ledger changes before."""
 _LONGEST_PAUSE = 60.0
@@ -50,7 +48,6 @@ _COUNT = 10.0
 """Seconds between two log lines about a count."""
 _TELL = 30.0
 """Seconds after which a log line that differs only in its numbers is written again."""
-When = Literal["now", "any new traces", "enough new traces"]
 
 
 @asynccontextmanager
@@ -63,16 +60,6 @@ async def prefect() -> AsyncIterator[PrefectClient]:
         if isinstance(error, PrefectHTTPStatusError) and error.response.status_code < 500:
             raise
         raise Pause("the Prefect API is away") from error
-
-
-def run_name(cycle: str) -> str:
-    """Return the name of a cycle's run, for example support/0007. `cycle` is the cycle's stream."""
-    return cycle.removeprefix("cycle/")
-
-
-def cycle_tag(cycle: str) -> str:
-    """Return the tag by which a cycle's run is found, whatever its name and its deployment are. `cycle` is the cycle's stream."""
-    return f"ratchet-{cycle}"
 
 
 @flow(name=FLOW)
@@ -131,6 +118,7 @@ class CarriedCycle:
                 view = _request(now.cycle, kind)
                 if now.step is at and view is not None and forms.closed_reason(view) is None:
                     page = await asyncio.to_thread(forms.page_of, host.installation, view)
+                    page += f"\n{cards.links(host.installation, now.cycle)}\n"
                     await cards.publish_request(view, page)
                     get_run_logger().info("waiting for the approval of the %s; the run's form is open until %s", kind, view.expires)
                     await forms.show_form(client, self._run, view, page)
@@ -199,17 +187,25 @@ async def enter(line: str, when: When, reason: str) -> CarriedCycle:
             carrier = host.carried.setdefault(cycle, str(run))
             if carrier != str(run):
                 return CarriedCycle(run, None, f"{cycle} is carried by another run, {carrier}", frozenset())
-            return CarriedCycle(run, cycle, "", await _shown(client, run, host.installation.cycle(line, number)))
+            at = position(host.installation, cycle).cycle
+            shown = await _shown(client, run, at)
+            if not shown:
+                await cards.publish_report(host.installation, at)
+            return CarriedCycle(run, cycle, "", shown)
         others = [tag.removeprefix(LINE_TAG) for tag in tags if tag.startswith(LINE_TAG) and tag != LINE_TAG + line]
         if others:
             return CarriedCycle(run, None, f"no cycle opened: the deployment is of line {others[0]}, not of {line}", frozenset())
+        # The tag comes before the cycle. Otherwise the desk, or the next process after a crash, would give the cycle a second run.
+        await client.update_flow_run(run, tags=[*tags, cycle_tag(cycle_stream(line, view.cycles + 1))])
         opened, why = await asyncio.to_thread(_open, line, when, reason)
         if opened is None:
+            await client.update_flow_run(run, tags=tags)
             get_run_logger().info("no cycle opened: %s", why)
             return CarriedCycle(run, None, f"no cycle opened: {why}", frozenset())
         host.carried[opened] = str(run)
         await client.update_flow_run(run, name=run_name(opened), tags=[*tags, cycle_tag(opened)])
         get_run_logger().info("opened %s: %s", opened, why)
+        await cards.publish_report(host.installation, position(host.installation, opened).cycle)
         return CarriedCycle(run, opened, why, frozenset())
 
 
@@ -226,7 +222,7 @@ def _open(line: str, when: When, reason: str) -> tuple[str | None, str]:
         return None, str(error)
 
 
-async def _shown(client: PrefectClient, run: UUID, cycle: CycleView | None) -> frozenset[str]:
+async def _shown(client: PrefectClient, run: UUID, cycle: CycleView) -> frozenset[str]:
     """Return the names of the steps that Prefect shows as completed, and end the task runs that a dead process has left.
 
     The ledger says whether the step of such a task run was completed.
@@ -234,15 +230,23 @@ async def _shown(client: PrefectClient, run: UUID, cycle: CycleView | None) -> f
     shown = set()
     chosen = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
     for step in await client.read_task_runs(flow_run_filter=chosen, sort=TaskRunSort.EXPECTED_START_TIME_ASC, limit=200):
-        if step.state is not None and step.state.is_completed():
-            shown.add(step.name)
-        elif step.state is not None and not step.state.is_final():
+        at = _step_of(step.name)
+        if at is None or step.state is None:
+            continue
+        if step.state.is_completed():
+            shown.add(str(at))
+        elif not step.state.is_final():
             left: State[None] = Crashed(message="the service stopped during this step; the step continues in a new task run")
-            if cycle is not None and step.name != CycleStep.TRAIN and is_done(cycle, CycleStep(step.name)):
+            if at is not CycleStep.TRAIN and is_done(cycle, at):
                 left = Completed(message="the step was completed; its task run was interrupted afterwards")
-                shown.add(step.name)
+                shown.add(str(at))
             await client.set_task_run_state(step.id, left, force=True)
     return frozenset(shown)
+
+
+def _step_of(name: str) -> CycleStep | None:
+    """Return the step that a task run shows. Until it has begun, Prefect appends a dash and a part of its key to the task's name."""
+    return next((step for step in CycleStep if name == step or name.startswith(f"{step}-")), None)
 
 
 def _request(cycle: CycleView, kind: ApprovalKind) -> Any:

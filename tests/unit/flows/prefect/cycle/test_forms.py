@@ -15,7 +15,7 @@ from contracts.cycle import Answer, Append, Identity, Row
 from contracts.errors import Rejected
 from contracts.fakes import MemoryLedger
 from flows.engine.line import answer
-from flows.prefect.forms import closed_reason, request_view, take_answer
+from flows.prefect.cycle.forms import closed_reason, request_view, take_answer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 REQUEST = "approval/sim/0001/training"

@@ -12,7 +12,7 @@ from flows.core.decide import Wait
 from flows.engine.advance import drive
 from flows.engine.evidence import approval_evidence
 from flows.engine.line import open_cycle
-from flows.prefect.approval_form import evidence_page, table
+from flows.prefect.cycle.approval_form import evidence_page, table
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)

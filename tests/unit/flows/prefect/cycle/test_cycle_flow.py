@@ -1,4 +1,4 @@
-"""Tests of the pause between two looks at a step."""
+"""Tests of parts of the flow: the pause between two looks at a step, and the steps that task runs show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.prefect import cycle_flow
+from flows.prefect.cycle import cycle_flow
 
 
 class WokenHost:
@@ -38,3 +38,11 @@ def test_rows_that_a_failed_step_writes_do_not_end_its_pause_but_a_cancellation_
     monkeypatch.setattr(cycle_flow, "time", SimpleNamespace(monotonic=lambda: host.now))
     asyncio.run(cycle_flow._pause("cycle/sim/0001", 60.0, failed))
     assert host.now == lasts
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("train", "train"), ("train-6f9", "train"), ("approve training-6f9", "approve training"), ("training", None), ("my task", None)],
+)
+def test_task_run_is_recognised_before_prefect_has_given_it_its_name(name: str, step: str | None) -> None:
+    assert cycle_flow._step_of(name) == step

@@ -27,7 +27,7 @@ from flows.composition.installation import Installation
 from flows.composition.ports import open_artifacts
 from flows.core.folds import ApprovalView, fold_approval
 from flows.engine.line import answer
-from flows.prefect.approval_form import evidence_page
+from flows.prefect.cycle.approval_form import evidence_page
 
 _PAGE = 50
 """Number of stored inputs that are read with one request."""

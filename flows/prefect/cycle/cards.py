@@ -9,19 +9,24 @@ import base64
 import re
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import httpx
-from prefect.artifacts import acreate_markdown_artifact, acreate_progress_artifact, aupdate_progress_artifact
+from prefect.artifacts import acreate_link_artifact, acreate_markdown_artifact, acreate_progress_artifact, aupdate_progress_artifact
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
+from contracts.cycle import Step
 from contracts.errors import RatchetError
 from contracts.jobs.training import JobEvent
 from flows.composition.installation import Installation
 from flows.core.folds import ApprovalView, CycleView
 from flows.core.steps import APPROVALS, CycleStep
-from flows.prefect.approval_form import table
+from flows.prefect.cycle.approval_form import table
+from flows.prefect.cycle.run_names import run_name
+from flows.prefect.report_pages import report_link
+from flows.prefect.server import is_external, known_url
 from flows.report.charts import Line, curves
 from flows.report.page import FIGURES
 from flows.report.story import GATE_COLUMNS, Section, report_of, tell
@@ -72,6 +77,8 @@ def summary(step: CycleStep, cycle: CycleView) -> str:
             return f"{report.answered_by_both} of {report.asked} prompts answered by both{change}"
         case CycleStep.JUDGE if cycle.verdict is not None:
             return f"gate: {cycle.verdict.result}"
+        case CycleStep.REGISTER if cycle.candidate is not None:
+            return f"registered {cycle.candidate.tag}"
         case CycleStep.ROLL_OUT | CycleStep.PROMOTE if cycle.ended:
             return f"{cycle.state}: {cycle.reason}"
         case _:
@@ -80,21 +87,53 @@ def summary(step: CycleStep, cycle: CycleView) -> str:
 
 async def publish(installation: Installation, step: CycleStep, cycle: CycleView) -> None:
     """Write the card of a step as a Markdown artifact of the current task run."""
-    if step not in _TITLES:
-        return
     try:
-        sections = [
-            section
-            for section in tell(installation.ledger.read(cycle.id), installation.rollout(cycle.id), {}, datetime.now(UTC))
-            if section.title.startswith(_TITLES[step])
-        ]
-        text = "\n\n".join(_markdown(section) for section in sections)
+        titles = _TITLES.get(step, ())
+        story = tell(installation.ledger.read(cycle.id), installation.rollout(cycle.id), {}, datetime.now(UTC)) if titles else []
+        text = "\n\n".join(_markdown(section) for section in story if section.title.startswith(titles))
         if step is CycleStep.TRAIN and cycle.incarnations:
             text += _charts(installation.cycle_context(cycle).executor.events(cycle.incarnations[-1].job))
+        if step is CycleStep.REGISTER and not cycle.ended:
+            text = summary(step, cycle)
         if text:
+            text += f"\n\n{links(installation, cycle)}"
             await acreate_markdown_artifact(key=_key(cycle.id, step), markdown=text, description=f"{cycle.id}: {step}")
     except (RatchetError, httpx.HTTPError, PrefectException, KeyError) as error:
         get_run_logger().warning("the card of this step was not written: %s", error)
+
+
+async def publish_report(installation: Installation, cycle: CycleView) -> None:
+    """Write the link to the report of a cycle as an artifact of the current run, if the report is served."""
+    link = _report(installation, cycle)
+    if link is None:
+        return
+    try:
+        await acreate_link_artifact(link, link_text="Report", key=_key(cycle.id, "report"), description=f"{cycle.id}: report")
+    except (httpx.HTTPError, PrefectException) as error:
+        get_run_logger().warning("the link to the report was not written as an artifact: %s", error)
+
+
+def links(installation: Installation, cycle: CycleView) -> str:
+    """Return the places of a cycle's report and of its registered version, as Markdown."""
+    report = _report(installation, cycle)
+    parts = [f"[Report]({report})" if report else f"Report: `ratchet open {run_name(cycle.id)}`"]
+    reference, store = cycle.done.get(str(Step.REGISTER), {}).get("reference"), installation.home.mlflow_url
+    if reference and store.startswith("http"):
+        _, name, version = str(reference).rsplit("/", 2)
+        parts.append(f"[{reference} in MLflow]({store.rstrip('/')}/#/models/{quote(name)}/versions/{quote(version)})")
+    elif reference:
+        parts.append(f"`{reference}` in MLflow: `mlflow ui --backend-store-uri {_without_password(store)}`")
+    return " · ".join(parts)
+
+
+def _report(installation: Installation, cycle: CycleView) -> str | None:
+    """Return the address of the report of a cycle. An external Prefect server serves none."""
+    url = None if is_external() else known_url(installation.home)
+    return report_link(url.removesuffix("/api"), cycle.id) if url else None
+
+
+def _without_password(store: str) -> str:
+    return re.sub(r"://([^:/@]*):[^@]*@", r"://\1:***@", store)
 
 
 async def publish_request(view: ApprovalView, page: str) -> None:

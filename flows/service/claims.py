@@ -1,0 +1,70 @@
+"""The claim of an installation on the lines that it serves, in a ledger that several installations may share.
+
+Two services with separate homes and one ledger would route the users of a line twice and look for artifacts that the other one has. A
+ledger in the home folder cannot be shared by mistake, so nothing is claimed there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+
+from contracts.cycle import Lease
+from contracts.errors import ConfigError, Fenced
+from contracts.ports import Ledger
+
+CLAIM_SECONDS = 180.0
+"""Seconds for which a claim lasts without renewal."""
+RENEW_SECONDS = 60.0
+"""Seconds between two renewals."""
+
+
+class Claims:
+    """The claims of one installation, whose id is `installation`. A new process of the installation takes them over at once."""
+
+    def __init__(self, ledger: Ledger, installation: str, lines: Sequence[str]) -> None:
+        self._ledger = ledger
+        self._holder = f"{installation}@{socket.gethostname()}"
+        self._lines = lines
+        self._leases: list[Lease] = []
+
+    def take(self, now: datetime) -> None:
+        """Claim all lines. Raises ConfigError, and claims none, if another installation serves one of them."""
+        try:
+            for line in self._lines:
+                lease = self._ledger.acquire(_name(line), self._holder, CLAIM_SECONDS, now)
+                if lease is None:
+                    raise ConfigError(self._refusal(line))
+                self._leases.append(lease)
+        except ConfigError:
+            self.release()
+            raise
+
+    def renew(self, now: datetime) -> None:
+        """Renew all claims. Raises ConfigError if another installation has taken one, and Retryable if the ledger is not available."""
+        for number, lease in enumerate(self._leases):
+            try:
+                self._leases[number] = self._ledger.renew(lease, CLAIM_SECONDS, now)
+            except Fenced:
+                raise ConfigError(self._refusal(lease.name.removeprefix("service/"))) from None
+
+    def release(self) -> None:
+        """Give the claims back, so that another installation can serve the lines at once."""
+        for lease in self._leases:
+            with contextlib.suppress(Exception):
+                self._ledger.release(lease)
+        self._leases = []
+
+    def _refusal(self, line: str) -> str:
+        other = self._ledger.holder(_name(line))
+        whose = f"{other.holder} until {other.expires:%H:%M:%S} UTC" if other else "another installation"
+        return (
+            f"line {line!r} is served by another installation that uses the same ledger ({whose}); stop that service first, "
+            "or set RATCHET_LEDGER_URL to a ledger of your own"
+        )
+
+
+def _name(line: str) -> str:
+    return f"service/{line}"

@@ -1,0 +1,72 @@
+"""One line in the router process: its application and its files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from ssl import SSLContext
+
+import httpx
+
+from contracts.serving import Route
+from local.proxy.app import Router, RouterSettings, build_app
+from local.proxy.exporter import Exporter
+from local.proxy.forwarded import FORWARDED, ForwardedCounts
+from local.proxy.settings import ROUTE, RouterLine
+from local.proxy.span_spool import SpanSpool, sync_all
+from local.proxy.state import STATE, StateFile
+from runtime.http_limits import App
+from runtime.watched_file import WatchedFile
+
+SPOOL = "spool"
+_CONNECT_SECONDS = 5.0
+_SEND_SECONDS = 10.0
+
+
+class RouterSite:
+    """A line whose requests the router answers."""
+
+    def __init__(self, line: RouterLine, base: Path) -> None:
+        folder = base / line.folder
+        self._routes = WatchedFile(folder / ROUTE, Route, keep=True)
+        self._forwarded = ForwardedCounts(folder / FORWARDED)
+        self._spool = SpanSpool(folder / SPOOL, line.spool_mb << 20)
+        self._state = StateFile(folder / STATE, self._routes, self._figures)
+        self._exporter = Exporter(self._spool, base / line.receiver, base / line.token)
+        # Each line has connections of its own, so that those to one model server cannot keep the others out.
+        limits = httpx.Limits(max_connections=512, max_keepalive_connections=128)
+        timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS, pool=60)
+        self._client = httpx.AsyncClient(timeout=timeout, trust_env=False, limits=limits, verify=_certificates())
+        self._sender = httpx.AsyncClient(timeout=_SEND_SECONDS, trust_env=False, verify=_certificates())
+        self._closed = False
+        settings = RouterSettings(line.assume_consent, line.name_versions, line.deadline, line.per_caller)
+        self.app: App = build_app(Router(self._routes, self._exporter, self._forwarded, self._client, settings))
+
+    def _figures(self) -> dict[str, object]:
+        return {"in_flight": self._forwarded.in_flight(), "dropped_traces": dict(self._spool.dropped), "waiting_bytes": self._spool.size}
+
+    def work(self) -> Sequence[Callable[[], None]]:
+        """Begin to send traces, and return functions that write what has changed: counts, state, and the spool to the disk."""
+        if self._closed:
+            return ()
+        self._exporter.send(self._sender, time.monotonic())
+        unsynced = self._spool.unsynced()
+        return [*self._forwarded.take(time.time()), *self._state.take(), *([partial(sync_all, unsynced)] if unsynced else [])]
+
+    async def close(self) -> None:
+        """Write the counts, send the traces that can be sent, and close all connections."""
+        self._closed = True
+        self._forwarded.write(time.time())
+        sync_all(self._spool.unsynced())
+        await self._exporter.flush(self._sender)
+        self._spool.close()
+        await self._client.aclose()
+        await self._sender.aclose()
+
+
+@lru_cache(maxsize=1)
+def _certificates() -> SSLContext:
+    """Return the certificates for model servers with an https address. They take a megabyte, so all lines share them."""
+    return httpx.create_ssl_context(trust_env=False)

@@ -1,0 +1,24 @@
+"""What the router process has to know about a line. Imports little, because the service imports it."""
+
+from __future__ import annotations
+
+from runtime.serving.settings import ServedLine
+
+ROUTE = "route.json"
+"""Name of the route file."""
+
+
+class RouterLine(ServedLine):
+    """Settings of a line. Paths are relative to the folder of the settings."""
+
+    folder: str
+    """Folder with the route, the counts, the state and the spool."""
+    receiver: str
+    """File with the address of the receiver."""
+    token: str
+    """File with the bearer token for the receiver. The keys for signatures are beside it."""
+    assume_consent: bool
+    name_versions: bool
+    deadline: float
+    per_caller: int
+    spool_mb: int

@@ -1,0 +1,131 @@
+"""A line whose whole cycle takes seconds: a tiny model learns to answer every question with "yes" instead of "no".
+
+The service, the servers, the training and the evaluation are real. The traffic from which the cycle learns is a file, so that it can be
+replayed; the traffic of the rollout comes through the router.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.command import ROOT
+
+_WORDS = ("red", "blue", "green", "house", "tree", "water", "stone", "light", "dark", "road", "sea", "bird", "fish", "cloud", "rain")
+_WORDS += ("wind", "fire", "gold", "iron", "salt")
+_QUESTIONS = tuple(f"Is the {one} near the {other}?" for at, one in enumerate(_WORDS) for other in _WORDS[at + 1 :])
+TRAINING, GOLDEN = _QUESTIONS[:100], _QUESTIONS[100:160]
+"""Disjoint questions: those of the recorded traffic, and those of the golden set."""
+
+LOOP = """
+[line]
+name = "{name}"
+served_model = "{name}"
+[[sources]]
+name = "replay"
+kind = "jsonl"
+path = "traces-{name}"
+[[sources]]
+name = "router"
+kind = "receiver"
+[[rewards]]
+name = "exact_match"
+[[rewards]]
+name = "user_feedback"
+[holdout]
+golden = "golden.jsonl"
+[snapshot]
+references_are_answers = true
+[probe]
+prompts = 0
+[training]
+methods = ["sft"]
+min_demonstrations = 20
+max_restarts = 20
+timeout = 600
+[training.sft]
+learning_rate = 5e-3
+warmup_steps = 1
+steps = 12
+batch = 16
+micro_batch = 16
+max_length = 48
+gradient_checkpointing = false
+cpus = 1
+save_every = 3
+[serving.options]
+threads = 1
+[gate]
+max_tokens = 4
+[rollout]
+steps = [50, 100]
+margin = 0.9
+error_margin = 0.9
+latency_ratio = 50.0
+min_requests = 3
+min_seconds = 1
+max_seconds = 900
+maturity = 0
+holdback = 10
+dark = 300
+[approvals.training]
+mode = "auto"
+[approvals.rollout]
+mode = "auto"
+[trigger]
+new_traces = 50
+min_interval = 1_000_000
+"""
+
+
+def write_model(folder: Path) -> Path:
+    """Train the tiny model that answers "no", and return its folder. Takes about ten seconds, most of them imports."""
+    pairs, corpus, model = folder / "pairs.jsonl", folder / "corpus.txt", folder / "base"
+    _write(pairs, [{"prompt": question, "answer": "no"} for question in _QUESTIONS])
+    corpus.write_text("".join(f"{question}\nno\nyes\n" for question in _QUESTIONS))
+    command = [sys.executable, "-m", "trainers.job.tiny_model", str(pairs), str(corpus), str(model), "--steps", "30", "--threads", "1"]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    return model
+
+
+def write_loop(folder: Path, name: str = "toy") -> Path:
+    """Write the loop file of a line and its golden set, and return the path of the loop file. The traffic comes with `write_traffic`."""
+    _write(folder / "golden.jsonl", [{"prompt": question, "reference": "yes"} for question in GOLDEN])
+    (folder / f"traces-{name}").mkdir(exist_ok=True)
+    loop = folder / f"{name}.toml"
+    loop.write_text(LOOP.format(name=name))
+    return loop
+
+
+def write_traffic(folder: Path, name: str = "toy") -> None:
+    """Write the recorded traffic of a line: a hundred answers "no", each with the right answer as its reference."""
+    fixed = {"timestamp": "2026-10-01T00:00:00Z", "response": "no", "reference": "yes", "consent": True}
+    rows = [{"id": str(number), "messages": question, **fixed} for number, question in enumerate(TRAINING)]
+    part = folder / f"traces-{name}.part"
+    _write(part, rows)
+    part.rename(folder / f"traces-{name}" / "recorded.jsonl")
+
+
+def like(trace: str, user: str) -> dict[str, object]:
+    """Return an OTLP/HTTP request of logs in which the user of a trace likes its answer. `trace` is the router's header."""
+    trace_id, span_id = trace.split(":")
+    values: dict[str, dict[str, object]] = {
+        "gen_ai.evaluation.name": {"stringValue": "user_feedback"},
+        "gen_ai.evaluation.score.value": {"doubleValue": 1.0},
+        "user.id": {"stringValue": user},
+    }
+    record = {
+        "timeUnixNano": str(time.time_ns()),
+        "eventName": "gen_ai.evaluation.result",
+        "traceId": trace_id,
+        "spanId": span_id,
+        "attributes": [{"key": key, "value": value} for key, value in values.items()],
+    }
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
+
+
+def _write(path: Path, rows: list[dict[str, object]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
