@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Go builds the test cluster; `make tools` installs it into .venv where the machine has none.
 export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
-DEAL := -n 2 --dist loadscope --no-loadscope-reorder
+DEAL := --dist loadscope --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
@@ -25,7 +25,7 @@ demo: $(VENV)/.train  ## run the whole loop on this machine (a few minutes after
 
 test: $(VENV)/.dev    ## run all tests, as CI does
 	@$(BIN)/python -m tests.cluster.rig build || echo "building the test cluster failed: the cluster tests cannot run; see the output above"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 $(DEAL) tests
 
 tools: $(VENV)/bin/uv  ## install the programs without which some tests skip: Debian packages (as root) and Go
 	@sh tests/tools.sh
@@ -45,7 +45,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DEAL) tests/unit tests/contract tests/architecture -m "not slow and not soak"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(DEAL) tests/unit tests/contract tests/architecture -m "not slow and not soak"
 
 reference: $(VENV)/.dev  ## write docs/reference from the code
 	@$(BIN)/python docs/reference.py

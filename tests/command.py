@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.warm import Warm
+
 ROOT = Path(__file__).resolve().parents[1]
 RATCHET = (sys.executable, "-m", "flows.cli.main")
 """The command `ratchet` of this checkout."""
@@ -20,10 +22,15 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
 
 
 def ratchet(
-    *arguments: str | Path, home: Path, cwd: Path = ROOT, timeout: float = 240, **variables: str
+    *arguments: str | Path, home: Path, cwd: Path = ROOT, timeout: float = 240, warm: Warm | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a `ratchet` command to its end and return its exit code and output. `variables` are added to its environment."""
+    """Run a `ratchet` command to its end and return its exit code and output.
+
+    `variables` are added to its environment. With `warm`, the command is forked from that process.
+    """
     command = [*RATCHET, *map(str, arguments)]
+    if warm is not None:
+        return warm.run(command, cwd, environment(home, **variables), timeout)
     return subprocess.run(
         command, cwd=cwd, env=environment(home, **variables), capture_output=True, text=True, timeout=timeout, check=False
     )

@@ -1,11 +1,14 @@
 """The distribution of tests over pytest-xdist workers, and the installed example package.
 
-All cluster tests run in one worker, because two test clusters at once on two cores would break the time limits of the gangs. Every other
-test file goes to the next free worker as a whole. Files with slow tests come first, so that the workers finish at about the same time.
+All cluster tests run in one worker, because two test clusters at once on two cores would break the time limits of the gangs. They wait
+more than they compute, so `make test` has a third worker: one for the cluster, two for the cores. Every other test file goes to the next
+free worker as a whole. The cluster comes first, then the files with slow tests, so that the workers finish at about the same time.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +19,13 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.example_plugin import build, on_path
 from tests.needs import REMEDIES, Need, need_of
+from tests.warm import COMMAND, Warm
 
 CLUSTER = "tests/cluster/"
+BESIDE = pytest.StashKey[bool]()
+"""Whether the tests of this run include the cluster tests."""
+
+gc.disable()  # until the tests are collected: the imports create a million permanent objects, and each collection would visit them again
 
 
 class Dealt(LoadScopeScheduling):
@@ -34,10 +42,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Dealt:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Move the files with slow tests to the front, if pytest-xdist workers run the tests."""
+    """Move the cluster tests and then the files with slow tests to the front, if pytest-xdist workers run the tests."""
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        items.sort(key=lambda item: (not item.nodeid.startswith(CLUSTER), item.path not in slow))
+        config.stash[BESIDE] = items[0].nodeid.startswith(CLUSTER) if items else False
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Lower the priority of the workers beside that of the cluster, whose gangs have time limits and which needs the longest time."""
+    if item.config.stash.get(BESIDE, False) and not item.nodeid.startswith(CLUSTER):
+        item.config.stash[BESIDE] = False
+        os.nice(5)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again from now on, except the objects of the imported modules."""
+    gc.freeze()
+    gc.enable()
 
 
 def _skips(config: pytest.Config) -> list[str]:
@@ -70,6 +92,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def example_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site folder with the unpacked wheel of the example package. It is not on the path."""
     return build(tmp_path_factory.mktemp("example"))
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """A process from which `ratchet` commands start with loaded libraries."""
+    process = Warm(tmp_path_factory.mktemp("c"), COMMAND)
+    yield process
+    process.stop()
 
 
 @pytest.fixture

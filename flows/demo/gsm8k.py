@@ -20,7 +20,7 @@ import click
 from contracts.errors import ConfigError
 from runtime.threads import threads_of
 
-_STEPS, _CONTEXT = "40", "512"
+_CONTEXT = "512"
 _THREADS = 2
 
 
@@ -41,14 +41,15 @@ def examples(data: Path) -> list[dict[str, str]]:
 @click.command()
 @click.argument("data", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-def main(data: Path, out: Path) -> None:
+@click.option("--steps", default=40, help="Steps of the training.")
+def main(data: Path, out: Path, steps: int) -> None:
     """Train the base model from DATA and write it to the folder OUT (about one minute on two cores)."""
     pairs = examples(data)
     with tempfile.TemporaryDirectory() as folder:
         lines, corpus = Path(folder, "pairs.jsonl"), Path(folder, "corpus.txt")
         lines.write_text("\n".join(json.dumps(pair) for pair in pairs), encoding="utf-8")
         corpus.write_text("\n".join(text for pair in pairs for text in pair.values()), encoding="utf-8")
-        options = ["--steps", _STEPS, "--context", _CONTEXT, "--vocabulary", "4096", "--batch", "16", "--threads", str(_THREADS)]
+        options = ["--steps", str(steps), "--context", _CONTEXT, "--vocabulary", "4096", "--batch", "16", "--threads", str(_THREADS)]
         command = [sys.executable, "-m", "trainers.job.tiny_model", str(lines), str(corpus), str(out), *options]
         subprocess.run(command, env={**os.environ, **threads_of(_THREADS)}, check=True)
 

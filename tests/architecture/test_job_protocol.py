@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,13 +31,13 @@ OF_THE_RELEASE = "trainers/job/nemo/steps.py"
 """NeMo RL names its checkpoints `step_N`, too."""
 
 
-def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line and content of each string constant and each part of an f-string. Docstrings are left out."""
-    tree = ast.parse(path.read_text())
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield node.lineno, node.value
+@cache
+def texts(path: Path) -> tuple[tuple[int, str], ...]:
+    """Return line and content of each string constant and each part of an f-string. Docstrings are left out."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    strings = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docs)
+    return tuple((node.lineno, node.value) for node in strings if isinstance(node.value, str))
 
 
 def found(pattern: str) -> set[tuple[str, str]]:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.needs import REMEDIES, Need, need_of
 
+pytestmark = pytest.mark.slow  # each test runs pytest in a process
+
 REPO = Path(__file__).resolve().parents[2]
 
 

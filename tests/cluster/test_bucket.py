@@ -19,6 +19,7 @@ from contracts.errors import Retryable
 from contracts.ids import canonical, checkpoint_name
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import JobState
+from k8s.gangs import guardian
 from runtime.artifacts import FolderArtifacts
 from tests.cluster.bench import REAL, Bench
 from tests.cluster.rig.api import until
@@ -29,6 +30,9 @@ from tests.s3 import KEYS, S3, served
 from tests.unit.trainers.conftest import Workshop, write_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SILENT = 8.0
+"""Replaces SILENT_SECONDS of the guardian, so that the test waits less."""
 
 
 @pytest.fixture
@@ -102,6 +106,7 @@ def test_while_the_bucket_is_away_a_gang_runs_on_and_its_end_is_told_later(
     rig: Rig, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machines are released during the outage, and no output is lost."""
+    monkeypatch.setattr(guardian, "SILENT_SECONDS", SILENT)
     with served(monkeypatch) as s3:
         volume = {"mount": str(tmp_path), "bucket": s3.settings.model_dump(exclude_none=True)}
         bench = Bench(rig, namespace, tmp_path, volume=volume, half_alive=5.0)
@@ -118,7 +123,7 @@ def test_while_the_bucket_is_away_a_gang_runs_on_and_its_end_is_told_later(
         bench.until(spec, lambda status: status.step == 3)
         s3.stop()
         uids = {pod["metadata"]["uid"] for pod in rig.pods(namespace)}
-        limit = time.monotonic() + 30  # longer than the time after which a silent process restarts its gang: 20 s plus half_alive
+        limit = time.monotonic() + SILENT + 5.0 + 5.0  # longer than the time after which a silent process restarts its gang
         while time.monotonic() < limit:
             status = bench.turn(spec)
             assert (status.state, status.step) == (JobState.RUNNING, 3)

@@ -81,7 +81,7 @@ class ClusterBench:
         (program / "job.py").write_text(benches.JOB)
         (program / "process").write_text(PROCESS.format(python=sys.executable, folder=program))
         (program / "process").chmod(0o755)
-        small = {"cpu": "100m", "memory": "128Mi", "shm": "16Mi", "grace": 15}
+        small = {"cpu": "100m", "memory": "128Mi", "shm": "16Mi", "grace": 8}
         profile = REAL.model_copy(update={**small, "mounts": (*REAL.mounts, str(program))})
         self.bench = Bench(rig, namespace, folder, profile, image=HOST, python=str(program / "process"))
         self.writes: list[str] = []

@@ -38,6 +38,7 @@ def bench(real_rig: Rig, real_namespace: str, workshop: Workshop) -> Bench:
     return Bench(real_rig, real_namespace, workshop.folder, REAL, image=HOST, python=sys.executable)
 
 
+@pytest.mark.soak
 def test_an_evicted_gang_resumes_and_ends_where_an_undisturbed_run_ends(bench: Bench, workshop: Workshop) -> None:
     spec = spec_of(workshop)
     bench.executor.submit(spec, 1)

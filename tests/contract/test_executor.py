@@ -16,7 +16,7 @@ from tests.contract.executor_benches import FakeBench, GangBench, LocalBench, ru
 from tests.waiting import has_result
 
 
-@pytest.fixture(params=[LocalBench, FakeBench, GangBench], ids=["local", "fake", "gang"])
+@pytest.fixture(params=[pytest.param(LocalBench, marks=pytest.mark.slow), FakeBench, GangBench], ids=["local", "fake", "gang"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     bench = request.param(tmp_path)
     yield bench

@@ -251,6 +251,7 @@ def test_any_sequence_of_appends_matches_a_list_model(steps: list[tuple[str, int
         verify_chain(ledger.read(stream))
 
 
+@pytest.mark.slow
 def test_concurrent_processes_write_every_row_once(url: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()

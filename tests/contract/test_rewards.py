@@ -78,6 +78,7 @@ def test_scorer_declares_its_name_tier_and_needs(name: str) -> None:
     assert scorer.needs <= KEYS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @given(samples=SAMPLES)
 def test_scores_are_in_range_and_independent_of_other_samples(name: str, samples: list[dict[str, Any]]) -> None:

@@ -31,6 +31,8 @@ from tests import serving_site
 from tests.serving_site import Site, route, started
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow  # real router processes
+
 
 @pytest.fixture
 def site() -> Iterator[Site]:

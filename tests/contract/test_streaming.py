@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from local.router import LocalRouter
 from tests import serving_site
 from tests.serving_site import Site, route, started
 from tests.waiting import until
+
+pytestmark = pytest.mark.slow  # real router processes
 
 Pieces = Iterable[bytes]
 _sessions = itertools.count()
@@ -89,6 +90,8 @@ def said(values: dict[str, Any]) -> str:
 
 def test_a_chat_client_gets_the_chunks_and_the_trace_is_complete(traced: tuple[LocalRouter, Site]) -> None:
     url = serve(traced, lambda: answer("Über", " 🦜", "\u2028x"))
+    import openai  # takes seconds to load
+
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused")
     messages: Any = [{"role": "user", "content": "hi"}]
     with client.chat.completions.with_streaming_response.create(

@@ -18,13 +18,16 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from contracts.cycle import Answer, Identity
 from contracts.data.datasets import Facts, RawBatch
@@ -44,6 +47,7 @@ from flows.ledger.sql import SqlLedger
 from local.executor import LocalExecutor
 from runtime.artifacts import FolderArtifacts, write_atomic
 from tests.builders import make_facts
+from tests.warm import Forked
 
 LINE = "crash"
 FACTS = make_facts()
@@ -138,6 +142,11 @@ class KilledExecutor(LocalExecutor):
         super().__init__(root, artifacts)
         self.boundary = boundary
         self.reconciled: set[str] = set()
+
+    def _spawn(self, *given: Any) -> None:
+        """Start the job as a process that is forked from this one, so that it needs no imports."""
+        with patch.object(subprocess, "Popen", partial(Forked, fresh=False)):
+            super()._spawn(*given)
 
     def reconcile(self, name: str) -> None:
         """Reconcile the job, the first time between two boundaries. Later calls depend on the duration of the job."""

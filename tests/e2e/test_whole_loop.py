@@ -69,11 +69,18 @@ def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) ->
 
 
 def shortened(loop: str, traces: Path, folder: Path) -> str:
-    """Return the text of loops/gsm8k.toml with half of the training steps and 80 of the 300 golden prompts, for a shorter test."""
+    """Return the text of loops/gsm8k.toml for a shorter test: fewer steps, fewer of the 300 golden prompts, shorter answers."""
     golden = folder / "golden.jsonl"
-    golden.write_text("\n".join((traces / "gsm8k_eval.jsonl").read_text().splitlines()[:80]))
+    golden.write_text("\n".join((traces / "gsm8k_eval.jsonl").read_text().splitlines()[:40]))
     data = "../../shared/data/gsm8k_traces"
-    for found, instead in ((f"{data}/gsm8k_eval.jsonl", str(golden)), (data, str(traces)), ("steps = 60", "steps = 30")):
+    for found, instead in (
+        (f"{data}/gsm8k_eval.jsonl", str(golden)),
+        (data, str(traces)),
+        ("prompts = 40", "prompts = 20"),
+        ("max_tokens = 120", "max_tokens = 40"),
+        ("max_tokens = 160", "max_tokens = 40"),
+        ("steps = 60", "steps = 6"),
+    ):
         assert found in loop
         loop = loop.replace(found, instead)
     return loop
@@ -86,7 +93,10 @@ def test_candidate_from_traces_that_are_too_hard_does_not_pass_the_gate(tmp_path
     loop.write_text(shortened((ROOT / "loops" / "gsm8k.toml").read_text(), traces, tmp_path))
     try:
         subprocess.run(
-            [sys.executable, "-m", "flows.demo.gsm8k", str(traces), str(home / "base")], check=True, cwd=ROOT, capture_output=True
+            [sys.executable, "-m", "flows.demo.gsm8k", str(traces), str(home / "base"), "--steps", "10"],
+            check=True,
+            cwd=ROOT,
+            capture_output=True,
         )
         run(home, "adopt", str(loop), str(home / "base"), "--by", "ada")
         ended = json.loads(run(home, "run", str(loop), "--json").stdout)

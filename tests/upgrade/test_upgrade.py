@@ -28,7 +28,9 @@ from local.processes import own_record
 from materializer.lake.schemas import read_parquet
 from runtime.artifacts import FolderArtifacts
 from runtime.job_protocol import IncarnationFile
+from tests.cluster.rig.site import free_ports
 from tests.upgrade.record_homes import HOMES, PLACE, ROOT, STATES, alone, environment
+from tests.warm import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 RELEASES = ("fc659e0", "26d3584")
@@ -36,11 +38,14 @@ RELEASES = ("fc659e0", "26d3584")
 and documents carry no version."""
 READS = (["status"], ["explain", "old", "--rows"], ["report", "old"], ["verify"])
 LOOP = PLACE / "loop" / "loop.toml"
+WARM: list[Warm] = []
+"""The process from which the commands start, set by the fixture of each test."""
 
 
 @pytest.fixture(autouse=True)
-def place() -> Iterator[None]:
+def place(commands: Warm) -> Iterator[None]:
     """Reserve the place in which the homes were recorded, and stop every process of the home at the end."""
+    WARM[:] = [commands]
     with alone():
         yield
         if (PLACE / "home").exists():
@@ -54,13 +59,19 @@ def unpack(release: str, state: str) -> None:
         archive.extractall(PLACE, members=wanted, filter="data")
     for part in (PLACE / state).iterdir():
         shutil.move(part, PLACE / part.name)
+    router = PLACE / "home" / "lines" / "old" / "serving" / "router"
+    recorded = json.loads((router / "port.json").read_text())["port"]
+    (free,) = free_ports(1)
+    for file in router.glob("*.json"):
+        # the router listens on the recorded port again, which a connection of this machine may have by chance
+        file.write_text(file.read_text().replace(f'"port":{recorded}', f'"port":{free}'))
 
 
 def ratchet(*args: str, code: int = 0, home: Path = PLACE / "home") -> subprocess.CompletedProcess[str]:
     """Run a command of the present release on the recorded home, and assert its exit code and that it prints no traceback."""
     command = [sys.executable, "-m", "flows.cli.main", *args]
     known = {**environment(ROOT), "RATCHET_HOME": str(home), "COLUMNS": "400"}
-    done = subprocess.run(command, cwd=PLACE / "loop", env=known, capture_output=True, text=True, timeout=600, check=False)
+    done = WARM[0].run(command, PLACE / "loop", known, 600)
     assert done.returncode == code, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     return done

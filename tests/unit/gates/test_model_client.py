@@ -243,6 +243,7 @@ def test_faulty_server_on_either_side_is_inconclusive(backend: Backend, other: B
     assert result(report) is not Result.PASS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize(("group", "size"), [("slice:s1", 20), ("golden", 3)])
 def test_candidate_that_fails_on_a_whole_slice_or_set_does_not_pass(backend: Backend, other: Backend, group: str, size: int) -> None:

@@ -186,6 +186,7 @@ def test_ratings_to_decide_grow_as_the_margin_shrinks() -> None:
     assert ratings_to_decide(SETTINGS, difference=-0.2) == -1
 
 
+@pytest.mark.slow
 def test_returning_sessions_raise_the_sample_ratio_rarely() -> None:
     """Simulates the router's assignment: the same users come back in all steps, and the judge looks at every tick.
 

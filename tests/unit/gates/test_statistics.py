@@ -56,6 +56,7 @@ def test_interval_contains_its_estimate_and_widens_with_its_level(values: list[f
     assert mirrored.high == pytest.approx(-narrow.low)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "tightest"), [(0.05, 20.0), (0.05, 100.0), (0.0125, 100.0)])
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.02])
 def test_confidence_sequence_error_over_all_looks_is_at_most_alpha(alpha: float, tightest: float, share: float) -> None:

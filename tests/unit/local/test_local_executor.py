@@ -274,6 +274,7 @@ def test_incomplete_event_lines_are_skipped_and_counted(site: Site) -> None:
     assert (site.executor.observe(spec.name).step, site.executor.observe(spec.name).total) == (3, 9)
 
 
+@pytest.mark.slow
 def test_children_of_a_killed_job_are_killed(site: Site) -> None:
     parent = (
         f"import subprocess, sys, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "

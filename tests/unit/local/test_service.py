@@ -124,6 +124,7 @@ def test_a_service_that_exits_at_once_is_permanent_with_its_output(folder: Path)
         service(folder, "import sys; sys.exit('there is no such model')").ensure()
 
 
+@pytest.mark.slow
 def test_a_slow_service_is_retryable_and_not_started_again(folder: Path) -> None:
     slow = "import time; open('starts', 'a').write('x\\n'); time.sleep(60)"
     for _ in range(2):
@@ -149,6 +150,7 @@ def test_stop_returns_after_the_end_of_a_killed_service(folder: Path, monkeypatc
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.slow
 def test_stop_of_a_service_that_survives_sigkill_is_retryable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = service(folder, DEAF).ensure()["pid"]
     with monkeypatch.context() as patched:

@@ -70,6 +70,7 @@ def server(folder: Path, **options: object) -> VllmServer:
     return VllmServer(folder / "serving", FolderArtifacts(folder / "artifacts"), **options)
 
 
+@pytest.mark.slow
 def test_a_version_is_served_found_again_and_stopped(tmp_path: Path, version: ModelVersion) -> None:
     program = tmp_path / "vllm"
     program.write_text(STAND_IN.format(python=sys.executable))

@@ -69,6 +69,7 @@ _TRACE = dict.fromkeys(column.name for column in TRACES) | {
 }
 
 
+@pytest.mark.slow
 @given(statements=st.lists(st.composite(_statement)(), max_size=6), own=st.booleans(), seed=st.integers(0, 99))
 def test_the_newest_statement_counts_a_refusal_wins_a_tie_and_the_order_does_not_matter(
     statements: list[dict[str, Any]], own: bool, seed: int

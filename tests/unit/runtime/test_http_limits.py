@@ -176,6 +176,7 @@ def test_requests_at_the_same_time_are_limited_and_health_checks_are_not() -> No
         assert all(connection.recv(1000).startswith(b"HTTP/1.1 200") for connection in held)
 
 
+@pytest.mark.slow
 def test_a_caller_that_does_not_read_its_answer_is_disconnected() -> None:
     app = ready()
     with served(app, write_seconds=0.3) as port:

@@ -199,6 +199,7 @@ def test_a_file_that_a_process_still_has_open_cannot_be_changed_after_its_verifi
     assert complete(place, key)
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_point_loses_nothing_and_publishes_nothing_partial(tmp_path: Path) -> None:
     """The process is killed before each change of a folder. A second process finishes."""
     for point in range(100):

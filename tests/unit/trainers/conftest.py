@@ -23,11 +23,14 @@ from contracts.model import model_ref
 from local.executor import LocalExecutor
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
+from runtime.job_protocol import trainer_log
 from tests.unit.trainers.judge import SOURCE, Judge, install, judging
 from tests.waiting import has_result, job_until
+from tests.warm import TRAINER, Warm, WarmExecutor
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.code_digest import code_digest
 
+ROOT = Path(__file__).resolve().parents[3]
 TRAINERS: dict[Method, Any] = {Method.DPO: DPO(), Method.GRPO: GRPO(), Method.SFT: SFT()}
 CONTROL = ("<pad>", "<end>", "<unk>", "<user>", "<assistant>")
 CONTENT = ("the", "a", "one", "two", "three", "four", "five", "six", "yes", "no", "up", "down", "left", "right")
@@ -77,10 +80,11 @@ def store(artifacts: FolderArtifacts, path: Path, columns: dict[str, list[Any]])
 class Workshop:
     """Artifacts, an executor, and plans for the tiny model."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, warm: Warm | None = None) -> None:
         self.folder = folder
         self.artifacts = FolderArtifacts(folder / "artifacts")
-        self.executor = LocalExecutor(folder / "jobs", folder / "artifacts")
+        places = folder / "jobs", folder / "artifacts"
+        self.executor = WarmExecutor(*places, warm) if warm else LocalExecutor(*places)
         files = self.artifacts.put_folder(model)
         self.start = model_ref(model, files)
         words = CONTENT
@@ -152,13 +156,22 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
+LISTED = """
+import os, sys
+leave = os._exit
+os._exit = lambda code: (print("LOADED", *filter(sys.modules.get, sys.modules), flush=True), leave(code))
+"""
+"""A `sitecustomize` that prints the names of the loaded modules when `trainers/job/fast_exit.py` ends a process."""
 STEPS = 40
 """Steps of the undisturbed runs: enough for an interruption during the run and for an effect of the training."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """An undisturbed run that saves at every step, for comparison. Tests that change its files must copy them first."""
+    """An undisturbed run that saves at every step, for comparison. Its processes start their own interpreters.
+
+    Tests that change its files must copy them first.
+    """
 
     workshop: Workshop
     plan: TrainingPlan
@@ -175,6 +188,12 @@ class Trained:
         told = [event for event in self.events if event.kind == "checkpoint"]
         found = [ResumePoint(attempt=self.spec.attempt, incarnation=event.incarnation, step=event.step, **event.data) for event in told]
         return [point for point in found if (self.workshop.run_folder(self.spec).parent / point.path).exists()]
+
+    @property
+    def loaded(self) -> set[str]:
+        """Return the names of the modules that the trainer process had imported at its end."""
+        log = (self.workshop.run_folder(self.spec) / "i1" / trainer_log(0)).read_text()
+        return set(log.rpartition("LOADED ")[2].split())
 
     def copied(self, workshop: Workshop, attempt: int) -> tuple[JobSpec, ResumePoint, Path]:
         """Return another attempt at the plan for `workshop`, a checkpoint from which it can resume, and the folder of its copy."""
@@ -193,6 +212,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> C
             workshop = Workshop(tmp_path_factory.mktemp(method.value), tiny_model)
             plan = workshop.plan(method, steps=STEPS)
             spec = workshop.spec(plan)
+            (workshop.folder / "sitecustomize.py").write_text(LISTED)
+            path = os.pathsep.join([str(workshop.folder), str(ROOT)])
+            spec = spec.model_copy(update={"environment": {**spec.environment, "PYTHONPATH": path}})
             workshop.executor.submit(spec, 1)
             status = workshop.wait(spec)
             assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
@@ -204,8 +226,22 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> C
 
 @pytest.fixture
 def workshop(tmp_path: Path, tiny_model: Path) -> Workshop:
-    """Return artifacts, an executor and plans in the test's folder."""
+    """Return artifacts, an executor and plans in the test's folder. Each process of a job starts its own interpreter."""
     return Workshop(tmp_path, tiny_model)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Yield the process that has loaded torch and TRL."""
+    process = Warm(tmp_path_factory.mktemp("w"), TRAINER)
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def warm_workshop(tmp_path: Path, tiny_model: Path, warm: Warm) -> Workshop:
+    """Return artifacts, an executor and plans in the test's folder. The jobs are forked from a process that has loaded torch and TRL."""
+    return Workshop(tmp_path, tiny_model, warm)
 
 
 @pytest.fixture

@@ -146,6 +146,7 @@ def main(model: Path, work: Path) -> None:
     import torch
     from accelerate.state import AcceleratorState
 
+    sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]  # as trainers/job/trl/runner.py does
     LOADS.watch()
     found: dict[str, dict[str, Any]] = {"all weights": {}, "adapter": {}, "sft": {}}
     for mode in ("whole", "sharded"):

@@ -170,6 +170,7 @@ def test_answers_are_sampled_in_batches_that_fit_the_step() -> None:
         complete(GRPORecipe, {"generation_batch": 24})
 
 
+@pytest.mark.slow
 def test_vllm_samples_on_a_gpu_if_it_is_installed_and_is_refused_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     from trl import GRPOConfig
 

@@ -132,6 +132,8 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
     except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
         return JobResult(Outcome.FAILED, f"cannot resume: {error}", 0, {})
     _number_type(job.run / RunFile.MODEL)  # rejects weights that could not be published before the first step
+    if recipe.lora is None or recipe.lora.quantize == "none":
+        sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]  # PEFT would import it, and with it torch's compiler: 2 s
     trainer = build(job, arguments(job, recipe))
     if recipe.lora and recipe.lora.quantize != "none":
         keep_exact(trainer.model)

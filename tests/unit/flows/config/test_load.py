@@ -190,6 +190,7 @@ junk = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])  # a slow machine does not make the input invalid
 @given(st.dictionaries(st.sampled_from([*Loop.model_fields, "x"]), junk, max_size=6))
 def test_any_invalid_data_is_a_config_error(data: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -77,8 +78,7 @@ def test_quiet_line_with_a_day_curve_is_never_dark() -> None:
         deliveries = []
         for tag, times in sides.items():
             lately = max(0.0, now - 2 * DARK)
-            sent = [s for s in times if s < now - DARK]
-            traced = [s for s in times if s < now - 60]
-            deliveries.append(Delivery(tag, len(sent), len(traced), sum(s >= lately for s in sent), sum(s >= lately for s in traced)))
+            before, sent, traced = (bisect_left(times, at) for at in (lately, now - DARK, now - 60))
+            deliveries.append(Delivery(tag, sent, traced, sent - min(before, sent), traced - min(before, traced)))
         assert dark(deliveries, DARK) is None
         assert incomplete(deliveries) is None

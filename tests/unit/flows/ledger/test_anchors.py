@@ -154,6 +154,7 @@ def test_a_changed_ledger_is_not_exported(place: Place, manipulate) -> None:
         place.export()
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_manipulations_of_exported_rows_are_always_found(data: st.DataObject) -> None:
@@ -367,6 +368,7 @@ def test_the_commands_report_damage_with_exit_code_1(tmp_path: Path, monkeypatch
     assert "a: a row up to row 2 was changed and the hash chain computed again (export 1" in text.output
 
 
+@pytest.mark.slow
 def test_many_streams_are_exported_together_and_nothing_is_written_without_a_change(tmp_path: Path) -> None:
     place = Place(tmp_path)
     appends = [Append(stream=f"cycle/line/{n:04d}", after=0, rows=(Row(kind="opened"), Row(kind="ended"))) for n in range(1000)]

@@ -159,6 +159,7 @@ def test_only_one_process_serves_an_installation(home: Home) -> None:
     assert service_lock.serving_process(home) is None
 
 
+@pytest.mark.slow
 def test_command_line_does_not_import_prefect() -> None:
     code = "import sys, flows.cli.main, flows.cli.serve, flows.prefect.server; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

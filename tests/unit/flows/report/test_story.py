@@ -126,6 +126,7 @@ def test_page_draws_the_training_curves() -> None:
     assert "KL divergence from the start model" not in page, "all values are NaN, so there is no curve"
 
 
+@pytest.mark.slow
 def test_page_fits_a_phone(tmp_path: Path) -> None:
     sim = diaried()
     page = tmp_path / "report.html"

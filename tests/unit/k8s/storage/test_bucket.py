@@ -48,6 +48,7 @@ def test_a_listing_has_all_keys_with_the_prefix_and_no_others(bucket: Bucket) ->
     assert again.size == 5
 
 
+@pytest.mark.slow
 def test_a_file_is_transferred_completely_and_has_its_digest(bucket: Bucket, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789" * 2_000_000)  # large enough for a multipart upload

@@ -17,6 +17,8 @@ from runtime.run_folder import newest_sign
 from tests.s3 import S3
 from tests.unit.k8s.shared import PLAN, Shared, save
 
+pytestmark = pytest.mark.slow  # an S3 server
+
 
 @pytest.fixture
 def shared(s3: S3, tmp_path: Path) -> Shared:

@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from local.serve.app import Batcher, build_app
-from local.serve.generate import Generated, GenerationRow, Model
 from tests.unit.trainers.conftest import write_model
+
+if TYPE_CHECKING:
+    from local.serve.generate import Generated, GenerationRow, Model
+
+pytestmark = pytest.mark.slow  # torch takes seconds to load; it is not loaded when the tests are collected
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    from local.serve.generate import Model
+
     return Model(write_model(tmp_path_factory.mktemp("model")), threads=1)
 
 
 def test_an_answer_that_nobody_waits_for_ends_at_the_next_token(model: Model) -> None:
+    from local.serve.generate import GenerationRow
+
     prompt = model.encode([{"role": "user", "content": "one two"}])
     rows = [GenerationRow(prompt, 1.0, seed, 100) for seed in range(2)]
     full = model.generate(rows)
@@ -38,6 +45,8 @@ def test_an_answer_that_nobody_waits_for_ends_at_the_next_token(model: Model) ->
 
 
 def test_a_batch_ends_at_the_limits_of_its_rows(model: Model) -> None:
+    from local.serve.generate import GenerationRow
+
     prompt = model.encode([{"role": "user", "content": "one two"}])
     short, long = (GenerationRow(prompt, 1.0, 0, limit) for limit in (3, 40))
     alone = model.generate([short])[0]
@@ -54,12 +63,17 @@ class Counting:
         self.rows: list[GenerationRow] = []
 
     def generate(self, rows: Sequence[GenerationRow], stopped: Sequence[Callable[[], bool]]) -> list[Generated]:
+        from local.serve.generate import Generated
+
         assert not any(one() for one in stopped)
         self.rows += rows
         return [Generated("", [], "stop", None) for _ in rows]
 
 
 def test_rows_of_a_caller_that_is_gone_are_not_generated() -> None:
+    from local.serve.app import Batcher
+    from local.serve.generate import GenerationRow
+
     async def scenario() -> list[GenerationRow]:
         model: Any = Counting()
         batcher = Batcher(model)
@@ -77,6 +91,8 @@ def test_rows_of_a_caller_that_is_gone_are_not_generated() -> None:
 
 
 def test_a_request_that_cannot_fit_into_the_context_is_refused_before_it_is_read(model: Model) -> None:
+    from local.serve.app import build_app
+
     with TestClient(build_app(model, "v")) as client:
         for size, status in ((10_000, 400), (2_000_000, 413)):
             body = {"model": "v", "messages": [{"role": "user", "content": "one " * (size // 4)}]}

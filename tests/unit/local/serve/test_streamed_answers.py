@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fastapi.testclient import TestClient
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
-from local.serve.app import build_app
-from local.serve.generate import GenerationRow, Model, Piece, _Stream
 from tests.unit.trainers.conftest import write_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+pytestmark = pytest.mark.slow  # torch takes seconds to load; it is not loaded when the tests are collected
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    from local.serve.app import build_app
+    from local.serve.generate import Model
+
     with TestClient(build_app(Model(write_model(tmp_path_factory.mktemp("model")), threads=1), "v")) as client:
         yield client
 
@@ -59,6 +64,8 @@ def test_usage_comes_only_if_it_is_asked_for(client: TestClient) -> None:
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer in which each byte of UTF-8 is a token."""
+    from transformers import PreTrainedTokenizerFast
+
     alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     raw = Tokenizer(models.BPE(vocab={**alphabet, "<end>": 256}, merges=[]))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -69,6 +76,8 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize("text", ["plain words", "Größe 🦜🦜 naïve", "日本語", "e\u0301 \u2028 👩\u200d🔬", "\ufffd is a character", "x"])
 @pytest.mark.parametrize("ends", [True, False])
 def test_no_piece_ends_inside_a_character(text: str, ends: bool) -> None:
+    from local.serve.generate import GenerationRow, Piece, _Stream
+
     tokenizer, pieces = byte_tokenizer(), list[Piece]()
     tokens = tokenizer.encode(text)
     asked = GenerationRow([], 0, 0, len(tokens) + (1 if ends else 0))
@@ -87,6 +96,8 @@ def test_no_piece_ends_inside_a_character(text: str, ends: bool) -> None:
 
 
 def test_a_row_that_is_cut_inside_a_character_gives_what_a_whole_answer_gives() -> None:
+    from local.serve.generate import GenerationRow, Piece, _Stream
+
     tokenizer, pieces = byte_tokenizer(), list[Piece]()
     tokens = tokenizer.encode("ab🦜")[:4]
     stream = _Stream(0, GenerationRow([], 0, 0, 4), pieces.append, tokenizer.decode, {256}, sampler=None)  # type: ignore[arg-type]

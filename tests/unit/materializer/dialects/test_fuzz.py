@@ -16,6 +16,8 @@ from materializer.dialects.decode import decode
 from materializer.lake.schemas import arrow_table
 from tests.unit.materializer.records import T0, evaluation, log, logs, raw, request_of, span, spans
 
+pytestmark = pytest.mark.slow  # hundreds of generated inputs
+
 LIMITS = Limits(now=T0 // 1000 + 10**12, assume_consent=True)
 _JSON = (
     json.dumps(spans(span(1, events=[evaluation("user_feedback", 1)])))

@@ -14,6 +14,8 @@ from runtime.secrets.pseudonyms import is_pseudonym, pseudonym
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 
+pytestmark = pytest.mark.slow  # whole lakes are rewritten
+
 DAY = 86_400_000_000_000
 NEW = {"traces": ("sender", "verified", "consent_time"), "feedback": ("sender", "trusted")}
 """Columns that the tables of the earlier release did not have."""

@@ -36,6 +36,7 @@ def test_compaction_merges_files_and_expires_snapshots_except_pinned_ones(tmp_pa
     assert datasets.ingest(batch(*(spans(span(n, at=T0 + (n % 2) * DAY)) for n in range(1, 26)))).traces.kept == 1
 
 
+@pytest.mark.slow
 def test_tagged_snapshots_do_not_count_towards_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tagged snapshots never expire. If they counted, every commit would plan a compaction once there are enough of them."""
     monkeypatch.setattr(tables, "_SNAPSHOTS", 4)

@@ -150,6 +150,7 @@ _SAMPLE = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(rows=st.lists(_SAMPLE, max_size=20), noise=st.none() | st.floats(0, 1), per_prompt=st.integers(1, 3), per_person=st.integers(1, 3))
 def test_pairs_respect_margin_thresholds_and_caps(
     rows: list[dict[str, Any]], noise: float | None, per_prompt: int, per_person: int

@@ -217,6 +217,7 @@ def test_a_checkpoint_of_an_earlier_incarnation_is_not_trained_again(bare: Any, 
     assert bare.artifacts.resolve(f"checkpoint/{plan.id}/a1/i2") == bound
 
 
+@pytest.mark.slow
 def test_four_bit_training_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 

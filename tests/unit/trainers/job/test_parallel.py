@@ -21,6 +21,7 @@ from contracts.jobs.exit_codes import DONE, Outcome
 from contracts.jobs.training import JobSpec, JobState, Method, TrainingPlan
 from tests.unit.trainers.conftest import Workshop
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest
+from tests.warm import Warm
 from trainers.job import parallel
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -56,9 +57,9 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Pair:
+def pair(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, warm: Warm) -> Pair:
     """Train one plan with one process and with two."""
-    workshop = Workshop(tmp_path_factory.mktemp("pair"), tiny_model)
+    workshop = Workshop(tmp_path_factory.mktemp("pair"), tiny_model, warm)
     plan = workshop.plan(Method.DPO, steps=STEPS, batch=7, micro_batch=1)
     run = Pair(workshop, plan, workshop.spec(plan, attempt=1), on_two(workshop.spec(plan, attempt=2)))
     finish(workshop, run.alone), finish(workshop, run.both)
@@ -79,10 +80,11 @@ def test_two_processes_train_the_same_weights_as_one(pair: Pair, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_two_processes_train_sft_as_one_does(workshop: Any, tmp_path: Path) -> None:
+def test_two_processes_train_sft_as_one_does(warm_workshop: Any, tmp_path: Path) -> None:
     """One process accumulates two micro-batches of four rows; of two processes, each takes one micro-batch."""
     import torch
 
+    workshop = warm_workshop
     plan = workshop.plan(Method.SFT, steps=8)
     alone, both = workshop.spec(plan, attempt=1), on_two(workshop.spec(plan, attempt=2))
     one, two = finish(workshop, alone), finish(workshop, both)
@@ -94,7 +96,8 @@ def test_two_processes_train_sft_as_one_does(workshop: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_two_processes_stop_together_and_resume(workshop: Any, pair: Pair) -> None:
+def test_two_processes_stop_together_and_resume(warm_workshop: Any, pair: Pair) -> None:
+    workshop = warm_workshop
     spec = on_two(workshop.spec(pair.plan, attempt=1))
     workshop.executor.submit(spec, 1)
     workshop.preempt(spec, step=3)
@@ -106,7 +109,8 @@ def test_two_processes_stop_together_and_resume(workshop: Any, pair: Pair) -> No
 
 
 @pytest.mark.slow
-def test_the_end_of_one_rank_ends_the_attempt(workshop: Any) -> None:
+def test_the_end_of_one_rank_ends_the_attempt(warm_workshop: Any) -> None:
+    workshop = warm_workshop
     spec = on_two(workshop.spec(workshop.plan(Method.DPO, steps=100_000, save_every=100_000)))
     workshop.executor.submit(spec, 1)
     workshop.wait(spec, lambda status: status.step >= 1 or status.state == JobState.ENDED)
@@ -165,6 +169,7 @@ def test_several_nodes_take_the_rendezvous_from_the_environment(monkeypatch: pyt
         parallel.launch_command("some.module", 30)
 
 
+@pytest.mark.slow
 def test_the_sharded_layers_are_those_of_the_model(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parallel.layers(tiny_model) == ["LlamaDecoderLayer"]
     assert parallel.sharding(tiny_model, gpus=8) == {}, "a single process shards nothing"

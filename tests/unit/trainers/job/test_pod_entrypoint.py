@@ -46,6 +46,7 @@ def test_a_failure_next_to_a_silent_peer_is_a_preemption(one: pod_entrypoint.Pod
     assert one._believed(FAILURE) == PREEMPTED
 
 
+@pytest.mark.slow
 def test_a_failure_next_to_live_peers_is_a_failure(one: pod_entrypoint.PodEntrypoint) -> None:
     beat = "import pathlib, time\nfor n in range(40):\n    pathlib.Path('beat-1').write_text(str(n)); time.sleep(0.1)"
     with subprocess.Popen([sys.executable, "-c", beat], cwd=one.folder) as peer:

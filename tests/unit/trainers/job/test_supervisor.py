@@ -36,6 +36,15 @@ from trainers.save_interval import fixed_interval
 TORN = b'{"at": 12.5, "incar'
 
 
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the names of a model's files. No test of this module loads the model, so it needs no torch."""
+    folder = tmp_path_factory.mktemp("named")
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    return folder
+
+
 @pytest.fixture
 def run(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a run folder that is the working directory, with the job's environment variables.
@@ -190,6 +199,7 @@ def test_a_remedy_that_would_change_nothing_is_not_proposed(
     assert result.reason.startswith("out of memory")
 
 
+@pytest.mark.slow
 def test_a_launcher_that_waits_for_lost_nodes_is_killed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the trainer's result, torchrun would wait for minutes, and the machine costs money meanwhile."""
     monkeypatch.setattr(supervisor, "LINGER_SECONDS", 0.5)

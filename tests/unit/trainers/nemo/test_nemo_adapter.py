@@ -26,6 +26,8 @@ from trainers.backends.nemo.config import RunCounts, render_config
 from trainers.job.nemo import export, prepare, steps
 from trainers.recipes import GRPORecipe, complete
 
+pytestmark = pytest.mark.slow  # torch takes seconds to load
+
 RELEASES = [Path(root) for root in os.environ.get("RATCHET_NEMO_RL", "").split(":") if root]
 MATCHER = "3rdparty/Automodel-workspace/Automodel/nemo_automodel/components/_peft/module_matcher.py"
 LINEAR = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

@@ -179,6 +179,7 @@ def test_dynamic_sampling_has_enough_epochs_for_its_worst_case() -> None:
     assert epochs(recipe, 80) >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cosine", "linear", "constant", "constant_with_warmup"])
 def test_the_learning_rate_follows_the_recipe(name: str) -> None:
     import torch

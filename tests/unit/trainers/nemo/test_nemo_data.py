@@ -20,6 +20,8 @@ from trainers.job.nemo import data, prepare, release
 from trainers.job.nemo.figures import Reader
 from trainers.recipes import GRPORecipe
 
+pytestmark = pytest.mark.slow  # torch takes seconds to load
+
 
 def row(number: int) -> dict[str, Any]:
     """Return a prompt of this number and length."""

@@ -16,8 +16,15 @@ from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Checkpoint, JobSpec, ResumePoint
 from contracts.schema import parse
 from runtime.manifest import verify_manifest
+from tests.unit.trainers.conftest import Workshop
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def workshop(warm_workshop: Workshop) -> Workshop:
+    """Return the workshop with jobs that start fast. The jobs of test_nemo_judged.py start their own interpreters."""
+    return warm_workshop
 
 
 def pinned(workshop: Any, spec: JobSpec) -> ResumePoint:

@@ -21,6 +21,8 @@ from trainers.job.job_folder import Job
 from trainers.job.nemo import export, steps
 from trainers.job.nemo.__main__ import Asked, ReleaseRun
 
+pytestmark = pytest.mark.slow  # torch takes seconds to load
+
 SHARD = "policy/weights/model/shard-00001-model-00001-of-00001.safetensors"
 CONSOLIDATED = "policy/weights/model/consolidated/model-00001-of-00001.safetensors"
 
@@ -199,6 +201,7 @@ def test_weights_of_another_model_are_refused(step: Callable[[int], Path], tiny_
         export.export(tiny_model, folder, False, tmp_path / "work", tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_an_adapter_is_merged_as_its_library_does(tiny_model: Path, tmp_path: Path) -> None:
     import torch
     from peft import LoraConfig, get_peft_model

@@ -21,6 +21,8 @@ from rewards.scorer_set import Label, build_scorer_set
 from tests.unit.trainers.nemo.advantages import advantages, logs, padded
 from trainers.job.nemo import abstentions
 
+pytestmark = pytest.mark.slow  # torch takes seconds to load
+
 groups_of_scores = st.lists(st.lists(st.none() | st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=8), min_size=1, max_size=4)
 
 

@@ -25,11 +25,18 @@ from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
 from contracts.model import model_ref
 from runtime.manifest import write_manifest
-from tests.unit.trainers.conftest import Trained, store
+from tests.unit.trainers.conftest import Trained, Workshop, store
 from tests.unit.trainers.troubled import meddle
 from trainers.backends.trl import DPO
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def workshop(warm_workshop: Workshop) -> Workshop:
+    """Return the workshop with jobs that start fast."""
+    return warm_workshop
+
 
 BROKEN_WEIGHT = """
 plain = module.Stepwise.training_step
