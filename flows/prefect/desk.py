@@ -59,6 +59,10 @@ _READY_SECONDS = 20.0
 """Seconds between two signs of life. Prefect shows a deployment as ready for 60 s after one."""
 _BUSY = (429, 502, 503, 504)
 """HTTP status codes with which the server, or a proxy before it, says that it cannot answer now."""
+_INPUT_SECONDS = 2.0
+"""Seconds between two readings of the inputs of a run whose state has not changed."""
+_CYCLES = 50
+"""Number of cycles whose runs are read with one request."""
 _PAGE = 200
 """Number of objects that Prefect's API returns at most."""
 _SWEEP_SECONDS = 10.0
@@ -89,6 +93,8 @@ class Desk:
         self._troubles: dict[str, str] = {}
         self._is_open = False
         self._told: set[str] = set()
+        self._inputs_read: dict[UUID, tuple[UUID | None, float]] = {}
+        """Run -> its state when its inputs were read, and when that was."""
         self._ready = self._swept = float("-inf")
         self._outbox = Outbox(home, host.installation.ledger)
         self._ledger = host.installation.ledger
@@ -237,19 +243,31 @@ class Desk:
             self.carriers.start(await client.read_flow_run(run.id))
 
     async def _take_answers(self, client: PrefectClient) -> None:
-        """Record the answers that Prefect has stored for pending requests."""
-        for line, news in self._lines.items():
-            if news.cycle is not None:
-                with self._apart(f"the answers of {line}"):
-                    await self._take_answers_of(client, news.cycle)
+        """Record the answers that Prefect has stored for pending requests.
 
-    async def _take_answers_of(self, client: PrefectClient, cycle: CycleView) -> None:
+        One request reads the runs of all waiting cycles. The inputs of a run are read when its state has changed, and every few seconds,
+        because a crash of Prefect's server can leave an answer without a change of the state.
+        """
+        open_cycles = [news.cycle for news in self._lines.values() if news.cycle is not None]
+        waiting = {cycle_tag(cycle.id): cycle for cycle in open_cycles if set(cycle.asked) - set(cycle.answers)}
+        tags, now = list(waiting), time.monotonic()
+        for first in range(0, len(tags), _CYCLES):
+            for run in await self._read(client, FlowRunFilter(), some=tags[first : first + _CYCLES]):
+                state = run.state.id if run.state is not None else None
+                before, at = self._inputs_read.get(run.id, (None, float("-inf")))
+                if state == before and now - at < _INPUT_SECONDS:
+                    continue
+                cycle = next(waiting[tag] for tag in run.tags if tag in waiting)
+                with self._apart(f"the answers of {cycle.line}"):
+                    await self._take_answers_of(client, cycle, run)
+                    self._inputs_read[run.id] = (state, now)
+        self._inputs_read = {run: seen for run, seen in self._inputs_read.items() if now - seen[1] < 10 * _INPUT_SECONDS}
+
+    async def _take_answers_of(self, client: PrefectClient, cycle: CycleView, run: FlowRun) -> None:
         for kind in cycle.asked:
-            if kind in cycle.answers:
-                continue
-            request = forms.request_view(self._ledger, approval_stream(cycle.id, kind))
-            for run in await self._runs_of(client, cycle.id) if request.answer is None else ():
-                closed = await forms.take_answer(client, self._ledger, run.id, request)
+            if kind not in cycle.answers:
+                request = forms.request_view(self._ledger, approval_stream(cycle.id, kind))
+                closed = await forms.take_answer(client, self._ledger, run.id, request) if request.answer is None else None
                 if closed is not None:
                     self._say(f"{request.id}: {closed}")
 
@@ -392,11 +410,19 @@ class Desk:
         return await self._read(client, FlowRunFilter(), tags=(cycle_tag(cycle),))
 
     async def _read(
-        self, client: PrefectClient, chosen: FlowRunFilter, order: FlowRunSort = FlowRunSort.START_TIME_DESC, tags: Sequence[str] = ()
+        self,
+        client: PrefectClient,
+        chosen: FlowRunFilter,
+        order: FlowRunSort = FlowRunSort.START_TIME_DESC,
+        tags: Sequence[str] = (),
+        some: Sequence[str] = (),
     ) -> list[FlowRun]:
-        """Return the chosen runs of this installation for the served lines, also those whose deployment was deleted."""
+        """Return the chosen runs of this installation, also those whose deployment was deleted, at most 200.
+
+        They have all of `tags`, and at least one of `some` (default: those of the served lines).
+        """
         lines = [f"{LINE_TAG}{line}" for line in self._loops]
-        chosen.tags = FlowRunFilterTags(all_=[owner_tag(self._home), *tags], any_=lines)
+        chosen.tags = FlowRunFilterTags(all_=[owner_tag(self._home), *tags], any_=list(some) or lines)
         return list(await client.read_flow_runs(flow_run_filter=chosen, sort=order, limit=200))
 
 

@@ -191,7 +191,7 @@ def check(site: Site) -> None:
     assert cycle.candidate is not None
     assert line.champion is not None
     assert line.champion.tag == cycle.candidate.tag
-    assert site.context.registry.aliases(LINE)["champion"] == cycle.candidate.tag
+    until(lambda: site.context.registry.aliases(LINE)["champion"] == cycle.candidate.tag, 120, pause=0.5)
     route = until(lambda: site.context.router.read(LINE), 120)
     assert {backend.tag: backend.weight for backend in route.backends}[cycle.candidate.tag] >= 90
     until(lambda: all(len(site.processes(kind)) == 1 for kind in ("service", "prefect", "receiver", "router")), 180, pause=0.3)
