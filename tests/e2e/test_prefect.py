@@ -283,12 +283,13 @@ def test_automations_of_the_examples_act_on_the_events(service: Service, tmp_pat
 def test_worker_of_a_work_pool_asks_the_service_and_exits(service: Service, tmp_path: Path) -> None:
     (tmp_path / "prefect.yaml").write_text(service.ratchet("prefect", "render", *service.paths).stdout)
     prefect(service, "prefect", "work-pool", "create", "--type", "process", "ratchet", folder=tmp_path)
-    prefect(service, "prefect", "--no-prompt", "deploy", "-n", "lost", folder=tmp_path)
-    deployed = service.request("GET", "deployments/name/ratchet-request/lost").json()
+    prefect(service, "prefect", "--no-prompt", "deploy", "-n", "thief", folder=tmp_path)
+    deployed = service.request("GET", "deployments/name/ratchet-request/thief").json()
     run = service.post(f"deployments/{deployed['id']}/create_flow_run", {})
     prefect(service, "prefect", "worker", "start", "--pool", "ratchet", "--run-once", folder=tmp_path)
     ended = service.ended(run["id"])
-    assert (ended["state_name"], ended["state"]["message"]) == ("NotOpened", "no cycle opened: cycle/lost/0001 is still open")
+    service.request("DELETE", f"deployments/{deployed['id']}")  # the other tests count the deployments
+    assert (ended["state_name"], ended["state"]["message"]) == ("NotOpened", "no cycle opened: cycle/thief/0001 is still open")
 
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prefect"
