@@ -29,7 +29,7 @@ from typing import Any
 
 import click
 import httpx
-from service_lines import idle_lines, processes, quiet
+from service_lines import idle_lines, model_servers, processes, quiet
 from service_recovery import cold_starts, recovered
 
 from contracts.cycle import Answer, Identity
@@ -120,7 +120,10 @@ class Site:
         training = start_base(world, self.home.root)
         self.installation = Installation(self.home)
         self.context = self.installation.context(self.loop)
-        adopt(self.context, base_ready(training, self.home.root), "benchmark")
+        weights = base_ready(training, self.home.root)
+        version = adopt(self.context, weights, "benchmark")
+        self.context.registry.register(version, weights, {"ratchet.adopted": "true"}, {})  # as `ratchet adopt` does
+        self.context.registry.alias(LINE, "champion", version.tag)
         self.world, self.folder, self.at = world, folder, 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -219,7 +222,7 @@ def idle(site: Site, seconds: float) -> dict[str, Any]:
     """Return what the idle service costs."""
     assert site.process is not None
     pid = site.process.pid
-    found = quiet(lambda: processes(site.home, pid), seconds)
+    found = quiet(lambda: processes(site.home, pid), model_servers(site.home), seconds)
     return {**found, "runs_created": len(site.prefect.post("flow_runs/filter", json={}).json())}
 
 
