@@ -6,6 +6,7 @@ Shares are in [0, 1]. Rollout weights are percentages. File paths are relative t
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -19,6 +20,18 @@ Percent = Annotated[float, Field(gt=0, le=100)]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value!r} is not a regular expression: {error}") from None
+    return value
+
+
+Kind = Annotated[str, Field(pattern=r"^[a-z][a-z_]{1,30}$")]
+Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
 class LineSettings(Frozen):
@@ -68,6 +81,27 @@ class GovernanceSettings(Frozen):
     """Regions whose traces may be used. Empty: all regions."""
     max_chars: Positive = 32_000
     """Maximum length of a prompt or an answer in characters. Longer ones are excluded and counted."""
+    min_users: Positive = 1
+    """Minimum number of different users who have sent a prompt (k-anonymity, after masking). Rarer prompts are excluded and counted. All
+    traces without a user count as those of one user."""
+
+
+PersonalData = Literal["email", "phone", "card", "iban", "national_id", "secret", "ip"]
+"""Kinds of personal data and secrets that the masking knows."""
+
+
+class PrivacySettings(Frozen):
+    """Masking of personal data and secrets at ingest. Placeholders such as `[EMAIL_1]` replace them before a record is stored."""
+
+    mask: tuple[PersonalData, ...] = ("email", "phone", "card", "iban", "national_id", "secret", "ip")
+    """Kinds that are masked. card: payment cards. iban: bank accounts. national_id: numbers of the United States, Korea and European
+    countries. secret: API keys, tokens, passwords and private keys. ip: public IP addresses. Empty: the texts are stored as they are."""
+    phone_regions: tuple[Annotated[str, Field(pattern=r"^[A-Z]{2}$")], ...] = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "PL", "KR")
+    """Countries (ISO 3166) whose phone numbers are found without a country code. Numbers with a country code are always found."""
+    patterns: dict[Kind, Pattern] = Field(default_factory=dict)
+    """Own kinds: name -> regular expression, for example of customer numbers. What it finds becomes `[NAME_1]`."""
+    allow: tuple[str, ...] = ()
+    """Values that are not masked, for example the address of your support."""
 
 
 class RewardSettings(Frozen):
@@ -321,6 +355,7 @@ class Loop(Frozen):
     line: LineSettings
     sources: tuple[SourceSettings, ...]
     governance: GovernanceSettings = GovernanceSettings()
+    privacy: PrivacySettings = PrivacySettings()
     rewards: tuple[RewardSettings, ...]
     holdout: HoldoutSettings = HoldoutSettings()
     snapshot: SnapshotSettings = SnapshotSettings()

@@ -34,6 +34,7 @@ from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.ingest import ingest_batch
 from materializer.lake.schemas import empty_frame, parquet, read_parquet
 from materializer.lake.tables import Lake, preferred, until
+from materializer.privacy.masking import Masker
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
 from materializer.training_sets.facts import label_noise, measure
 from materializer.training_sets.holdout import choose_edition, identify_prompts, read_golden
@@ -111,6 +112,7 @@ class LakeDatasets:
         self.dialects = dialects
         self.lake = Lake(root)
         self._seen = DedupIndex(self.lake)
+        self._masker = Masker(loop.privacy)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Commit one batch to the lake, exactly once.
@@ -133,6 +135,7 @@ class LakeDatasets:
             self.dialects,
             is_signed=lambda form, signature: is_signed(form, signature, spans),
             hide=self._pseudonyms(),
+            mask=self._masker.mask,
         )
 
     def _pseudonyms(self) -> Callable[[Subject, str], str]:

@@ -1,8 +1,8 @@
-"""Data governance: decides which traces may be used. The order of the rules is origin, consent, region, quality, duplicates.
+"""Data governance: decides which traces may be used. The order of the rules is origin, consent, region, quality, rarity,
+duplicates.
 
-The rules fail closed: a trace with unknown consent or region is left out if the rule applies. Personal data in texts is not masked in
-this version, and there is no k-anonymity and no confidentiality class. A line whose users write such data needs a region or consent
-rule that excludes it.
+The rules fail closed: a trace with unknown consent or region is left out if the rule applies. Personal data in texts is masked before,
+at ingest (materializer/privacy). There is no confidentiality class.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
     """
     judged = traces.with_columns(_reason(settings).alias("reason"))
     admitted = judged.filter(pl.col("reason").is_null()).drop("reason").sort("time", "source", "id")
+    common = admitted.filter(pl.col("user").n_unique().over("messages") >= settings.min_users)  # null counts as one user
+    rare, admitted = len(admitted) - len(common), common
     first = [pl.col(key).first().over("messages", "answer").alias(f"keeper_{key}") for key in ("source", "id")]
     merged = admitted.with_columns(first).with_columns(pl.len().over("messages", "answer").cast(pl.Int64).alias("repeats"))
     stands = (pl.col("source") == pl.col("keeper_source")) & (pl.col("id") == pl.col("keeper_id"))
     used = merged.filter(stands).drop("keeper_source", "keeper_id")
     out = dict(judged.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason").iter_rows())
+    if rare:
+        out["rare_prompt"] = rare
     if len(used) < len(merged):
         out["duplicate"] = len(merged) - len(used)
     return Governed(used, merged.select("source", "id", "keeper_source", "keeper_id"), out)

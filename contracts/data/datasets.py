@@ -5,6 +5,7 @@ The rows themselves are stored in Parquet artifacts. Their schemas are in contra
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -120,12 +121,15 @@ class IngestReport(Frozen):
     consent_changed: int = 0
     """Number of records that stated a new consent or refusal for a user, a session or a known trace, or that brought the content of a trace
     that came without consent. They are also part of the other counts."""
+    masked: dict[str, int] = Field(default_factory=dict)
+    """Kind of personal data -> number of parts of the records' texts that placeholders replaced."""
 
     def __add__(self, other: IngestReport) -> IngestReport:
         return IngestReport(
             traces=self.traces + other.traces,
             feedback=self.feedback + other.feedback,
             consent_changed=self.consent_changed + other.consent_changed,
+            masked=dict(sorted((Counter(self.masked) + Counter(other.masked)).items())),
         )
 
     def repeated(self) -> IngestReport:

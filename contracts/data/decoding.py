@@ -55,6 +55,8 @@ class Decoded:
     consents: list[Row] = field(default_factory=list)
     """Records that only state consent, with the columns subject, id, given and time of records.CONSENT, and `position`. The id of a user
     or session is in clear. They count as feedback."""
+    masked: Counter[str] = field(default_factory=Counter)
+    """Kind of personal data -> number of parts of the rows' texts that were replaced."""
 
     def skip(self, kind: Kind, reason: str) -> None:
         """Count a readable record that is not stored, by its reason."""
@@ -72,6 +74,7 @@ class Decoded:
         self.traces += found.traces
         self.feedback += found.feedback
         self.consents += found.consents
+        self.masked += found.masked
         for kind, counts in found.skipped.items():
             self.skipped[kind] += counts
         seen: Counter[tuple[Kind, str]] = Counter()

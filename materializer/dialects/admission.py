@@ -1,15 +1,16 @@
 """Admits the decoded rows of one record. All dialects pass through here, also those of other packages.
 
 A row that the role of its sender must not send is quarantined. A trace is marked as verified if the router has signed its span. Ids of
-users and sessions become pseudonyms.
+users and sessions become pseudonyms. Personal data in the texts is masked.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from contracts.data.decoding import Decoded, Row
+from contracts.data.decoding import Decoded, Kind, Row
 from contracts.data.records import ConsentSubject
 from contracts.data.senders import Role, Sender
 from contracts.errors import Rejected
@@ -21,6 +22,11 @@ SIGNED = "signed"
 
 _HIDDEN: Mapping[str, Subject] = {ConsentSubject.USER: "u", ConsentSubject.SESSION: "s"}
 """Subjects of statements about consent whose id becomes a pseudonym."""
+
+
+def unmasked(_row: Row) -> Counter[str]:
+    """Leave the texts of a row as they are."""
+    return Counter()
 
 
 def never_signed(_form: bytes, _signature: str) -> bool:
@@ -43,6 +49,8 @@ class Admission:
     """Whether a signature of the router is valid for the signed form of a span."""
     hide: Callable[[Subject, str], str] = in_clear
     """Returns the pseudonym of a user or session."""
+    mask: Callable[[Row], Counter[str]] = unmasked
+    """Replaces personal data in the texts of a row in place. Returns the number of replaced parts by kind."""
 
     def admit(self, found: Decoded) -> None:
         """Complete the rows of `found`, and quarantine those that the sender must not send."""
@@ -53,10 +61,10 @@ class Admission:
             if refused:
                 found.reject("traces", row["position"], _not_allowed(refused))
             else:
-                found.traces.append(self._trace(row))
+                self._add("traces", found.traces, self._trace(row), found)
         for row in feedback:
             if self.sender is None or self.sender.may_send_feedback(row["kind"]):
-                found.feedback.append(row | {"rater": self._hidden("u", row["rater"])})
+                self._add("feedback", found.feedback, row | {"rater": self._hidden("u", row["rater"])}, found)
             else:
                 found.reject("feedback", row["position"], _not_allowed(f"feedback of the kind {row['kind']}"))
 
@@ -66,6 +74,15 @@ class Admission:
                 found.consents.append(row | {"id": row["id"] if subject is None else self.hide(subject, row["id"])})
             else:
                 found.reject("feedback", row["position"], _not_allowed("a consent" if row["given"] else "a refusal of consent"))
+
+    def _add(self, kind: Kind, rows: list[Row], row: Row, found: Decoded) -> None:
+        """Add the masked row. A row whose texts cannot be masked is quarantined."""
+        try:
+            found.masked += self.mask(row)
+        except Rejected as error:
+            found.reject(kind, row["position"], error)
+        else:
+            rows.append(row)
 
     def _refused_trace(self, row: Row) -> str | None:
         if self.sender is None:

@@ -45,16 +45,17 @@ def ingest_batch(
     *,
     is_signed: Callable[[bytes, str], bool],
     hide: Callable[[Subject, str], str],
+    mask: Callable[[Row], Counter[str]],
 ) -> IngestReport:
     """Decode `batch`, then commit its rows. Safe to repeat at any point.
 
     The order is: statements about consent, so that a crash never leaves the rest of a batch in use without its refusals, then traces,
     feedback and quarantined records.
 
-    `is_signed` verifies signatures of the router. `hide` returns the pseudonym of a user or session; a lake of an earlier release gets
-    pseudonyms first.
+    `is_signed` verifies signatures of the router. `mask` replaces personal data in the texts of a row in place. `hide` returns the
+    pseudonym of a user or session; a lake of an earlier release gets pseudonyms first.
     """
-    decoded = decode(batch, limits, dialects, Admission(batch.sender, is_signed, hide))
+    decoded = decode(batch, limits, dialects, Admission(batch.sender, is_signed, hide, mask))
     unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
     with lake.writing():
         lake.conceal("traces", hide, lambda: None)  # the keys of traces contain no user
@@ -74,6 +75,7 @@ def ingest_batch(
         traces=TraceCounts(**counted.model_dump(), unsigned=unsigned),
         feedback=FeedbackCounts(**counts.model_dump(), parked=parked),
         consent_changed=traces.completed + stated.changed,
+        masked=dict(sorted(decoded.masked.items())),
     )
 
 

@@ -53,6 +53,8 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
         say(f"{report.traces.unsigned} traces name a version of the line without a valid signature of the router; they are no evidence")
     if report.consent_changed:
         say(f"{report.consent_changed} records changed the consent of users, sessions or known traces")
+    if report.masked:
+        say("personal data replaced by placeholders: " + ", ".join(f"{n} × {kind}" for kind, n in report.masked.items()))
     if reasons:
         table("Skipped or quarantined", ["reason", "records"], sorted(reasons.items()))
 
@@ -60,7 +62,7 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
 def ingest_json(report: IngestReport) -> dict[str, Any]:
     """Return the counts of one ingest as JSON data. `read` is the sum of the other counts, for traces and for feedback."""
     traces = report.traces.model_dump()
-    return {**traces, "feedback": report.feedback.model_dump(), "consent_changed": report.consent_changed}
+    return {**traces, "feedback": report.feedback.model_dump(), "consent_changed": report.consent_changed, "masked": report.masked}
 
 
 def _named_source(context: LineContext, path: Path, kind: str | None) -> TraceSource:

@@ -1,0 +1,139 @@
+"""Replaces personal data and secrets in a conversation by placeholders such as `[EMAIL_1]`.
+
+Equal values get equal placeholders within one conversation, so that a model still sees who is meant where. The numbers begin with 1 in
+each conversation: a placeholder links nothing across conversations.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from contracts.errors import Rejected
+from contracts.loop import PrivacySettings
+from materializer.privacy.contacts import find_emails, find_ips, phone_finder
+from materializer.privacy.finding import Finding, disjoint
+from materializer.privacy.numbers import find_cards, find_ibans, find_identities
+from materializer.privacy.secrets import find_secrets
+
+Detector = Callable[[str], Iterable[Finding]]
+"""Returns the findings in a text."""
+
+_TAKEN = re.compile(r"\[([A-Z][A-Z_]{1,30})_(\d{1,6})\]")
+_DEPTH = 64
+"""Nesting of JSON below which texts are masked. Deeper JSON is masked as one text."""
+
+
+def detectors(settings: PrivacySettings) -> list[Detector]:
+    """Return the detectors that the settings select."""
+    known: Mapping[str, Detector] = {
+        "email": find_emails,
+        "phone": phone_finder(settings.phone_regions),
+        "card": find_cards,
+        "iban": find_ibans,
+        "national_id": find_identities,
+        "secret": find_secrets,
+        "ip": find_ips,
+    }
+    own = [_pattern_finder(kind, re.compile(pattern)) for kind, pattern in sorted(settings.patterns.items())]
+    return [known[kind] for kind in settings.mask] + own
+
+
+def _pattern_finder(kind: str, pattern: re.Pattern[str]) -> Detector:
+    return lambda text: (Finding(*match.span(), kind, match.group()) for match in pattern.finditer(text) if match.group())
+
+
+@dataclass
+class Masking:
+    """The masking of one conversation: all texts go through `text` or `content`, in their order."""
+
+    detectors: Sequence[Detector]
+    allowed: frozenset[str] = frozenset()
+    """Values in lower case that stay, for example the address of the support."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Kind -> number of replaced parts."""
+    _names: dict[tuple[str, str], str] = field(default_factory=dict)
+    _last: Counter[str] = field(default_factory=Counter)
+
+    def reserve(self, texts: Iterable[str]) -> None:
+        """Take note of the placeholders that texts already contain, so that other values do not get them."""
+        for text in texts:
+            for kind, number in _TAKEN.findall(text):
+                self._last[kind] = max(self._last[kind], int(number))
+
+    def text(self, text: str, name: str = "") -> str:
+        """Return the text with placeholders. `name` is the key under which a JSON document has the text; it may tell what a number is."""
+        before = f"{name}: " if name else ""
+        searched = before + text
+        found = disjoint(one for detector in self.detectors for one in detector(searched))
+        parts, at = [], len(before)
+        for one in found:
+            if one.start < len(before) or one.value.casefold() in self.allowed or searched[one.start : one.end].casefold() in self.allowed:
+                continue
+            self.counts[one.kind] += 1
+            parts += [searched[at : one.start], self._name(one)]
+            at = one.end
+        return "".join([*parts, searched[at:]])
+
+    def content(self, value: Any, name: str = "", depth: int = 0) -> Any:
+        """Return a JSON value with placeholders in all texts, also in texts that are JSON documents themselves, and for whole numbers."""
+        if depth > _DEPTH:
+            return self.text(json.dumps(value, ensure_ascii=False))
+        if isinstance(value, str):
+            return self._document(value, name, depth) if value[:1] in ("{", "[") else self.text(value, name)
+        if isinstance(value, dict):
+            return {self.text(key): self.content(item, key, depth + 1) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.content(item, name, depth + 1) for item in value]
+        if isinstance(value, int) and not isinstance(value, bool):
+            masked = self.text(str(value), name)
+            return value if masked == str(value) else masked
+        return value
+
+    def _document(self, text: str, name: str, depth: int) -> str:
+        """Return the masked text. The strings of a JSON document are masked one by one, because its escapes could hide a value."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return self.text(text, name)
+        masked = self.content(value, name, depth + 1)
+        return text if masked == value else json.dumps(masked, ensure_ascii=False)
+
+    def _name(self, one: Finding) -> str:
+        key = one.kind, one.value
+        if key not in self._names:
+            kind = one.kind.upper()
+            self._last[kind] += 1
+            self._names[key] = f"[{kind}_{self._last[kind]}]"
+        return self._names[key]
+
+
+_TEXTS = ("messages", "answer", "tools", "reference", "text")
+"""Columns of decoded rows with texts of people, in the order in which the placeholders are numbered."""
+
+
+class Masker:
+    """Masks the decoded rows of one line by its settings."""
+
+    def __init__(self, settings: PrivacySettings) -> None:
+        self._detectors = detectors(settings)
+        self._allowed = frozenset(value.casefold() for value in settings.allow)
+
+    def mask(self, row: dict[str, Any]) -> Counter[str]:
+        """Replace personal data in the texts of a row in place, and return the number of replaced parts by kind.
+
+        All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot be searched.
+        """
+        texts = {name: row[name] for name in _TEXTS if row.get(name)}
+        masking = Masking(self._detectors, self._allowed)
+        try:
+            masking.reserve(texts.values())
+            masked = {name: masking.content(text) for name, text in texts.items()}
+        except Exception as error:  # nothing is stored that was not searched, whatever the defect
+            raise Rejected("masking_failed", f"the texts could not be searched for personal data: {type(error).__name__}") from error
+        row.update(masked)
+        return masking.counts
