@@ -197,9 +197,10 @@ class Site:
         return self.installation.ledger.read(cycle)
 
     def end(self) -> None:
-        """Cancel the open cycle and wait for its end."""
+        """Cancel the open cycle, wait for its end, and leave the service the time to finish its work for it."""
         ask_cancel(self.installation.ledger, LINE, "benchmark", "measured", datetime.now(UTC))
         wait(lambda: self.context.line_view().open_cycle is None, 120, "the end of the cycle")
+        time.sleep(2)
 
     def waiting(self) -> str:
         """Wait until the open cycle asks for approval with a usable form; return its stream."""
@@ -268,7 +269,8 @@ def acted(site: Site, by_form: bool) -> float:
     if by_form:
         body = {"run_input": {"decision": "reject", "approver": "ada"}}
         given = time.monotonic()
-        site.prefect.post(f"flow_runs/{site.suspended(cycle)}/resume", json=body).raise_for_status()
+        path = f"flow_runs/{site.suspended(cycle)}/resume"
+        wait(lambda: site.prefect.post(path, json=body).status_code < 300, 30, "the answer in the form")  # 503 while SQLite is busy
     else:
         view = fold_approval(site.rows(request))
         said = Answer(approve=False, actor="ada", identity=Identity.CLAIMED, via="cli")
