@@ -21,6 +21,8 @@ class ChatRequest(Frozen):
     """One chat request to a model."""
 
     messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    """Schemas of the tools that the model may call."""
     temperature: float = 0.0
     """Sampling temperature. 0 selects greedy decoding."""
     max_tokens: int = 256
@@ -32,7 +34,8 @@ class ChatAnswer(Frozen):
     """Answer of a model, or the error of a failed request."""
 
     text: str | None
-    """None if the request failed; `error` then contains the reason."""
+    """The answer as tables store it: text, or the JSON of a message that calls tools (contracts/conversation.py). None if the request
+    failed; `error` then contains the reason."""
     finish_reason: str | None = None
     latency_ms: float = 0.0
     version: str | None = None

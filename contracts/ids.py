@@ -51,9 +51,34 @@ def normalise(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def prompt_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
-    """Return the digest of the normalised conversation: roles and contents of all messages."""
-    return digest([[str(message["role"]), normalise(str(message["content"]))] for message in messages])
+def prompt_id(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> Digest:
+    """Return the digest of the normalised conversation: roles and contents of all messages, their tool calls, and the tools.
+
+    Ids of tool calls are random, so their order counts. Without tools and calls, the digest is that of earlier releases.
+    """
+    ids = (call.get("id") for message in messages for call in message.get("tool_calls") or ())
+    places = {name: place for place, name in enumerate(dict.fromkeys(ids))}
+    identity: list[Any] = [_message_identity(message, places) for message in messages]
+    return digest([*identity, {"tools": list(tools)}] if tools else identity)
+
+
+def _message_identity(message: Mapping[str, Any], places: Mapping[Any, int]) -> list[Any]:
+    identity: list[Any] = [str(message["role"]), normalise(content_text(message["content"]))]
+    if message.get("tool_calls"):
+        identity.append([call["function"] for call in message["tool_calls"]])
+    if message.get("tool_call_id") is not None:
+        identity.append(places.get(message["tool_call_id"], -1))
+    return identity
+
+
+def content_text(content: Any) -> str:
+    """Return the content of a message as text. Parts other than text are shown as JSON."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    shown = (
+        part["text"] if part.get("type") == "text" else json.dumps(part, separators=(",", ":"), ensure_ascii=False) for part in content
+    )
+    return "\n".join(str(text) for text in shown)
 
 
 def root_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
@@ -62,7 +87,7 @@ def root_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
     All turns of a conversation have the same root. The holdout split and the clusters of the gate use it.
     """
     first = next((message for message in messages if message["role"] == "user"), messages[0] if messages else {"content": ""})
-    return digest(normalise(str(first["content"])).encode())
+    return digest(normalise(content_text(first["content"])).encode())
 
 
 def checkpoint_name(plan: Digest, attempt: int, incarnation: int) -> str:

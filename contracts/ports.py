@@ -156,10 +156,11 @@ class Dialect(Protocol):
         """Append the rows of one record to `into`, or count it as skipped or rejected there. `position` is its place in the batch.
 
         Required columns of a trace are `id` and `time`; `origin` is traffic and `status` is ok unless given. Feedback needs `kind`,
-        `time`, and `trace_id` or `response_id`. A time may be ISO 8601 text or a number in s, ms, us or ns. `messages` is a list of
-        {role, content}. Without `consent`, the content of a trace is dropped, unless `limits.assume_consent` is set; the dialect must
-        itself drop content whose use the record refuses. It states a refusal, also for an earlier trace, in `into.consents`, with `subject`
-        (trace, response, session or user), `id`, `given` and `time`. Raises `Rejected` for an invalid record. Any other exception, and any
+        `time`, and `trace_id` or `response_id`. A time may be ISO 8601 text or a number in s, ms, us or ns. `messages` and `tools` are
+        JSON values in the form of contracts/conversation.py or of an API, `answer` is text or an assistant message. Without `consent`,
+        the content of a trace is dropped, unless `limits.assume_consent` is set; the dialect must itself drop content whose use the
+        record refuses. It states a refusal, also for an earlier trace, in `into.consents`, with `subject` (trace, response, session or
+        user), `id`, `given` and `time`. Raises `Rejected` for an invalid record. Any other exception, and any
         invalid row, quarantines the whole record.
         """
         ...
@@ -178,7 +179,8 @@ class RewardFunction(Protocol):
     def score(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
         """Return one score in [0, 1] per sample, in order. None is an abstention, also used for infrastructure failures.
 
-        A sample has at least the keys in `needs`. `prompt` is a list of {role, content}. `answer` and `reference` are text. `feedback`
+        A sample has at least the keys in `needs`. `prompt` is a list of messages. `answer` is text, or the JSON of a message
+        that calls tools (contracts/conversation.py). `reference` is text. `feedback`
         is a list of {kind, value, text, rater, time} with the latest item per rater and kind.
         """
 

@@ -29,6 +29,7 @@ class _Question:
     prompt: tuple[dict[str, Any], ...]
     reference: str | None
     slice: str | None
+    tools: tuple[dict[str, Any], ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -85,7 +86,7 @@ class PairedEvaluator:
         Raises `Inconclusive` if the edition and the golden set contain no prompts.
         """
         questions = self._questions(edition)
-        requests = [ChatRequest(messages=q.prompt, temperature=0.0, max_tokens=self._settings.max_tokens) for q in questions]
+        requests = [ChatRequest(messages=q.prompt, tools=q.tools, temperature=0.0, max_tokens=self._settings.max_tokens) for q in questions]
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda side: side[1].chat(requests, progress), (champion, candidate))
         labels = {"champion": self._label(questions, old), "candidate": self._label(questions, new)}
@@ -152,8 +153,11 @@ class PairedEvaluator:
 
 
 def _read(name: str, parquet: bytes) -> list[_Question]:
-    rows = pq.read_table(io.BytesIO(parquet), columns=["prompt", "reference", "slice"]).to_pylist()
-    return [_Question(name, tuple(json.loads(row["prompt"])), row["reference"], row["slice"]) for row in rows]
+    rows = pq.read_table(io.BytesIO(parquet)).to_pylist()
+    return [
+        _Question(name, tuple(json.loads(row["prompt"])), row["reference"], row["slice"], tuple(json.loads(row.get("tools") or "[]")))
+        for row in rows
+    ]
 
 
 def _groups(questions: Iterable[_Question]) -> list[str]:

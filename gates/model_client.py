@@ -10,12 +10,14 @@ from typing import Any
 
 import httpx
 
+from contracts.conversation import are_tool_calls, stored_answer
 from contracts.errors import Unreachable
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.ports import Progress
 from contracts.serving import Endpoint, RouterHeader
 
 _TRIES = 3
+_FUNCTION = ("name", "arguments")
 _BUSY = {429, 502, 503, 504}
 
 
@@ -92,6 +94,8 @@ def _body(model: str, request: ChatRequest) -> dict[str, Any]:
         "temperature": request.temperature,
         "max_tokens": request.max_tokens,
     }
+    if request.tools:
+        body["tools"] = list(request.tools)
     return body | ({"seed": request.seed} if request.seed is not None else {})
 
 
@@ -100,11 +104,14 @@ def _answer(response: httpx.Response, latency_ms: float) -> ChatAnswer:
         return ChatAnswer(text=None, error=f"HTTP {response.status_code}", latency_ms=latency_ms)
     try:
         choice = response.json()["choices"][0]
-        text, finish = choice["message"]["content"], choice.get("finish_reason")
-    except (ValueError, LookupError, TypeError, RecursionError) as problem:
+        message, finish = choice["message"], choice.get("finish_reason")
+        text = stored_answer(_assistant(message)) if message.get("tool_calls") else message["content"]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
         return ChatAnswer(text=None, error=f"not a chat completion: {type(problem).__name__}: {str(problem)[:200]}", latency_ms=latency_ms)
     if not isinstance(text, str):  # an empty string would be scored as a wrong answer
         return ChatAnswer(text=None, error="no text in the answer", latency_ms=latency_ms)
+    if not message.get("tool_calls"):
+        text = stored_answer({"role": "assistant", "content": text})
     return ChatAnswer(
         text=text,
         finish_reason=finish if isinstance(finish, str) else None,
@@ -112,3 +119,14 @@ def _answer(response: httpx.Response, latency_ms: float) -> ChatAnswer:
         version=response.headers.get(RouterHeader.VERSION),
         trace=response.headers.get(RouterHeader.TRACE),
     )
+
+
+def _assistant(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message that calls tools in the form of contracts/conversation.py. Raises ValueError if its calls are invalid."""
+    calls = [
+        {"id": str(call.get("id") or f"call_{place}"), "type": "function", "function": {key: call["function"][key] for key in _FUNCTION}}
+        for place, call in enumerate(message["tool_calls"])
+    ]
+    if not are_tool_calls(calls):
+        raise ValueError("a tool call has no name, or arguments that are no text")
+    return {"role": "assistant", "content": message.get("content") or "", "tool_calls": calls}

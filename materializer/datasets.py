@@ -15,6 +15,7 @@ from typing import TypeVar
 import orjson
 import polars as pl
 
+from contracts.conversation import without_call_ids
 from contracts.data.datasets import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
 from contracts.data.decoding import Limits
 from contracts.data.records import DEMONSTRATIONS, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
@@ -221,7 +222,7 @@ class LakeDatasets:
             known = self.artifacts.resolve(f"edition/{self.loop.line.name}/{number}")
             edition = parse(HoldoutEdition, self.artifacts.get(known)) if known else None
             if edition is not None and edition.golden is not None:
-                prompts = read_parquet(self.artifacts.get(edition.golden))["prompt"].to_list()
+                prompts = read_parquet(self.artifacts.get(edition.golden), PROMPTS)["prompt"].to_list()
                 roots |= {root_id(orjson.loads(prompt)) for prompt in prompts}
         return roots
 
@@ -246,8 +247,8 @@ class LakeDatasets:
         feedback, ignored = attach(heard, settled.traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
         if len(heard) < len(settled.feedback):
             ignored |= {"no_consent": len(settled.feedback) - len(heard)}
-        ids = identify_prompts(governed.used["messages"], self.loop.line.salt, self.loop.holdout.fraction)
-        return governed, governed.used.join(ids, on="messages", how="left"), feedback, ignored
+        ids = identify_prompts(governed.used, self.loop.line.salt, self.loop.holdout.fraction)
+        return governed, governed.used.join(ids, on=["messages", "tools"], how="left", nulls_equal=True), feedback, ignored
 
     def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
         """Return the edition without the prompts and references that are no longer used with consent."""
@@ -256,7 +257,7 @@ class LakeDatasets:
             return edition
         traces, feedback = settle(self.lake.scan("traces", _TEXT_COLUMNS), statements), self.lake.scan("feedback")
         prompts, texts = withdrawn_texts(traces, feedback, refusing_users(statements))
-        stored = read_parquet(self.artifacts.get(edition.prompts))
+        stored = read_parquet(self.artifacts.get(edition.prompts), PROMPTS)
         kept = stored.filter(~pl.col("prompt").is_in(sorted(prompts)) & ~pl.col("reference").is_in(sorted(texts)))
         if len(kept) == len(stored):
             return edition
@@ -338,7 +339,7 @@ class LakeDatasets:
             raise ConfigError("no reward in the loop file can score unseen answers; add one, for example `exact_match`, to [[rewards]]")
         settings = self.loop.probe
         salt = f"{self.loop.line.salt}/{self.loop.line.seed}/{snapshot.content}"
-        known = scorable(read_parquet(self.artifacts.get(snapshot.prompts)), self.rewards)
+        known = scorable(read_parquet(self.artifacts.get(snapshot.prompts), PROMPTS), self.rewards)
         prompts = choose_prompts(known, settings.prompts, salt)
         probed = ask(prompts, settings, self.rewards, client, salt, progress)
         groups = group_rewards(probed.answers)
@@ -360,12 +361,12 @@ class LakeDatasets:
         )
 
     def _assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
-        samples = read_parquet(self.artifacts.get(snapshot.samples))
-        prompts = read_parquet(self.artifacts.get(snapshot.prompts))
-        answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty_frame(SAMPLES)
+        samples = read_parquet(self.artifacts.get(snapshot.samples), SAMPLES)
+        prompts = read_parquet(self.artifacts.get(snapshot.prompts), PROMPTS)
+        answers = read_parquet(self.artifacts.get(probe.answers), SAMPLES) if probe else empty_frame(SAMPLES)
         answers = answers.join(prompts, on=["prompt_id", "prompt"], how="semi", maintain_order="left")
         noise = label_noise(samples, snapshot.scorers)
-        every = pl.concat([samples, answers])
+        every = _without_call_ids(pl.concat([samples, answers]))
         evidence = pooled(every)
         usable = scorable(prompts, self.rewards)
         pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
@@ -387,6 +388,13 @@ class LakeDatasets:
             ).model_copy(update={"usable_prompts": len(usable)}),
             content=digest(list(stored)),
         )
+
+
+def _without_call_ids(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return the samples with equal answers where only the random ids of their tool calls differ."""
+    calls = pl.col("answer").str.starts_with('{"content":')
+    plain = pl.col("answer").map_elements(without_call_ids, return_dtype=pl.String)
+    return samples.with_columns(pl.when(calls).then(plain).otherwise(pl.col("answer"))) if samples.select(calls.any()).item() else samples
 
 
 def _ordered(known: pl.DataFrame, groups: dict[str, list[float]]) -> pl.DataFrame:

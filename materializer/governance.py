@@ -14,13 +14,17 @@ import polars as pl
 from contracts.data.records import PARTIAL
 from contracts.loop import GovernanceSettings
 
+_CONTENT = ["messages", "answer", "tools"]
+_IMAGE = '{"type":"image_url","image_url":{"url":'
+"""Beginning of a part with an image. It cannot be in a text, where quotation marks are escaped."""
+
 
 @dataclass(frozen=True)
 class Governed:
     """Traces that may be used, and counts of the others by reason."""
 
     used: pl.DataFrame
-    """Columns of records.TRACES, and `repeats`. One row per distinct (messages, answer): the first of `repeats` equal traces."""
+    """Columns of records.TRACES, and `repeats`. One row per distinct (messages, answer, tools): the first of `repeats` equal traces."""
     merged: pl.DataFrame
     """source, id, keeper_source, keeper_id: every admitted trace and the equal trace that represents it (often itself)."""
     out: dict[str, int]
@@ -36,8 +40,8 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
     admitted = judged.filter(pl.col("reason").is_null()).drop("reason").sort("time", "source", "id")
     common = admitted.filter(pl.col("user").n_unique().over("messages") >= settings.min_users)  # null counts as one user
     rare, admitted = len(admitted) - len(common), common
-    first = [pl.col(key).first().over("messages", "answer").alias(f"keeper_{key}") for key in ("source", "id")]
-    merged = admitted.with_columns(first).with_columns(pl.len().over("messages", "answer").cast(pl.Int64).alias("repeats"))
+    first = [pl.col(key).first().over(_CONTENT).alias(f"keeper_{key}") for key in ("source", "id")]
+    merged = admitted.with_columns(first).with_columns(pl.len().over(_CONTENT).cast(pl.Int64).alias("repeats"))
     stands = (pl.col("source") == pl.col("keeper_source")) & (pl.col("id") == pl.col("keeper_id"))
     used = merged.filter(stands).drop("keeper_source", "keeper_id")
     out = dict(judged.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason").iter_rows())
@@ -64,6 +68,7 @@ def _reason(settings: GovernanceSettings) -> pl.Expr:
         ("failed_request", pl.col("status") == "ok"),
         ("truncated", (pl.col("finish_reason") != "length").fill_null(True)),
         ("empty_response", (pl.col("answer").str.len_chars() > 0).fill_null(False)),
+        ("images", ~pl.col("messages").str.contains(_IMAGE, literal=True)),  # no trainer trains on images
         ("too_long", longest <= settings.max_chars),
     )
     reason: pl.Expr = pl.lit(None, dtype=pl.String)

@@ -26,6 +26,8 @@ class Column(NamedTuple):
     type: str
     required: bool
     doc: str
+    sparse: bool = False
+    """Whether an artifact without any value of it has no such column. The bytes of such an artifact are those of earlier releases."""
 
 
 TRACES: tuple[Column, ...] = (
@@ -38,8 +40,8 @@ TRACES: tuple[Column, ...] = (
     Column("user", "string", False, "pseudonym of the end user"),
     Column("session", "string", False, "pseudonym of the conversation id"),
     Column("response_id", "string", False, "gen_ai.response.id; matches feedback that refers to the response only"),
-    Column("messages", "string", False, "JSON list of {role, content}; null without consent"),
-    Column("answer", "string", False, "the answer's text; null without consent"),
+    Column("messages", "string", False, "JSON list of messages (contracts/conversation.py); null without consent"),
+    Column("answer", "string", False, "the answer's text, or a JSON message if it calls tools; null without consent"),
     Column("model", "string", False, "model as logged"),
     Column("model_version", "string", False, "tag of this line's version, from the router's attribution"),
     Column("status", "string", True, "ok | error | refused (an invalid request, which is no evidence about any version)"),
@@ -54,6 +56,7 @@ TRACES: tuple[Column, ...] = (
     Column("sender", "string", False, "roles and name of the credential; null for files, and for rows of releases without roles"),
     Column("verified", "boolean", False, "whether the router has signed the span, so that model_version is evidence"),
     Column("consent_time", "timestamp", False, "when the consent was given; null: at `time`"),
+    Column("tools", "string", False, "JSON list of the tools that the model could call"),
 )
 
 FEEDBACK: tuple[Column, ...] = (
@@ -97,8 +100,8 @@ QUARANTINE: tuple[Column, ...] = (
 
 SAMPLES: tuple[Column, ...] = (
     Column("prompt_id", "string", True, "digest of the normalised prompt"),
-    Column("prompt", "string", True, "JSON list of {role, content}"),
-    Column("answer", "string", True, ""),
+    Column("prompt", "string", True, "JSON list of messages (contracts/conversation.py)"),
+    Column("answer", "string", True, "text, or a JSON message if it calls tools (contracts/conversation.py)"),
     Column("reward", "double", False, "in [0, 1]; null if every scorer abstained"),
     Column("tier", "string", False, "tier that determined the reward"),
     Column("parts", "string", True, "JSON {scorer: score or null}"),
@@ -109,20 +112,22 @@ SAMPLES: tuple[Column, ...] = (
     Column("origin", "string", True, "traffic | probe | correction"),
     Column("model_version", "string", False, "version of this line that generated a logged answer, from the router's attribution"),
     Column("slice", "string", False, ""),
+    Column("tools", "string", False, "JSON list of the tools that the model could call", sparse=True),
 )
 
 PROMPTS: tuple[Column, ...] = (
     Column("prompt_id", "string", True, ""),
-    Column("prompt", "string", True, "JSON list of {role, content}"),
+    Column("prompt", "string", True, "JSON list of messages (contracts/conversation.py)"),
     Column("reference", "string", False, "right answer, if known"),
     Column("reference_kind", "string", False, "logged | reference | correction"),
     Column("slice", "string", False, ""),
+    Column("tools", "string", False, "JSON list of the tools that the model could call", sparse=True),
 )
 
 PAIRS: tuple[Column, ...] = (
     Column("prompt_id", "string", True, ""),
     Column("prompt", "string", True, "JSON list of {role, content}; assistant messages may have tool_calls, role tool answers them"),
-    Column("chosen", "string", True, "text, or a canonical JSON assistant message {role, content, tool_calls}"),
+    Column("chosen", "string", True, "text, or a JSON message if it calls tools"),
     Column("rejected", "string", True, "same format as chosen"),
     Column("tools", "string", False, "JSON list of the tool schemas available to the assistant"),
     Column("tier", "string", True, "tier that determined both rewards"),
@@ -134,11 +139,12 @@ PAIRS: tuple[Column, ...] = (
 
 DEMONSTRATIONS: tuple[Column, ...] = (
     Column("prompt_id", "string", True, ""),
-    Column("prompt", "string", True, "JSON list of {role, content}"),
+    Column("prompt", "string", True, "JSON list of messages (contracts/conversation.py)"),
     Column("answer", "string", True, "an answer that counts as right"),
     Column("source", "string", True, "evidence that it is right: correction | reference | verifiable | feedback | judge"),
     Column("weight", "double", True, "2 P(right) - 1"),
     Column("slice", "string", False, ""),
+    Column("tools", "string", False, "JSON list of the tools that the model could call", sparse=True),
 )
 """Training targets of SFT, which DPO also uses for prompts without a pair: users' corrections, and right answers from the line's traffic
 and probe."""

@@ -102,7 +102,7 @@ class Call:
             "metadata.consent": consent,
             "metadata.region": self._value(RouterHeader.REGION, "region") or None,
             "metadata.slice": group if is_slice_name(group) else None,
-            **(content_values(body["messages"], answer) if (self._keep if consent is None else consent) else {}),
+            **(content_values(body["messages"], answer, body.get("tools")) if (self._keep if consent is None else consent) else {}),
         }
 
     def _value(self, header: str, field: str) -> str:

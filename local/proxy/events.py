@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from local.proxy.spans import Value, has_calls
+from local.proxy.spans import Value
 
 DONE = b"[DONE]"
 """Data of the last event of a complete answer."""
@@ -52,7 +52,8 @@ class StreamedReply:
         self._last = self._asked
         self._id: Any = None
         self._text: list[str] = []
-        self._begun = self._has_calls = False
+        self._begun = False
+        self._calls: dict[int, dict[str, Any]] = {}
         self._finish: Any = None
         self._usage: Any = None
         self.error: str | None = None
@@ -90,16 +91,33 @@ class StreamedReply:
         if choice.get("index", 0) != 0:
             return
         self._begun = True
-        self._has_calls = self._has_calls or has_calls(delta)
+        self._add_calls(delta.get("tool_calls"))
+        if delta.get("function_call"):
+            self._add_calls([{"index": -1}])
         if isinstance(delta.get("content"), str):
             self._text.append(delta["content"])
         self._finish = choice.get("finish_reason") or self._finish
+
+    def _add_calls(self, pieces: Any) -> None:
+        """Add the pieces of tool calls. A piece without its place makes a call without a name, which a trace does not represent."""
+        for piece in pieces if isinstance(pieces, list) else ():
+            found = piece if isinstance(piece, dict) else {}
+            place = found["index"] if isinstance(found.get("index"), int) else -1
+            call = self._calls.setdefault(place, {"type": "function", "function": {"arguments": ""}})
+            if isinstance(found.get("id"), str):
+                call.setdefault("id", found["id"])
+            function = found["function"] if isinstance(found.get("function"), dict) else {}
+            if isinstance(function.get("name"), str):
+                call["function"].setdefault("name", function["name"])
+            if isinstance(function.get("arguments"), str):
+                call["function"]["arguments"] += function["arguments"]
 
     def reply(self) -> dict[str, Any] | None:
         """Return the first answer so far as a completion of the API. None if there is none."""
         if not self._begun:
             return None
-        message = {"content": "".join(self._text), **({"tool_calls": True} if self._has_calls else {})}
+        calls = [self._calls[place] for place in sorted(self._calls)]
+        message: dict[str, Any] = {"content": "".join(self._text), **({"tool_calls": calls} if calls else {})}
         return {"id": self._id, "choices": [{"message": message, "finish_reason": self._finish}], "usage": self._usage}
 
     def figures(self) -> dict[str, Value | None]:

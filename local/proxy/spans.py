@@ -50,26 +50,61 @@ def new_ids() -> tuple[str, str]:
 
 
 OMITTED = "ratchet.content_omitted"
-"""Attribute of a span without content: `too_large`, or `tool_calls` if the content has parts that a trace cannot represent."""
-_CALLS = ("tool_calls", "function_call")
-
-
-def has_calls(message: Mapping[str, Any]) -> bool:
-    """Return whether a message, or a piece of a streamed one, has parts that a trace cannot represent."""
-    return any(message.get(name) for name in _CALLS)
+"""Attribute of a span without content: `too_large`, or `unreadable` if the content has parts that a trace cannot represent."""
 
 
 def messages_json(messages: list[dict[str, Any]]) -> str:
-    """Return messages as JSON in the form of the conventions: a role and text parts."""
-    parts = [{"role": m.get("role", "user"), "parts": [{"type": "text", "content": m.get("content") or ""}]} for m in messages]
-    return json.dumps(parts, ensure_ascii=False)
+    """Return messages as JSON in the form of the conventions: a role and parts. Raises ValueError for a part that they do not have."""
+    return json.dumps([{"role": _role(message), "parts": _parts(message)} for message in messages], ensure_ascii=False)
 
 
-def content_values(asked: list[dict[str, Any]], answered: list[dict[str, Any]] | None) -> dict[str, Value | None]:
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def _role(message: Mapping[str, Any]) -> str:
+    role = message.get("role", "user")
+    if role not in _ROLES or any(message.get(key) for key in ("function_call", "audio")):
+        raise ValueError("a message has another role or other content than text, images and tool calls")
+    return str(role)
+
+
+def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content, calls = message.get("content"), message.get("tool_calls") or []
+    if message.get("role") == "tool":
+        return [{"type": "tool_call_response", "id": str(message["tool_call_id"]), "response": content}]
+    if calls and message.get("role") != "assistant":
+        raise ValueError("only the assistant calls tools")
+    texts = [] if calls and not content else [_part(part) for part in (content if isinstance(content, list) else [content or ""])]
+    return [*texts, *(_call(call) for call in calls)]
+
+
+def _part(part: Any) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "content": part}
+    if isinstance(part.get("text"), str) and part.get("type") == "text":
+        return {"type": "text", "content": part["text"]}
+    if part.get("type") == "image_url":
+        return {"type": "uri", "modality": "image", "uri": str(part["image_url"]["url"])}
+    raise ValueError("a part is neither text nor an image")
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    if not isinstance(json.loads(function["arguments"] or "{}"), dict):
+        raise ValueError("the arguments of a tool call are no object")
+    return {"type": "tool_call", "id": str(call["id"]), "name": str(function["name"]), "arguments": function["arguments"] or "{}"}
+
+
+def content_values(
+    asked: list[dict[str, Any]], answered: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None = None
+) -> dict[str, Value | None]:
     """Return the content attributes. If a trace can represent only a part of the content, return only an attribute that says so."""
-    if any(has_calls(message) for message in (*asked, *(answered or ()))):
-        return {OMITTED: "tool_calls"}
-    content = {"gen_ai.input.messages": messages_json(asked), "gen_ai.output.messages": messages_json(answered) if answered else ""}
+    try:
+        content = {"gen_ai.input.messages": messages_json(asked), "gen_ai.output.messages": messages_json(answered) if answered else ""}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {OMITTED: "unreadable"}
+    if tools:
+        content["gen_ai.tool.definitions"] = json.dumps(tools, ensure_ascii=False)
     if sum(len(_utf8(text).encode()) for text in content.values()) > _CONTENT_BYTES:
         return {OMITTED: "too_large"}
     return {name: text or None for name, text in content.items()}

@@ -50,6 +50,7 @@ class Chat(BaseModel):
 
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
     temperature: float = Field(default=1.0, ge=0, le=5)
     max_tokens: int | None = Field(default=None, gt=0)
     max_completion_tokens: int | None = Field(default=None, gt=0)
@@ -137,14 +138,15 @@ def build_app(model: Model, name: str) -> FastAPI:
         if request.model != name:
             return _error(404, f"this server serves {name!r}, not {request.model!r}")
         try:
-            prompt = await asyncio.get_running_loop().run_in_executor(tokeniser, model.encode, request.messages)
+            prompt = await asyncio.get_running_loop().run_in_executor(tokeniser, model.encode, request.messages, request.tools or None)
         except Exception as error:  # a failure of the chat template is an error of the caller
             return _error(400, f"the chat template rejects these messages: {error}")
         room = model.context - len(prompt)
         if room <= 0:
             return _error(400, f"the prompt has {len(prompt)} tokens and leaves no space for an answer; the context has {model.context}")
         usage = request.stream_options is not None and request.stream_options.include_usage
-        completion = Completion(model, name, len(prompt), request.n, request.logprobs, usage)
+        calls = model.call_format if request.tools else None
+        completion = Completion(model, name, len(prompt), request.n, request.logprobs, usage, calls)
         if request.stream:
             return StreamingResponse(_stream(batcher, completion, request, prompt, room), media_type="text/event-stream")
         rows = _rows(request, prompt, room)
@@ -172,14 +174,18 @@ async def _stream(batcher: Batcher, completion: Completion, request: Chat, promp
 
         return tell
 
-    rows = [replace(row, listener=listener(index)) for index, row in enumerate(_rows(request, prompt, room))]
+    rows = _rows(request, prompt, room)
+    if not completion.may_call:  # whether an answer calls a tool is known at its end
+        rows = [replace(row, listener=listener(index)) for index, row in enumerate(rows)]
     work = asyncio.gather(*(batcher.submit(row) for row in rows))
     work.add_done_callback(lambda _: pieces.put_nowait(None))  # runs after the callbacks of the last pieces
     try:
         yield completion.begin()
         while (found := await pieces.get()) is not None:
             yield completion.piece(*found)
-        await work
+        results = await work
+        for index, result in enumerate(results if completion.may_call else ()):
+            yield completion.answer(index, result)
         yield completion.end()
     except asyncio.QueueFull:
         yield event(error_body(_BUSY))

@@ -9,12 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from local.serve.generate import Generated, Model, Piece
+from runtime.chat_template import CallFormat, read_answer
 
 
 class Completion:
-    """The answer to one request for `n` choices. `logprobs` and `usage` tell what the caller asked for."""
+    """The answer to one request for `n` choices. `logprobs` and `usage` tell what the caller asked for.
 
-    def __init__(self, model: Model, name: str, prompt_tokens: int, n: int, logprobs: bool, usage: bool = False) -> None:
+    `calls` is the format of tool calls in the answers; None if the request has no tools, or the model's template has no calls.
+    """
+
+    def __init__(
+        self, model: Model, name: str, prompt_tokens: int, n: int, logprobs: bool, usage: bool = False, calls: CallFormat | None = None
+    ) -> None:
         self._model = model
         self._name = name
         self._prompt_tokens = prompt_tokens
@@ -24,16 +30,42 @@ class Completion:
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._tokens = 0
+        self._calls = calls
+
+    @property
+    def may_call(self) -> bool:
+        """Whether an answer may call a tool."""
+        return self._calls is not None
 
     def whole(self, results: Sequence[Generated]) -> dict[str, Any]:
         """Return the complete answer."""
         self._tokens = sum(len(result.tokens) for result in results)
         choices = []
         for index, result in enumerate(results):
-            message = {"role": "assistant", "content": result.text}
-            choice = {"index": index, "message": message, "finish_reason": result.finish_reason}
+            message, finish = self._message(result)
+            choice = {"index": index, "message": message, "finish_reason": finish}
             choices.append(choice | self._logprobs_of(result.tokens, result.logprobs))
         return {**self._head("chat.completion"), "choices": choices, "usage": self._usage()}
+
+    def _message(self, result: Generated) -> tuple[dict[str, Any], str]:
+        """Return the message of an answer, and its finish reason. An answer that was cut calls nothing."""
+        if self._calls is None or result.finish_reason != "stop":
+            return {"role": "assistant", "content": result.text}, result.finish_reason
+        message = read_answer(result.text, self._calls)
+        if "tool_calls" not in message:
+            return message, result.finish_reason
+        calls = [call | {"id": f"call_{uuid.uuid4().hex}"} for call in message["tool_calls"]]
+        return message | {"content": message["content"] or None, "tool_calls": calls}, "tool_calls"
+
+    def answer(self, index: int, result: Generated) -> bytes:
+        """Return the event for a whole answer that may call tools, the choice number `index`."""
+        self._tokens += len(result.tokens)
+        message, finish = self._message(result)
+        delta = {key: value for key, value in message.items() if key != "role" and value is not None}
+        if "tool_calls" in delta:
+            delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(delta["tool_calls"])]
+        choice = {"index": index, "delta": delta, "finish_reason": finish}
+        return self._chunk(choice | self._logprobs_of(result.tokens, result.logprobs))
 
     def begin(self) -> bytes:
         """Return the first events, which have no text."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, StoppingCriteria
+
+from runtime.chat_template import CallFormat, call_format, template_messages
 
 
 @dataclass(frozen=True)
@@ -158,9 +161,15 @@ class Model:
         stops = self._model.generation_config.eos_token_id
         self._stops = {self._tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
 
-    def encode(self, messages: list[dict[str, Any]]) -> list[int]:
-        """Return the token ids of a conversation, up to the start of the assistant's turn."""
-        return list(self._encoder.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+    def encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
+        """Return the token ids of a conversation with its tools, up to the start of the assistant's turn."""
+        plain = template_messages(messages)
+        return list(self._encoder.apply_chat_template(plain, tools=tools, add_generation_prompt=True, return_dict=False))
+
+    @cached_property
+    def call_format(self) -> CallFormat | None:
+        """How the model's answers name tool calls; None if its chat template has no calls."""
+        return call_format(lambda messages, tools: str(self._encoder.apply_chat_template(messages, tools=tools, tokenize=False)))
 
     def generate(self, rows: Sequence[GenerationRow], stopped: Sequence[Callable[[], bool]] | None = None) -> list[Generated]:
         """Generate one answer per row, in the order of `rows`.

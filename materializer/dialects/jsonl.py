@@ -1,6 +1,8 @@
 """Decodes records of Ratchet's JSON Lines format: one JSON object per line. A mapping translates the application's key names.
 
-Keys: id, timestamp, user_id, session_id, messages, response, model, latency_ms, input_tokens, output_tokens, region, consent;
+Observations of Langfuse are recognised and decoded as such (`langfuse`).
+
+Keys: id, timestamp, user_id, session_id, messages, tools, response, model, latency_ms, input_tokens, output_tokens, region, consent;
 optional: feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin, consent_time.
 
 A record with the key consent_for (trace, response, session or user) is no trace. It only states consent, from `timestamp` on, for
@@ -11,17 +13,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from contracts.conversation import Conversation
 from contracts.data.decoding import Decoded, Limits, Row
 from contracts.data.records import FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
-from materializer.dialects.messages import prompt_of
-from materializer.dialects.otlp import ORIGINS
+from materializer.dialects.canonical.exchange import Reply, conversation
+from materializer.dialects.canonical.tools import tools_of
+from materializer.dialects.conversation import checked
+from materializer.dialects.conversations.bodies import reply_of, request_of
+from materializer.dialects.conversations.plain_text import unwrapped_text
+from materializer.dialects.langfuse import decode_observation, is_observation
+from materializer.dialects.otlp import ORIGINS, content_columns
 from materializer.dialects.values import (
     clean,
     consent,
-    dump,
-    fits,
     name,
     number,
     rating,
@@ -67,6 +73,9 @@ def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> Non
     try:
         if not isinstance(raw, dict):
             raise Rejected("wrong_type", f"a record must be an object, not {type(raw).__name__}")
+        if is_observation(raw):
+            decode_observation(raw, position, limits, into)
+            return
         record = Record(raw, limits.mapping)
         if record.get("consent_for") is not None:
             _decode_consent(record, position, limits, into)
@@ -108,7 +117,7 @@ def _trace(record: Record, limits: Limits) -> Row:
     agreed = said.given if said else None
     keep = agreed or (agreed is None and limits.assume_consent)
     failed = record.get("status") in ("error", "failed")
-    messages, answer = _content(record, failed) if keep else (None, None)
+    content = _content(record, failed) if keep else None
     origin = record.get("origin")
     origin = "traffic" if origin in (None, "") else origin
     if not isinstance(origin, str) or origin not in ORIGINS:
@@ -121,12 +130,11 @@ def _trace(record: Record, limits: Limits) -> Row:
         "user": name(record.get("user_id")),
         "session": name(record.get("session_id")),
         "response_id": name(record.get("response_id")),
-        "messages": messages,
-        "answer": answer,
+        **content_columns(content),
         "model": name(record.get("model")),
         "model_version": name(record.get("model_version")),
         "status": "error" if failed else "ok",
-        "finish_reason": name(record.get("finish_reason")),
+        "finish_reason": name(record.get("finish_reason")) or (content.finish if content else None),
         "latency_ms": latency if latency is not None and latency >= 0 else None,
         "input_tokens": token_count(record.get("input_tokens")),
         "output_tokens": token_count(record.get("output_tokens")),
@@ -138,19 +146,27 @@ def _trace(record: Record, limits: Limits) -> Row:
     }
 
 
-def _content(record: Record, failed: bool) -> tuple[str | None, str | None]:
-    value, answer = record.get("messages"), record.get("response")
-    if isinstance(value, str) and not value.lstrip().startswith(("[", "{")):
-        value = [{"role": "user", "content": value}]
-    messages = prompt_of(value)
-    if answer is not None and not isinstance(answer, str):
-        raise Rejected("wrong_type", f"a response must be a string, not {type(answer).__name__}")
-    if not any(message["content"].strip() for message in messages):
-        raise Rejected("empty_prompt", "the prompt has no text")
-    if not failed and not (answer or "").strip():
-        raise Rejected("empty_response", "the answer has no text")
-    fits(answer, *(message["content"] for message in messages))
-    return dump(messages), clean(answer) if answer else None
+_OF_WRAPPERS = frozenset(
+    ("role", "choices", "candidates", "generations", "tool_calls", "toolCalls", "toolCallId", "function_call", "functionCall", "lc")
+)
+"""Keys by which a response that is JSON is recognised as the reply of an API. Other JSON is the answer itself, as text."""
+
+
+def _content(record: Record, failed: bool) -> Conversation:
+    request = request_of(record.get("messages"))
+    found = conversation(request, _reply(record.get("response")), tools_of(record.get("tools")))
+    return checked(found or Conversation([], None), answered=not failed)
+
+
+def _reply(value: Any) -> Reply | None:
+    if value is not None and not isinstance(value, str | dict | list):
+        raise Rejected("wrong_type", f"a response must be text or a message, not {type(value).__name__}")
+    if isinstance(value, str):
+        parsed = unwrapped_text(value)
+        items = parsed if isinstance(parsed, list) else [parsed]
+        if not any(isinstance(item, dict) and _OF_WRAPPERS & item.keys() for item in items):
+            return Reply({"role": "assistant", "content": clean(value)}) if value.strip() else None
+    return reply_of(value)
 
 
 def _decode_feedback(record: Record, key: str, kind: FeedbackKind, trace: Row, position: str, into: Decoded) -> None:

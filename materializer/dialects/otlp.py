@@ -13,12 +13,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from contracts.conversation import Conversation, stored_answer
 from contracts.data.decoding import Decoded, Kind, Limits, Row
 from contracts.data.records import PARTIAL, ConsentSubject, FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
 from materializer.dialects.admission import SIGNED
-from materializer.dialects.genai import Content, Event, is_generation, read_content
+from materializer.dialects.call_logs import call_spans, is_part_of_call
+from materializer.dialects.canonical.exchange import Event, Record
+from materializer.dialects.conversation import checked, is_generation, read_conversation
 from materializer.dialects.otlp_attributes import Attributes
 from materializer.dialects.statement import Statement, newest
 from materializer.dialects.values import (
@@ -68,8 +71,15 @@ def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -
         return
     for index, (span, resource) in enumerate(_walk(request, "resourceSpans", "scopeSpans", "spans", "traces", position, into)):
         _decode_span(span, resource, f"{position}, span {index}", limits, into)
-    for index, (record, _) in enumerate(_walk(request, "resourceLogs", "scopeLogs", "logRecords", "feedback", position, into)):
-        _decode_log(record, f"{position}, record {index}", limits, into)
+    calls = []
+    for index, (record, resource) in enumerate(_walk(request, "resourceLogs", "scopeLogs", "logRecords", "feedback", position, into)):
+        if is_part_of_call(record):
+            calls.append((record, resource, f"{position}, record {index}"))
+        else:
+            _decode_log(record, f"{position}, record {index}", limits, into)
+    for span, resource, place, parts in call_spans(calls):
+        into.skipped["traces"].update({"part_of_call": parts - 1} if parts > 1 else {})
+        _decode_span(span, resource, place, limits, into)
 
 
 def _walk(
@@ -131,8 +141,7 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits) -> Row | None:
         "user": name(attributes.get("user.id", "enduser.id")),
         "session": name(attributes.get("gen_ai.conversation.id", "session.id")),
         "response_id": name(attributes.get("gen_ai.response.id")),
-        "messages": dump(content.messages) if content else None,
-        "answer": content.answer if content and not partial else None,  # a part of an answer is no example of the model's answers
+        **content_columns(content, keep_answer=not partial),  # a part of an answer is no example of the model's answers
         "model": name(attributes.get("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")),
         "model_version": name(attributes.get("ratchet.model_version")),
         "status": "error" if failed else "refused" if refused else "ok",
@@ -182,25 +191,33 @@ def _signed(span: dict[str, Any], attributes: Attributes, failed: bool) -> Row:
         return {}
 
 
-def _content(attributes: Attributes, events: list[Event], failed: bool) -> Content | None:
+def content_columns(content: Conversation | None, keep_answer: bool = True) -> Row:
+    """Return the columns of a trace with its content; null without content."""
+    if content is None:
+        return {"messages": None, "answer": None, "tools": None}
+    return {
+        "messages": dump(content.messages) if content.messages else None,
+        "answer": stored_answer(content.answer) if content.answer and keep_answer else None,
+        "tools": dump(content.tools) if content.tools else None,
+    }
+
+
+def _content(attributes: Attributes, events: list[Event], failed: bool) -> Conversation | None:
     """Return the content of a generation. Only a failed call may lack an answer or readable content."""
+    return content_of_call(Record(attributes, events), failed)
+
+
+def content_of_call(record: Record, failed: bool) -> Conversation | None:
+    """Return the whole content of a call. A failed call may lack it. Raises Rejected if another call lacks it, or a part of it."""
     try:
-        content = read_content(attributes, events)
-    except Rejected:
-        if failed:
+        return checked(read_conversation(record), answered=not failed)
+    except Rejected as error:
+        if failed and error.reason != "too_large":
             return None
         raise
-    if not failed and not (content.answer or "").strip():
-        raise Rejected("empty_response", "the answer has no text")
-    if not any(message["content"].strip() for message in content.messages):
-        if failed:
-            return None
-        raise Rejected("empty_prompt", "the prompt has no text")
-    fits(content.answer, *(message["content"] for message in content.messages))
-    return content
 
 
-def _finish_reason(attributes: Attributes, content: Content | None, partial: bool) -> str | None:
+def _finish_reason(attributes: Attributes, content: Conversation | None, partial: bool) -> str | None:
     if partial:
         return PARTIAL
     reasons = attributes.get("gen_ai.response.finish_reasons")

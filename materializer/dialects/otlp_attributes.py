@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from contracts.errors import Rejected
@@ -11,6 +12,9 @@ from materializer.dialects.values import parse_json
 
 MAX_DEPTH = 64
 """Largest nesting depth of an attribute value."""
+
+
+_NUMBERED = re.compile(r"(\d{1,6})\.(.+)", re.DOTALL)
 
 
 class Attributes:
@@ -24,7 +28,18 @@ class Attributes:
         if raw is not None and not isinstance(raw, list):
             raise Rejected("wrong_type", f"attributes must be a list, not {type(raw).__name__}")
         self._raw = {item["key"]: item.get("value") for item in raw or () if isinstance(item, dict) and isinstance(item.get("key"), str)}
+        self._value: Callable[[Any], Any] = any_value
         self._metadata: dict[str, Any] | None = None
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> Attributes:
+        """Return attributes that are Python values already, for example those that another system stores with a call."""
+        made = cls(None)
+        made._raw, made._value = dict(values), lambda value: value
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
 
     def __contains__(self, key: str) -> bool:
         return key in self._raw
@@ -32,14 +47,14 @@ class Attributes:
     def get(self, *keys: str) -> Any:
         """Return the value of the first of `keys` that has one; None if none of them has."""
         for key in keys:
-            value = any_value(self._raw.get(key))
+            value = self._value(self._raw.get(key))
             if value is not None:
                 return value
         return None
 
     def plain(self) -> dict[str, Any]:
         """Return all attributes as Python values."""
-        return {key: any_value(raw) for key, raw in self._raw.items()}
+        return {key: self._value(raw) for key, raw in self._raw.items()}
 
     def metadata(self, name: str) -> Any:
         """Return the attribute `metadata.<name>`, or the key `name` of a `metadata` attribute that holds JSON (OpenInference)."""
@@ -60,13 +75,24 @@ class Attributes:
 
     def indexed(self, prefix: str) -> list[dict[str, Any]]:
         """Return the flattened list `<prefix>.<i>.<field>` as a list of {field: value}, in the order of i."""
-        pattern = re.compile(re.escape(prefix) + r"\.(\d{1,6})\.(.+)", re.DOTALL)
-        found: dict[int, dict[str, Any]] = {}
-        for key, raw in self._raw.items():
-            match = pattern.fullmatch(key)
-            if match:
-                found.setdefault(int(match[1]), {})[match[2]] = any_value(raw)
+        found = self._numbered(prefix)
         return [found[index] for index in sorted(found)]
+
+    def _numbered(self, prefix: str) -> dict[int, dict[str, Any]]:
+        found: dict[int, dict[str, Any]] = {}
+        start = f"{prefix}."
+        for key, raw in self._raw.items():
+            match = _NUMBERED.fullmatch(key, len(start)) if key.startswith(start) else None
+            if match:
+                found.setdefault(int(match[1]), {})[match[2]] = self._value(raw)
+        return found
+
+    def listed(self, prefix: str) -> list[dict[str, Any]]:
+        """As `indexed`. Raises Rejected `lost_messages` if an index is missing, because the exporter has left out an element."""
+        found = self._numbered(prefix)
+        if sorted(found) != list(range(len(found))):
+            raise Rejected("lost_messages", f"{prefix} has {len(found)} elements, and an index among them is missing")
+        return [found[index] for index in range(len(found))]
 
 
 def any_value(raw: Any, depth: int = 0) -> Any:

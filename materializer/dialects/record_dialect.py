@@ -10,20 +10,26 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from contracts.conversation import Conversation, Message
 from contracts.data.decoding import Decoded, Limits, Row
 from contracts.data.records import CONSENT, FEEDBACK, TRACES, Column, ConsentSubject, FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
 from materializer.dialects.admission import Admission
+from materializer.dialects.canonical.exchange import Reply, answer_of, conversation
+from materializer.dialects.canonical.tools import tools_of
+from materializer.dialects.conversation import checked
+from materializer.dialects.conversations.bodies import request_of
 from materializer.dialects.jsonl import JsonlDialect
-from materializer.dialects.messages import prompt_of
-from materializer.dialects.otlp import ORIGINS, OtlpDialect
+from materializer.dialects.otlp import ORIGINS, OtlpDialect, content_columns
 from materializer.dialects.statement import STATED, Statement
-from materializer.dialects.values import clean, dialect_failed, dump, fits, rating, start_time
+from materializer.dialects.values import clean, dialect_failed, fits, parse_json, rating, start_time
 
 _SET_BY_INGEST = frozenset({"source", "ingested", "batch", "sender", "verified", "trusted", "operator"})
 _DEFAULTS: Row = {"origin": "traffic", "status": "ok", "consent": False}
 _STATUSES = frozenset({"ok", "error", "refused"})
+_STRUCTURED = frozenset({"messages", "answer", "tools"})
+"""Columns that a dialect may give as JSON values."""
 _TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "double": (int, float), "long": int, "boolean": bool}
 
 
@@ -82,14 +88,20 @@ def _trace(given: Row, dialect: Dialect, position: str, limits: Limits) -> Row:
         raise _bad_row(dialect, f"status must be one of {', '.join(sorted(_STATUSES))}")
     row[STATED] = Statement(True, row["consent_time"] or row["time"]) if row["consent"] else None
     if not (row["consent"] or limits.assume_consent):
-        return row | dict.fromkeys(("messages", "answer", "reference"))
-    messages = prompt_of(row["messages"])
-    if row["messages"] is not None and not any(message["content"].strip() for message in messages):
-        raise Rejected("empty_prompt", "the prompt has no text")
-    if messages and row["status"] == "ok" and not (row["answer"] or "").strip():
-        raise Rejected("empty_response", "the answer has no text")
-    fits(row["answer"], *(message["content"] for message in messages))
-    return row | {"messages": dump(messages) if messages else None}
+        return row | dict.fromkeys(("messages", "answer", "tools", "reference"))
+    if row["messages"] is None:
+        fits(row["answer"] if isinstance(row["answer"], str) else None)
+        return row | {"answer": row["answer"] if isinstance(row["answer"], str) else None, "tools": None}
+    request = request_of(parse_json(row["messages"]) if isinstance(row["messages"], str) else row["messages"])
+    found = conversation(request, Reply(_answer(row["answer"])), tools_of(row["tools"]))
+    return row | content_columns(checked(found or Conversation([], None), answered=row["status"] == "ok"))
+
+
+def _answer(value: Any) -> Message | None:
+    """Return the answer of a row, which is text or an assistant message."""
+    if isinstance(value, str):
+        return {"role": "assistant", "content": value} if value.strip() else None
+    return None if value is None else answer_of([value])
 
 
 def _feedback(given: Row, dialect: Dialect, position: str, limits: Limits) -> Row:
@@ -130,7 +142,7 @@ def _value(value: Any, column: Column, dialect: Dialect, limits: Limits) -> Any:
         return None
     if column.type == "timestamp":
         return start_time(value, limits.now)
-    if column.name == "messages" and isinstance(value, list):
+    if column.name in _STRUCTURED and isinstance(value, list | dict):
         return value
     wrong = isinstance(value, bool) != (column.type == "boolean") or not isinstance(value, _TYPES[column.type])
     if wrong or (column.type == "double" and not math.isfinite(value)) or (column.type == "long" and abs(value) >= 1 << 63):

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import polars as pl
 
+from contracts.conversation import person_answer
 from contracts.data.datasets import Label
 from contracts.data.records import PROMPTS, SAMPLES, FeedbackKind, Tier
 from materializer.governance import Governed
@@ -83,7 +84,7 @@ def prompts_of(traces: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     `known` is the result of `references`.
     """
     first = traces.sort("time", "source", "id").unique("prompt_id", keep="first", maintain_order=True)
-    named = first.select("prompt_id", pl.col("messages").alias("prompt"), "slice").join(known, on="prompt_id", how="left")
+    named = first.select("prompt_id", pl.col("messages").alias("prompt"), "slice", "tools").join(known, on="prompt_id", how="left")
     return named.select([column.name for column in PROMPTS]).sort("prompt_id")
 
 
@@ -126,7 +127,9 @@ def _corrections(
         for item in sample["feedback"]
         if item["kind"] == FeedbackKind.CORRECTION and item["text"]
     ]
-    checked = scorer_set.label_unseen([sample | {"answer": item["text"], "feedback": []} for _, sample, item in found])
+    checked = scorer_set.label_unseen(
+        [sample | {"answer": person_answer(item["text"], row["tools"]), "feedback": []} for row, sample, item in found]
+    )
     right = Label(1.0, Tier.VERIFIABLE, {CORRECTION: 1.0}, 0)
     named = any(row["user"] for row in rows) or any(item["rater"] for sample in samples for item in sample["feedback"])
     nameless = ANONYMOUS if named else None
@@ -135,7 +138,7 @@ def _corrections(
         refuted = row["reference_kind"] != FeedbackKind.CORRECTION and seen.tier == Tier.VERIFIABLE and (seen.reward or 0.0) < 1
         if not refuted:
             author = item["rater"] or row["user"] or nameless
-            rights.append(_sample(row, item["text"], right, "correction", pseudonym(author, salt)))
+            rights.append(_sample(row, person_answer(item["text"], row["tools"]), right, "correction", pseudonym(author, salt)))
     return rights
 
 
@@ -161,6 +164,7 @@ def _sample(row: dict[str, Any], answer: str, label: Label, origin: str, person:
         "origin": origin,
         "model_version": row["model_version"] if origin == "traffic" and (row["verified"] or row["sender"] is None) else None,
         "slice": row["slice"],
+        "tools": row["tools"],
     }
 
 

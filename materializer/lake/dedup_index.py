@@ -20,7 +20,7 @@ Key = bytes
 _COLUMNS: dict[TableName, tuple[str, ...]] = {
     "traces": (
         *("source", "id", "batch", "response_id", "messages", "answer", "model", "status", "consent", "verified"),
-        *("sender", "time", "consent_time"),
+        *("sender", "time", "consent_time", "tools"),
     ),
     "feedback": ("source", "trace_id", "response_id", "rater", "kind", "time", "batch", "value", "text", "sender"),
     "consent": ("source", "subject", "id", "given", "time", "batch", "sender"),
@@ -122,7 +122,8 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     if table == "traces" and withheld(row):
         return sent_by(row["sender"])
     if table == "traces":
-        return hashed(row["messages"], row["answer"], row["model"], row["status"])
+        tools = [row["tools"]] if row["tools"] else []  # without tools, the hash is that of earlier releases
+        return hashed(row["messages"], row["answer"], row["model"], row["status"], *tools)
     if table == "feedback":
         return hashed(row["value"] if row["kind"] == FeedbackKind.RATING else row["text"])
     return b""

@@ -64,7 +64,7 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) ->
     """Convert rows to an Arrow table. Times are microseconds since the epoch."""
     arrays = []
     for column in columns:
-        values = [row[column.name] for row in rows]
+        values = [row.get(column.name) if column.sparse else row[column.name] for row in rows]
         kind = _ARROW[column.type]
         arrays.append(pa.array(values, pa.int64()).cast(kind) if column.type == "timestamp" else pa.array(values, kind))
     return pa.table(arrays, schema=arrow_schema(columns))
@@ -73,17 +73,20 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) ->
 def parquet(frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> bytes:
     """Return the `columns` of `frame` as Parquet, with rows sorted by `order`, which must be a unique key.
 
-    Equal rows give equal bytes: the file contains no metadata that differs between runs.
+    Equal rows give equal bytes: the file contains no metadata that differs between runs. Sparse columns without a value are left out.
     """
+    columns = [column for column in columns if not (column.sparse and frame[column.name].null_count() == len(frame))]
     table = frame.sort(order, nulls_last=True).select([column.name for column in columns]).to_arrow().cast(arrow_schema(columns))
     buffer = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(None), buffer, compression="zstd")
     return buffer.getvalue()
 
 
-def read_parquet(data: bytes) -> pl.DataFrame:
-    """Return the frame stored in a Parquet artifact."""
-    return pl.read_parquet(io.BytesIO(data))
+def read_parquet(data: bytes, columns: Sequence[Column] = ()) -> pl.DataFrame:
+    """Return the frame stored in a Parquet artifact, with all `columns`. Sparse columns that the file does not have are null."""
+    frame = pl.read_parquet(io.BytesIO(data))
+    missing = [column.name for column in columns if column.sparse and column.name not in frame.columns]
+    return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in missing) if missing else frame
 
 
 def empty_frame(columns: Sequence[Column]) -> pl.DataFrame:

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from contracts.conversation import person_answer
 from contracts.data.datasets import ScorerVersion
 from contracts.data.records import DEMONSTRATIONS, Tier
 from contracts.ids import hash_share
@@ -76,7 +77,8 @@ def _ranked(samples: pl.DataFrame, prompts: pl.DataFrame, settings: SnapshotSett
     ).to_dicts()
     if settings.references_are_answers:
         given = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))
-        shown = given.select("prompt_id", "prompt", "slice", pl.col("reference").alias("answer")).to_dicts()
-        rows += [{**row, "source": REFERENCE, "right": 1.0, "user": None, "trace": None} for row in shown]
+        shown = given.select("prompt_id", "prompt", "slice", "tools", pl.col("reference").alias("answer")).to_dicts()
+        known = {"source": REFERENCE, "right": 1.0, "user": None, "trace": None}
+        rows += [{**row, **known, "answer": person_answer(row["answer"], row["tools"])} for row in shown]
     place = {id(row): hash_share("demonstration", salt, row["prompt_id"], row["answer"]) for row in rows}
     return sorted(rows, key=lambda row: (RANK[row["source"]], -row["right"], place[id(row)], row["trace"] or ""))

@@ -16,8 +16,9 @@ import polars as pl
 from contracts.data.records import PROMPTS
 from contracts.errors import ConfigError, Rejected
 from contracts.ids import Digest, hash_share, prompt_id, root_id
-from materializer.dialects.messages import prompt_of
-from materializer.dialects.values import parse_json
+from materializer.dialects.canonical.tools import tools_of
+from materializer.dialects.conversations.bodies import request_of
+from materializer.dialects.values import dump, parse_json
 from materializer.lake.schemas import frame_of
 
 
@@ -26,14 +27,14 @@ def held_out(root: Digest, salt: str, fraction: float) -> bool:
     return hash_share("holdout", salt, root) < fraction
 
 
-def identify_prompts(messages: pl.Series, salt: str, fraction: float) -> pl.DataFrame:
-    """Return one row per distinct value of `messages` (JSON), with columns messages, prompt_id, root_id and held."""
+def identify_prompts(prompts: pl.DataFrame, salt: str, fraction: float) -> pl.DataFrame:
+    """Return one row per distinct prompt. The columns are messages and tools (both JSON), prompt_id, root_id and held."""
     rows = []
-    for text in messages.unique().sort().to_list():
+    for text, tools in prompts.select("messages", "tools").unique().sort("messages", "tools").iter_rows():
         parsed = orjson.loads(text)
         root = root_id(parsed)
-        rows.append((text, prompt_id(parsed), root, held_out(root, salt, fraction)))
-    schema = {"messages": pl.String, "prompt_id": pl.String, "root_id": pl.String, "held": pl.Boolean}
+        rows.append((text, tools, prompt_id(parsed, orjson.loads(tools) if tools else ()), root, held_out(root, salt, fraction)))
+    schema = {"messages": pl.String, "tools": pl.String, "prompt_id": pl.String, "root_id": pl.String, "held": pl.Boolean}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -70,17 +71,22 @@ def _golden_row(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = parse_json(line)
         asked = next((record[key] for key in ("messages", "prompt", "question") if record.get(key)), None)
-        messages = prompt_of([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)
+        request = request_of([{"role": "user", "content": asked}] if isinstance(asked, str) else asked)
+        messages = request.messages if request else []
+        tools = tools_of(record.get("tools"))
     except (Rejected, AttributeError) as error:
         raise ConfigError(f"holdout.golden: {where} cannot be read: {error}") from error
     reference = record.get("reference")
+    if isinstance(reference, dict | list):  # tool calls
+        reference = dump(reference)
     if not messages or not isinstance(reference, str | int | float):
         raise ConfigError(f"holdout.golden: {where} needs a prompt (prompt, question or messages) and a reference")
     return {
-        "prompt_id": prompt_id(messages),
+        "prompt_id": prompt_id(messages, tools),
         "root_id": root_id(messages),
         "prompt": orjson.dumps(messages).decode(),
         "reference": str(reference),
         "reference_kind": "reference",
         "slice": record.get("slice"),
+        "tools": dump(tools) if tools else None,
     }

@@ -88,7 +88,7 @@ def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) ->
         .sort("prompt_id", "answer", "origin", "trace", nulls_last=True)
     )
     distinct = scored.unique(["prompt_id", "tier", "answer", "reward"], keep="first", maintain_order=True)
-    chosen = distinct.filter(pl.col("reward") >= settings.chosen_min).select(*keys, "prompt", "slice", *kept)
+    chosen = distinct.filter(pl.col("reward") >= settings.chosen_min).select(*keys, "prompt", "slice", "tools", *kept)
     rejected = distinct.filter(pl.col("reward") < settings.rejected_max).select(
         *keys, *[pl.col(name).alias(f"{name}_rejected") for name in kept]
     )
@@ -110,7 +110,6 @@ def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) ->
         ranked.filter(pl.col("rank") < _CANDIDATES)
         .sort("rank", "turn", "prompt_id")
         .rename({"answer": "chosen", "answer_rejected": "rejected"})
-        .with_columns(pl.lit(None, pl.String).alias("tools"))
     )
 
 

@@ -6,15 +6,18 @@ No server has to return log-probabilities. The method also works for models that
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from statistics import fmean, pstdev
 
 import polars as pl
 
+from contracts.conversation import answer_message
 from materializer.training_sets.probe import unbiased
 
 _LEAST_PROMPTS = 20
 """Minimum number of prompts with both logged and probe answers. With fewer prompts, the distance is not measured."""
+_JSON_WORDS = re.compile(r"[\w.-]+")
 _EQUAL = 9
 """Number of decimals to which two similarities are compared."""
 
@@ -47,10 +50,10 @@ def policy_distance(samples: pl.DataFrame, answers: pl.DataFrame, prompts: pl.Da
 
 
 def _of_prompt(texts: list[str], repeats: list[int], drawn: list[str]) -> float:
-    draws = [Counter(text.split()) for text in drawn]
+    draws = [_words(text) for text in drawn]
     among = [[_likeness(one, other) for other in draws] for one in draws]
     inner = [sum(row) - row[i] for i, row in enumerate(among)]
-    outside = [_outside([_likeness(Counter(text.split()), draw) for draw in draws], inner) for text in texts]
+    outside = [_outside([_likeness(_words(text), draw) for draw in draws], inner) for text in texts]
     share = sum(out * times for out, times in zip(outside, repeats, strict=True)) / sum(repeats)
     chance = 1.0 / (len(draws) + 1)
     return (share - chance) / (1.0 - chance)
@@ -64,6 +67,11 @@ def _outside(to_draws: list[float], inner: list[float]) -> float:
     typical = round(sum(to_draws), _EQUAL)
     others = [round(own + to, _EQUAL) for own, to in zip(inner, to_draws, strict=True)]
     return 0.0 if min(others) < typical else 1.0 / (1 + others.count(typical))
+
+
+def _words(answer: str) -> Counter[str]:
+    """Return the words of an answer. Those of a tool call are the parts of its JSON."""
+    return Counter(_JSON_WORDS.findall(answer) if "tool_calls" in answer_message(answer) else answer.split())
 
 
 def _likeness(one: Counter[str], other: Counter[str]) -> float:

@@ -73,8 +73,8 @@ def ask(
 
 def _request(row: Mapping[str, Any], index: int, settings: ProbeSettings, salt: str) -> ChatRequest:
     seed = int(hash_share("seed", salt, row["prompt_id"], index) * (1 << 31))
-    messages = tuple(orjson.loads(row["prompt"]))
-    return ChatRequest(messages=messages, temperature=settings.temperature, max_tokens=settings.max_tokens, seed=seed)
+    messages, tools = tuple(orjson.loads(row["prompt"])), tuple(orjson.loads(row["tools"] or "[]"))
+    return ChatRequest(messages=messages, tools=tools, temperature=settings.temperature, max_tokens=settings.max_tokens, seed=seed)
 
 
 def _first_error(answers: Sequence[ChatAnswer]) -> str:
@@ -99,6 +99,7 @@ def _score(answered: Sequence[tuple[Mapping[str, Any], str]], scorer_set: Scorer
             "origin": "probe",
             "model_version": None,
             "slice": row["slice"],
+            "tools": row["tools"],
         }
         for (row, text), label in zip(answered, labels, strict=True)
     ]

@@ -153,13 +153,28 @@ def test_only_the_first_choice_is_traced(traced: tuple[LocalRouter, Site]) -> No
     assert said(trace(traced[1])) == "one"
 
 
-def test_tool_calls_are_passed_on_unchanged_and_the_trace_has_no_half_of_the_content(traced: tuple[LocalRouter, Site]) -> None:
+def test_tool_calls_are_passed_on_unchanged_and_the_trace_has_them_whole(traced: tuple[LocalRouter, Site]) -> None:
     call = {"tool_calls": [{"index": 0, "id": "call-1", "function": {"name": "look", "arguments": '{"a": "ü'}}]}
-    url = serve(traced, lambda: [chunk({"content": "I look."}), chunk(call), chunk({}, "tool_calls"), DONE])
-    found = events(url)
+    rest = {"tool_calls": [{"index": 0, "function": {"arguments": '"}'}}]}
+    url = serve(traced, lambda: [chunk({"content": "I look."}), chunk(call), chunk(rest), chunk({}, "tool_calls"), DONE])
+    tool = {"type": "function", "function": {"name": "look", "parameters": {}}}
+    found = events(url, tools=[tool])
     assert found[1] == json.loads(chunk(call)[6:]) | {"model": "helper"}
     values = trace(traced[1])
-    assert values["ratchet.content_omitted"] == "tool_calls"
+    (answer,) = json.loads(values["gen_ai.output.messages"])
+    assert answer["parts"] == [
+        {"type": "text", "content": "I look."},
+        {"type": "tool_call", "id": "call-1", "name": "look", "arguments": '{"a": "ü"}'},
+    ]
+    assert json.loads(values["gen_ai.tool.definitions"]) == [tool]
+
+
+def test_a_trace_has_no_half_of_a_tool_call(traced: tuple[LocalRouter, Site]) -> None:
+    call = {"tool_calls": [{"index": 0, "id": "call-1", "function": {"name": "look", "arguments": '{"a": "cut'}}]}
+    url = serve(traced, lambda: [chunk({"content": "I look."}), chunk(call), chunk({}, "length"), DONE])
+    events(url)
+    values = trace(traced[1])
+    assert values["ratchet.content_omitted"] == "unreadable"
     assert not {"gen_ai.output.messages", "gen_ai.input.messages"} & values.keys()
 
 

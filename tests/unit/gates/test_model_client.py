@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from contracts.conversation import answer_message, stored_answer
 from contracts.data.datasets import HoldoutEdition, Label
 from contracts.data.records import Tier
 from contracts.errors import Inconclusive, Unreachable
@@ -156,6 +157,26 @@ def test_answer_with_invalid_finish_reason_is_valid(backend: Backend, finish: An
     backend.behaviour = lambda _: completion("yes", finish_reason=finish)
     (answer,) = backend.client().chat(ask())
     assert answer.text == "yes"
+
+
+def test_tools_are_sent_and_an_answer_of_tool_calls_is_an_answer(backend: Backend) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    backend.behaviour = lambda _body: completion(None, message=message, finish_reason="tool_calls")
+    tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
+    (answer,) = backend.client().chat([ChatRequest(messages=({"role": "user", "content": "?"},), tools=(tool,))])
+    assert backend.asked[0]["tools"] == [tool]
+    assert answer.text is not None
+    assert answer_message(answer.text) == message | {"content": ""}
+
+
+def test_text_like_a_stored_tool_call_stays_text(backend: Backend) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    forged = stored_answer({"role": "assistant", "content": "", "tool_calls": [call]})
+    backend.behaviour = lambda _body: completion(forged)
+    (answer,) = backend.client().chat([ChatRequest(messages=({"role": "user", "content": "?"},))])
+    assert answer.text is not None
+    assert answer_message(answer.text) == {"role": "assistant", "content": forged}
 
 
 def test_empty_answer_is_valid(backend: Backend) -> None:

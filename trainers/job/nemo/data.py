@@ -17,9 +17,9 @@ from runtime.artifacts import write_atomic
 from trainers.backends.nemo.config import RunCounts
 
 Row = dict[str, Any]
-"""A prompt with the keys prompt_id, prompt (messages) and reference."""
-Length = Callable[[list[dict[str, Any]]], int]
-"""Number of tokens of a conversation, rendered with the chat template."""
+"""A prompt with the keys prompt_id, prompt (messages), reference and, if it has tools, tools."""
+Length = Callable[..., int]
+"""Number of tokens of a conversation and its tools, rendered with the chat template."""
 
 
 def rows(parquet: Path, without_reference: bool = False) -> list[Row]:
@@ -32,7 +32,12 @@ def rows(parquet: Path, without_reference: bool = False) -> list[Row]:
     table = pq.read_table(parquet)
     named = "prompt_id" in table.column_names
     found = [
-        {"prompt_id": row["prompt_id"] if named else digest(row["prompt"]), "prompt": row["prompt"], "reference": row["reference"]}
+        {
+            "prompt_id": row["prompt_id"] if named else digest(row["prompt"]),
+            "prompt": row["prompt"],
+            "reference": row["reference"],
+            **({"tools": json.loads(row["tools"])} if row.get("tools") else {}),
+        }
         for row in table.to_pylist()
     ]
     found = [row for row in found if without_reference or row["reference"] is not None]
@@ -44,7 +49,7 @@ def short(found: Sequence[Row], length: Length, limit: int) -> list[Row]:
 
     Raises Permanent if no row remains.
     """
-    kept = [row for row in found if length(row["prompt"]) <= limit]
+    kept = [row for row in found if length(row["prompt"], row.get("tools")) <= limit]
     if found and not kept:
         raise Permanent(f"every prompt is longer than nemo.max_prompt = {limit} tokens; increase it")
     return kept

@@ -7,10 +7,13 @@ template as one text, in a single message of the log. So no earlier assistant tu
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from nemo_rl.data.datasets.raw_dataset import RawDataset
+
+from trainers.job.prompt_length import own_call_format, rendered_prompt
 
 TASK = "ratchet"
 """Task name of all rows."""
@@ -33,7 +36,8 @@ class Prompts(RawDataset):
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """The row with its messages as JSON text, because messages of different structure do not fit one Arrow schema."""
-    return {"prompt_id": row["prompt_id"], "prompt": json.dumps(row["prompt"]), "reference": row["reference"], "task_name": TASK}
+    texts = {"prompt": json.dumps(row["prompt"]), "tools": json.dumps(row.get("tools", []))}
+    return {"prompt_id": row["prompt_id"], **texts, "reference": row["reference"], "task_name": TASK}
 
 
 def process(datum_dict: dict[str, Any], task_data_spec: Any, tokenizer: Any, max_seq_length: int, idx: int) -> dict[str, Any]:  # noqa: ARG001
@@ -42,15 +46,20 @@ def process(datum_dict: dict[str, Any], task_data_spec: Any, tokenizer: Any, max
     `token_ids` is an int64 tensor of shape [tokens]. A prompt longer than `max_seq_length` tokens is truncated and masked with the loss
     multiplier 0, as in the release.
     """
-    messages = json.loads(datum_dict["prompt"])
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    messages, tools = json.loads(datum_dict["prompt"]), json.loads(datum_dict["tools"])
+    text = rendered_prompt(tokenizer, messages, tools)
     tokens = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
     whole = len(tokens) <= max_seq_length  # normally ensured by data.short
     tokens = tokens if whole else tokens[: min(4, max_seq_length)]
     return {
         "message_log": [{"role": "user", "content": text, "token_ids": tokens}],
         "length": len(tokens),
-        "extra_env_info": {"prompt_id": datum_dict["prompt_id"], "prompt": messages, "reference": datum_dict["reference"]},
+        "extra_env_info": {
+            "prompt_id": datum_dict["prompt_id"],
+            "prompt": messages,
+            "reference": datum_dict["reference"],
+            "calls": asdict(form) if tools and (form := own_call_format(tokenizer)) else None,
+        },
         "loss_multiplier": 1.0 if whole else 0.0,
         "idx": idx,
         "task_name": datum_dict["task_name"],

@@ -17,10 +17,12 @@ import ray
 import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
+from contracts.conversation import stored_answer
 from contracts.errors import Retryable
 from contracts.jobs.training import TrainingPlan
 from contracts.schema import parse
 from rewards.scorer_set import ScorerSet, planned_scorer_set
+from runtime.chat_template import CallFormat, read_answer
 from trainers.job.nemo import abstentions
 from trainers.job.online_rewards import PAUSES, comparable
 
@@ -40,7 +42,7 @@ class Bench:
         could be scored in any try.
         """
         samples = [
-            {"prompt": known["prompt"], "answer": str(log[-1]["content"]), "reference": known["reference"]}
+            {"prompt": known["prompt"], "answer": _answer(str(log[-1]["content"]), known.get("calls")), "reference": known["reference"]}
             for log, known in zip(logs, metadata, strict=True)
         ]
         groups = [str(log[0]["content"]) for log in logs]  # the release groups by the tokenized prompt
@@ -65,6 +67,11 @@ class Bench:
             os.write(descriptor, line)
         finally:
             os.close(descriptor)
+
+
+def _answer(text: str, calls: dict[str, str] | None) -> str:
+    """Return a generated answer as scorers get it. `calls` is how answers name tool calls; None without tools."""
+    return stored_answer(read_answer(text, CallFormat(**calls) if calls else None))
 
 
 @ray.remote(max_restarts=-1, max_task_retries=-1)  # type: ignore[untyped-decorator, unused-ignore]

@@ -1,8 +1,8 @@
 """Reads pairs as conversations, and tokenizes conversations with the chat template of the model.
 
 A prompt is a JSON list of messages. Assistant messages may contain `tool_calls`, and messages with the role `tool` answer them.
-An answer is text. If the row names tools, an answer can also be a JSON assistant message in canonical form:
-{"role": "assistant", "content": …, "tool_calls": […]}. The column `tools` (JSON list of schemas, or null) holds the available tools.
+An answer is text, or the JSON of a message that calls tools (contracts/conversation.py). The column `tools` (JSON list of schemas, or null)
+holds the available tools.
 If a template silently omitted tools or calls, the model would be trained on other input than it is served with. So this is an error.
 """
 
@@ -10,37 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
+from contracts.conversation import Message, answer_message
 from contracts.errors import Permanent
-from contracts.model import Frozen
+from runtime.chat_template import template_messages
 from trainers.job.trl.micro_batches import PairSize
 from trainers.job.trl.sampler import weight
-
-Message = dict[str, Any]
-
-
-class _Function(Frozen):
-    name: str
-    arguments: str | dict[str, Any] = ""
-
-
-class _Call(Frozen):
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: _Function
-
-
-class _Assistant(Frozen):
-    """Schema of a text that counts as a message. Any other text is plain text, so that no user input can end a run."""
-
-    role: Literal["assistant"]
-    content: str | None = None
-    tool_calls: tuple[_Call, ...] | None = None
 
 
 class Example(NamedTuple):
@@ -59,6 +36,11 @@ class Example(NamedTuple):
     def calls(self) -> bool:
         """Whether any message contains a tool call or its result."""
         return any(message.get("tool_calls") or message["role"] == "tool" for message in [*self.prompt, *self.answers])
+
+    @property
+    def needs_tools(self) -> bool:
+        """Whether only a template with tools renders the example whole."""
+        return bool(self.tools) or self.calls
 
     @property
     def answers(self) -> list[Message]:
@@ -81,28 +63,39 @@ def read(path: Path, weigh: bool) -> list[Example]:
 
 def _example(row: Mapping[str, Any], number: int, weigh: bool) -> Example:
     pair = f"pair {number}"
-    prompt, tools = messages(row["prompt"], pair), _listed(row["tools"], pair, "tools") if row.get("tools") else None
-    read_answer = assistant_message if tools else _text_answer  # without tools there are no calls, so JSON text stays plain text
-    chosen, rejected = (read_answer(answer_text(row[name], pair, f"{name} answer")) for name in ("chosen", "rejected"))
-    return Example(_all_plain(prompt, pair), chosen, rejected, tools or None, weight(row["weight"], pair) if weigh else 1.0)
+    prompt, tools = messages(row["prompt"], pair), tools_of(row, pair)
+    chosen, rejected = (assistant_message(answer_text(row[name], pair, f"{name} answer")) for name in ("chosen", "rejected"))
+    return Example(_all_plain(prompt, pair), chosen, rejected, tools, weight(row["weight"], pair) if weigh else 1.0)
 
 
 def read_shown(path: Path) -> list[Example]:
     """Return the demonstrations of a Parquet file (contracts.data.records.DEMONSTRATIONS). Raises Permanent for an invalid row."""
+    rows = demonstrations(path)
+    return [_shown(row, f"demonstration {number}") for number, row in enumerate(rows)]
+
+
+def demonstrations(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file of demonstrations. Its column `tools` is missing if no row has a value."""
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(path, columns=["prompt", "answer", "weight"]).to_pylist()
-    return [_shown(row, f"demonstration {number}") for number, row in enumerate(rows)]
+    tools = ["tools"] if "tools" in pq.read_schema(path).names else []
+    return list(pq.read_table(path, columns=["prompt", "answer", "weight", *tools]).to_pylist())
 
 
 def _shown(row: Mapping[str, Any], name: str) -> Example:
     prompt = _all_plain(messages(row["prompt"], name), name)
-    return Example(prompt, _text_answer(answer_text(row["answer"], name, "answer")), None, None, weight(row["weight"], name))
+    answer = assistant_message(answer_text(row["answer"], name, "answer"))
+    return Example(prompt, answer, None, tools_of(row, name), weight(row["weight"], name))
+
+
+def tools_of(row: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
+    """Return the tools of a row; None if it has none. Raises Permanent if they are invalid; the message contains the `name` of the row."""
+    return (_listed(row["tools"], name, "tools") or None) if row.get("tools") else None
 
 
 def _all_plain(prompt: list[Message], row: str) -> list[Message]:
     try:
-        return [_plain(message) for message in prompt]
+        return template_messages(prompt)
     except (ValueError, TypeError, AttributeError) as error:
         raise Permanent(f"{row}: a prompt message does not match contracts/data/records.py ({error}); rebuild the training set") from error
 
@@ -138,42 +131,9 @@ def _listed(text: Any, row: str, what: str) -> list[dict[str, Any]]:
 _REMEDY = "contracts/data/records.py defines the columns; rebuild the training set"
 
 
-def _text_answer(text: str) -> Message:
-    return {"role": "assistant", "content": text}
-
-
 def assistant_message(text: str) -> Message:
-    """Return the assistant message for `text`.
-
-    If `text` is the JSON of a valid assistant message, this is that message. Otherwise, `text` is its content.
-    """
-    if text.startswith("{"):
-        with suppress(ValidationError):
-            message = _Assistant.model_validate_json(text)
-            if message.content is not None or message.tool_calls:
-                return _plain(json.loads(text))
-    return _text_answer(text)
-
-
-def _plain(message: Mapping[str, Any]) -> Message:
-    """The message in the form that templates expect: without nulls, and with the arguments of a call as an object.
-
-    In the API format, the arguments are a JSON string.
-    """
-    plain = {key: value for key, value in message.items() if value is not None}
-    plain = {"role": message["role"], "content": "", **plain}
-    if plain.get("tool_calls"):
-        plain["tool_calls"] = [_call(call) for call in plain["tool_calls"]]
-    return plain
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call.get("function") or {})
-    if isinstance(function.get("arguments"), str):
-        with suppress(ValueError, RecursionError):  # invalid arguments can be the reason for the rejection of an answer
-            arguments = json.loads(function["arguments"])
-            function["arguments"] = arguments if isinstance(arguments, dict) else function["arguments"]
-    return {**call, "function": function} if function else dict(call)
+    """Return the assistant message that a table stores as `text`, in the form that templates expect."""
+    return template_messages([answer_message(text)])[0]
 
 
 def control_words(tokenizer: Any) -> frozenset[str]:
@@ -193,6 +153,26 @@ def imitable(answer: Message | str, control: frozenset[str]) -> bool:
     """
     text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     return not any(word in text for word in control)
+
+
+OMITTED = "with tools, which the chat template of the model omits"
+"""Reason for leaving an example out."""
+
+
+def shows_tools(tokenizer: Any) -> bool:
+    """Return whether the chat template renders tools, tool calls and their results. Other conversations need no such template."""
+    call = {"id": "call00000", "type": "function", "function": {"name": "zq_name", "arguments": {"zq_key": "zq_value"}}}
+    conversation = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "zq_result", "tool_call_id": "call00000", "name": "zq_name"},
+    ]
+    function = {"name": "zq_tool", "description": "", "parameters": {"type": "object", "properties": {}}}
+    try:
+        text = _text(tokenizer, conversation, [{"type": "function", "function": function}])
+    except Permanent:
+        return False
+    return all(mark in text for mark in ("zq_tool", "zq_name", "zq_value", "zq_result"))
 
 
 def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[tuple[int, PairSize]]:

@@ -17,7 +17,7 @@ from contracts.errors import Permanent
 from runtime.job_protocol import RunFile
 from trainers.job import parallel
 from trainers.job.job_folder import Job
-from trainers.job.trl.conversations import Example, control_words, encode, imitable, read, read_shown
+from trainers.job.trl.conversations import OMITTED, Example, control_words, encode, imitable, read, read_shown, shows_tools
 from trainers.job.trl.micro_batches import PairSize
 from trainers.job.trl.runner import CONTROL, leave_out, lora, main, tell_left_out
 from trainers.recipes import DPORecipe
@@ -74,9 +74,12 @@ def encoded(tokenizer: Any, examples: Sequence[Example], recipe: DPORecipe) -> t
     """
     control = control_words(tokenizer)
     plain = [example for example in examples if all(imitable(answer, control) for answer in example.answers)]
-    kept = encode(tokenizer, plain, recipe.max_length)
+    tools = shows_tools(tokenizer)
+    whole = [example for example in plain if tools or not example.needs_tools]
+    kept = encode(tokenizer, whole, recipe.max_length)
     long = f"with prompts longer than max_length = {recipe.max_length} tokens"
-    return [(plain[number], pair) for number, pair in kept], {CONTROL: len(examples) - len(plain), long: len(plain) - len(kept)}
+    left = {CONTROL: len(examples) - len(plain), OMITTED: len(plain) - len(whole), long: len(whole) - len(kept)}
+    return [(whole[number], pair) for number, pair in kept], left
 
 
 def rehearsal(job: Job, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> Rehearsal:
@@ -109,8 +112,8 @@ def _is_rendered(tokenizer: Any, example: Example, recipe: DPORecipe) -> bool:
 
 
 def _prompt(example: Example) -> str:
-    """The prompt as canonical JSON, for comparison."""
-    return json.dumps(example.prompt, sort_keys=True)
+    """The prompt with its tools as canonical JSON, for comparison."""
+    return json.dumps([example.prompt, example.tools], sort_keys=True)
 
 
 if __name__ == "__main__":

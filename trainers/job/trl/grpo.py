@@ -11,13 +11,17 @@ import importlib.util
 import json
 import logging
 import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from contracts.conversation import stored_answer
 from contracts.errors import Permanent
+from runtime.chat_template import CallFormat, read_answer
 from runtime.job_protocol import RunFile
 from trainers.job.job_folder import Job
 from trainers.job.online_rewards import comparable, scored
-from trainers.job.prompt_length import prompt_length
+from trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
+from trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
 from trainers.job.trl.runner import ABSTAINED, leave_out, lora, main
 from trainers.recipes import GRPORecipe
 
@@ -31,9 +35,36 @@ def rows(job: Job) -> list[dict[str, Any]]:
 
     from rewards.scorer_set import planned_scorer_set
 
-    table = pq.read_table(job.run / RunFile.PROMPTS, columns=["prompt", "reference"])
-    found = [{"prompt": json.loads(row["prompt"]), "reference": row["reference"]} for row in table.to_pylist()]
+    path = job.run / RunFile.PROMPTS
+    known = ["tools"] if "tools" in pq.read_schema(path).names else []
+    table = pq.read_table(path, columns=["prompt", "reference", *known])
+    found = [
+        {"prompt": json.loads(row["prompt"]), "reference": row["reference"], "tools": tools_of(row, f"prompt {number}")}
+        for number, row in enumerate(table.to_pylist())
+    ]
     return found if planned_scorer_set(job.plan).without_reference() else [row for row in found if row["reference"] is not None]
+
+
+def _needs_tools(row: Mapping[str, Any]) -> bool:
+    return bool(row["tools"]) or any("tool_calls" in message or message["role"] == "tool" for message in row["prompt"])
+
+
+def rendered(tokenizer: Any, prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the prompts as the library takes them: as conversations, or as text if a prompt has tools or tool calls.
+
+    The library renders all prompts with the same tools, and a table would give all tool calls the same keys of arguments.
+    """
+    if not any(_needs_tools(row) for row in prompts):
+        return [{"prompt": row["prompt"], "reference": row["reference"]} for row in prompts]
+    return [
+        {
+            "prompt": rendered_prompt(tokenizer, row["prompt"], row["tools"]),
+            "reference": row["reference"],
+            "asked": json.dumps(row["prompt"]),
+            "may_call": bool(row["tools"]),
+        }
+        for row in prompts
+    ]
 
 
 def order(prompts: int, n: int, seed: int) -> list[int]:
@@ -45,16 +76,26 @@ def order(prompts: int, n: int, seed: int) -> list[int]:
     return drawn[:n]
 
 
-def reward_function(job: Job) -> Any:
-    """Return a reward function for the library that applies the scorer set of the plan. The reward is None for an abstention."""
+def reward_function(job: Job, calls: CallFormat | None = None) -> Any:
+    """Return a reward function for the library that applies the scorer set of the plan. The reward is None for an abstention.
+
+    `calls` is how answers name tool calls.
+    """
     from rewards.scorer_set import planned_scorer_set
 
     scorer_set = planned_scorer_set(job.plan)
 
-    def reward(prompts: Any, completions: Any, reference: Any, log_metric: Any = None, **_: Any) -> list[float | None]:
+    def reward(
+        prompts: Any, completions: Any, reference: Any, log_metric: Any = None, asked: Any = None, may_call: Any = None, **_: Any
+    ) -> list[float | None]:
+        answers = [completion if isinstance(completion, str) else completion[0]["content"] for completion in completions]
+        if asked is not None:
+            prompts = [json.loads(messages) for messages in asked]
+        may_call = may_call or [False] * len(answers)
+        answers = [stored_answer(read_answer(text, calls if tools else None)) for text, tools in zip(answers, may_call, strict=True)]
         samples = [
-            {"prompt": prompt, "answer": completion[0]["content"], "reference": right}
-            for prompt, completion, right in zip(prompts, completions, reference, strict=True)
+            {"prompt": prompt, "answer": answer, "reference": right}
+            for prompt, answer, right in zip(prompts, answers, reference, strict=True)
         ]
         groups = [json.dumps(prompt) for prompt in prompts]
         rewards = scored(lambda answers: comparable(groups, scorer_set.label_unseen(answers)), samples)
@@ -81,9 +122,12 @@ def fitting(job: Job, tokenizer: Any, recipe: GRPORecipe) -> tuple[list[dict[str
     if limit < 1:
         raise Permanent(f"max_completion {recipe.max_completion} leaves no room for a prompt in the model's context of {context}; lower it")
     length = prompt_length(tokenizer)
-    lengths = [length(row["prompt"]) for row in found]
+    usable = found if shows_tools(tokenizer) else [row for row in found if not _needs_tools(row)]
+    omitted, found = len(found) - len(usable), usable
+    lengths = [length(row["prompt"], row["tools"]) for row in found]
     kept = [row for row, tokens in zip(found, lengths, strict=True) if tokens <= limit]
-    leave_out(job, "prompts", len(found), {f"longer than {limit} tokens (nemo.max_prompt and the model's context)": len(found) - len(kept)})
+    long = f"longer than {limit} tokens (nemo.max_prompt and the model's context)"
+    leave_out(job, "prompts", len(found) + omitted, {OMITTED: omitted, long: len(found) - len(kept)})
     return kept, max(tokens for tokens in lengths if tokens <= limit)
 
 
@@ -108,7 +152,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
 
     Raises Permanent if the training set has no usable prompts.
     """
-    reward = reward_function(job)  # rejects other scorer code before the library is loaded
+    reward_function(job)  # rejects other scorer code before the library is loaded
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
@@ -117,6 +161,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     recipe = job.recipe(GRPORecipe)
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, padding_side="left", trust_remote_code=False)
     prompts, longest = fitting(job, tokenizer, recipe)
+    ready = rendered(tokenizer, prompts)
     chosen = order(len(prompts), recipe.steps * recipe.prompts_per_step, job.plan.seed)
     config = GRPOConfig(
         **shared,
@@ -134,11 +179,19 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         scale_rewards=recipe.scale_rewards,
         shuffle_dataset=False,
     )
-    return GRPOTrainer(
+
+    class Prompted(GRPOTrainer):
+        def _tokenize_prompts(self, prompts: list[Any]) -> Any:
+            """Tokenize rendered prompts as they are. The library would add the special tokens of the tokenizer again."""
+            if not isinstance(prompts[0], str):
+                return super()._tokenize_prompts(prompts)
+            return self.processing_class(text=prompts, add_special_tokens=False)["input_ids"], None, {}
+
+    return Prompted(
         model=str(job.run / RunFile.MODEL),
-        reward_funcs=reward,
+        reward_funcs=reward_function(job, own_call_format(tokenizer)),
         args=config,
-        train_dataset=Dataset.from_list(prompts).select(chosen),
+        train_dataset=Dataset.from_list(ready).select(chosen),
         processing_class=tokenizer,
         peft_config=lora(recipe),
     )

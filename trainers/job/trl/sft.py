@@ -2,33 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contracts.errors import Permanent
+from runtime.chat_template import template_messages
 from runtime.job_protocol import RunFile
 from trainers.job import parallel
 from trainers.job.job_folder import Job
-from trainers.job.trl.conversations import answer_text, control_words, imitable, messages
+from trainers.job.trl.conversations import (
+    OMITTED,
+    Example,
+    answer_text,
+    assistant_message,
+    control_words,
+    demonstrations,
+    encode,
+    imitable,
+    messages,
+    shows_tools,
+    tools_of,
+)
 from trainers.job.trl.runner import CONTROL, leave_out, lora, main
 from trainers.job.trl.sampler import drawn, weight
 from trainers.recipes import SFTRecipe
 
 
 def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
-    """Return prompts and completions as conversations with their weights. Raises Permanent for an invalid row."""
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(job.run / RunFile.DEMONSTRATIONS, columns=["prompt", "answer", "weight"])
-    return [_row(row, f"demonstration {number}", recipe) for number, row in enumerate(table.to_pylist())]
+    """Return prompts and completions as conversations with their tools and weights. Raises Permanent for an invalid row."""
+    found = demonstrations(job.run / RunFile.DEMONSTRATIONS)
+    return [_row(row, f"demonstration {number}", recipe) for number, row in enumerate(found)]
 
 
 def _row(row: Mapping[str, Any], name: str, recipe: SFTRecipe) -> dict[str, Any]:
     return {
         "prompt": messages(row["prompt"], name),
-        "completion": [{"role": "assistant", "content": answer_text(row["answer"], name, "answer")}],
+        "completion": [assistant_message(answer_text(row["answer"], name, "answer"))],
+        "tools": tools_of(row, name),
         "weight": weight(row["weight"], name) if recipe.weigh else 1.0,
     }
+
+
+def _example(row: Mapping[str, Any]) -> Example:
+    return Example(template_messages(row["prompt"]), row["completion"][0], None, row["tools"], row["weight"])
+
+
+def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: int) -> list[dict[str, Any]]:
+    """Return the rows as the library takes them: as conversations, or as tokens if a row has tools or tool calls.
+
+    A table would give all tool calls the same keys of arguments, filled with nulls. So conversations with tools are rendered here.
+    """
+    examples = [_example(row) for row in rows]
+    if not any(example.needs_tools for example in examples):
+        return [{key: row[key] for key in ("prompt", "completion", "weight")} for row in rows]
+    return [
+        {
+            "input_ids": [*pair.prompt, *pair.chosen],
+            "completion_mask": [0] * len(pair.prompt) + [1] * len(pair.chosen),
+            "weight": examples[number].weight,
+        }
+        for number, pair in encode(tokenizer, examples, max_length)
+    ]
 
 
 def rows_per_process(recipe: SFTRecipe, processes: int) -> int:
@@ -61,7 +95,8 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
     control = control_words(tokenizer)
     plain = [row for row in answers if imitable(row["completion"][0], control)]
-    leave_out(job, "answers", len(answers), {CONTROL: len(answers) - len(plain)})
+    usable = plain if shows_tools(tokenizer) else [row for row in plain if not _example(row).needs_tools]
+    leave_out(job, "answers", len(answers), {CONTROL: len(answers) - len(plain), OMITTED: len(plain) - len(usable)})
 
     class Weighted(SFTTrainer):
         def _get_train_sampler(self, _dataset: Any = None) -> Any:
@@ -78,7 +113,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     trainer = Weighted(
         model=policy(job.run / RunFile.MODEL, shared),
         args=config,
-        train_dataset=Dataset.from_list(plain),
+        train_dataset=Dataset.from_list(dataset_of(tokenizer, usable, recipe.max_length)),
         processing_class=tokenizer,
         peft_config=lora(recipe),
     )

@@ -44,9 +44,29 @@ def test_content_too_large_for_a_trace_is_omitted_and_marked() -> None:
     assert "ratchet.content_omitted" not in kept
 
 
-@pytest.mark.parametrize("calls", [{"tool_calls": [{"id": "1"}]}, {"function_call": {"name": "f"}}])
+BROKEN = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{cut"}}
+
+
+@pytest.mark.parametrize("calls", [{"tool_calls": [{"id": "1"}]}, {"tool_calls": [BROKEN]}, {"function_call": {"name": "f"}}])
 def test_content_that_a_trace_can_represent_in_part_only_is_omitted_and_marked(calls: dict[str, object]) -> None:
     question, answer = {"role": "user", "content": "how warm is it?"}, {"role": "assistant", "content": "I look."}
-    assert content_values([question], [answer | calls]) == {"ratchet.content_omitted": "tool_calls"}
-    assert content_values([question, answer | calls, question], [answer]) == {"ratchet.content_omitted": "tool_calls"}
+    assert content_values([question], [answer | calls]) == {"ratchet.content_omitted": "unreadable"}
+    assert content_values([question, answer | calls, question], [answer]) == {"ratchet.content_omitted": "unreadable"}
     assert "gen_ai.output.messages" in content_values([question], [answer | dict.fromkeys(calls)])
+
+
+def test_tool_calls_their_results_and_images_are_parts() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    image = {"type": "image_url", "image_url": {"url": "https://example.test/a.png"}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "look"}, image]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+    ]
+    assert [message["parts"] for message in json.loads(messages_json(messages))] == [
+        [{"type": "text", "content": "look"}, {"type": "uri", "modality": "image", "uri": "https://example.test/a.png"}],
+        [{"type": "tool_call", "id": "c1", "name": "f", "arguments": '{"x": 1}'}],
+        [{"type": "tool_call_response", "id": "c1", "response": "sunny"}],
+    ]
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert json.loads(str(content_values(messages, None, [tool])["gen_ai.tool.definitions"])) == [tool]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fastapi.testclient import TestClient
 
+from runtime.chat_template import CallFormat
 from tests.unit.trainers.conftest import write_model
 
 if TYPE_CHECKING:
@@ -101,3 +102,50 @@ def test_a_request_that_cannot_fit_into_the_context_is_refused_before_it_is_read
         body = {"model": "v", "messages": [{"role": "user", "content": "one"}], "max_tokens": 2}
         assert client.post("/v1/chat/completions", content=json.dumps(body)).status_code == 200
         assert client.post("/v1/chat/completions", content="{").status_code == 422
+
+
+class Calling:
+    """A model that calls a tool, and notes the tools that it was given."""
+
+    context = 1000
+    text = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
+
+    def __init__(self) -> None:
+        self.tools: list[Any] = []
+
+    @property
+    def call_format(self) -> CallFormat:
+        return CallFormat("<tool_call>", "</tool_call>", "arguments")
+
+    def encode(self, _messages: Any, tools: Any) -> list[int]:
+        self.tools.append(tools)
+        return [1]
+
+    def generate(self, rows: Sequence[GenerationRow], _stopped: Any) -> list[Generated]:
+        from local.serve.generate import Generated, Piece
+
+        for row in rows:
+            if row.listener:
+                row.listener(Piece(self.text, [1, 2], None, "stop"))
+        return [Generated(self.text, [1, 2], "stop", None) for _ in rows]
+
+
+def test_a_generated_tool_call_is_one_only_if_the_request_has_tools() -> None:
+    from local.serve.app import build_app
+
+    model: Any = Calling()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    body = {"model": "v", "messages": [{"role": "user", "content": "?"}]}
+    with TestClient(build_app(model, "v")) as client:
+        (called,) = client.post("/v1/chat/completions", json=body | {"tools": [tool]}).json()["choices"]
+        (plain,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+        streamed = client.post("/v1/chat/completions", json=body | {"tools": [tool], "stream": True}).text
+    assert model.tools == [[tool], None, [tool]]
+    assert called["finish_reason"] == "tool_calls"
+    assert called["message"]["content"] is None
+    assert called["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"x":1}'}
+    assert plain["message"] == {"role": "assistant", "content": Calling.text}
+    chunks = [json.loads(part.removeprefix("data: "))["choices"][0] for part in streamed.split("\n\n") if part.startswith("data: {")]
+    calls = [call for chunk in chunks for call in chunk["delta"].get("tool_calls", [])]
+    assert [(call["index"], call["function"]["name"]) for call in calls] == [(0, "f")]
+    assert chunks[-1]["finish_reason"] == "tool_calls"

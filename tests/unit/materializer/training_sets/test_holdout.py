@@ -26,7 +26,9 @@ def _user(text: str) -> list[dict[str, str]]:
 
 
 def test_share_of_held_out_prompts_equals_the_fraction() -> None:
-    texts = pl.Series([json.dumps(_user(f"question {n}")) for n in range(4000)])
+    texts = pl.DataFrame(
+        {"messages": [json.dumps(_user(f"question {n}")) for n in range(4000)], "tools": pl.Series([None] * 4000, dtype=pl.String)}
+    )
     assert identify_prompts(texts, "salt", 0.2)["held"].mean() == pytest.approx(0.2, abs=0.02)
     one, other = (set(identify_prompts(texts, salt, 0.2).filter(pl.col("held"))["prompt_id"]) for salt in ("salt", "other"))
     assert one != other

@@ -12,12 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from contracts.conversation import stored_answer
 from contracts.errors import Permanent
 from contracts.ids import canonical
 from tests.unit.trainers.conftest import TEMPLATE
-from trainers.job.trl.conversations import assistant_message, encode, read
+from trainers.job.trl.conversations import OMITTED, assistant_message, encode, read
+from trainers.job.trl.dpo import encoded
+from trainers.job.trl.sft import dataset_of
 from trainers.job.trl.sft import rows as demonstrations
-from trainers.recipes import SFTRecipe
+from trainers.recipes import DPORecipe, SFTRecipe, complete
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 
@@ -64,7 +67,7 @@ def words(tokens: Any, ids: list[int]) -> str:
 
 
 def test_a_tool_call_is_an_answer_with_parsed_arguments(tiny_model: Path, tmp_path: Path) -> None:
-    row = {"prompt": json.dumps(ASK), "chosen": canonical(call("three")).decode(), "rejected": "no", "tools": TOOLS}
+    row = {"prompt": json.dumps(ASK), "chosen": stored_answer(call("three")), "rejected": "no", "tools": TOOLS}
     tokens = tokenizer(tiny_model, WITH_TOOLS)
     ((_, pair),) = encode(tokens, read(write(tmp_path, [row]), True), 64)
     assert words(tokens, pair.prompt) == "<user> left <user> one two <assistant>"
@@ -153,8 +156,9 @@ def test_text_that_only_looks_like_a_message_stays_text(text: str) -> None:
 
 
 def test_invalid_arguments_of_a_tool_call_stay_unchanged() -> None:
-    broken = {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{oops"}}]}
-    assert assistant_message(json.dumps(broken))["tool_calls"][0]["function"]["arguments"] == "{oops"
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{oops"}}]
+    broken = {"role": "assistant", "content": "x", "tool_calls": calls}
+    assert assistant_message(stored_answer(broken))["tool_calls"][0]["function"]["arguments"] == "{oops"
 
 
 def test_long_answers_are_truncated_and_long_prompts_are_dropped(tiny_model: Path, tmp_path: Path) -> None:
@@ -179,7 +183,8 @@ BROKEN = [
 ]
 """JSON objects that a user may write as a correction and that are almost messages."""
 DEEP = '{"role": "assistant", "content": ' + "[" * 100_000
-DEEP_ARGUMENTS = json.dumps({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}]})
+DEEP_CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 100_000}}
+DEEP_ARGUMENTS = stored_answer({"role": "assistant", "content": "", "tool_calls": [DEEP_CALL]})
 
 
 @pytest.mark.parametrize("tools", [None, TOOLS])
@@ -191,12 +196,36 @@ def test_no_text_of_a_user_ends_a_run(text: str, tools: str | None, tiny_model: 
     assert len(encode(tokenizer(tiny_model, WITH_TOOLS), [example], 64)) == 1
 
 
-def test_a_tool_call_without_tools_is_text(tiny_model: Path, tmp_path: Path) -> None:
-    """Otherwise, one such pair would make a template without tool calls refuse all pairs."""
-    text = canonical(call("three")).decode()
-    (example,) = read(write(tmp_path, [{"prompt": json.dumps(ASK), "chosen": text, "rejected": "no", "tools": None}]), True)
-    assert example.chosen["content"] == text
-    assert len(encode(tokenizer(tiny_model, TEMPLATE), [example], 64)) == 1
+def test_json_that_no_dialect_has_stored_as_a_call_is_text(tiny_model: Path, tmp_path: Path) -> None:
+    text = canonical(call("three")).decode()  # its content is null
+    for tools in (None, TOOLS):
+        (example,) = read(write(tmp_path, [{"prompt": json.dumps(ASK), "chosen": text, "rejected": "no", "tools": tools}]), True)
+        assert example.chosen["content"] == text
+    assert len(encode(tokenizer(tiny_model, WITH_TOOLS), [example], 64)) == 1
+
+
+def test_a_template_without_tools_leaves_such_pairs_out_and_trains_on_the_others(tiny_model: Path, tmp_path: Path) -> None:
+    rows = [
+        {"prompt": json.dumps(ASK), "chosen": "yes", "rejected": "no", "tools": None},
+        {"prompt": json.dumps(ASK), "chosen": stored_answer(call("three")), "rejected": "no", "tools": None},
+        {"prompt": json.dumps(ASK), "chosen": "yes", "rejected": "no", "tools": TOOLS},
+    ]
+    examples = read(write(tmp_path, rows), True)
+    kept, left = encoded(tokenizer(tiny_model, TEMPLATE), examples, complete(DPORecipe, {"max_length": 64}))
+    assert [example for example, _ in kept] == examples[:1]
+    assert left[OMITTED] == 2
+    assert len(encoded(tokenizer(tiny_model, WITH_TOOLS), examples, complete(DPORecipe, {"max_length": 64}))[0]) == 3
+
+
+def test_demonstrations_with_tools_are_rendered_by_the_template(tiny_model: Path, tmp_path: Path) -> None:
+    write(tmp_path, [{"prompt": json.dumps(ASK), "answer": stored_answer(call("three")), "tools": TOOLS}]).rename(
+        tmp_path / "demonstrations.parquet"
+    )
+    tokens = tokenizer(tiny_model, WITH_TOOLS)
+    (row,) = dataset_of(tokens, demonstrations(SimpleNamespace(run=tmp_path), SFTRecipe()), 64)  # type: ignore[arg-type]
+    answer = [token for token, is_answer in zip(row["input_ids"], row["completion_mask"], strict=True) if is_answer]
+    assert words(tokens, answer).split() == ["up", "left", "three", "<end>"]
+    assert "<user> left <user> one two" in words(tokens, row["input_ids"])
 
 
 def test_arguments_that_nest_too_deeply_stay_text() -> None:

@@ -1,0 +1,104 @@
+"""Reads one model call with the first dialect that has it whole, and tells model calls from other spans and observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from contracts.conversation import Conversation, is_answer, text_of
+from contracts.errors import Rejected
+from materializer.dialects.canonical.exchange import Record
+from materializer.dialects.conversations import gemini, langfuse, openinference, openllmetry, otel_genai, vercel
+from materializer.dialects.otlp_attributes import Attributes
+from materializer.dialects.values import dump, fits
+
+Reader = Callable[[Record], Conversation | None]
+
+_OF_ATTRIBUTES: tuple[Reader, ...] = (otel_genai.read, openllmetry.read, vercel.read, gemini.read, openinference.read, langfuse.read)
+_OF_BODIES: tuple[Reader, ...] = (langfuse.read, *_OF_ATTRIBUTES[:-1])
+
+_OPERATIONS = frozenset({"chat", "text_completion", "generate_content", "completion", "responses", "call_llm"})
+_AI_SDK_CALLS = (".doGenerate", ".doStream")
+
+
+def is_generation(attributes: Attributes) -> bool:
+    """Return whether a span is one call of a language model.
+
+    Calls of tools, agents, chains, embedding models and plain HTTP are not, and neither are the outer spans of the Vercel AI SDK, which
+    contain one or several calls.
+    """
+    operation = attributes.get("ai.operationId")
+    if isinstance(operation, str):
+        return operation.endswith(_AI_SDK_CALLS)
+    kind = attributes.get("openinference.span.kind")
+    if isinstance(kind, str):
+        return kind.upper() == "LLM"
+    observed = attributes.get("langfuse.observation.type")
+    if isinstance(observed, str):
+        return observed.lower() == "generation"
+    given = attributes.get("gen_ai.operation.name")
+    if given is not None:
+        return isinstance(given, str) and given in _OPERATIONS
+    if attributes.get("traceloop.span.kind") is not None:
+        return False
+    requested = attributes.get("llm.request.type")
+    if requested is not None:
+        return requested in ("chat", "completion")
+    return any(name in attributes for name in ("gen_ai.request.model", "gcp.vertex.agent.llm_request"))
+
+
+def read_conversation(record: Record) -> Conversation:
+    """Return the conversation of a model call, from the first dialect that has a prompt and an answer.
+
+    The result lacks one of them if no dialect has both. Raises Rejected: `no_content` if no dialect has anything, or the first reason why
+    the content cannot be read completely.
+    """
+    rejected: Rejected | None = None
+    part: Conversation | None = None
+    for read in _OF_BODIES if record.input is not None or record.output is not None else _OF_ATTRIBUTES:
+        try:
+            found = read(record)
+        except Rejected as error:
+            rejected = rejected or error
+            continue
+        if found is not None and found.messages and found.answer is not None:
+            if _has_lost_calls(found, record.attributes):
+                rejected = rejected or Rejected("lost_calls", "the answer ended with tool calls, which the record does not have")
+                continue
+            return found
+        part = part or found
+    if rejected is not None:
+        raise rejected
+    if part is None:
+        raise Rejected("no_content", "the record has no prompt and no answer in a supported dialect")
+    return part
+
+
+_CALLED = ("tool_calls", "tool-calls", "tool_use", "tool_call", "function_call")
+
+
+def _has_lost_calls(found: Conversation, attributes: Attributes) -> bool:
+    """Return whether the model ended its answer by calling tools, but the answer has no calls."""
+    if found.answer is None or found.answer.get("tool_calls"):
+        return False
+    reasons = attributes.get("gen_ai.response.finish_reasons")
+    told = [found.finish, attributes.get("ai.response.finishReason"), *(reasons if isinstance(reasons, list) else [reasons])]
+    return any(isinstance(reason, str) and reason.strip('[]"').lower() in _CALLED for reason in told)
+
+
+def checked(conversation: Conversation, answered: bool) -> Conversation:
+    """Return the conversation if it has a prompt, an answer if `answered`, and a size that is stored.
+
+    Raises Rejected `empty_prompt`, `empty_response` or `too_large`.
+    """
+    if answered and not (conversation.answer and is_answer(conversation.answer)):
+        raise Rejected("empty_response", "the answer has no text and calls no tool")
+    if not any(text_of(message).strip() for message in conversation.messages):
+        raise Rejected("empty_prompt", "the prompt has no text")
+    answer = [conversation.answer] if conversation.answer else []
+    calls = [dump(message["tool_calls"]) for message in (*conversation.messages, *answer) if message.get("tool_calls")]
+    fits(
+        *(text_of(message) for message in (*answer, *conversation.messages)),
+        *calls,
+        dump(conversation.tools) if conversation.tools else None,
+    )
+    return conversation

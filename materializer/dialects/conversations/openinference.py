@@ -1,0 +1,131 @@
+"""OpenInference (Arize): indexed attributes `llm.input_messages.N.*`, and the bodies in `input.value` and `output.value`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contracts.conversation import Conversation, Message, text_of
+from contracts.errors import Rejected
+from materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation
+from materializer.dialects.canonical.printed import printed_messages
+from materializer.dialects.canonical.turns import messages_of, paired
+from materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
+from materializer.dialects.conversations.plain_text import unwrapped_text
+from materializer.dialects.otlp_attributes import Attributes
+
+_INPUT, _OUTPUT = "llm.input_messages", "llm.output_messages"
+
+
+def read(record: Record) -> Conversation | None:
+    """Read the attributes of a span. The indexed messages have priority over the bodies."""
+    attributes = record.attributes
+    asked, answered = attributes.indexed(_INPUT), attributes.indexed(_OUTPUT)
+    values = attributes.get("input.value"), attributes.get("output.value")
+    if not asked and not answered and values == (None, None):
+        return None
+    request = _request(attributes, values[0]) if asked else _completion(attributes) or request_of(values[0])
+    return conversation(request, _reply(attributes, values[1]), tools_beside(record))
+
+
+def _request(attributes: Attributes, body: Any) -> Request:
+    """Return the indexed messages.
+
+    If the body has another number of messages, the exporter has lost some. Then the body counts, if the indexed messages agree with it.
+    """
+    fields = attributes.indexed(_INPUT)
+    count = _count(body)
+    try:
+        listed = attributes.listed(_INPUT)
+        if count not in (None, len(listed)):
+            raise Rejected("lost_messages", f"{_INPUT} has {len(listed)} messages, the body has {count}")
+        messages = [message for item in listed for message in messages_of(_item(item))]
+        if any(message["role"] == "tool" and not message["tool_call_id"] for message in messages):
+            paired(messages)
+        return Request(messages)
+    except Rejected:
+        complete = printed_messages(unwrapped_text(body))
+        if complete is None or not _agree(complete, fields, attributes):
+            raise
+        return Request(complete)
+
+
+def _count(body: Any) -> int | None:
+    """Return the number of messages of a chat body; None for any other body."""
+    try:
+        value = unwrapped_text(body)
+    except Rejected:
+        return None
+    listed = value.get("messages") if isinstance(value, dict) else None
+    if not isinstance(listed, list) or not listed or isinstance(listed[0], list) or (isinstance(value, dict) and value.get("system")):
+        return None
+    results = any(isinstance(item, dict) and isinstance(item.get("content"), list) for item in listed)
+    return None if results else len(listed)
+
+
+def _agree(complete: list[Message], fields: list[dict[str, Any]], attributes: Attributes) -> bool:
+    """Return whether each indexed message is the one with its index in the body."""
+    places = sorted({int(key.split(".")[2]) for key in attributes if key.startswith(f"{_INPUT}.") and key.split(".")[2].isdecimal()})
+    for place, given in zip(places, fields, strict=True):
+        if place >= len(complete) or given.get("message.role") != complete[place]["role"]:
+            return False
+        if given.get("message.content") is not None and given["message.content"] != text_of(complete[place]):
+            return False
+    return bool(places)
+
+
+def _item(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return an indexed message as a message of the chat API."""
+    flat = Attributes.of_values({key.removeprefix("message."): value for key, value in fields.items()})
+    calls = [_call(call) for call in flat.listed("tool_calls")]
+    name = flat.get("function_call_name")
+    if name is not None:
+        calls = [{"name": name, "arguments": flat.get("function_call_arguments_json")}]
+    parts = [_part(part) for part in flat.listed("contents")]
+    item = {key: flat.get(key) for key in ("role", "tool_call_id", "name") if flat.get(key) is not None}
+    content = flat.get("content")
+    if parts and content is not None and not isinstance(content, str):
+        raise Rejected("unknown_part", "a message has content of two kinds")
+    if content is None and not parts and not calls:
+        return item
+    return item | {"content": parts or content, "tool_calls": calls}
+
+
+def _call(fields: dict[str, Any]) -> dict[str, Any]:
+    call = {key.removeprefix("tool_call."): value for key, value in fields.items()}
+    return {"id": call.get("id"), "name": call.get("function.name"), "arguments": call.get("function.arguments")}
+
+
+def _part(fields: dict[str, Any]) -> dict[str, Any]:
+    part = {key.removeprefix("message_content."): value for key, value in fields.items()}
+    kind = part.get("type")
+    if kind == "image" or "image.image.url" in part:
+        return {"type": "image_url", "image_url": {"url": part.get("image.image.url", part.get("image.url"))}}
+    if kind == "tool_use":
+        return {"type": kind, **{key: part.get(key) for key in ("id", "name", "input")}}
+    return {"type": kind, "text": part.get("text")}
+
+
+def _completion(attributes: Attributes) -> Request | None:
+    """Return the one prompt of a text completion."""
+    texts = [item.get("prompt.text") for item in attributes.listed("llm.prompts") if "prompt.text" in item]
+    return request_of(texts[0]) if len(texts) == 1 else None
+
+
+def _reply(attributes: Attributes, body: Any) -> Reply | None:
+    """Return the answer: of the indexed messages if there is one, otherwise of the body, which tells choices from items."""
+    listed = attributes.listed(_OUTPUT)
+    if len(listed) != 1:
+        found = reply_of(body)
+        if found is not None or not listed:
+            return found
+        raise Rejected("not_one_answer", f"the output has {len(listed)} messages, so it is no single answer")
+    answer = answer_of([_item(listed[0])])
+    finish = None
+    try:
+        told = reply_of(body)
+        finish = told.finish if told else None
+    except Rejected:  # the body repeats the answer in a form that is not known
+        told = None
+    if told is not None and told.message is not None and told.message.get("tool_calls") and not (answer or {}).get("tool_calls"):
+        return told  # some exporters lose the calls of the indexed message
+    return Reply(answer, finish)

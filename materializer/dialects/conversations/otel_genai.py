@@ -1,0 +1,147 @@
+"""OpenTelemetry conventions for generative AI: attributes, `operation.details` events, and the messages events of older versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from contracts.conversation import Conversation, Message
+from contracts.errors import Rejected
+from materializer.dialects.canonical.exchange import (
+    Event,
+    Record,
+    Reply,
+    Request,
+    answer_of,
+    conversation,
+    finish_of,
+    system_message,
+)
+from materializer.dialects.canonical.tools import named, unwrapped
+from materializer.dialects.canonical.turns import messages_of
+from materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
+from materializer.dialects.conversations.plain_text import unwrapped_text
+from materializer.dialects.otlp_attributes import Attributes
+from materializer.dialects.values import parse_json
+
+DETAILS = "gen_ai.client.inference.operation.details"
+ROLES = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+}
+"""Event of a message -> its role."""
+CHOICE = "gen_ai.choice"
+_EVENTS = (*ROLES, CHOICE, DETAILS, "gen_ai.content.prompt", "gen_ai.content.completion", "gen_ai.evaluation.result")
+_INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+
+
+def read(record: Record) -> Conversation | None:
+    """Read a call of the conventions, in the newest form that the record has."""
+    if _INPUT in record.attributes or _OUTPUT in record.attributes:
+        return _current(record.attributes, record)
+    details = next((attributes for name, attributes in record.events if name == DETAILS), None)
+    if details is not None:
+        return _current(details, record)
+    events = [*record.events, *_listed_events(record.attributes)]
+    if any(name in ROLES or name == CHOICE for name, _ in events):
+        return _of_events(events, record)
+    return _contents(record)
+
+
+def _current(attributes: Attributes, record: Record) -> Conversation | None:
+    asked, answered = attributes.get(_INPUT), attributes.get(_OUTPUT)
+    request = request_of(_structured(asked))
+    system = system_message(unwrapped_text(attributes.get("gen_ai.system_instructions")))
+    if system and asked is not None:  # instructions without the messages that followed are only a part
+        request = Request([*system, *(request.messages if request else [])], request.tools if request else [])
+    own = tools_beside(Record(attributes)) if attributes is not record.attributes else []
+    return conversation(request, _first(_structured(answered)), own or tools_beside(record))
+
+
+def _structured(value: Any) -> Any:
+    """Return a value; text that begins like a list or object must be one."""
+    return parse_json(value) if isinstance(value, str) and value.lstrip()[:2] in ("[{", '{"', "[]", "{}") else value
+
+
+def _first(output: Any) -> Reply | None:
+    """Several messages of the output are choices, of which the first counts."""
+    output = unwrapped_text(output)
+    choices = isinstance(output, list) and all(isinstance(item, dict) and "parts" in item and "role" in item for item in output)
+    if not choices or len(output) < 2:
+        return reply_of(output)
+    if any(item["role"] != "assistant" for item in output):
+        raise Rejected("not_one_answer", "the output has messages that no model writes")
+    return reply_of(output[:1])
+
+
+def _listed_events(attributes: Attributes) -> list[Event]:
+    """Return the events that Logfire and Pydantic AI write as one attribute."""
+    listed = unwrapped(attributes.get("events"))
+    if not isinstance(listed, list):
+        return []
+    events = [item for item in listed if isinstance(item, dict) and isinstance(item.get("event.name"), str)]
+    return [(item["event.name"], Attributes.of_values(item)) for item in events]
+
+
+def _of_events(events: Sequence[Event], record: Record) -> Conversation | None:
+    other = next((name for name, _ in events if name.startswith("gen_ai.") and name not in _EVENTS), None)
+    if other is not None:
+        raise Rejected("unknown_part", f"the event {named(other)} is unknown")
+    asked = [message for name, attributes in events if name in ROLES for message in _event_messages(name, attributes)]
+    choices = [attributes for name, attributes in events if name == CHOICE]
+    request = Request(asked) if asked else None
+    return conversation(request, _choice(choices[0]) if choices else None, tools_beside(record))
+
+
+def _event_messages(name: str, attributes: Attributes) -> list[Message]:
+    body = _body(attributes)
+    role = body.get("role") if isinstance(body.get("role"), str) else ROLES[name]
+    calls = unwrapped(body.get("tool_calls"))
+    identity = body.get("id") if role == "tool" else None
+    answers = {"tool_call_id": identity} if isinstance(identity, str) else {}
+    content = unwrapped_parts(body.get("content"))
+    item = {"content": content, **answers, **{key: body[key] for key in ("tool_call_id", "name") if isinstance(body.get(key), str)}}
+    return messages_of({**item, "role": role, "tool_calls": calls})
+
+
+def unwrapped_parts(content: Any) -> Any:
+    """Return a content, parsed if it is a list of typed parts as text, which is how flat attributes carry one."""
+    if isinstance(content, str) and content.lstrip().startswith("[{"):
+        found = unwrapped_text(content)
+        if isinstance(found, list) and all(isinstance(part, dict) and _is_part(part) for part in found):
+            return found
+    return content
+
+
+def _is_part(part: dict[str, Any]) -> bool:
+    return isinstance(part.get("type"), str) or (len(part) == 1 and bool({"text", "toolUse", "toolResult"} & part.keys()))
+
+
+def _body(attributes: Attributes) -> dict[str, Any]:
+    """Return what an event says: in its attributes, in `gen_ai.event.content` (Azure) or in the body of a log record."""
+    for key in ("gen_ai.event.content", "body"):
+        found = unwrapped(attributes.get(key))
+        if isinstance(found, dict):
+            return found
+    return attributes.plain()
+
+
+def _choice(attributes: Attributes) -> Reply:
+    body = _body(attributes)
+    inner = unwrapped_text(body.get("message", body.get("content")))
+    message = inner if isinstance(inner, dict) else {"content": unwrapped_parts(inner)}
+    calls = message.get("tool_calls") or unwrapped(body.get("tool_calls"))
+    item = {**message, "role": "assistant", "tool_calls": calls, "content": message.get("content")}
+    return Reply(answer_of([item]), finish_of(body.get("finish_reason")))
+
+
+def _contents(record: Record) -> Conversation | None:
+    """Read prompts and completions that are one attribute each, of the span or of its `gen_ai.content.*` events."""
+    holders = [record.attributes, *(attributes for name, attributes in record.events if name.startswith("gen_ai.content."))]
+    asked = next((value for holder in holders if (value := holder.get("gen_ai.prompt", "gen_ai.input")) is not None), None)
+    answered = next((value for holder in holders if (value := holder.get("gen_ai.completion", "gen_ai.output")) is not None), None)
+    if asked is None and answered is None:
+        return None
+    return conversation(request_of(asked), reply_of(answered), tools_beside(record))

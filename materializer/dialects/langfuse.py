@@ -1,0 +1,112 @@
+"""Decodes Langfuse's observations, one per line, as its API and its exports give them. Only model calls become traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contracts.data.decoding import Decoded, Limits, Row
+from contracts.errors import Rejected
+from materializer.dialects.canonical.exchange import Record
+from materializer.dialects.conversation import is_generation
+from materializer.dialects.otlp import content_columns, content_of_call
+from materializer.dialects.otlp_attributes import Attributes
+from materializer.dialects.values import duration_ms, name, parse_json, short_text, slug, start_time, stated, statement_columns, token_count
+
+_TYPES = ("SPAN", "EVENT", "GENERATION", "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL")  # of Langfuse's API
+_OUTER = ("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject")
+"""Observations of the Vercel AI SDK that contain model calls."""
+
+
+def is_observation(record: Any) -> bool:
+    """Return whether a record is an observation of Langfuse."""
+    return (
+        isinstance(record, dict)
+        and record.get("type") in _TYPES
+        and isinstance(record.get("traceId"), str)
+        and record.get("startTime") is not None
+        and not {"messages", "response"} & record.keys()
+    )
+
+
+def decode_observation(record: dict[str, Any], position: str, limits: Limits, into: Decoded) -> None:
+    """Decode one observation into `into`. Raises Rejected if it cannot be read completely.
+
+    Keys of `limits.mapping` name where the record has consent, region, slice and reference; without them, its metadata is read.
+    """
+    metadata = _object(record.get("metadata"))
+    attributes = Attributes.of_values(_object(metadata.get("attributes")) | _tools(record, metadata))
+    if not _is_model_call(record, attributes):
+        into.skip("traces", "not_a_generation")
+        return
+    into.traces.append(_trace(record, metadata, attributes, limits) | {"position": position})
+
+
+def _is_model_call(record: dict[str, Any], attributes: Attributes) -> bool:
+    if record["type"] != "GENERATION" or record.get("name") in _OUTER:
+        return False
+    told = ("ai.operationId", "openinference.span.kind", "gen_ai.operation.name")
+    return is_generation(attributes) if any(key in attributes for key in told) else True
+
+
+def _tools(record: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the tools that Langfuse has found, as an attribute that its dialect reads last."""
+    parameters = _object(record.get("modelParameters"))
+    places = (metadata.get("tools"), record.get("toolDefinitions"), parameters.get("tools"))
+    found = next((tools for tools in places if tools), None)
+    if isinstance(found, dict):  # name -> schema, often without the name
+        found = [{"name": key, **(_object(value) or {})} for key, value in found.items()]
+    return {"langfuse.tools": found} if found else {}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Return an object, parsed if it is JSON as text; empty for anything else, because metadata only describes."""
+    try:
+        found = parse_json(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
+    except Rejected:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _trace(record: dict[str, Any], metadata: dict[str, Any], attributes: Attributes, limits: Limits) -> Row:
+    identity = name(record.get("id"))
+    if identity is None:
+        raise Rejected("missing_id", "the observation has no id")
+    begin = start_time(record["startTime"], limits.now)
+
+    def own(key: str) -> Any:
+        return _mapped(record, limits.mapping[key]) if key in limits.mapping else metadata.get(key, attributes.metadata(key))
+
+    said = stated(own("consent"), own("consent_time"), begin, limits.now)
+    agreed = said.given if said else None
+    keep = agreed or (agreed is None and limits.assume_consent)
+    failed = record.get("level") == "ERROR"
+    content = content_of_call(Record(attributes, (), record.get("input"), record.get("output")), failed) if keep else None
+    usage = _object(record.get("usageDetails")) or _object(record.get("usage"))
+    return {
+        "id": identity,
+        "time": begin,
+        "origin": "traffic",
+        "user": name(record.get("userId")),
+        "session": name(record.get("sessionId")),
+        "response_id": name(attributes.get("gen_ai.response.id")),
+        **content_columns(content),
+        "model": name(record.get("model", record.get("providedModelName"))),
+        "model_version": None,
+        "status": "error" if failed else "ok",
+        "finish_reason": name(content.finish) if content else None,
+        "latency_ms": duration_ms(begin, record.get("endTime")),
+        "input_tokens": token_count(usage.get("input", record.get("promptTokens"))),
+        "output_tokens": token_count(usage.get("output", record.get("completionTokens"))),
+        "region": name(own("region")),
+        "consent": agreed is True,
+        **statement_columns(said),
+        "reference": short_text(own("reference")) if keep else None,
+        "slice": slug(own("slice")),
+    }
+
+
+def _mapped(record: dict[str, Any], path: str) -> Any:
+    value: Any = record
+    for part in path.split("."):
+        value = _object(value).get(part)
+    return value
