@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from contracts.conversation import answer_message, stored_answer
 from contracts.errors import Rejected
 from contracts.loop import PrivacySettings
+from materializer.dialects.values import dump
 from materializer.privacy.contacts import find_emails, find_ips, phone_finder
 from materializer.privacy.finding import Finding, disjoint
 from materializer.privacy.numbers import find_cards, find_ibans, find_identities
@@ -67,6 +69,8 @@ class Masking:
 
     def text(self, text: str, name: str = "") -> str:
         """Return the text with placeholders. `name` is the key under which a JSON document has the text; it may tell what a number is."""
+        if text.startswith("data:") and ";base64," in text[:128]:
+            return text  # the bytes of an image
         before = f"{name}: " if name else ""
         searched = before + text
         found = disjoint(one for detector in self.detectors for one in detector(searched))
@@ -116,6 +120,21 @@ _TEXTS = ("messages", "answer", "tools", "reference", "text")
 """Columns of decoded rows with texts of people, in the order in which the placeholders are numbered."""
 
 
+def _list(masking: Masking, text: str) -> str:
+    """Mask a column with a JSON list. A list without findings keeps its bytes."""
+    value = json.loads(text)
+    masked = masking.content(value)
+    return text if masked == value else dump(masked)
+
+
+def _answer(masking: Masking, text: str) -> str:
+    """Mask an answer, which is text or a message with tool calls."""
+    return stored_answer(masking.content(answer_message(text)))
+
+
+_COLUMN: Mapping[str, Callable[[Masking, str], str]] = {"messages": _list, "answer": _answer, "tools": _list}
+
+
 class Masker:
     """Masks the decoded rows of one line by its settings."""
 
@@ -132,7 +151,7 @@ class Masker:
         masking = Masking(self._detectors, self._allowed)
         try:
             masking.reserve(texts.values())
-            masked = {name: masking.content(text) for name, text in texts.items()}
+            masked = {name: _COLUMN.get(name, Masking.content)(masking, text) for name, text in texts.items()}
         except Exception as error:  # nothing is stored that was not searched, whatever the defect
             raise Rejected("masking_failed", f"the texts could not be searched for personal data: {type(error).__name__}") from error
         row.update(masked)

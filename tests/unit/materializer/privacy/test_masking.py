@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from contracts.conversation import answer_message, stored_answer
 from contracts.errors import Rejected
 from contracts.loop import PrivacySettings
 from materializer.privacy import masking
@@ -57,6 +58,19 @@ def test_arguments_of_tool_calls_are_masked_inside_their_json() -> None:
         "[EMAIL_1]": None,
         "deep": [{"x": ["[EMAIL_2]"]}],
     }
+
+
+def test_answer_that_calls_tools_stays_one() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "send", "arguments": json.dumps({"to": MAIL})}}
+    said = [{"role": "user", "content": f"Write to {MAIL}"}]
+    row = masked({"messages": json.dumps(said), "answer": stored_answer({"role": "assistant", "content": "", "tool_calls": [call]})})
+    assert json.loads(answer_message(row["answer"])["tool_calls"][0]["function"]["arguments"]) == {"to": "[EMAIL_1]"}
+
+
+def test_bytes_of_images_are_left() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AKIAABCDEFGHIJKLMNOP/0101234567801012345678=="}}
+    text = json.dumps([{"role": "user", "content": [image]}])
+    assert masked({"messages": text})["messages"] == text
 
 
 def test_placeholders_of_the_text_are_not_given_to_other_values() -> None:
@@ -126,5 +140,4 @@ def test_deep_json_is_masked_as_a_text() -> None:
     deep: Any = MAIL
     for _ in range(500):
         deep = [deep]
-    row = masked({"messages": json.dumps(deep), "answer": "x"})
-    assert MAIL not in row["messages"]
+    assert MAIL not in masked({"messages": json.dumps(deep)})["messages"]
