@@ -69,7 +69,7 @@ def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) ->
 
 
 def shortened(loop: str, traces: Path, folder: Path) -> str:
-    """Return the text of loops/gsm8k.toml for a shorter test: fewer steps, fewer prompts of the holdout and the golden set, shorter answers."""
+    """Return the text of loops/gsm8k.toml for a shorter test: fewer steps and prompts, shorter answers."""
     golden = folder / "golden.jsonl"
     golden.write_text("\n".join((traces / "gsm8k_eval.jsonl").read_text().splitlines()[:40]))
     data = "../../shared/data/gsm8k_traces"
