@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from stdnum import luhn
 
-
 _HEX = "0123456789abcdef"
 
 
@@ -255,7 +254,8 @@ _HARMLESS: tuple[Callable[[random.Random], str], ...] = (
         f"and {rng.randint(1000, 2000)} - {rng.randint(10, 99)} - {rng.randint(10, 99)} houses."
     ),
     lambda rng: (
-        f"uuid {_letters(rng, 8, _HEX)}-{_letters(rng, 4, _HEX)}-4{_letters(rng, 3, _HEX)}-a{_letters(rng, 3, _HEX)}-{_letters(rng, 12, _HEX)}"
+        f"uuid {_letters(rng, 8, _HEX)}-{_letters(rng, 4, _HEX)}-4{_letters(rng, 3, _HEX)}-a{_letters(rng, 3, _HEX)}-"
+        f"{_letters(rng, 12, _HEX)}"
     ),
     lambda rng: f"127.0.0.1:{rng.randint(1024, 65535)} and 192.168.{rng.randint(0, 255)}.{rng.randint(1, 254)} are local; ::1 too",
     lambda rng: f"git remote add origin git@github:team{rng.randint(1, 99)}/repo.git; password=$PASSWORD token=<your-token>",

@@ -116,10 +116,6 @@ class Masking:
         return self._names[key]
 
 
-_TEXTS = ("messages", "answer", "tools", "reference", "text")
-"""Columns of decoded rows with texts of people, in the order in which the placeholders are numbered."""
-
-
 def _list(masking: Masking, text: str) -> str:
     """Mask a column with a JSON list. A list without findings keeps its bytes."""
     value = json.loads(text)
@@ -132,7 +128,19 @@ def _answer(masking: Masking, text: str) -> str:
     return stored_answer(masking.content(answer_message(text)))
 
 
-_COLUMN: Mapping[str, Callable[[Masking, str], str]] = {"messages": _list, "answer": _answer, "tools": _list}
+def _text(masking: Masking, text: str) -> str:
+    """Mask a reference or correction, which may be a JSON document."""
+    return str(masking.content(text))
+
+
+_COLUMN: Mapping[str, Callable[[Masking, str], str]] = {
+    "messages": _list,
+    "answer": _answer,
+    "tools": _list,
+    "reference": _text,
+    "text": _text,
+}
+"""Columns of decoded rows with texts of people, in the order in which the placeholders are numbered, and how they are masked."""
 
 
 class Masker:
@@ -147,11 +155,11 @@ class Masker:
 
         All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot be searched.
         """
-        texts = {name: row[name] for name in _TEXTS if row.get(name)}
+        texts = {name: row[name] for name in _COLUMN if row.get(name)}
         masking = Masking(self._detectors, self._allowed)
         try:
             masking.reserve(texts.values())
-            masked = {name: _COLUMN.get(name, Masking.content)(masking, text) for name, text in texts.items()}
+            masked = {name: _COLUMN[name](masking, text) for name, text in texts.items()}
         except Exception as error:  # nothing is stored that was not searched, whatever the defect
             raise Rejected("masking_failed", f"the texts could not be searched for personal data: {type(error).__name__}") from error
         row.update(masked)
