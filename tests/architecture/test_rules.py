@@ -177,7 +177,7 @@ def test_lock_files_pin_by_hash_and_name_no_index() -> None:
 
 
 def test_the_project_speaks_of_itself_alone() -> None:
-    words = ["/wo" + "rk/", "sub" + "agent", "/tmp/br" + "ief", "/ro" + "ot/", "clau" + "de", "anthr" + "opic"]
+    words = ["/wo" + "rk/", "sub" + "agent", "/tmp/br" + "ief", "/ro" + "ot/", "clau" + "de"]
     found = []
     for path in tracked():
         try:
