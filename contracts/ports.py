@@ -179,7 +179,10 @@ class RewardFunction(Protocol):
         """Return one score in [0, 1] per sample, in order. None is an abstention, also used for infrastructure failures.
 
         A sample has at least the keys in `needs`. `prompt` is a list of {role, content}. `answer` and `reference` are text. `feedback`
-        is a list of {kind, value, text, rater, time} with the latest item per rater and kind.
+        is a list of {kind, value, text, rater, time} with the latest item per rater and kind. `trace` has latency_ms, input_tokens,
+        output_tokens and model, each of which may be None. Only logged answers have `feedback` and `trace`.
+
+        A scorer with an attribute `alone = False` counts only where another scorer of its tier gives a score.
         """
 
 

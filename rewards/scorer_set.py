@@ -38,6 +38,11 @@ class Scorer:
     function: RewardFunction
     version: ScorerVersion
 
+    @property
+    def alone(self) -> bool:
+        """Whether its score counts without a score of another scorer in its tier."""
+        return getattr(self.function, "alone", True)
+
 
 class ScorerSet:
     """Implementation of the `Rewards` port.
@@ -73,7 +78,7 @@ class ScorerSet:
         columns = [_scores(scorer, samples) for scorer in scorers]
         labels = []
         for sample, row in zip(samples, zip(*columns, strict=True) if columns else [()] * len(samples), strict=True):
-            reward, tier = _decide([(scorer.version, score) for scorer, score in zip(scorers, row, strict=True)])
+            reward, tier = _decide(list(zip(scorers, row, strict=True)))
             parts = {scorer.version.name: score for scorer, score in zip(scorers, row, strict=True)}
             deciding = frozenset(
                 scorer.version.name for scorer in scorers if scorer.version.tier == tier and parts[scorer.version.name] is not None
@@ -103,12 +108,12 @@ def _scores(scorer: Scorer, samples: Sequence[Mapping[str, Any]]) -> list[float 
     return [None if score is None else float(score) for score in scores]
 
 
-def _decide(scored: Sequence[tuple[ScorerVersion, float | None]]) -> tuple[float | None, Tier | None]:
+def _decide(scored: Sequence[tuple[Scorer, float | None]]) -> tuple[float | None, Tier | None]:
     for tier in Tier:
-        speaking = [(version.weight, score) for version, score in scored if version.tier == tier and score is not None]
-        if speaking:
-            total = sum(weight for weight, _ in speaking)
-            return sum(weight * score for weight, score in speaking) / total, tier
+        speaking = [(scorer, score) for scorer, score in scored if scorer.version.tier == tier and score is not None]
+        if any(scorer.alone for scorer, _ in speaking):
+            total = sum(scorer.version.weight for scorer, _ in speaking)
+            return sum(scorer.version.weight * score for scorer, score in speaking) / total, tier
     return None, None
 
 

@@ -23,6 +23,8 @@ from rewards.scorer_set import CORRECTION, ScorerSet
 ANONYMOUS = "\x00anonymous"
 """Id for raters and users without an id. If others have an id, all of them count as one person. If nobody has an id, users cannot be
 distinguished, and caps per person do not apply."""
+TRACE_KEYS = ("latency_ms", "input_tokens", "output_tokens", "model")
+"""Columns of a trace that a scorer of logged answers may read."""
 _RATER = pl.col("rater").fill_null(ANONYMOUS)
 
 
@@ -105,6 +107,7 @@ def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, sco
             "answer": row["answer"],
             "reference": row["reference_known"],
             "feedback": feedback_of.get((row["source"], row["id"]), []),
+            "trace": {name: row[name] for name in TRACE_KEYS},
         }
         for row in rows
     ]

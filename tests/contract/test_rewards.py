@@ -33,6 +33,12 @@ def example_rewards(example_wheel: Path) -> Iterator[None]:
         yield
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "json_schema": {"json_schema": {"type": "object"}},
+    "latency": {"good_ms": 500, "bad_ms": 1500},
+    "regex": {"pattern": "[a-z]+"},
+}
+"""Options of the scorers that need some."""
 KEYS = frozenset({"prompt", "answer", "reference", "feedback", "trace"})
 
 _feedback = st.lists(
@@ -54,6 +60,7 @@ SAMPLES = st.lists(
             "answer": st.text(),
             "reference": st.none() | st.text(),
             "feedback": _feedback,
+            "trace": st.fixed_dictionaries({"latency_ms": st.none() | st.floats(0, 1e6)}),
         }
     ),
     max_size=5,
@@ -61,7 +68,7 @@ SAMPLES = st.lists(
 
 
 def _scorer(name: str) -> RewardFunction:
-    function: RewardFunction = load(ExtensionKind.REWARD, name).target()
+    function: RewardFunction = load(ExtensionKind.REWARD, name).target(**OPTIONS.get(name, {}))
     return function
 
 
