@@ -18,9 +18,11 @@ from contracts.data.records import FeedbackKind, Tier
 from contracts.fakes import FakeRewards
 from contracts.loop import RewardSettings
 from contracts.ports import RewardFunction, Rewards
+from rewards.code.sandbox import unavailable
 from rewards.scorer_set import build_scorer_set
 from runtime.extensions import ExtensionKind, load, offers
 from tests.example_plugin import on_path
+from tests.needs import Need, lacks
 
 NAMES = [*offers(ExtensionKind.REWARD), "mentions_ticket"]
 pytestmark = pytest.mark.usefixtures("example_rewards")
@@ -68,6 +70,8 @@ SAMPLES = st.lists(
 
 
 def _scorer(name: str) -> RewardFunction:
+    if name == "code" and (reason := unavailable("namespaces")):
+        lacks(Need.NAMESPACES, reason)
     function: RewardFunction = load(ExtensionKind.REWARD, name).target(**OPTIONS.get(name, {}))
     return function
 

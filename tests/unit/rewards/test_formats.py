@@ -93,6 +93,6 @@ def test_a_missing_option_is_named() -> None:
 
 
 def test_code_blocks() -> None:
-    assert code_blocks("a\n```python\nx\n```\nb\n````\n```\ny\n````\n") == ["x", "```\ny"]
-    assert code_blocks("```\nnever closed") == ["never closed"]
+    assert code_blocks("a\n```Python\nx\n```\nb\n````\n```\ny\n````\n") == [("python", "x"), ("", "```\ny")]
+    assert code_blocks("```\nnever closed") == [("", "never closed")]
     assert code_blocks("`inline` and ```inline```") == []

@@ -11,8 +11,6 @@ import pytest
 from rewards.bounded.worker import NoResult, Worker, worker
 from rewards.mathematics import Math
 
-pytest.importorskip("math_verify")
-
 
 def _math(answer: str, reference: str | None) -> float | None:
     return Math().score([{"answer": answer, "reference": reference}])[0]
