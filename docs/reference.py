@@ -409,9 +409,10 @@ def extension_points() -> str:
 
 
 def options_of(scorer: type) -> type[BaseModel]:
-    """Return the options class of a built-in scorer: that of its own module, or of the module of its base class."""
-    found = [vars(sys.modules[kind.__module__]).get(f"{kind.__name__}Options") for kind in scorer.__mro__]
-    return next(kind for kind in found if isinstance(kind, type) and issubclass(kind, BaseModel))
+    """Return the options class of a built-in scorer, which it names, or which has its name and is in its module."""
+    found = getattr(scorer, "options_type", None) or getattr(sys.modules[scorer.__module__], f"{scorer.__name__}Options")
+    assert issubclass(found, BaseModel)
+    return found
 
 
 def rewards() -> str:

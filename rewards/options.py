@@ -31,6 +31,7 @@ def check_options(scorer: str, kind: type[Options], given: Mapping[str, Any]) ->
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         about = f"option {where!r}: " if where else ""
-        got = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r}"
+        shown = first["type"] not in ("missing", "value_error") and "://" not in str(first["input"])  # a URL may contain a password
+        got = f", got {first['input']!r}" if shown else ""
         problem = "it is required" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"reward {scorer!r}, {about}{problem}{got}; correct the loop file") from error

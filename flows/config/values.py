@@ -21,6 +21,7 @@ FORMS: Final[dict[str, str]] = {
     r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "text of lower-case letters, digits and hyphens, at most 63",
     r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*$": "`s3://` URL",
     r"^https?://[^/@\s]+$": "`http://` or `https://` URL without path and user",
+    r"^https?://[^/@\s]+(/[^@\s?#]*)?$": "`http://` or `https://` URL without user and query",
     r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$": "quantity with the unit `Ki`, `Mi`, `Gi` or `Ti`",
 }
 """Pattern of a setting -> its form in words. Messages and the reference page show the words."""

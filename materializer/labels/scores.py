@@ -129,7 +129,7 @@ def _corrections(
         for item in sample["feedback"]
         if item["kind"] == FeedbackKind.CORRECTION and item["text"]
     ]
-    checked = scorer_set.label_unseen([sample | {"answer": item["text"], "feedback": []} for _, sample, item in found])
+    checked = scorer_set.verify([sample | {"answer": item["text"], "feedback": []} for _, sample, item in found])
     right = Label(1.0, Tier.VERIFIABLE, {CORRECTION: 1.0}, 0)
     named = any(row["user"] for row in rows) or any(item["rater"] for sample in samples for item in sample["feedback"])
     nameless = ANONYMOUS if named else None

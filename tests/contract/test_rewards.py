@@ -35,7 +35,9 @@ def example_rewards(example_wheel: Path) -> Iterator[None]:
         yield
 
 
+JUDGES = ("judge", "rag_context_precision", "rag_faithfulness", "rag_relevancy")
 OPTIONS: dict[str, dict[str, Any]] = {
+    **{name: {"url": "http://127.0.0.1:9/v1", "model": "m"} for name in JUDGES},
     "json_schema": {"json_schema": {"type": "object"}},
     "latency": {"good_ms": 500, "bad_ms": 1500},
     "regex": {"pattern": "[a-z]+"},

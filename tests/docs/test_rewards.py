@@ -27,7 +27,7 @@ def _settings(example: str) -> RewardSettings:
 
 def test_the_page_has_an_example_of_each_built_in_reward() -> None:
     shown = {_settings(example).name for example, _ in EXAMPLES}
-    assert set(offers(ExtensionKind.REWARD)) - {"exact_match", "user_feedback"} <= shown
+    assert set(offers(ExtensionKind.REWARD)) - {"exact_match", "user_feedback", "mentions_ticket"} <= shown
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[_settings(example).name for example, _ in EXAMPLES])
