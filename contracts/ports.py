@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contracts.cycle import Append, Entry, Head, Lease
+from contracts.data.beliefs import JudgeBelief
 from contracts.data.datasets import (
     Cursor,
     Facts,
@@ -181,7 +182,11 @@ class RewardFunction(Protocol):
 
         A sample has at least the keys in `needs`. `prompt` is a list of messages. `answer` is text, or the JSON of a message
         that calls tools (contracts/conversation.py). `reference` is text. `feedback`
-        is a list of {kind, value, text, rater, time} with the latest item per rater and kind.
+        is a list of {kind, value, text, rater, time} with the latest item per rater and kind. `trace` has latency_ms, input_tokens,
+        output_tokens and model, each of which may be None. Only logged answers have `feedback` and `trace`.
+
+        A scorer with an attribute `alone = False` counts only where another scorer of its tier gives a score. One with `in_jobs = False` is
+        not used in training jobs.
         """
 
 
@@ -427,5 +432,17 @@ class Rewards(Protocol):
     def unseen(self) -> bool:
         """Return whether some scorer needs at most prompt, answer and reference."""
 
+    def trainable(self) -> bool:
+        """Return whether some scorer of new answers runs in a training job. Judges do not."""
+        ...
+
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
         """Label new answers, for which only prompt, answer and reference are known."""
+        ...
+
+    def beliefs(self) -> tuple[JudgeBelief, ...]:
+        """Return for each judge whether it is believed, as measured last. A judge that was never measured is absent."""
+        ...
+
+    def prefer(self, samples: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[float | None]:
+        """Let the judges compare each new answer with another answer to the same prompt: 1 better, 0 worse, 0.5 a tie, None no verdict."""

@@ -7,6 +7,7 @@ Texts are the docstrings of the code. `docs/reference.toml` contains only the te
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import inspect
 import json
 import re
@@ -407,6 +408,34 @@ def extension_points() -> str:
     return page + "".join(f"### `{node.name}`\n\n{port_section(node)}" for node in module.body if isinstance(node, ast.ClassDef))
 
 
+def options_of(scorer: type) -> type[BaseModel]:
+    """Return the options class of a built-in scorer, which it names, or which has its name and is in its module."""
+    found = getattr(scorer, "options_type", None) or getattr(sys.modules[scorer.__module__], f"{scorer.__name__}Options")
+    assert issubclass(found, BaseModel)
+    return found
+
+
+def rewards() -> str:
+    """Return the page of the built-in rewards and their options."""
+    page = (
+        "# Rewards\n\nThe built-in rewards, and the options that a loop file sets with `options` in [`[[rewards]]`](loop-file.md#rewards). "
+    )
+    page += (
+        "[Score answers](../howto/rewards.md) has an example of each. A reward that needs at most prompt, answer and reference also scores "
+    )
+    page += "new answers: in the probe and at the gate.\n\n"
+    for name, target in code_facts.entry_points()["ratchet.rewards"].items():
+        scorer = importlib.metadata.EntryPoint(name, target, "ratchet.rewards").load()
+        tier, needs = scorer.tier.value, ", ".join(sorted(scorer.needs))
+        paragraphs = "\n\n".join(prose(part) for part in str(inspect.getdoc(scorer)).split("\n\n"))
+        page += f"## `{name}`\n\n{paragraphs}\n\nDefault tier: {tier}. Reads: {needs}.\n\n"
+        section = Section("", options_of(scorer))
+        schema = section.model.model_json_schema()
+        if section.model.model_fields:
+            page += table(["option", "type", "default", "meaning"], [key_row(section, key, {}, schema) for key in own_fields(section)])
+    return page
+
+
 MAKERS = {
     "loop-file.md": loop_file,
     "commands.md": command_line,
@@ -414,6 +443,7 @@ MAKERS = {
     "job-protocol.md": job_protocol_page,
     "files.md": files,
     "extension-points.md": extension_points,
+    "rewards.md": rewards,
 }
 
 

@@ -7,13 +7,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from contracts.data.datasets import HoldoutEdition, Label
+from contracts.data.records import Tier
 from contracts.errors import Inconclusive
 from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, Comparison, EvalReport, PromptCount
 from contracts.ids import Digest, canonical, root_id
@@ -90,6 +91,7 @@ class PairedEvaluator:
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda side: side[1].chat(requests, progress), (champion, candidate))
         labels = {"champion": self._label(questions, old), "candidate": self._label(questions, new)}
+        self._prefer(questions, old, new, labels)
         failures = _failures("champion", old, labels["champion"]) + _failures("candidate", new, labels["candidate"])
         rows = list(zip(questions, old, new, labels["champion"], labels["candidate"], strict=True))
         outcomes = [_Outcome.of(*row) for row in rows]
@@ -128,6 +130,25 @@ class PairedEvaluator:
         for (i, _), label in zip(again, self._rewards.label_unseen([sample for _, sample in again]), strict=True):
             labels[i] = min(labels[i], label, key=lambda one: list(one.parts.values()).count(None))
         return labels
+
+    def _prefer(
+        self, questions: Sequence[_Question], old: Sequence[ChatAnswer], new: Sequence[ChatAnswer], labels: dict[str, list[Label]]
+    ) -> None:
+        """Where only judges decide, replace the rewards of both answers by the judges' preference between them.
+
+        A judge that grades two answers apart gives equal grades too often. A pair without a preference keeps its grades.
+        """
+        pairs = list(zip(labels["champion"], labels["candidate"], strict=True))
+        places = [place for place, (one, other) in enumerate(pairs) if one.tier is other.tier is Tier.JUDGE]
+        samples = [
+            {"prompt": list(questions[place].prompt), "answer": new[place].text, "reference": questions[place].reference}
+            for place in places
+        ]
+        preferences = self._rewards.prefer(samples, [old[place].text or "" for place in places])
+        for place, preference in zip(places, preferences, strict=True):
+            if preference is not None:
+                for side, reward in (("champion", 1 - preference), ("candidate", preference)):
+                    labels[side][place] = replace(labels[side][place], reward=reward)
 
     def _comparisons(self, paired: Sequence[tuple[_Question, float, float]]) -> list[Comparison]:
         groups = {"overall": list(paired)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from materializer.consent import refusing_users, settle, spoken, withdrawn_texts
 from materializer.dialects.decode import BUILT_IN
 from materializer.governance import Governed, govern
 from materializer.labels.conflicts import pooled, uncontested
+from materializer.labels.credible import without_newcomers
 from materializer.labels.scores import attach, label, prompts_of, references
 from materializer.lake.concealment import concealed
 from materializer.lake.dedup_index import DedupIndex
@@ -240,13 +241,18 @@ class LakeDatasets:
         feedback = concealed(self.lake.scan("feedback", where=where, snapshot=pinned["feedback"]), hide)
         return Settled(traces, feedback, refusing_users(statements), pinned)
 
-    def _governed(self, settled: Settled) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int]]:
-        """Return (governed, identified traces, feedback on them, counts of other feedback)."""
+    def _governed(self, settled: Settled, as_of: datetime | None = None) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int]]:
+        """Return (governed, identified traces, feedback on them, counts of other feedback). Without `as_of`, new users do not wait."""
         governed = govern(settled.traces, self.loop.governance)
         heard = spoken(settled.feedback, settled.refusing)
-        feedback, ignored = attach(heard, settled.traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
+        waited = heard
+        if as_of is not None and self.loop.snapshot.newcomer_days:
+            waited = without_newcomers(heard, settled.traces, as_of - timedelta(days=self.loop.snapshot.newcomer_days))
+        feedback, ignored = attach(waited, settled.traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
         if len(heard) < len(settled.feedback):
             ignored |= {"no_consent": len(settled.feedback) - len(heard)}
+        if len(waited) < len(heard):
+            ignored |= {"newcomer": len(heard) - len(waited)}
         ids = identify_prompts(governed.used, self.loop.line.salt, self.loop.holdout.fraction)
         return governed, governed.used.join(ids, on=["messages", "tools"], how="left", nulls_equal=True), feedback, ignored
 
@@ -310,7 +316,7 @@ class LakeDatasets:
         return self._frozen(name, as_of, edition.number, self._settled(as_of, name))
 
     def _frozen(self, name: str, as_of: datetime, edition: int, settled: Settled) -> Snapshot:
-        governed, traces, feedback, ignored = self._governed(settled)
+        governed, traces, feedback, ignored = self._governed(settled, as_of)
         train = traces.filter(~pl.col("held") & ~pl.col("root_id").is_in(sorted(self._golden_roots(edition))))
         feedback, contested = uncontested(feedback, train)
         known = references(train, feedback)
@@ -332,6 +338,7 @@ class LakeDatasets:
             counts=counts,
             content=digest(list(stored)),
             withdrawn=settled.withdrawn,
+            judges=self.rewards.beliefs(),
         )
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
@@ -368,7 +375,7 @@ class LakeDatasets:
         noise = label_noise(samples, snapshot.scorers)
         every = _without_call_ids(pl.concat([samples, answers]))
         evidence = pooled(every)
-        usable = scorable(prompts, self.rewards)
+        usable = scorable(prompts, self.rewards, in_jobs=True)
         pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
         shown = make_demonstrations(evidence, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
         stored = (

@@ -30,4 +30,8 @@ def check_options(scorer: str, kind: type[Options], given: Mapping[str, Any]) ->
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"reward {scorer!r}, option {where!r}: {first['msg']}, got {first['input']!r}; correct the loop file") from error
+        about = f"option {where!r}: " if where else ""
+        shown = first["type"] not in ("missing", "value_error") and "://" not in str(first["input"])  # a URL may contain a password
+        got = f", got {first['input']!r}" if shown else ""
+        problem = "it is required" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"reward {scorer!r}, {about}{problem}{got}; correct the loop file") from error

@@ -10,8 +10,9 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from contracts.data.beliefs import JudgeBelief
 from contracts.data.datasets import Label, ScorerVersion
 from contracts.data.records import FeedbackKind, Tier
 from contracts.errors import Permanent, RatchetError
@@ -22,6 +23,9 @@ from rewards.feedback import ratings
 from rewards.verifiable import ExactMatch
 from runtime.extensions import ExtensionKind, load
 
+if TYPE_CHECKING:
+    from rewards.judge.records import JudgeRecords
+
 UNSEEN = frozenset({"prompt", "answer", "reference"})
 """Sample keys that are available for a new answer, before any user has seen it."""
 
@@ -31,12 +35,50 @@ CORRECTION = "correction"
 log = logging.getLogger(__name__)
 
 
+class Consulted(Protocol):
+    """A scorer that asks a model about an answer, at a cost per score, and that must prove itself first (`rewards/judge`)."""
+
+    @property
+    def believed(self) -> bool:
+        """Whether it has a weight at present."""
+
+    def record_in(self, records: JudgeRecords) -> None:
+        """Keep its verdicts in `records`."""
+
+    def belief(self) -> JudgeBelief | None:
+        """Return whether it is believed, with the measurements."""
+
+    def calibrate(self, labelled: Sequence[tuple[Mapping[str, Any], float | None]]) -> None:
+        """Measure whether it is believed, from answers with the reward of people's labels."""
+
+    def selected(self, samples: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the indices of the logged answers that it grades."""
+
+    def prefer(self, samples: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[float | None]:
+        """Return for each answer whether it is better (1) than the other answer, as good (0.5) or worse (0)."""
+
+
 @dataclass(frozen=True)
 class Scorer:
     """A scorer with its identity, tier and weight."""
 
     function: RewardFunction
     version: ScorerVersion
+
+    @property
+    def alone(self) -> bool:
+        """Whether its score counts without a score of another scorer in its tier."""
+        return getattr(self.function, "alone", True)
+
+    @property
+    def in_jobs(self) -> bool:
+        """Whether a training job can use it for new answers."""
+        return _for_unseen(self) and getattr(self.function, "in_jobs", True)
+
+    @property
+    def judge(self) -> Consulted | None:
+        """The scorer, if it asks a model."""
+        return cast(Consulted, self.function) if hasattr(self.function, "calibrate") else None
 
 
 class ScorerSet:
@@ -54,32 +96,107 @@ class ScorerSet:
         """Return whether some scorer needs at most prompt, answer and reference."""
         return any(_for_unseen(scorer) for scorer in self.scorers)
 
-    def without_reference(self) -> bool:
-        """Return whether some scorer of new answers needs no reference."""
-        return any(_for_unseen(scorer) and "reference" not in scorer.function.needs for scorer in self.scorers)
+    def trainable(self) -> bool:
+        """Return whether some scorer of new answers runs in a training job."""
+        return any(scorer.in_jobs for scorer in self.scorers)
+
+    def without_reference(self, in_jobs: bool = False) -> bool:
+        """Return whether some scorer of new answers needs no reference; with `in_jobs`, one that runs in a training job."""
+        able = [one for one in self.scorers if (one.in_jobs if in_jobs else _for_unseen(one) and (one.judge is None or one.judge.believed))]
+        return any("reference" not in scorer.function.needs for scorer in able)
 
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
         """Label new answers, for which only prompt, answer and reference are known."""
-        return self._label(samples, [scorer for scorer in self.scorers if _for_unseen(scorer)])
+        scorers = [scorer for scorer in self.scorers if _for_unseen(scorer)]
+        rows = _rows(scorers, samples)
+        judged = _undecided(scorers, [_label_of(sample, row) for sample, row in zip(samples, rows, strict=True)])
+        return _judged(samples, rows, judged)
+
+    def verify(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
+        """Label new answers by verifiable scorers alone."""
+        scorers = [scorer for scorer in self.scorers if _for_unseen(scorer) and scorer.version.tier is Tier.VERIFIABLE]
+        return [_label_of(sample, row) for sample, row in zip(samples, _rows(scorers, samples), strict=True)]
 
     def label(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
-        """Label logged answers.
+        """Label logged answers, and measure whether judges are believed.
 
-        A sample has the keys prompt, answer, reference (or None) and feedback (the latest item per rater and kind).
+        A sample has the keys prompt, answer, reference (or None), trace, and feedback (the latest item per rater and kind). Judges grade a
+        selection of the answers that no stronger tier decides.
         """
-        return [_with_correction(sample, label) for sample, label in zip(samples, self._label(samples, self.scorers), strict=True)]
+        rows = _rows(self.scorers, samples)
+        labels = [_with_correction(sample, _label_of(sample, row)) for sample, row in zip(samples, rows, strict=True)]
+        people = [label.reward if self._by_people(label) else None for label in labels]
+        for scorer in self.scorers:
+            if scorer.judge is not None:
+                scorer.judge.calibrate(list(zip(samples, people, strict=True)))
+        judged = []
+        for scorer, judge, places in _undecided(self.scorers, labels):
+            chosen = judge.selected([samples[place] for place in places])
+            judged.append((scorer, judge, [places[place] for place in chosen]))
+        return [_with_correction(sample, label) for sample, label in zip(samples, _judged(samples, rows, judged), strict=True)]
 
-    def _label(self, samples: Sequence[Mapping[str, Any]], scorers: Sequence[Scorer]) -> list[Label]:
-        columns = [_scores(scorer, samples) for scorer in scorers]
-        labels = []
-        for sample, row in zip(samples, zip(*columns, strict=True) if columns else [()] * len(samples), strict=True):
-            reward, tier = _decide([(scorer.version, score) for scorer, score in zip(scorers, row, strict=True)])
-            parts = {scorer.version.name: score for scorer, score in zip(scorers, row, strict=True)}
-            deciding = frozenset(
-                scorer.version.name for scorer in scorers if scorer.version.tier == tier and parts[scorer.version.name] is not None
-            )
-            labels.append(Label(reward, tier, parts, len(ratings(sample.get("feedback") or ())), deciding))
-        return labels
+    def _by_people(self, label: Label) -> bool:
+        """Return whether a label comes from people: from a correction, a rating, or a reference."""
+        deciding = [scorer for scorer in self.scorers if scorer.version.name in label.deciding]
+        return CORRECTION in label.parts or any(scorer.function.needs & {"reference", "feedback"} for scorer in deciding)
+
+    def prefer(self, samples: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[float | None]:
+        """Let the judges compare each new answer with another answer to the same prompt: 1 better, 0 worse, 0.5 a tie.
+
+        The result is the mean by weight; None without a verdict.
+        """
+        panel = [scorer for scorer in self.scorers if _for_unseen(scorer) and scorer.judge is not None and scorer.judge.believed]
+        columns = [scorer.judge.prefer(samples, others) for scorer in panel if scorer.judge is not None]
+        rows = zip(*columns, strict=True) if columns else [()] * len(samples)
+        return [_decide(list(zip(panel, row, strict=True)))[0] for row in rows]
+
+    def beliefs(self) -> tuple[JudgeBelief, ...]:
+        """Return for each judge whether it is believed, as measured last."""
+        found = [scorer.judge.belief() for scorer in self.scorers if scorer.judge is not None]
+        return tuple(belief for belief in found if belief is not None)
+
+
+_Row = list[tuple[Scorer, float | None]]
+"""The scores of one sample."""
+_Judging = tuple[Scorer, Consulted, list[int]]
+"""A judge, and the indices of the samples that it grades."""
+
+
+def _rows(scorers: Sequence[Scorer], samples: Sequence[Mapping[str, Any]]) -> list[_Row]:
+    """Return the scores of each sample by all scorers except judges."""
+    rows: list[_Row] = [[] for _ in samples]
+    for scorer in scorers:
+        if scorer.judge is None:
+            for row, score in zip(rows, _scores(scorer, samples), strict=True):
+                row.append((scorer, score))
+    return rows
+
+
+def _undecided(scorers: Sequence[Scorer], labels: Sequence[Label]) -> list[_Judging]:
+    """Return for each judge that is believed the indices of the samples that no stronger tier has decided."""
+    order = list(Tier)
+    found = []
+    for scorer in scorers:
+        if scorer.judge is not None and scorer.judge.believed:
+            weaker = order.index(scorer.version.tier)
+            places = [place for place, label in enumerate(labels) if label.tier is None or order.index(label.tier) >= weaker]
+            found.append((scorer, scorer.judge, places))
+    return found
+
+
+def _judged(samples: Sequence[Mapping[str, Any]], rows: Sequence[_Row], judged: Sequence[_Judging]) -> list[Label]:
+    """Return the labels after the judges have graded their samples."""
+    for scorer, _, places in judged:
+        for place, score in zip(places, _scores(scorer, [samples[place] for place in places]), strict=True):
+            rows[place].append((scorer, score))
+    return [_label_of(sample, row) for sample, row in zip(samples, rows, strict=True)]
+
+
+def _label_of(sample: Mapping[str, Any], row: _Row) -> Label:
+    reward, tier = _decide(row)
+    parts = {scorer.version.name: score for scorer, score in row}
+    deciding = frozenset(scorer.version.name for scorer, score in row if scorer.version.tier == tier and score is not None)
+    return Label(reward, tier, parts, len(ratings(sample.get("feedback") or ())), deciding)
 
 
 def _for_unseen(scorer: Scorer) -> bool:
@@ -103,12 +220,12 @@ def _scores(scorer: Scorer, samples: Sequence[Mapping[str, Any]]) -> list[float 
     return [None if score is None else float(score) for score in scores]
 
 
-def _decide(scored: Sequence[tuple[ScorerVersion, float | None]]) -> tuple[float | None, Tier | None]:
+def _decide(scored: Sequence[tuple[Scorer, float | None]]) -> tuple[float | None, Tier | None]:
     for tier in Tier:
-        speaking = [(version.weight, score) for version, score in scored if version.tier == tier and score is not None]
-        if speaking:
-            total = sum(weight for weight, _ in speaking)
-            return sum(weight * score for weight, score in speaking) / total, tier
+        speaking = [(scorer, score) for scorer, score in scored if scorer.version.tier == tier and score is not None]
+        if any(scorer.alone for scorer, _ in speaking):
+            total = sum(scorer.version.weight for scorer, _ in speaking)
+            return sum(scorer.version.weight * score for scorer, score in speaking) / total, tier
     return None, None
 
 
@@ -125,9 +242,16 @@ def _with_correction(sample: Mapping[str, Any], label: Label) -> Label:
     return Label(reward, Tier.VERIFIABLE, {**label.parts, CORRECTION: reward}, label.votes)
 
 
-def build_scorer_set(rewards: Sequence[RewardSettings]) -> ScorerSet:
-    """Build the scorer set of a loop file. Raises `ConfigError` for an unknown reward or option."""
-    return ScorerSet([_build(entry.name, entry.options, entry.tier, entry.weight) for entry in rewards])
+def build_scorer_set(rewards: Sequence[RewardSettings], records: JudgeRecords | None = None) -> ScorerSet:
+    """Build the scorer set of a loop file. `records` are those of judges, which ask nothing and abstain without them.
+
+    Raises `ConfigError` for an unknown reward or option.
+    """
+    scorers = [_build(entry.name, entry.options, entry.tier, entry.weight) for entry in rewards]
+    for scorer in scorers:
+        if scorer.judge is not None and records is not None:
+            scorer.judge.record_in(records)
+    return ScorerSet(scorers)
 
 
 def _build(name: str, options: Mapping[str, Any], tier: Tier | None, weight: float) -> Scorer:
@@ -138,7 +262,7 @@ def _build(name: str, options: Mapping[str, Any], tier: Tier | None, weight: flo
 
 
 def planned_scorer_set(plan: TrainingPlan) -> ScorerSet:
-    """Build the scorer set that a training job uses: the plan's scorers for new answers.
+    """Build the scorer set that a training job uses: the plan's scorers for new answers, without judges.
 
     Raises `Permanent` if the installed code of a scorer differs from the code in the plan, because rewards must not change between
     planning and training. Also raises `Permanent` if the plan has no scorer for new answers.
@@ -146,7 +270,7 @@ def planned_scorer_set(plan: TrainingPlan) -> ScorerSet:
     scorers = []
     for planned in plan.scorers:
         scorer = _build(planned.name, plan.scorer_options.get(planned.name, {}), planned.tier, planned.weight)
-        if not _for_unseen(scorer):
+        if not scorer.in_jobs:
             continue
         if _pin(scorer.version) != _pin(planned):
             raise Permanent(

@@ -24,6 +24,7 @@ class Need(StrEnum):
     CHROMIUM = "no Chromium"
     GPU = "no GPU"
     NEMO_RL = "no NeMo RL release"
+    NAMESPACES = "no namespaces"
     SHARED = "no RATCHET_SHARED"
 
 
@@ -35,6 +36,7 @@ REMEDIES = {
     Need.CHROMIUM: "make tools (as root)",
     Need.GPU: "run on a machine with an NVIDIA GPU",
     Need.NEMO_RL: "docs/nemo_rl.md says how to provide a NeMo RL release",
+    Need.NAMESPACES: "run as root, or allow user namespaces",
     Need.SHARED: "set RATCHET_SHARED to the folder that contains data/gsm8k_traces",
 }
 """How to provide each need."""

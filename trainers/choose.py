@@ -256,8 +256,8 @@ RULES: tuple[ChoiceRule, ...] = (
         lambda case: case.unseen,
         lambda case: "available" if case.unseen else "not available",
         "GRPO's own answers can be scored",
-        "GRPO has no reward: add a verifiable scorer or a judge",
-        lambda case: f"{'remove the' if case.unseen else 'add a'} verifiable reward or judge",
+        "GRPO has no reward in its jobs: add a verifiable scorer; judges are not asked by jobs",
+        lambda case: f"{'remove the' if case.unseen else 'add a'} verifiable reward",
     ),
     ChoiceRule(
         "prompts",

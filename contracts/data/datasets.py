@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from pydantic import Field
 
+from contracts.data.beliefs import JudgeBelief
 from contracts.data.records import Tier
 from contracts.data.senders import Sender
 from contracts.extension import ExtensionVersion
@@ -207,6 +208,8 @@ class Snapshot(Frozen):
     withdrawn: Digest | None = None
     """Digest over what was left out because consent was refused or withdrawn. If it differs when the training set is built, the samples
     are computed again. None: frozen by a release that knew no withdrawals."""
+    judges: tuple[JudgeBelief, ...] = ()
+    """For each judge, whether it was believed when these samples were scored."""
 
 
 class ProbeReport(Frozen):

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from contracts.data.beliefs import JudgeBelief
 from contracts.data.datasets import HoldoutEdition, Label, ScorerVersion
 from contracts.data.records import Tier
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Comparison, EvalReport, Interval, Result
@@ -214,3 +215,15 @@ class FakeRewards:
         """Return reward 1 if answer and reference are equal, else 0."""
         rewards = [1.0 if sample.get("answer") == sample.get("reference") else 0.0 for sample in samples]
         return [Label(reward, Tier.VERIFIABLE, {}, 0) for reward in rewards]
+
+    def trainable(self) -> bool:
+        """Return True: a training job can score new answers."""
+        return True
+
+    def beliefs(self) -> tuple[JudgeBelief, ...]:
+        """Return nothing: there are no judges."""
+        return ()
+
+    def prefer(self, samples: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[float | None]:  # noqa: ARG002
+        """Return no verdict: there are no judges."""
+        return [None] * len(samples)

@@ -56,6 +56,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
     from gates.registry import MlflowRegistry
     from gates.rollout_judge import EvidenceJudge
     from materializer.datasets import IngestKeys, LakeDatasets
+    from rewards.judge.records import JudgeRecords
     from rewards.scorer_set import build_scorer_set
     from trainers.choose import choose
     from trainers.code_digest import code_digest
@@ -63,7 +64,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
     name, clock = loop.line.name, SystemClock()
     artifacts = open_artifacts(home)
     gate = loop.gate.model_copy(update={"level": evaluation_level(loop)})
-    rewards = build_scorer_set(loop.rewards)
+    rewards = build_scorer_set(loop.rewards, JudgeRecords(home.judgements, name))
     opened = open_extensions(loop, folder, home, artifacts, gate)
     ensure_keyring(home.user_keys, clock.now())
     keys = IngestKeys(spans=KeyFile(home.span_keys(name)), users=KeyFile(home.user_keys))

@@ -61,6 +61,11 @@ class Home:
         return self.root / "prefect"
 
     @property
+    def judgements(self) -> Path:
+        """File with the records of judges: verdicts by content, tokens, people's grades and beliefs. It contains no text of a user."""
+        return self.root / "judgements.db"
+
+    @property
     def scratch(self) -> Path:
         """Folder for temporary files. It may be deleted while no Ratchet process runs."""
         return self.root / "scratch"

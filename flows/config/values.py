@@ -23,6 +23,7 @@ FORMS: Final[dict[str, str]] = {
     r"^https?://[^/@\s]+$": "`http://` or `https://` URL without path and user",
     r"^[A-Z]{2}$": "code of a country in two capital letters (ISO 3166)",
     r"^[a-z][a-z_]{1,30}$": "text of lower-case letters and underscores, at most 31",
+    r"^https?://[^/@\s]+(/[^@\s?#]*)?$": "`http://` or `https://` URL without user and query",
     r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$": "quantity with the unit `Ki`, `Mi`, `Gi` or `Ti`",
 }
 """Pattern of a setting -> its form in words. Messages and the reference page show the words."""

@@ -58,7 +58,7 @@ def choose_plan(context: LineContext, facts: Facts, settings: TrainingSettings, 
     Return the choice, which contains a row for each check against the machines, and the plan. The plan is None if nothing is to be trained.
     Raises ConfigError if the recipe of a chosen method has a wrong key or value.
     """
-    unseen = context.rewards.unseen()
+    unseen = context.rewards.trainable()
     first = choice = context.choose(facts, settings, unseen)
     left, tried = settings, dict[Method, tuple[RuleResult, ...]]()
     plan: TrainingPlan | None = None

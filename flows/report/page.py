@@ -25,6 +25,7 @@ from flows.core.waiting import waiting_text
 from flows.engine.line import cycle_requests
 from flows.engine.training_curves import curve_marks, read_event_logs, training_runs
 from flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
+from flows.report.dataset_card import dataset_card
 from flows.report.story import Section, Table, interval, ledger_table, report_of, tell
 from runtime.artifacts import FolderArtifacts, write_atomic
 
@@ -39,6 +40,8 @@ class Chapter:
     accuracy: Markup
     evidence: Markup
     rewards: Markup
+    card: list[Section]
+    """The dataset card; empty if the data are not readable."""
     training: list[tuple[str, Markup]]
     """(caption, chart) per training metric."""
     ledger: Table
@@ -76,6 +79,7 @@ def _chapter(ledger: Ledger, artifacts: Artifacts, stream: str, now: datetime) -
         accuracy=_accuracy(cycle),
         evidence=_evidence(rollout),
         rewards=_rewards(cycle, artifacts),
+        card=_card(cycle, artifacts),
         training=_training(cycle, artifacts),
         ledger=ledger_table([*entries, *rows]),
     )
@@ -146,6 +150,13 @@ def _training(cycle: CycleView, artifacts: Artifacts) -> list[tuple[str, Markup]
         if lines:
             charts.append((caption, curves(lines, ticks, f"{caption}, by step")))
     return charts
+
+
+def _card(cycle: CycleView, artifacts: Artifacts) -> list[Section]:
+    try:
+        return dataset_card(cycle, artifacts)
+    except RatchetError:
+        return []
 
 
 def _rewards(cycle: CycleView, artifacts: Artifacts) -> Markup:

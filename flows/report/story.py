@@ -80,6 +80,11 @@ def _data(cycle: CycleView) -> Section | None:
         f"Holdout edition {edition['number']} contains {edition['size']} prompts that are excluded from training"
         + (f"; the golden set contains {edition['golden_size']}." if edition["golden_size"] else "; there is no golden set."),
     ]
+    text += [
+        f"The judge {belief['name']} ({belief['model']}) {'was' if belief['believed'] else 'had weight 0, because it was not'} believed: "
+        f"{belief['reason']}."
+        for belief in output["snapshot"].get("judges", ())
+    ]
     return Section("Data", tuple(text), Table(("count", "records"), tuple((name, str(n)) for name, n in counts.items())))
 
 

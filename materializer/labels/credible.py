@@ -1,10 +1,12 @@
-"""Which feedback counts: that of the trace's own user, or of a trusted sender, and per rater only that of one sender.
+"""Which feedback counts: that of the trace's own user, or of a trusted sender; per rater only that of one sender; of new users, later.
 
 The credential of an application vouches for the user ids that it sends. It cannot rate the answers to other users, and it cannot replace
 what another credential has sent for the same trace and rater.
 """
 
 from __future__ import annotations
+
+from datetime import datetime
 
 import polars as pl
 
@@ -25,3 +27,16 @@ def credible(feedback: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     kept = users.filter(pl.col("sender").eq_missing(first.over("source", "id", "rater", "kind")))
     counts = {"not_the_user": len(feedback) - len(users), "other_sender": len(users) - len(kept)}
     return kept, {reason: n for reason, n in counts.items() if n}
+
+
+def without_newcomers(feedback: pl.DataFrame, traces: pl.DataFrame, since: datetime) -> pl.DataFrame:
+    """Return the feedback (records.FEEDBACK) without ratings and corrections of users whose first trace was ingested after `since`.
+
+    The time of the ingest is this installation's own, so that nobody can date a user back. `traces` are all traces of the lake. A trusted
+    sender, and the operator's files, vouch for their users, and reviewers' references do not belong to a user.
+    """
+    first = traces.group_by("user").agg(pl.col("ingested").min().alias("first"))
+    new = first.filter(pl.col("first") > since)["user"]
+    waits = pl.col("rater").is_in(new.drop_nulls().to_list()).fill_null(False) | (pl.col("rater").is_null() & (new.null_count() > 0))
+    exempt = pl.col("trusted").fill_null(False) | (pl.col("kind") == FeedbackKind.REFERENCE.value)
+    return feedback.filter(exempt | ~waits)

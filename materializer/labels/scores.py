@@ -24,6 +24,8 @@ from rewards.scorer_set import CORRECTION, ScorerSet
 ANONYMOUS = "\x00anonymous"
 """Id for raters and users without an id. If others have an id, all of them count as one person. If nobody has an id, users cannot be
 distinguished, and caps per person do not apply."""
+TRACE_KEYS = ("latency_ms", "input_tokens", "output_tokens", "model")
+"""Columns of a trace that a scorer of logged answers may read."""
 _RATER = pl.col("rater").fill_null(ANONYMOUS)
 
 
@@ -106,6 +108,7 @@ def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, sco
             "answer": row["answer"],
             "reference": row["reference_known"],
             "feedback": feedback_of.get((row["source"], row["id"]), []),
+            "trace": {name: row[name] for name in TRACE_KEYS},
         }
         for row in rows
     ]
@@ -127,7 +130,7 @@ def _corrections(
         for item in sample["feedback"]
         if item["kind"] == FeedbackKind.CORRECTION and item["text"]
     ]
-    checked = scorer_set.label_unseen(
+    checked = scorer_set.verify(
         [sample | {"answer": person_answer(item["text"], row["tools"]), "feedback": []} for row, sample, item in found]
     )
     right = Label(1.0, Tier.VERIFIABLE, {CORRECTION: 1.0}, 0)

@@ -42,9 +42,12 @@ class Probed:
     """Number of requests without an answer."""
 
 
-def scorable(prompts: pl.DataFrame, scorer_set: ScorerSet) -> pl.DataFrame:
-    """Return the prompts whose answers can be scored: all prompts if some scorer needs no reference, else those with a reference."""
-    return prompts if scorer_set.without_reference() else prompts.filter(pl.col("reference").is_not_null())
+def scorable(prompts: pl.DataFrame, scorer_set: ScorerSet, in_jobs: bool = False) -> pl.DataFrame:
+    """Return the prompts whose answers can be scored: all prompts if some scorer needs no reference, else those with a reference.
+
+    With `in_jobs`, only the scorers that run in training jobs count.
+    """
+    return prompts if scorer_set.without_reference(in_jobs) else prompts.filter(pl.col("reference").is_not_null())
 
 
 def choose_prompts(known: pl.DataFrame, most: int, salt: str) -> pl.DataFrame:

@@ -18,9 +18,11 @@ from contracts.data.records import FeedbackKind, Tier
 from contracts.fakes import FakeRewards
 from contracts.loop import RewardSettings
 from contracts.ports import RewardFunction, Rewards
+from rewards.code.sandbox import unavailable
 from rewards.scorer_set import build_scorer_set
 from runtime.extensions import ExtensionKind, load, offers
 from tests.example_plugin import on_path
+from tests.needs import Need, lacks
 
 NAMES = [*offers(ExtensionKind.REWARD), "mentions_ticket"]
 pytestmark = pytest.mark.usefixtures("example_rewards")
@@ -33,6 +35,14 @@ def example_rewards(example_wheel: Path) -> Iterator[None]:
         yield
 
 
+JUDGES = ("judge", "rag_context_precision", "rag_faithfulness", "rag_relevancy")
+OPTIONS: dict[str, dict[str, Any]] = {
+    **{name: {"url": "http://127.0.0.1:9/v1", "model": "m"} for name in JUDGES},
+    "json_schema": {"json_schema": {"type": "object"}},
+    "latency": {"good_ms": 500, "bad_ms": 1500},
+    "regex": {"pattern": "[a-z]+"},
+}
+"""Options of the scorers that need some."""
 KEYS = frozenset({"prompt", "answer", "reference", "feedback", "trace"})
 
 _feedback = st.lists(
@@ -54,6 +64,7 @@ SAMPLES = st.lists(
             "answer": st.text(),
             "reference": st.none() | st.text(),
             "feedback": _feedback,
+            "trace": st.fixed_dictionaries({"latency_ms": st.none() | st.floats(0, 1e6)}),
         }
     ),
     max_size=5,
@@ -61,7 +72,9 @@ SAMPLES = st.lists(
 
 
 def _scorer(name: str) -> RewardFunction:
-    function: RewardFunction = load(ExtensionKind.REWARD, name).target()
+    if name == "code" and (reason := unavailable("namespaces")):
+        lacks(Need.NAMESPACES, reason)
+    function: RewardFunction = load(ExtensionKind.REWARD, name).target(**OPTIONS.get(name, {}))
     return function
 
 

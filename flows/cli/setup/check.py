@@ -78,6 +78,8 @@ def visible_gpus() -> int:
 
 def _rewards(context: LineContext) -> list[Finding]:
     found: list[Finding] = [("ok", "reward", f"{v.name} {v.version}, tier {v.tier}, weight {v.weight:g}") for v in context.rewards.versions]
+    for belief in context.rewards.beliefs():
+        found.append(("note", "judge", f"{belief.name}: {'believed' if belief.believed else 'not believed, weight 0'}: {belief.reason}"))
     if not context.rewards.unseen():
         found.append(
             ("error", "reward", "no scorer for unseen answers, so the gate cannot score a candidate; add exact_match or final_number")

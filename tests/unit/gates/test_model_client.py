@@ -345,3 +345,28 @@ def test_scorer_failure_on_one_side_does_not_favour_the_candidate(backend: Backe
     assert (coverage.result, half.answered_by_both) == (Result.INCONCLUSIVE, 20)
     assert "a scorer was unavailable" in coverage.reason, "the reason names the scorer, not a server"
     assert judged(lambda question: question % 2 == 0, for_ever=False).answered_by_both == 40, "failed scores are requested a second time"
+
+
+class Preferring(FakeRewards):
+    """A judge that grades all answers alike, and prefers the candidate's on even questions. It has no preference on question 7."""
+
+    def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
+        return [Label(0.75, Tier.JUDGE, {"judge": 0.75}, 0, frozenset({"judge"})) for _ in samples]
+
+    def prefer(self, samples: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[float | None]:
+        assert {sample["answer"] for sample in samples} == {"yes"}
+        assert set(others) == {"nay"}
+        numbers = [int(sample["prompt"][0]["content"][1:]) for sample in samples]
+        return [None if number == 7 else 1.0 if number % 2 == 0 else 0.5 for number in numbers]
+
+
+def test_where_only_judges_decide_their_preference_counts(backend: Backend, other: Backend) -> None:
+    artifacts = MemoryArtifacts()
+    backend.behaviour = lambda _: completion("nay")
+    sides = [(fake_model(name), one.client(timeout=2)) for name, one in (("old", backend), ("new", other))]
+    report = PairedEvaluator(artifacts, Preferring(), SETTINGS).evaluate(edition(artifacts), *sides, lambda *_: None)
+    overall = report.comparison("overall")
+    assert overall is not None
+    assert (overall.champion, overall.candidate) == (pytest.approx((19 * 0.5 + 0.75) / 40), pytest.approx((20 + 19 * 0.5 + 0.75) / 40))
+    rows = [json.loads(row) for row in artifacts.get(report.answers).splitlines()]
+    assert [(row["champion"]["reward"], row["candidate"]["reward"]) for row in rows[6:9]] == [(0.0, 1.0), (0.75, 0.75), (0.0, 1.0)]

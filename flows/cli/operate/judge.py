@@ -1,0 +1,119 @@
+"""`ratchet judge`: people grade a sample of answers, by which the judges of a line are measured."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from contracts.errors import ConfigError
+from flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from flows.cli.terminal import say
+
+if TYPE_CHECKING:
+    from flows.engine.context import LineContext
+    from rewards.judge.records import JudgeRecords
+
+_WORDS = {"right": 1.0, "wrong": 0.0}
+"""Grades in words."""
+
+
+@click.group()
+def judge() -> None:
+    """Measure the judges of a line by grades that people give."""
+
+
+@judge.command()
+@loop_argument
+@click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--size", default=100, show_default=True, type=click.IntRange(1, 100_000), help="Number of answers.")
+@json_option
+def export(loop: Path, out: Path, size: int, as_json: bool) -> None:
+    """Write a random sample of the logged answers of LOOP to the new file OUT, for people to grade.
+
+    Each line is a JSON object with the prompt, the answer and an empty `grade`. A grade is a number from 0 (wrong) to 1 (right), or one of
+    the words right and wrong. Answers that have a grade are left out. The file contains texts of users: delete it afterwards.
+    """
+    if out.exists():
+        raise ConfigError(f"{out} exists; name a new file")
+    with watched(as_json, f"selecting answers of {loop} …") as progress:
+        context = open_installation(progress).context(loop)
+        rows = _sample(context, _records(context), size)
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        out.write_text(text, encoding="utf-8")
+    if as_json:
+        print_json({"file": str(out), "answers": len(rows)})
+    else:
+        say(f"{len(rows)} answers in {out}; fill in each `grade`, then run `ratchet judge grade {loop} {out}`")
+
+
+@judge.command()
+@loop_argument
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@actor_option
+@json_option
+def grade(loop: Path, file: Path, by: str, as_json: bool) -> None:
+    """Read the grades in FILE, which `ratchet judge export` has written for LOOP.
+
+    Lines without a grade are skipped. A later grade of an answer replaces an earlier one. The judges are measured again at the next cycle.
+    """
+    grades = dict(_grades(file))
+    context = open_installation().context(loop)
+    _records(context).grade(grades, by, datetime.now(UTC))
+    if as_json:
+        print_json({"line": context.line, "grades": len(grades)})
+    else:
+        say(f"line {context.line}: {len(grades)} grades by {by}")
+
+
+def _records(context: LineContext) -> JudgeRecords:
+    from flows.config.home import Home
+    from rewards.judge.records import JudgeRecords
+
+    return JudgeRecords(Home.from_environment().judgements, context.line)
+
+
+def _sample(context: LineContext, records: JudgeRecords, size: int) -> list[dict[str, Any]]:
+    """Return a random sample of the answers that may be used at present. The same data gives the same sample."""
+    import pyarrow.parquet as pq
+
+    from contracts.ids import digest, hash_share
+    from flows.engine.preview import EDITION
+    from rewards.judge.messages import content_key
+
+    seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json")])
+    name = f"judge/{context.line}/{seen[:16]}"
+    snapshot = context.datasets.freeze(name, context.clock.now(), context.datasets.edition(EDITION))
+    rows: Sequence[dict[str, Any]] = pq.read_table(io.BytesIO(context.artifacts.get(snapshot.samples))).to_pylist()
+    logged = [{"prompt": json.loads(row["prompt"]), "answer": row["answer"]} for row in rows if row["origin"] == "traffic"]
+    known, salt = records.grades(), records.salt()
+    distinct = {key: sample for sample in logged if (key := content_key(sample)) not in known}
+    chosen = sorted(distinct, key=lambda key: hash_share("export", salt, key))[:size]
+    return [{"id": key, **distinct[key], "grade": None} for key in chosen]
+
+
+def _grades(file: Path) -> Iterator[tuple[str, float]]:
+    """Yield digest and grade of each graded answer. Raises ConfigError for a line that is invalid or whose texts were changed."""
+    from rewards.judge.messages import content_key
+
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            key, given = content_key(row), row["grade"]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{file}, line {number}: not a line of `ratchet judge export` ({type(error).__name__})") from error
+        if key != row.get("id"):
+            raise ConfigError(f"{file}, line {number}: the prompt or the answer was changed; change only `grade`")
+        if given is None:
+            continue
+        value = _WORDS.get(given) if isinstance(given, str) else given
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ConfigError(f"{file}, line {number}: the grade must be a number from 0 to 1, or right or wrong (found {given!r})")
+        yield key, float(value)

@@ -1,0 +1,1 @@
+"""Functions over untrusted texts that can take unlimited time. They run in a child process with limits on time and memory."""

@@ -1,0 +1,69 @@
+"""Client of one judge, and what becomes of a question. The requests themselves are in `round.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.errors import ConfigError, Inconclusive
+from rewards.judge.messages import Question
+from rewards.judge.options import EndpointOptions
+from rewards.judge.verdict import Outcome
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one question."""
+
+    outcome: Outcome
+    value: float | None
+    tokens: int
+    """Tokens of all requests for it, prompts and replies."""
+
+
+class BudgetSpent(Inconclusive):
+    """The next request could exceed the budget of tokens."""
+
+
+class JudgeClient:
+    """Client of one judge. `name` is that of the reward, for messages."""
+
+    def __init__(self, name: str, options: EndpointOptions) -> None:
+        self._name = name
+        self._options = options
+
+    def ask(self, questions: Sequence[Question], left: int, record: Callable[[int, Answer], None]) -> None:
+        """Ask all questions, and call `record` with the index of each one and its answer, as soon as it is known.
+
+        `left` is the number of tokens that may be used. Raises BudgetSpent if it is not enough, Retryable if the server does not answer,
+        ConfigError without the API key, and Permanent if the server rejects the requests as such. Answers up to then are recorded.
+        """
+        if questions:
+            from rewards.judge.round import Round  # a training job builds judges, asks nothing, and may lack httpx
+
+            requests = Round(self._name, self._options, self._key(), questions, left, record)
+            with ThreadPoolExecutor(1) as pool:  # the caller's thread may run an event loop of its own
+                running = pool.submit(asyncio.run, requests.run())
+                try:
+                    running.result()
+                except BaseException:  # for example Ctrl-C, which reaches this thread only
+                    requests.stop()
+                    raise
+
+    def _key(self) -> str | None:
+        options = self._options
+        if options.key_env is not None:
+            key = os.environ.get(options.key_env)
+            if not key:
+                raise ConfigError(f"reward {self._name!r}: the environment variable {options.key_env} with the API key is not set; set it")
+            return key
+        if options.key_file is not None:
+            try:
+                return Path(options.key_file).read_text().strip()
+            except OSError as error:
+                raise ConfigError(f"reward {self._name!r}: the key file {options.key_file} is not readable: {error.strerror}") from error
+        return None

@@ -1,0 +1,214 @@
+"""The judges as scorers: they score what is recorded, ask for what is not, and abstain while they are not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from contracts.data.beliefs import JudgeBelief
+from contracts.data.records import Tier
+from contracts.ids import Digest, digest, hash_share
+from rewards.judge.agreement import agreement, upper_bound
+from rewards.judge.client import Answer, BudgetSpent, JudgeClient
+from rewards.judge.messages import TEMPLATE, Question, about_answer, about_pair, content_key
+from rewards.judge.options import EndpointOptions, JudgeOptions
+from rewards.judge.probes import probe_samples
+from rewards.judge.records import JudgeRecords
+from rewards.judge.rubrics import CONTEXT_PRECISION, FAITHFULNESS, RELEVANCY
+from rewards.judge.verdict import Outcome
+from rewards.options import check_options
+
+_RIGHT, _WRONG = 0.5, 0.5
+"""A label above counts as right, one below as wrong."""
+
+
+class Judge:
+    """Let a language model grade the answer by a rubric, from 0 to 1. Abstain while the judge is not believed.
+
+    The judge is believed if it rejects the probes, and if its agreement with people's labels reaches the floor. Both are measured when data
+    is frozen. It grades only answers that no stronger tier decides. Each verdict is recorded, and asked for once. A training job does not
+    ask judges.
+    """
+
+    name = "judge"
+    tier = Tier.JUDGE
+    needs = frozenset({"prompt", "answer"})
+    in_jobs = False
+    options_type: ClassVar[type[EndpointOptions]] = JudgeOptions
+    criterion: ClassVar[str] = ""
+
+    def __init__(self, **options: Any) -> None:
+        self.options: EndpointOptions = check_options(self.name, self.options_type, options)
+        self.rubric: str = getattr(self.options, "rubric", self.criterion)
+        self.digest: Digest = digest([self.options.url, self.options.model, self.rubric, TEMPLATE])
+        self._client = JudgeClient(self.name, self.options)
+        self._records: JudgeRecords | None = None
+        self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def record_in(self, records: JudgeRecords) -> None:
+        """Use these records. Without them, the judge asks nothing and abstains."""
+        self._records = records
+
+    def belief(self) -> JudgeBelief | None:
+        """Return the recorded belief in this judge; None if it was not measured yet."""
+        return self._records.belief(self.digest) if self._records else None
+
+    @property
+    def believed(self) -> bool:
+        """Whether the judge has a weight."""
+        belief = self.belief()
+        return belief is not None and belief.believed
+
+    def score(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Grade each answer. An answer without content gets 0. Raises as `JudgeClient.ask`."""
+        if self._records is None or not self.believed:
+            return [None] * len(samples)
+        full = [index for index, sample in enumerate(samples) if sample["answer"].strip()]
+        values = self._values([about_answer(self.rubric, samples[index]) for index in full])
+        scores: list[float | None] = [0.0] * len(samples)
+        for index, value in zip(full, values, strict=True):
+            scores[index] = value
+        return scores
+
+    def prefer(self, samples: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[float | None]:
+        """Compare each answer with another one to the same prompt: 1 if it is better, 0 if the other is, 0.5 for a tie.
+
+        Each pair is asked in both orders. If the orders disagree, the pair is a tie. None if one of them has no verdict.
+        """
+        if self._records is None or not self.believed:
+            return [None] * len(samples)
+        pairs = [(sample, sample["answer"], other) for sample, other in zip(samples, others, strict=True)]
+        questions = [about_pair(self.rubric, sample, first, second) for sample, first, second in pairs]
+        questions += [about_pair(self.rubric, sample, second, first) for sample, first, second in pairs]
+        values = self._values(questions)
+        return [_agreed(one, back) for one, back in zip(values[: len(pairs)], values[len(pairs) :], strict=True)]
+
+    def selected(self, samples: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the indices of the answers to grade: at most `max_answers`, by a hash that nobody outside can predict."""
+        if self._records is None or not self.believed:
+            return []
+        salt = self._records.salt()
+        ranked = sorted((hash_share(salt, content_key(sample)), index) for index, sample in enumerate(samples))
+        return sorted(index for _, index in ranked[: self.options.max_answers])
+
+    def calibrate(self, labelled: Sequence[tuple[Mapping[str, Any], float | None]]) -> None:
+        """Measure whether the judge is believed, and record the result. `labelled` are answers with the reward of people's labels, or None.
+
+        People's grades of exported answers replace these labels. Nothing is asked if there are too few. The judge does not see references:
+        an answer that only it grades has none. Raises as `JudgeClient.ask`.
+        """
+        if self._records is None:
+            return
+        grades, salt = self._records.grades(), self._records.salt()
+        known = [(sample, grades.get(content_key(sample), reward)) for sample, reward in labelled] if grades else labelled
+        right = _some([sample for sample, reward in known if reward is not None and reward > _RIGHT], salt, self.options.max_labels // 2)
+        wrong = _some([sample for sample, reward in known if reward is not None and reward < _WRONG], salt, self.options.max_labels // 2)
+        measured = self._measured(right, wrong)
+        now = self._now()
+        self._records.believe(measured.model_copy(update={"tokens": self._records.used(self.digest, now)}))
+
+    def _measured(self, right: Sequence[Mapping[str, Any]], wrong: Sequence[Mapping[str, Any]]) -> JudgeBelief:
+        options = self.options
+        belief = JudgeBelief(name=self.name, judge=self.digest, model=options.model, believed=False, reason="")
+
+        def refused(reason: str) -> JudgeBelief:
+            return belief.model_copy(update={"reason": reason})
+
+        if min(len(right), len(wrong)) < options.min_labels:
+            return refused(
+                f"{len(right)} right and {len(wrong)} wrong answers have people's labels; min_labels = {options.min_labels} of each are "
+                "needed: collect ratings, or let people grade a sample (`ratchet judge export`)"
+            )
+        values = self._values([about_answer(self.rubric, sample) for sample in probe_samples(options.probes)])
+        accepted = sum(value is not None and value >= _RIGHT for value in values)
+        bound = upper_bound(accepted, len(values))
+        belief = belief.model_copy(update={"probes": len(values), "accepted": accepted})
+        if bound > options.max_flips:
+            return refused(
+                f"it accepted {accepted} of {len(values)} probes (upper bound {bound:.3f}, above max_flips = {options.max_flips:g}): "
+                "texts can talk it into a good score"
+            )
+        scores = self._values([about_answer(self.rubric, sample, reference=False) for sample in (*right, *wrong)])
+        good, bad = _known(scores[: len(right)]), _known(scores[len(right) :])
+        if min(len(good), len(bad)) < options.min_labels:
+            return refused(f"it gave a score to only {len(good)} right and {len(bad)} wrong answers with people's labels")
+        found = agreement(good, bad)
+        belief = belief.model_copy(
+            update={"labels": len(good) + len(bad), "agreement": found.estimate, "low": found.low, "high": found.high}
+        )
+        shown = f"its agreement with {belief.labels} of people's labels is {found.estimate:.2f} ({found.low:.2f} to {found.high:.2f})"
+        if found.low < options.floor:
+            return refused(f"{shown}; the lower bound is below floor = {options.floor:g}")
+        return belief.model_copy(update={"believed": True, "reason": f"{shown}; it accepted {accepted} of {len(values)} probes"})
+
+    def _values(self, questions: Sequence[Question]) -> list[float | None]:
+        """Return the value of each question: the recorded one, or that of a new verdict, which is recorded first."""
+        assert self._records is not None
+        keys = [question.key(self.digest) for question in questions]
+        known = self._records.verdicts(keys)
+        missing = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
+        if missing:
+            left = self.options.budget - self._records.used(self.digest, self._now())
+            names = list(missing)
+            with self._records.recording(self.digest) as record:
+
+                def keep(index: int, answer: Answer) -> None:
+                    record(names[index], answer)
+
+                try:
+                    self._client.ask(list(missing.values()), left, keep)
+                except BudgetSpent as error:
+                    done = len(self._records.verdicts(names))
+                    raise BudgetSpent(
+                        f"{error}; {done} of {len(names)} new answers are graded and recorded. Raise `budget` or lower `max_answers` in "
+                        "the options of the reward, or start the next cycle later"
+                    ) from error
+            known = self._records.verdicts(keys)
+        return [value if outcome is Outcome.SCORED else None for outcome, value in (known[key] for key in keys)]
+
+
+def _agreed(one: float | None, back: float | None) -> float | None:
+    """Return the preference for the first answer from both orders; `back` is that for the other answer."""
+    if one is None or back is None:
+        return None
+    return one if one == 1 - back else 0.5
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _some(samples: Sequence[Mapping[str, Any]], salt: str, most: int) -> list[Mapping[str, Any]]:
+    """Return at most `most` distinct answers, by hash."""
+    distinct = {content_key(sample): sample for sample in samples if sample["answer"].strip()}
+    return [distinct[key] for key in sorted(distinct, key=lambda key: hash_share(salt, key))[:most]]
+
+
+class _OfRag(Judge):
+    options_type = EndpointOptions
+
+
+class RagFaithfulness(_OfRag):
+    """Grade whether the documents in the conversation support each claim of the answer. Otherwise as `judge`."""
+
+    name = "rag_faithfulness"
+    criterion = FAITHFULNESS
+
+
+class RagRelevancy(_OfRag):
+    """Grade whether the answer addresses the request. Otherwise as `judge`."""
+
+    name = "rag_relevancy"
+    criterion = RELEVANCY
+
+
+class RagContextPrecision(_OfRag):
+    """Grade how many of the documents in the conversation are useful for the request. Otherwise as `judge`.
+
+    It assesses the retrieval and not the answer, so it counts only where another reward of its tier gives a score.
+    """
+
+    name = "rag_context_precision"
+    criterion = CONTEXT_PRECISION
+    alone = False

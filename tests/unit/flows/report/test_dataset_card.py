@@ -1,0 +1,92 @@
+"""Tests of the dataset card: its figures, its languages, and that it contains no text of a user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from contracts.cycle import Step
+from flows.report.dataset_card import as_markdown, dataset_card
+from flows.report.languages import language_of
+from flows.report.story import Section, Table
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import evaluation, span
+from tests.unit.materializer.small_datasets import LATER, TRAIN, frozen
+
+
+def _cycle(tmp_path: Path, *items: Any) -> tuple[Any, Any]:
+    datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
+    snapshot = frozen(datasets, *items)
+    training = datasets.assemble("t", snapshot, None)
+    done = {Step.FREEZE: {"snapshot": snapshot.model_dump(mode="json")}, Step.PLAN: {"dataset": training.model_dump(mode="json")}}
+    return SimpleNamespace(done=done, line="math", loop=datasets.loop), datasets.artifacts
+
+
+def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
+    rated = [
+        span(
+            n + 1,
+            TRAIN[n],
+            f"private answer {n}",
+            [evaluation("user_feedback", n % 2, user__id="ada")],
+            user__id="ada",
+            metadata__slice="arithmetic",
+        )
+        for n in range(4)
+    ]
+    corrected = span(9, TRAIN[5], "no", [evaluation("user_correction", text="private correction", user__id="eve")], user__id="eve")
+    cycle, artifacts = _cycle(tmp_path, *rated, corrected)
+    page = as_markdown("Card", dataset_card(cycle, artifacts))
+    assert "6 answers. Deciding tier: feedback 4, verifiable 2." in page
+    assert "Origin: correction 1, traffic 5." in page
+    assert "| 0.9 to 1.0 | 3 | " in page
+    assert "| 0.0 to 0.1 | 3 | " in page
+    assert "2 users; the most active one has 4 answers (66.7%)." in page
+    assert "| considered | 6 |" in page
+    assert "Personal data in the texts is not masked." in page
+    assert "Training set " in page
+    assert "private" not in page
+    assert "question" not in page
+
+
+def test_there_is_no_card_before_the_data_are_frozen() -> None:
+    assert dataset_card(SimpleNamespace(done={}), None) == []  # type: ignore[arg-type]
+
+
+def test_names_cannot_change_the_page() -> None:
+    section = Section("Slices", (), Table(("slice", "number"), (("a|b\n# c <script>", "1"),)))
+    assert "| a\\|b # c &lt;script> | 1 |" in as_markdown("Card", [section])
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("How do I restart the pod of this service?", "English"),
+        ("Wie kann ich das Passwort für mein Konto ändern?", "German"),
+        ("Comment est-ce que je peux changer le mot de passe?", "French"),
+        ("¿Cómo puedo cambiar la contraseña de mi cuenta?", "Spanish"),
+        ("Как мне перезапустить сервис?", "Cyrillic script"),
+        ("如何重启服务？", "Chinese"),
+        ("パスワードを変更するには？", "Japanese"),
+        ("서비스를 다시 시작하려면?", "Korean"),
+        ("12 + 5 = ?", "unknown"),
+        ("", "unknown"),
+        ("kubectl get pods", "unknown"),
+    ],
+)
+def test_languages(text: str, language: str) -> None:
+    assert language_of(text) == language
+
+
+def test_an_unreadable_snapshot_has_no_card_on_the_page(tmp_path: Path) -> None:
+    from flows.report.page import _card
+
+    cycle, artifacts = _cycle(tmp_path, span(1, TRAIN[0], "x"))
+    assert _card(cycle, artifacts)
+    snapshot = cycle.done[Step.FREEZE]["snapshot"]
+    cycle.done[Step.FREEZE]["snapshot"] = snapshot | {"samples": "0" * 64}
+    assert _card(cycle, artifacts) == []
+    assert LATER.isoformat()[:10] == snapshot["as_of"][:10]
