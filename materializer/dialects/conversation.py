@@ -60,6 +60,9 @@ def read_conversation(record: Record) -> Conversation:
         except Rejected as error:
             rejected = rejected or error
             continue
+        except RecursionError:
+            rejected = rejected or Rejected("too_deep", "the content nests too deeply")
+            continue
         if found is not None and found.messages and found.answer is not None:
             if _has_lost_calls(found, record.attributes):
                 rejected = rejected or Rejected("lost_calls", "the answer ended with tool calls, which the record does not have")

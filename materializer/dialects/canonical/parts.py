@@ -113,7 +113,7 @@ def result_of(part: dict[str, Any]) -> Message:
 
 def tool_message(content: Any, identity: str | None, name: str | None) -> Message:
     """Return a message with the role tool. Its id is None if the record has none."""
-    message: Message = {"role": "tool", "content": content, "tool_call_id": clean(identity) if identity else None}
+    message: Message = {"role": "tool", "content": content, "tool_call_id": (clean(identity) if identity else None) or None}
     return message | ({"name": clean(name)} if name else {})
 
 
@@ -237,7 +237,8 @@ def _bedrock_result(result: Any) -> list[Piece]:
     items = result["content"]
     single = items[0] if len(items) == 1 and isinstance(items[0], dict) else {}
     content = dump(single["json"]) if "json" in single else content_of(pieces_of(items))
-    return [Result(tool_message(content, result.get("toolUseId"), None))]
+    identity = result.get("toolUseId")
+    return [Result(tool_message(content, identity if isinstance(identity, str) else None, None))]
 
 
 def _bedrock_image(given: Any) -> list[Piece]:

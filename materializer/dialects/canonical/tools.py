@@ -94,7 +94,7 @@ def schema_of(item: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(inner, dict) or item.get("type") not in _KINDS:
         raise Rejected("unknown_tool", f"the tool type {named(item.get('type'))} is no function")
     name = inner.get("name")
-    if not isinstance(name, str) or not name.strip():
+    if not isinstance(name, str) or not clean(name).strip():
         raise Rejected("unknown_tool", "a tool has no name")
     given = next((inner[key] for key in _SCHEMAS if inner.get(key) is not None), None)
     parameters = unwrapped(given)
@@ -127,7 +127,7 @@ def call_of(item: Any) -> dict[str, Any]:
     if unknown:
         raise Rejected("bad_tool_call", f"a tool call has the key {named(unknown[0])}, which is unknown")
     name = next((holder[key] for key in ("name", "toolName", "tool_name") if isinstance(holder.get(key), str)), None)
-    if not name or not name.strip() or len(name.encode()) > MAX_NAME_BYTES:
+    if not name or not clean(name).strip() or len(name.encode()) > MAX_NAME_BYTES:
         raise Rejected("bad_tool_call", "a tool call has no name")
     given = next((holder[key] for key in ("arguments", "args", "input", "parameters") if holder.get(key) is not None), None)
     identity = next((item[key] for key in ("call_id", "id", "toolCallId", "tool_call_id", "toolUseId") if item.get(key)), None)
@@ -139,7 +139,7 @@ def made_call(identity: Any, name: str, arguments: Any) -> dict[str, Any]:
     if identity is not None and (not isinstance(identity, str) or len(identity.encode()) > MAX_NAME_BYTES):
         raise Rejected("bad_tool_call", "the id of a tool call must be a short string")
     return {
-        "id": clean(identity) if identity else None,
+        "id": (clean(identity) if identity else None) or None,
         "type": "function",
         "function": {"name": clean(name), "arguments": _arguments(arguments)},
     }

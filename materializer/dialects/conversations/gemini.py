@@ -79,6 +79,8 @@ def _candidates(chunks: list[list[Any]]) -> Reply:
         if not isinstance(first, dict):
             raise Rejected("wrong_type", f"a candidate must be an object, not {type(first).__name__}")
         content = first["content"] if isinstance(first.get("content"), dict) else {}
+        if not isinstance(content.get("parts"), list | None):
+            raise Rejected("wrong_type", "the parts of a candidate must be a list")
         parts += content.get("parts") or []
         finish = finish_of(first.get("finish_reason"), first.get("finishReason")) or finish
     return Reply(_answer(parts), finish)

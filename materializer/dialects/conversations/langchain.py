@@ -30,8 +30,8 @@ def request(body: Any) -> Request | None:
 
 
 def _is_message(item: Any) -> bool:
-    if isinstance(item, list):
-        return any(_is_message(inner) for inner in item)
+    if isinstance(item, list):  # a batch
+        return any(isinstance(inner, dict) and _is_message(inner) for inner in item)
     return isinstance(item, dict) and (item.get("lc") is not None or "additional_kwargs" in item or item.get("type") in _TYPES)
 
 

@@ -78,7 +78,7 @@ def _choices(choices: Sequence[Any]) -> Reply | None:
     if not isinstance(first, dict):
         return None
     if isinstance(first.get("text"), str) and first.get("message") is None:
-        return Reply({"role": "assistant", "content": first["text"]} if first["text"] else None, finish_of(first.get("finish_reason")))
+        return Reply(answer_of([{"role": "assistant", "content": first["text"]}]), finish_of(first.get("finish_reason")))
     if isinstance(first.get("message"), dict):
         found = _reply(first["message"])
         return Reply(found.message, finish_of(first.get("finish_reason"), found.finish))
@@ -102,10 +102,13 @@ def _chunks(chunks: Sequence[dict[str, Any]]) -> Reply:
     calls: dict[int, dict[str, Any]] = {}
     finish = None
     for chunk in chunks:
-        for choice in chunk.get("choices") or ():
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
             delta = choice.get("delta") if isinstance(choice, dict) and choice.get("index", 0) == 0 else None
             if not isinstance(delta, dict):
                 continue
+            if not isinstance(delta.get("content"), str | None) or not isinstance(delta.get("tool_calls"), list | None):
+                raise Rejected("unknown_part", "a piece of a streamed answer is neither text nor a tool call")
             finish = choice.get("finish_reason") or finish
             text.append(delta["content"] if isinstance(delta.get("content"), str) else "")
             for piece in delta.get("tool_calls") or ():

@@ -82,6 +82,9 @@ def _listed_events(attributes: Attributes) -> list[Event]:
     if not isinstance(listed, list):
         return []
     events = [item for item in listed if isinstance(item, dict) and isinstance(item.get("event.name"), str)]
+    known = [item for item in events if item["event.name"] in _EVENTS]
+    if known and len(known) < len(listed):
+        raise Rejected("unknown_part", "an event of the attribute `events` is unknown")
     return [(item["event.name"], Attributes.of_values(item)) for item in events]
 
 
@@ -91,6 +94,8 @@ def _of_events(events: Sequence[Event], record: Record) -> Conversation | None:
         raise Rejected("unknown_part", f"the event {named(other)} is unknown")
     asked = [message for name, attributes in events if name in ROLES for message in _event_messages(name, attributes)]
     choices = [attributes for name, attributes in events if name == CHOICE]
+    if asked and all(message["role"] in ("system", "developer") for message in asked):
+        raise Rejected("lost_messages", "the events of the call have no message but its instructions")
     request = Request(asked) if asked else None
     return conversation(request, _choice(choices[0]) if choices else None, tools_beside(record))
 
@@ -101,8 +106,8 @@ def _event_messages(name: str, attributes: Attributes) -> list[Message]:
     calls = unwrapped(body.get("tool_calls"))
     identity = body.get("id") if role == "tool" else None
     answers = {"tool_call_id": identity} if isinstance(identity, str) else {}
-    content = unwrapped_parts(body.get("content"))
-    item = {"content": content, **answers, **{key: body[key] for key in ("tool_call_id", "name") if isinstance(body.get(key), str)}}
+    content = {"content": unwrapped_parts(body["content"])} if "content" in body else {}
+    item = {**content, **answers, **{key: body[key] for key in ("tool_call_id", "name") if isinstance(body.get(key), str)}}
     return messages_of({**item, "role": role, "tool_calls": calls})
 
 

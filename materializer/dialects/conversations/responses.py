@@ -10,6 +10,7 @@ from materializer.dialects.canonical.exchange import Record, Reply, Request, ans
 from materializer.dialects.canonical.tools import tools_of
 from materializer.dialects.canonical.turns import read_turns
 from materializer.dialects.conversations.plain_text import unwrapped_text
+from materializer.dialects.values import clean
 
 _ITEMS = ("function_call", "function_call_output", "reasoning")
 _PARTS = frozenset({"input_text", "output_text", "input_image"})
@@ -32,7 +33,7 @@ def request(body: Any) -> Request | None:
     if not isinstance(items, str | list) or not (isinstance(items, list) or any(key in body for key in _OTHER_KEYS)):
         return None
     _is_whole(body)
-    messages = [{"role": "user", "content": items}] if isinstance(items, str) else read_turns(items, "").messages
+    messages = [{"role": "user", "content": clean(items)}] if isinstance(items, str) else read_turns(items, "").messages
     return Request([*system_message(body.get("instructions")), *messages], tools_of(body.get("tools")))
 
 
@@ -74,7 +75,9 @@ def _of_list(items: list[Any]) -> Reply | None:
         ended = [item for item in items if item["type"] in ("response.completed", "response.incomplete")]
         if not ended:
             raise Rejected("unknown_wrapper", "the stream of a response has no event with the whole response")
-        return reply(ended[-1])
+        if len(ended) > 1:
+            raise Rejected("not_one_answer", "the stream has several responses")
+        return reply(ended[0])
     if items and all(map(_is_output, items)):
         return Reply(answer_of(items, ""))
     return None

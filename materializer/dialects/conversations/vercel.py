@@ -10,6 +10,7 @@ from materializer.dialects.canonical.exchange import Record, Reply, Request, ans
 from materializer.dialects.canonical.tools import tools_of, unwrapped
 from materializer.dialects.canonical.turns import read_turns
 from materializer.dialects.conversations.plain_text import unwrapped_text
+from materializer.dialects.values import clean
 
 _BESIDE = frozenset({"text", "toolCalls", "tool_calls", "reasoning", "finishReason", "object", "files", "role", "content", "usage"})
 
@@ -40,7 +41,7 @@ def request(body: Any) -> Request | None:
     if isinstance(prompt, list):
         messages = read_turns(prompt).messages
     elif isinstance(prompt, str):
-        messages = [{"role": "user", "content": prompt}]
+        messages = [{"role": "user", "content": clean(prompt)}]
     else:
         return None
     return Request([*system_message(body.get("system")), *messages], tools_of(body.get("tools")))
