@@ -275,7 +275,7 @@ ANTHROPIC_TOOL = {"name": "get_weather", "description": "Current weather", "inpu
 
 def anthropic_request(history: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "model": "claude",
+        "model": "messages-1",
         "system": [{"type": "text", "text": SYSTEM}],
         "messages": anthropic_messages(history),
         "tools": [ANTHROPIC_TOOL],
