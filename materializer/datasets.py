@@ -212,20 +212,20 @@ class LakeDatasets:
         return None if golden is None else read_golden(self.loop_folder / golden)
 
     def _golden_roots(self, newest: int) -> set[Digest]:
-        """Return the root ids of all golden prompts: those of the current file and of all editions up to `newest`.
+        """Return the root ids of all golden prompts, as written and masked: those of the current file and of all editions up to `newest`.
 
         A gate may still use the golden prompts of an edition after they were removed from the file. A model that was trained on them
-        would have an unfair advantage.
+        would have an unfair advantage. Traffic is masked, and the golden set is not.
         """
         golden = self._golden()
-        roots = set() if golden is None else set(golden["root_id"].to_list())
+        prompts: list[str] = [] if golden is None else golden["prompt"].to_list()
         for number in range(1, newest + 1):
             known = self.artifacts.resolve(f"edition/{self.loop.line.name}/{number}")
             edition = parse(HoldoutEdition, self.artifacts.get(known)) if known else None
             if edition is not None and edition.golden is not None:
-                prompts = read_parquet(self.artifacts.get(edition.golden), PROMPTS)["prompt"].to_list()
-                roots |= {root_id(orjson.loads(prompt)) for prompt in prompts}
-        return roots
+                prompts += read_parquet(self.artifacts.get(edition.golden), PROMPTS)["prompt"].to_list()
+        both = [form for prompt in set(prompts) for form in (prompt, self._masker.masked_messages(prompt))]
+        return {root_id(orjson.loads(prompt)) for prompt in both}
 
     def _settled(self, as_of: datetime | None, tag: str) -> Settled:
         """Return the traces and the feedback with their present consent, from the Iceberg snapshots that are tagged `tag`.

@@ -150,6 +150,12 @@ class Masker:
         self._detectors = detectors(settings)
         self._allowed = frozenset(value.casefold() for value in settings.allow)
 
+    def masked_messages(self, messages: str) -> str:
+        """Return the masked form of a JSON list of messages."""
+        row = {"messages": messages}
+        self.mask(row)
+        return row["messages"]
+
     def mask(self, row: dict[str, Any]) -> Counter[str]:
         """Replace personal data in the texts of a row in place, and return the number of replaced parts by kind.
 

@@ -17,6 +17,7 @@ from materializer.lake.schemas import read_parquet
 from materializer.training_sets.holdout import held_out, identify_prompts, read_golden
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
+from tests.unit.materializer.small_datasets import frozen
 
 LATER = datetime(2026, 12, 1, tzinfo=UTC)
 
@@ -121,6 +122,16 @@ def test_golden_prompts_are_never_used_for_training(tmp_path: Path) -> None:
     assert edition.golden_size == 1
     snapshot = datasets.freeze("s", LATER, edition)
     assert (snapshot.counts["used"], snapshot.counts["holdout"]) == (2, 2)
+
+
+def test_masked_traffic_of_a_golden_prompt_is_never_used_for_training(tmp_path: Path) -> None:
+    masked = (f"write to [EMAIL_1] about item {n}" for n in range(99))
+    kept = next(text for text in masked if not held_out(root_id([{"role": "user", "content": text}]), "ratchet", 0.2))
+    said = kept.replace("[EMAIL_1]", "a.b@example-mail.com")
+    (tmp_path / "golden.jsonl").write_text(json.dumps({"question": said, "reference": "5"}) + "\n")
+    datasets = make_datasets(tmp_path, make_loop(holdout={"golden": "golden.jsonl"}))
+    snapshot = frozen(datasets, span(1, said))
+    assert (snapshot.counts["used"], snapshot.counts["holdout"]) == (0, 2)
 
 
 @pytest.mark.parametrize("later", ["edited", "removed", "edited, then the next edition"])
