@@ -198,7 +198,7 @@ def _calls(item: dict[str, Any], pieces: list[Piece]) -> list[dict[str, Any]]:
     """Return the tool calls beside the content. LangChain repeats Anthropic's calls of the content there; they are not taken twice."""
     more = item.get("additional_kwargs")
     extra = more if isinstance(more, dict) else {}
-    listed = next((value for value in (item.get("tool_calls"), item.get("toolCalls"), extra.get("tool_calls")) if value), [])
+    listed: Any = next((value for value in (item.get("tool_calls"), item.get("toolCalls"), extra.get("tool_calls")) if value), [])
     listed = unwrapped(listed)
     if not isinstance(listed, list):
         raise Rejected("bad_tool_call", f"tool calls must be a list, not {type(listed).__name__}")

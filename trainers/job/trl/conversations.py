@@ -162,7 +162,7 @@ OMITTED = "with tools, which the chat template of the model omits"
 def shows_tools(tokenizer: Any) -> bool:
     """Return whether the chat template renders tools, tool calls and their results. Other conversations need no such template."""
     call = {"id": "call00000", "type": "function", "function": {"name": "zq_name", "arguments": {"zq_key": "zq_value"}}}
-    conversation = [
+    conversation: list[Message] = [
         {"role": "user", "content": "?"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "zq_result", "tool_call_id": "call00000", "name": "zq_name"},
