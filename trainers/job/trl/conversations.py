@@ -172,7 +172,7 @@ def shows_tools(tokenizer: Any) -> bool:
         text = _text(tokenizer, conversation, [{"type": "function", "function": function}])
     except Permanent:
         return False
-    return all(mark in text for mark in ("zq_tool", "zq_name", "zq_value", "zq_result"))
+    return all(mark in text for mark in ("zq_tool", "zq_name", "zq_result"))
 
 
 def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[tuple[int, PairSize]]:
