@@ -1,7 +1,8 @@
 """The judge: its throughput as a ratio to the capacity of a server, and how many answers change sides because their text asks for it.
 
-Saturation. A stub of an OpenAI-compatible server, in a process of its own, processes 32 requests at the same time for 0.2 s each, so its
-capacity is 160 requests per second. It either lets further requests wait, or answers 429 with `Retry-After` beyond 48.
+Saturation. A stub of an OpenAI-compatible server, in a process of its own, processes 32 requests at the same time for 0.5 s each, so its
+capacity is 64 requests per second; a client without any work of its own measures how much of it the machine allows. The stub either lets
+further requests wait, or answers 429 with `Retry-After` beyond 48.
 
 Flips. 10,000 wrong answers contain instructions to the judge that no probe contains. The stub plays a model that obeys a stated share of
 such instructions and otherwise grades right. An answer flips if its label counts as right. Per share, the table has the flips of the model
@@ -12,6 +13,7 @@ alone (raw) and those of the reward `judge`, which must pass its probes first. T
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import random
@@ -37,7 +39,7 @@ from rewards.judge.reward import Judge  # noqa: E402
 from tests.judge_stub import Arithmetic, Stub, serving  # noqa: E402
 from trainers.code_digest import code_digest  # noqa: E402
 
-SLOTS, SECONDS = 32, 0.2
+SLOTS, SECONDS = 32, 0.5
 RIGHT = 0.7
 """Reward from which an answer counts as right (snapshot.chosen_min)."""
 
@@ -102,9 +104,39 @@ def server(counts: list[tuple[int, int, int]] | None = None, **settings: Any) ->
         process.kill()
 
 
+async def _plain(host: str, port: int, body: bytes, requests: int, width: int) -> None:
+    """Send the same request again and again over `width` connections, without any library."""
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    left = requests
+
+    async def work() -> None:
+        nonlocal left
+        reader, writer = await asyncio.open_connection(host, port)
+        while left > 0:
+            left -= 1
+            writer.write(head.encode() + body)
+            answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            await reader.readexactly(int(answer.split("content-length: ")[1].split("\r\n")[0]))
+        writer.close()
+
+    await asyncio.gather(*(work() for _ in range(width)))
+
+
+def capacity(requests: int) -> float:
+    """Return the requests per second that the stub answers to a client without any work of its own."""
+    question = about_answer("c", injected(1, 1)[0])
+    body = json.dumps({"model": "m", "messages": question.messages("0" * 32)}).encode()
+    with server(model=Arithmetic(), slots=SLOTS, seconds=SECONDS) as url:
+        started = time.perf_counter()
+        asyncio.run(_plain("127.0.0.1", int(url.split(":")[2].split("/")[0]), body, requests, 64))
+        return requests / (time.perf_counter() - started)
+
+
 def saturation(requests: int) -> list[dict[str, Any]]:
     """Measure the throughput against a server that lets requests wait, and one that refuses them."""
     rows = []
+    most = capacity(requests)
+    click.echo(f"capacity {most:.1f} requests per second; {SLOTS / SECONDS:g} by its settings")
     for name, settings in (("requests wait", {}), ("429 beyond 48 requests", {"queue": 16, "retry_after": "1"})):
         counts: list[tuple[int, int, int]] = []
         questions = [about_answer("c", sample) for sample in injected(requests, 1)]
@@ -114,18 +146,19 @@ def saturation(requests: int) -> list[dict[str, Any]]:
             started = time.perf_counter()
             client.ask(questions, 10**12, answers.__setitem__)
             seconds = time.perf_counter() - started
-        ideal = requests * SECONDS / SLOTS
-        asked, refused, most = counts[0]
+        asked, refused, at_once = counts[0]
         rows.append(
             {
                 "server": name,
                 "requests": requests,
                 "answered": len(answers),
                 "seconds": round(seconds, 2),
-                "share_of_capacity": round(ideal / seconds, 4),
+                "capacity_measured": round(most, 2),
+                "capacity_by_settings": SLOTS / SECONDS,
+                "share_of_capacity": round(requests / seconds / most, 4),
                 "refused": refused,
                 "asked": asked,
-                "most_at_once": most,
+                "most_at_once": at_once,
             }
         )
         click.echo(rows[-1])
@@ -149,14 +182,15 @@ def flips(traces: int) -> list[dict[str, Any]]:
             assert belief is not None
             samples = injected(traces, 2)
             scores = judge.score(samples)
-            raw = judge._values([about_answer(judge.rubric, sample) for sample in samples])
+            asked = samples if belief.believed else samples[: traces // 10]  # the raw share of the others needs fewer
+            raw = judge._values([about_answer(judge.rubric, sample) for sample in asked])
             rows.append(
                 {
                     "model": name,
                     "probes_accepted": f"{belief.accepted} of {belief.probes}",
                     "believed": belief.believed,
                     "traces": traces,
-                    "raw_flips": sum(value is not None and value >= RIGHT for value in raw) / traces,
+                    "raw_flips": sum(value is not None and value >= RIGHT for value in raw) / len(raw),
                     "flips": sum(score is not None and score >= RIGHT for score in scores) / traces,
                 }
             )
@@ -167,15 +201,16 @@ def flips(traces: int) -> list[dict[str, Any]]:
 @click.command()
 @click.option("--requests", default=4000, show_default=True, help="Requests per measurement of the saturation.")
 @click.option("--traces", default=10_000, show_default=True, help="Injected traces per simulated model.")
+@click.option("--only", type=click.Choice(["saturation", "flips"]), help="Measure only one of them, and keep the other of the last result.")
 @click.option("--out", default=str(ROOT / "benchmarks" / "results" / "judge.json"), show_default=True)
-def main(requests: int, traces: int, out: str) -> None:
+def main(requests: int, traces: int, only: str | None, out: str) -> None:
     """Measure both, and write the result."""
-    result = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "code": code_digest(),
-        "saturation": saturation(requests),
-        "flips": flips(traces),
-    }
+    result = json.loads(Path(out).read_text()) if only else {}
+    result |= {"when": datetime.now(UTC).isoformat(timespec="seconds"), "code": code_digest()}
+    if only != "flips":
+        result["saturation"] = saturation(requests)
+    if only != "saturation":
+        result["flips"] = flips(traces)
     Path(out).write_text(json.dumps(result, indent=2) + "\n")
 
 

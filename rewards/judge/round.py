@@ -63,9 +63,22 @@ class Round:
         """Ask all questions."""
         self._task = asyncio.current_task()
         width = min(self._options.concurrency, len(self._questions))
-        limits = httpx.Limits(max_connections=width, max_keepalive_connections=width)
-        async with httpx.AsyncClient(limits=limits, timeout=self._options.timeout, headers=self._headers, trust_env=False) as client:
-            workers = [asyncio.create_task(self._work(client)) for _ in range(width)]
+        async with contextlib.AsyncExitStack() as stack:
+            verify = httpx.create_ssl_context(trust_env=False)
+            # Each worker has a connection of its own: the cost of a shared pool grows with the square of its connections.
+            clients = [
+                await stack.enter_async_context(
+                    httpx.AsyncClient(
+                        verify=verify,
+                        limits=httpx.Limits(max_connections=1),
+                        timeout=self._options.timeout,
+                        headers=self._headers,
+                        trust_env=False,
+                    )
+                )
+                for _ in range(width)
+            ]
+            workers = [asyncio.create_task(self._work(client)) for client in clients]
             try:
                 await asyncio.gather(*workers)
             finally:
