@@ -11,7 +11,7 @@ from stdnum import iban, luhn
 
 from materializer.privacy.finding import Finding, digits, words_before
 
-_CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-]|\.\d)", re.ASCII)
+_CARD = re.compile(r"(?<![\w.-])\d(?:[ \u00a0-]?\d){12,18}(?![\w-]|\.\d)", re.ASCII)
 _ISSUERS = re.compile(
     r"4\d{12}(?:\d{3}){0,2}|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}|"
     r"6(?:011|4[4-9]\d|5\d\d)\d{12}|35(?:2[89]|[3-8]\d)\d{12}|62\d{14,17}|(?:5018|5020|5038|5893|6304|6759|676[1-3])\d{8,15}"
@@ -60,7 +60,7 @@ def find_cards(text: str) -> Iterator[Finding]:
     """Yield the numbers of payment cards: first digits, length, grouping and the Luhn checksum must fit."""
     for match in _CARD.finditer(text):
         number = digits(match.group())
-        if _ISSUERS.fullmatch(number) and _GROUPINGS.fullmatch(match.group()) and luhn.is_valid(number):
+        if _ISSUERS.fullmatch(number) and _GROUPINGS.fullmatch(match.group().replace("\u00a0", " ")) and luhn.is_valid(number):
             yield Finding(*match.span(), "card", number)
 
 
