@@ -29,7 +29,7 @@ from typing import Any
 
 import click
 import httpx
-from service_lines import idle_lines, processes, quiet
+from service_lines import idle_lines, model_servers, processes, quiet
 from service_recovery import cold_starts, recovered
 
 from contracts.cycle import Answer, Identity
@@ -120,7 +120,10 @@ class Site:
         training = start_base(world, self.home.root)
         self.installation = Installation(self.home)
         self.context = self.installation.context(self.loop)
-        adopt(self.context, base_ready(training, self.home.root), "benchmark")
+        weights = base_ready(training, self.home.root)
+        version = adopt(self.context, weights, "benchmark")
+        self.context.registry.register(version, weights, {"ratchet.adopted": "true"}, {})  # as `ratchet adopt` does
+        self.context.registry.alias(LINE, "champion", version.tag)
         self.world, self.folder, self.at = world, folder, 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -194,9 +197,10 @@ class Site:
         return self.installation.ledger.read(cycle)
 
     def end(self) -> None:
-        """Cancel the open cycle and wait for its end."""
+        """Cancel the open cycle, wait for its end, and leave the service the time to finish its work for it."""
         ask_cancel(self.installation.ledger, LINE, "benchmark", "measured", datetime.now(UTC))
         wait(lambda: self.context.line_view().open_cycle is None, 120, "the end of the cycle")
+        time.sleep(2)
 
     def waiting(self) -> str:
         """Wait until the open cycle asks for approval with a usable form; return its stream."""
@@ -219,7 +223,7 @@ def idle(site: Site, seconds: float) -> dict[str, Any]:
     """Return what the idle service costs."""
     assert site.process is not None
     pid = site.process.pid
-    found = quiet(lambda: processes(site.home, pid), seconds)
+    found = quiet(lambda: processes(site.home, pid), model_servers(site.home), seconds)
     return {**found, "runs_created": len(site.prefect.post("flow_runs/filter", json={}).json())}
 
 
@@ -265,7 +269,8 @@ def acted(site: Site, by_form: bool) -> float:
     if by_form:
         body = {"run_input": {"decision": "reject", "approver": "ada"}}
         given = time.monotonic()
-        site.prefect.post(f"flow_runs/{site.suspended(cycle)}/resume", json=body).raise_for_status()
+        path = f"flow_runs/{site.suspended(cycle)}/resume"
+        wait(lambda: site.prefect.post(path, json=body).status_code < 300, 30, "the answer in the form")  # 503 while SQLite is busy
     else:
         view = fold_approval(site.rows(request))
         said = Answer(approve=False, actor="ada", identity=Identity.CLAIMED, via="cli")

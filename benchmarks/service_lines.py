@@ -112,6 +112,13 @@ class ManyLines:
         self.model.stop()
 
 
+def model_servers(home: Home) -> set[int]:
+    """Return the pids of the installation's model servers, which may be children of the service."""
+    records = home.root.glob("lines/*/serving/servers/*/started.json")
+    found = (ManagedProcess(path.parent, []).process() for path in records)
+    return {process.pid for process in found if process is not None}
+
+
 def processes(home: Home, service: int) -> dict[str, psutil.Process]:
     """Return the processes of an installation: the service with this pid, receiver and router, and the Prefect server."""
     folders = {"receiver": home.receiver_process, "router": home.router_process, "prefect": home.prefect / "server"}
@@ -119,14 +126,15 @@ def processes(home: Home, service: int) -> dict[str, psutil.Process]:
     return {"service": psutil.Process(service), **found}
 
 
-def quiet(measured: Callable[[], dict[str, psutil.Process]], seconds: float) -> dict[str, Any]:
+def quiet(measured: Callable[[], dict[str, psutil.Process]], besides: set[int], seconds: float) -> dict[str, Any]:
     """Return CPU in shares of a core and memory in MB of the processes, over `seconds` seconds in which nothing is asked of them.
 
-    `own` is the sum of service, receiver and router. The Prefect server is measured beside it; model servers are not. `memory_mb` is the
+    `own` is the sum of service, receiver and router. The Prefect server is measured beside it; the model servers, whose pids are
+    `besides`, are not. `memory_mb` is the
     resident memory (RSS), which counts the code of shared libraries once per process; the proportional share (PSS) counts it once.
     """
     found = measured()
-    known = {one.pid for one in found.values()}
+    known = {one.pid for one in found.values()} | besides
     # The service is the parent of the other processes if it has started them. They are counted on their own.
     family = {
         name: [one, *(child for child in one.children(recursive=name != "service") if child.pid not in known)]
@@ -166,7 +174,7 @@ def idle_lines(folder: Path, count: int, seconds: float) -> dict[str, Any]:
             for line, url in addresses.items()
         )
         time.sleep(max(60.0, count))  # the deployments are registered, and the traces of the requests are ingested
-        found = quiet(lambda: processes(lines.home, process.pid), seconds)
+        found = quiet(lambda: processes(lines.home, process.pid), {lines.model.ensure()["pid"]}, seconds)
     finally:
         begun = time.monotonic()
         lines.stop()

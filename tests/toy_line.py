@@ -6,12 +6,19 @@ replayed; the traffic of the rollout comes through the router.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
+
+from contracts.serving import RouterHeader
+from flows.config.home import Home
 from tests.command import ROOT
 
 _WORDS = ("red", "blue", "green", "house", "tree", "water", "stone", "light", "dark", "road", "sea", "bird", "fish", "cloud", "rain")
@@ -107,6 +114,54 @@ def write_traffic(folder: Path, name: str = "toy") -> None:
     part = folder / f"traces-{name}.part"
     _write(part, rows)
     part.rename(folder / f"traces-{name}" / "recorded.jsonl")
+
+
+class Users:
+    """People who ask a line through its router and like every answer. What is not accepted is sent again.
+
+    `home` and `line` name the line, `token` is a credential that may send feedback. `is_open` tells whether they ask at present.
+    """
+
+    def __init__(self, home: Home, line: str, token: str, is_open: Callable[[], bool]) -> None:
+        self._home, self._line, self._token, self._is_open = home, line, token, is_open
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self.answered: list[str] = []
+        """The router's trace headers of the answers."""
+
+    def __enter__(self) -> Users:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(120)
+
+    def _ask(self) -> None:
+        client, number = httpx.Client(timeout=30, trust_env=False), 0
+        while not self._over.wait(0.25):
+            if not self._is_open():
+                continue
+            number += 1
+            headers = {RouterHeader.SESSION: f"session-{number}", RouterHeader.USER: f"user-{number}"}
+            body = {"model": self._line, "messages": [{"role": "user", "content": TRAINING[number % 100]}], "max_tokens": 4}
+            with contextlib.suppress(httpx.HTTPError, OSError, ValueError, TypeError, KeyError):
+                ports = json.loads((self._home.serving(self._line) / "router" / "port.json").read_bytes())
+                reply = client.post(f"http://127.0.0.1:{ports['port']}/v1/chat/completions", json=body, headers=headers)
+                if reply.status_code == 200:
+                    trace = reply.headers[RouterHeader.TRACE]
+                    self.answered.append(trace)
+                    self._rate(client, trace, f"user-{number}")
+
+    def _rate(self, client: httpx.Client, trace: str, user: str) -> None:
+        body = like(trace, user)
+        while not self._over.is_set():
+            with contextlib.suppress(httpx.HTTPError, OSError, ValueError):
+                port = json.loads((self._home.receiver_port(self._line)).read_bytes())
+                headers = {"authorization": f"Bearer {self._token}"}
+                if client.post(f"http://127.0.0.1:{port}/v1/logs", json=body, headers=headers).status_code == 200:
+                    return
+            self._over.wait(0.2)
 
 
 def like(trace: str, user: str) -> dict[str, object]:

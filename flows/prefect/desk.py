@@ -130,11 +130,6 @@ class Desk:
         self._swept = self._ready = float("-inf")
 
     @property
-    def has_news(self) -> bool:
-        """Whether a line has news that the desk has not seen."""
-        return bool(self._news)
-
-    @property
     def pause(self) -> float:
         """Seconds until the next look."""
         return POLL_SECONDS if any(news.cycle is not None for news in self._lines.values()) else IDLE_POLL_SECONDS

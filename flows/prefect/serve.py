@@ -33,12 +33,10 @@ from flows.prefect import server
 from flows.prefect.cycle.host import Host, set_host
 from flows.prefect.desk import POLL_SECONDS, Desk, is_outage
 from flows.service.claims import RENEW_SECONDS, Claims
-from flows.service.keeper import Keeper
+from flows.service.keeper import Keeper, News
 from flows.service.keepers import Keepers
 
 _WATCH_SECONDS = 3.0
-_NEWS_SECONDS = 0.25
-"""Seconds after which news about a line are noticed."""
 SEND_SECONDS = 2.0
 """Seconds for which a process that is about to end sends what Prefect has not received yet."""
 STOP_SECONDS = 8.0
@@ -68,20 +66,30 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
     def say(text: str) -> None:
         progress(text, 0, 0)
 
-    stop = asyncio.Event()
+    stop, due = asyncio.Event(), asyncio.Event()
     running = asyncio.get_running_loop()
+
+    def end() -> None:
+        stop.set()
+        due.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        running.add_signal_handler(number, stop.set)
+        running.add_signal_handler(number, end)
     # The lines and the runs have separate contexts, so that they share no object that only one thread may use.
     host = Host(Installation(home), {served.line: served.path for served in lines})
     set_host(host)
     desk = Desk(home, host, {served.line: served.loop for served in lines}, say)
     own = Installation(home, progress)
-    keepers = Keepers(own, [Keeper(own, served.path, say) for served in lines], desk.on_news, say)
+
+    def on_news(news: News) -> None:
+        desk.on_news(news)
+        running.call_soon_threadsafe(due.set)  # called from a thread
+
+    keepers = Keepers(own, [Keeper(own, served.path, say) for served in lines], on_news, say)
     keepers.start()
     watch = asyncio.gather(_keep_server(home, url, stop, say), _keep_claims(claims, stop, say))
     try:
-        await _unless_stopped(_attend(desk, home, url, stop, say), stop)
+        await _unless_stopped(_attend(desk, home, url, stop, due, say), stop)
     finally:
         host.stopping.set()
         watch.cancel()
@@ -104,8 +112,10 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) 
         await task
 
 
-async def _attend(desk: Desk, home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None]) -> None:
+async def _attend(desk: Desk, home: Home, url: str, stop: asyncio.Event, due: asyncio.Event, say: Callable[[str], None]) -> None:
     """Look at Prefect until the stop signal. While it is away, wait for it; when it comes back, begin anew.
+
+    `due` is set when the next look should be at once: there is news about a line, or the service stops.
 
     Raises ConfigError if the first server that responds cannot be used. Later, the same is only said.
     """
@@ -121,11 +131,10 @@ async def _attend(desk: Desk, home: Home, url: str, stop: asyncio.Event, say: Ca
                     say("the Prefect server is available again")
                     trouble = ""
                 while not stop.is_set():
+                    due.clear()
                     await desk.look(client)
-                    until = asyncio.get_running_loop().time() + desk.pause
-                    while not stop.is_set() and not desk.has_news and asyncio.get_running_loop().time() < until:
-                        with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(stop.wait(), _NEWS_SECONDS)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(due.wait(), desk.pause)
         except Exception as error:  # the lines go on, and so do their rollbacks and rollouts
             if isinstance(error, ConfigError) and not opened:
                 raise

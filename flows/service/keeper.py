@@ -42,6 +42,8 @@ ALIVE_SECONDS = 3.0
 """Seconds between two looks whether the line's processes are alive."""
 AGAIN_SECONDS = 5.0
 """Seconds after a problem until the next round, unless the ledger changes before."""
+URGENT_SECONDS = 1.0
+"""Seconds between two attempts to carry out a rollback, for example while another process holds its lease."""
 _NEVER = float("-inf")
 
 
@@ -72,9 +74,11 @@ class Keeper:
         self._receives = any(source.kind == "receiver" for source in self.loop.sources)
         self._polls = any(source.kind != "receiver" for source in self.loop.sources)
         self._spool_seen = 0
-        self._swept = self._polled = self._ticked = self._looked = self._asked = _NEVER
+        self._swept = self._polled = self._ticked = self._looked = self._asked = self._worked = _NEVER
         self._sweeps_every = SWEEP_SECONDS
         self._rolling = False
+        self._urgent = False
+        """Whether a requested rollback, or the cancellation of a rollout, is not carried out yet."""
         self._is_new = True
         self._lengths: dict[str, int] = {}
         self._failed = False
@@ -109,6 +113,7 @@ class Keeper:
             or now - self._asked >= DUE_SECONDS
             or (self._polls and now - self._polled >= POLL_SECONDS)
             or (self._rolling and now - self._ticked >= TICK_SECONDS)
+            or (self._urgent and now - self._worked >= URGENT_SECONDS)
             or _stamp(self._path) != self._file
             or self._spooled()
         )
@@ -141,8 +146,9 @@ class Keeper:
         sweep = begun or now - self._swept >= self._sweeps_every
         texts: list[str] = []
         self._is_new = self._failed = False
+        self._worked = now
         context = self._context(texts)
-        changed = begun or self._seen(lengths) != self._lengths
+        changed = begun or self._urgent or self._seen(lengths) != self._lengths
         if changed:
             with self._part(texts):
                 texts += go_back(context)
@@ -170,6 +176,7 @@ class Keeper:
             cycle = context.cycle_view(line.open_cycle) if line.open_cycle else None
             self._rolling = cycle is not None and cycle.state is State.ROLLING
             asked = line.rollback_asked is not None or line.cancel_asked is not None
+            self._urgent = line.rollback_asked is not None or (self._rolling and asked)
             if cycle is not None and self._rolling and (asked or now - self._ticked >= TICK_SECONDS):
                 self._ticked = now
                 with self._part(texts):
@@ -184,7 +191,8 @@ class Keeper:
         if self._failed:
             if sweep:
                 self._swept = now - self._sweeps_every + SWEEP_SECONDS
-            self._again, self._failed_lengths = now + AGAIN_SECONDS, self._seen(lengths)
+            self._again = now + (URGENT_SECONDS if self._urgent else AGAIN_SECONDS)
+            self._failed_lengths = self._seen(lengths)
         self._tell(texts, sweep)
         return news
 

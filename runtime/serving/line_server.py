@@ -31,7 +31,7 @@ from runtime.serving.announcement import announce, is_orphan
 from runtime.serving.settings import ANSWERS, LINES, ServedLine
 from runtime.watched_file import stamp_of
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.5
 """Seconds between two looks at the folder of the settings."""
 WORK_SECONDS = 0.5
 """Seconds between two calls of `Site.work`."""

@@ -1,61 +1,71 @@
-"""A test of a loop file whose jobs run on a cluster: a demo cycle from traffic to promotion, trained as a gang of two real pods."""
+"""A test of a loop file whose jobs run on a cluster: a cycle from traffic to promotion, trained as a gang of two real pods."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from contextlib import suppress
+import time
 from pathlib import Path
 
 import pytest
 
-from contracts.cycle import Answer, Identity, State
+from contracts.cycle import State
+from contracts.data.senders import Role
+from flows.composition.credentials import open_credentials
+from flows.composition.installation import Installation
+from flows.composition.services import start_receiver
 from flows.config.home import Home
-from flows.demo.play import Demo
-from flows.engine.context import LineContext
-from flows.engine.line import answer, approvals
+from flows.core.decide import End
+from flows.engine.context import TURN_SECONDS
+from flows.engine.ingest import ingest
+from flows.engine.line import adopt, open_cycle
+from flows.engine.reconcile import reconcile
 from flows.engine.training_curves import read_event_logs, training_runs
+from flows.engine.work import run_to_end
 from tests.cluster.bench import REAL
 from tests.cluster.loop_files import MACHINE, SECTION
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST
+from tests.command import ratchet
+from tests.toy_line import Users, write_loop, write_model, write_traffic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def approve(context: LineContext, cycle: str) -> None:
-    """Approve all open requests of the cycle."""
-    for request in approvals(context.ledger, context.line):
-        if request.awaiting and request.cycle == cycle:
-            yes = Answer(approve=True, actor="ada", identity=Identity.CLAIMED, via="test", note="fine")
-            answer(context.ledger, request, yes, context.clock.now())
-
-
-def test_the_demo_s_honest_cycle_trains_on_the_cluster_and_is_promoted(
+def test_cycle_trains_as_a_gang_of_two_pods_and_is_promoted(
     real_rig: Rig, real_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(real_rig.kubeconfig))
-    home = Home(tmp_path / "h")
-    said: list[str] = []
-    demo = Demo(home, said.append, approve)
+    home, said = Home(tmp_path / "h"), list[str]()
+    home.root.mkdir()
+    loop = write_loop(tmp_path)
+    words = {"namespace": real_namespace, "image": HOST, "python": sys.executable, "home": home.root}
+    text = loop.read_text().replace("[training]\n", "[training]\nnodes = 2\n", 1)
+    loop.write_text(text + SECTION.format(**words))
+    (tmp_path / "machine.toml").write_text(MACHINE.format(mounts=list(REAL.mounts), repo=REPO))
+    installation = Installation(home, lambda what, _done, _total: said.append(what))
+    context = installation.context(loop)
     try:
-        loop = demo.prepare()
-        words = {"namespace": real_namespace, "image": HOST, "python": sys.executable, "home": home.root}
-        text = loop.read_text().replace("[training]\n", "[training]\nnodes = 2\n", 1)
-        loop.write_text(text + SECTION.format(**words))
-        (home.root / "machine.toml").write_text(MACHINE.format(mounts=list(REAL.mounts), repo=REPO))
-        installation, context, crowd = demo.open_installation(loop, lambda: None)
-        view = demo.cycle(installation, context, crowd, "an honest cycle on a cluster")
-        assert view.state is State.PROMOTED, "\n".join([*said, real_rig.kubectl("get", "pods,vcjob,events", "-n", real_namespace)])
+        adopt(context, write_model(tmp_path), "ada")
+        start_receiver(context.loop, home)
+        reconcile(context, TURN_SECONDS)
+        write_traffic(tmp_path)
+        ingest(context)
+        token = open_credentials(home, context.line).add("people", [Role.FEEDBACK]).read_text()
+        cycle = open_cycle(context, "a cycle on a cluster")
+        frozen, until = installation.cycle_context(context.cycle_view(cycle)), time.monotonic() + 600
+        with Users(home, context.line, token, lambda: context.cycle_view(cycle).state is State.ROLLING):
+            while not isinstance(run_to_end(frozen, context.cycle_view(cycle), 2.0, poll=0.3), End):
+                assert time.monotonic() < until, said
+        view = context.cycle_view(cycle)
+        assert view.state is State.PROMOTED, "\n".join(
+            [str(view.reason), *said, real_rig.kubectl("get", "pods,vcjob,events", "-n", real_namespace)]
+        )
         assert [(i.attempt, i.number, str(i.outcome)) for i in view.incarnations] == [(1, 1, "done")]
-        assert sum(len(run.steps) for run in training_runs(read_event_logs(view, context.artifacts))) >= 60
+        assert sum(len(run.steps) for run in training_runs(read_event_logs(view, context.artifacts))) >= 12
         meter = context.executor.meter(view.incarnations[0].job)  # type: ignore[attr-defined]
         assert meter.started is not None
         assert meter.nodes > 0
         assert real_rig.pods(real_namespace) == [], "no pod of the gang may be left"
     finally:
-        environment = {**os.environ, "RATCHET_HOME": str(home.root)}
-        with suppress(subprocess.TimeoutExpired):
-            command = [sys.executable, "-m", "flows.cli.main", "serve", str(home.root / "demo.toml"), "--stop"]
-            subprocess.run(command, env=environment, cwd=REPO, capture_output=True, check=False, timeout=120)
+        stopped = ratchet("serve", "--stop", loop, home=home.root)
+    assert stopped.returncode == 0, stopped.stderr

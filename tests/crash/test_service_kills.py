@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -23,7 +22,6 @@ import pytest
 from contracts.cycle import State
 from contracts.data.senders import Role
 from contracts.ids import cycle_stream, rollout_stream
-from contracts.serving import RouterHeader
 from flows.composition.credentials import open_credentials
 from flows.composition.installation import Installation
 from flows.config.home import Home
@@ -32,7 +30,7 @@ from flows.prefect import server
 from materializer.lake.tables import Lake
 from tests import command
 from tests.soak_results import record
-from tests.toy_line import TRAINING, like, write_loop, write_model, write_traffic
+from tests.toy_line import Users, write_loop, write_model, write_traffic
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -67,21 +65,20 @@ class Site:
         self.installation = Installation(self.home)
         self.context = self.installation.context(self.loop)
         store = open_credentials(self.home, LINE)
-        self.token = store.add("people", [Role.FEEDBACK]).read_text()
-        self.answered: list[str] = []
+        token = store.add("people", [Role.FEEDBACK]).read_text()
+        self.users = Users(self.home, LINE, token, lambda: len(self.rows()) >= 2)  # from the freeze of the data to the end
 
     @contextmanager
     def serving(self) -> Iterator[None]:
         """Serve the line, with users who ask through the router, until the block ends."""
-        threads = [threading.Thread(target=work, daemon=True) for work in (self._supervise, self._ask)]
-        for thread in threads:
-            thread.start()
+        supervisor = threading.Thread(target=self._supervise, daemon=True)
+        supervisor.start()
         try:
-            yield
+            with self.users:
+                yield
         finally:
             self.over.set()
-            for thread in threads:
-                thread.join(120)
+            supervisor.join(120)
             stopped = command.ratchet("serve", "--stop", self.loop, home=self.home.root)
             assert stopped.returncode == 0, stopped.stderr
 
@@ -92,33 +89,6 @@ class Site:
                 process = subprocess.Popen(serve, env=command.environment(self.home.root), stdout=log, stderr=log, start_new_session=True)
                 while process.poll() is None and not self.over.wait(0.2):
                     pass
-
-    def _ask(self) -> None:
-        """Ask questions and rate the answers, from the freeze of the data to the end. What is not accepted is sent again."""
-        client, number = httpx.Client(timeout=30, trust_env=False), 0
-        while not self.over.wait(0.25):
-            if len(self.rows()) < 2:
-                continue
-            number += 1
-            headers = {RouterHeader.SESSION: f"session-{number}", RouterHeader.USER: f"user-{number}"}
-            body = {"model": LINE, "messages": [{"role": "user", "content": TRAINING[number % 100]}], "max_tokens": 4}
-            with contextlib.suppress(httpx.HTTPError, OSError, ValueError, TypeError, KeyError):
-                ports = json.loads((self.home.serving(LINE) / "router" / "port.json").read_bytes())
-                reply = client.post(f"http://127.0.0.1:{ports['port']}/v1/chat/completions", json=body, headers=headers)
-                if reply.status_code == 200:
-                    trace = reply.headers[RouterHeader.TRACE]
-                    self.answered.append(trace)
-                    self._rate(client, trace, f"user-{number}")
-
-    def _rate(self, client: httpx.Client, trace: str, user: str) -> None:
-        body = like(trace, user)
-        while not self.over.is_set():
-            with contextlib.suppress(httpx.HTTPError, OSError, ValueError):
-                port = json.loads((self.home.receiver_port(LINE)).read_bytes())
-                headers = {"authorization": f"Bearer {self.token}"}
-                if client.post(f"http://127.0.0.1:{port}/v1/logs", json=body, headers=headers).status_code == 200:
-                    return
-            self.over.wait(0.2)
 
     def rows(self) -> list[Any]:
         """Return the rows of the cycle and its rollout."""
@@ -215,7 +185,7 @@ def _final(site: Site) -> bool:
 
 def check_traces(site: Site) -> None:
     """Assert that every answered request is in the lake, once."""
-    seen = list(site.answered)  # the users go on
+    seen = list(site.users.answered)  # the users go on
     answered = set(seen)
 
     def kept() -> Counter[str]:

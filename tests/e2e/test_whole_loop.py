@@ -69,13 +69,14 @@ def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) ->
 
 
 def shortened(loop: str, traces: Path, folder: Path) -> str:
-    """Return the text of loops/gsm8k.toml for a shorter test: fewer steps, fewer of the 300 golden prompts, shorter answers."""
+    """Return the text of loops/gsm8k.toml for a shorter test: fewer steps and prompts, shorter answers."""
     golden = folder / "golden.jsonl"
     golden.write_text("\n".join((traces / "gsm8k_eval.jsonl").read_text().splitlines()[:40]))
     data = "../../shared/data/gsm8k_traces"
     for found, instead in (
         (f"{data}/gsm8k_eval.jsonl", str(golden)),
         (data, str(traces)),
+        ("fraction = 0.2", "fraction = 0.2\nmax_size = 100"),
         ("prompts = 40", "prompts = 20"),
         ("max_tokens = 120", "max_tokens = 40"),
         ("max_tokens = 160", "max_tokens = 40"),

@@ -21,7 +21,7 @@ URL = "http://prefect.example/api"
 class Desk:
     """A desk that stops the service at its first look."""
 
-    pause, has_news = 0.0, False
+    pause = 0.0
 
     def __init__(self, happened: list[str], stop: asyncio.Event) -> None:
         self._happened = happened
@@ -64,7 +64,7 @@ def attend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logins: list[Excepti
     async def run() -> None:
         stop = asyncio.Event()
         desk: Any = Desk(happened, stop)
-        await serve._attend(desk, Home(tmp_path), URL, stop, said.append)
+        await serve._attend(desk, Home(tmp_path), URL, stop, asyncio.Event(), said.append)
 
     asyncio.run(run())
     return happened, said
