@@ -12,7 +12,7 @@ import pytest
 
 from tests.command import ROOT, ratchet
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 TEMPLATE = (
     "{% for t in tools or [] %}<|user|>tool {{ t['function']['name'] }}{% endfor %}"

@@ -49,7 +49,7 @@ def short(found: Sequence[Row], length: Length, limit: int) -> list[Row]:
 
     Raises Permanent if no row remains.
     """
-    kept = [row for row in found if length(row["prompt"], row.get("tools")) <= limit]
+    kept = [row for row in found if length(row["prompt"], *([row["tools"]] if "tools" in row else [])) <= limit]
     if found and not kept:
         raise Permanent(f"every prompt is longer than nemo.max_prompt = {limit} tokens; increase it")
     return kept

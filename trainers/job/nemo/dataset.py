@@ -46,7 +46,9 @@ def process(datum_dict: dict[str, Any], task_data_spec: Any, tokenizer: Any, max
     `token_ids` is an int64 tensor of shape [tokens]. A prompt longer than `max_seq_length` tokens is truncated and masked with the loss
     multiplier 0, as in the release.
     """
-    messages, tools = json.loads(datum_dict["prompt"]), json.loads(datum_dict["tools"])
+    messages, tools = json.loads(datum_dict["prompt"]), json.loads(datum_dict.get("tools", "[]"))
+    form = own_call_format(tokenizer) if tools else None
+    calls = {"calls": asdict(form)} if form else {}
     text = rendered_prompt(tokenizer, messages, tools)
     tokens = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0]
     whole = len(tokens) <= max_seq_length  # normally ensured by data.short
@@ -54,12 +56,7 @@ def process(datum_dict: dict[str, Any], task_data_spec: Any, tokenizer: Any, max
     return {
         "message_log": [{"role": "user", "content": text, "token_ids": tokens}],
         "length": len(tokens),
-        "extra_env_info": {
-            "prompt_id": datum_dict["prompt_id"],
-            "prompt": messages,
-            "reference": datum_dict["reference"],
-            "calls": asdict(form) if tools and (form := own_call_format(tokenizer)) else None,
-        },
+        "extra_env_info": {"prompt_id": datum_dict["prompt_id"], "prompt": messages, "reference": datum_dict["reference"], **calls},
         "loss_multiplier": 1.0 if whole else 0.0,
         "idx": idx,
         "task_name": datum_dict["task_name"],
