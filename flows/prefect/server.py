@@ -165,6 +165,8 @@ def _start(home: Home, port: int) -> str:
         "PREFECT_SERVER_API_PORT": str(chosen),
         "PREFECT_SERVER_API_AUTH_STRING": home.prefect_login().read_text(),
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{name}:{chosen}" for name in _NAMES),
+        # A request, for example an answer in a form, fails with 503 if SQLite is busy for longer. The default is 10 seconds.
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "45",
     }
     command = ("-m", "flows.prefect.server", "--port", str(chosen))
     ready = prefect_server(home, command, environment).ensure()
