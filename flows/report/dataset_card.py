@@ -1,4 +1,4 @@
-"""The dataset card of a cycle: what the training data consists of, in figures. It contains no text of a user."""
+"""The dataset card of a cycle: what the training data consists of, in figures and with a few masked examples."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from typing import Any
 from contracts.cycle import Step
 from contracts.data.datasets import Snapshot, TrainingSet
 from contracts.ids import Digest
+from contracts.loop import PrivacySettings
 from contracts.ports import Artifacts
 from flows.core.folds import CycleView
 from flows.report.languages import language_of
 from flows.report.story import Section, Table
+from materializer.privacy.masking import Masker
 
 _BAR = 24
 """Characters of the longest bar of a histogram."""
 _MOST = 20
 """Maximum number of rows of a table of names."""
+_EXAMPLES, _SHOWN = 5, 200
+"""Number of examples, and characters that are shown of a text."""
 _LENGTHS = (0, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 """Lower bounds of the classes of lengths, in characters."""
 
@@ -30,8 +34,8 @@ def dataset_card(cycle: CycleView, artifacts: Artifacts) -> list[Section]:
     if Step.FREEZE not in cycle.done:
         return []
     snapshot = Snapshot.model_validate(cycle.done[Step.FREEZE]["snapshot"])
-    samples = _rows(artifacts, snapshot.samples, ["prompt", "answer", "reward", "tier", "origin", "user", "slice"])
-    sections = [_source(snapshot, cycle), _answers(samples), *_texts(samples), _people(samples)]
+    samples = _rows(artifacts, snapshot.samples, ["prompt_id", "prompt", "answer", "reward", "tier", "origin", "user", "slice"])
+    sections = [_source(snapshot, cycle), _answers(samples), *_texts(samples), _people(samples), *_examples(samples, cycle.loop.privacy)]
     if Step.PLAN in cycle.done:
         sections += _training(TrainingSet.model_validate(cycle.done[Step.PLAN]["dataset"]), artifacts)
     return sections
@@ -56,11 +60,40 @@ def _source(snapshot: Snapshot, cycle: CycleView) -> Section:
     rules = cycle.loop.governance
     text = (
         f"Snapshot {snapshot.content[:12]} of line {cycle.line}, with all records up to {snapshot.as_of:%Y-%m-%d %H:%M} UTC.",
-        f"Consent is {rules.consent}; regions: {', '.join(rules.regions) or 'all'}. Personal data in the texts is not masked.",
+        f"Consent is {rules.consent}; regions: {', '.join(rules.regions) or 'all'}. {_masked(cycle.loop.privacy)}",
         "Rewards: " + ", ".join(f"{one.name} ({one.distribution} {one.version}, {one.tier})" for one in snapshot.scorers) + ".",
         *(f"Judge {one.name}: {'believed' if one.believed else 'not believed'}; {one.reason}." for one in snapshot.judges),
     )
     return Section("Source", text, Table(("count", "records"), tuple((name, f"{n:,}") for name, n in snapshot.counts.items())))
+
+
+def _masked(settings: PrivacySettings) -> str:
+    kinds = ", ".join([*settings.mask, *settings.patterns])
+    return f"Masked at ingest: {kinds}." if kinds else "Personal data in the texts is not masked."
+
+
+def _examples(samples: Sequence[Mapping[str, Any]], settings: PrivacySettings) -> list[Section]:
+    """Return a few answers in the order of their prompts' digests; none if nothing is masked.
+
+    The texts are masked again, because a release without masking may have stored some of them.
+    """
+    if not (settings.mask or settings.patterns):
+        return []
+    masker, rows = Masker(settings), list[tuple[str, ...]]()
+    for sample in sorted(samples, key=lambda row: (row["prompt_id"], row["answer"]))[:_EXAMPLES]:
+        texts = {"text": _spoken(json.loads(sample["prompt"])), "answer": sample["answer"]}
+        masker.mask(texts)
+        reward = "–" if sample["reward"] is None else f"{sample['reward']:.2f}"
+        rows.append((_short(texts["text"]), _short(texts["answer"]), reward))
+    return [
+        Section(
+            "Examples", ("The first answers by the digest of their prompts, masked.",), Table(("prompt", "answer", "reward"), tuple(rows))
+        )
+    ]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def _answers(samples: Sequence[Mapping[str, Any]]) -> Section:

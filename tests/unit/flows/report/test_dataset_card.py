@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from contracts.cycle import Step
-from flows.report.dataset_card import as_markdown, dataset_card
+from contracts.loop import PrivacySettings
+from flows.report.dataset_card import _examples, as_markdown, dataset_card
 from flows.report.languages import language_of
 from flows.report.story import Section, Table
 from tests.unit.materializer.conftest import make_datasets, make_loop
@@ -46,10 +48,21 @@ def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
     assert "| 0.0 to 0.1 | 3 | " in page
     assert "2 users; the most active one has 4 answers (66.7%)." in page
     assert "| considered | 6 |" in page
-    assert "Personal data in the texts is not masked." in page
+    assert "Masked at ingest: email, phone, card, iban, national_id, secret, ip." in page
     assert "Training set " in page
-    assert "private" not in page
-    assert "question" not in page
+    assert "private answer" in page
+    assert page.count("| question ") == 5
+
+
+def test_examples_are_masked_also_where_the_stored_texts_are_not() -> None:
+    prompt = json.dumps([{"role": "user", "content": "Who is a.b@uni-bonn.de?"}])
+    sample = {"prompt_id": "p", "prompt": prompt, "answer": "a.b@uni-bonn.de is " + "x" * 300, "reward": None}
+    (section,) = _examples([sample], PrivacySettings())
+    assert section.table is not None
+    assert section.table.rows[0][0] == "Who is [EMAIL_1]?"
+    assert section.table.rows[0][1].startswith("[EMAIL_1] is xxx")
+    assert len(section.table.rows[0][1]) == 200
+    assert _examples([sample], PrivacySettings(mask=())) == []
 
 
 def test_there_is_no_card_before_the_data_are_frozen() -> None:
