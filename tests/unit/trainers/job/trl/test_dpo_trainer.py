@@ -205,7 +205,7 @@ def test_rehearsed_prompts_have_no_pairs_and_excluded_rows_are_counted(tiny_mode
     told: list[str] = []
     job: Any = SimpleNamespace(run=tmp_path, events=SimpleNamespace(write=lambda _kind, reason: told.append(reason)))
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    paired = [json.dumps(json.loads(asked(words)), sort_keys=True) for words in ("two", "five", "seven")]
+    paired = [json.dumps([json.loads(asked(words)), None], sort_keys=True) for words in ("two", "five", "seven")]
     found = dpo.rehearsal(job, tokenizer, recipe(), set(paired))
     assert [(len(pair.rejected), weight) for pair, weight in zip(found.shown, found.weights, strict=True)] == [(0, 0.5), (0, 0.25)]
     assert [tokenizer.decode(pair.chosen) for pair in found.shown] == ["yes <end>", "up <end>"]
