@@ -187,7 +187,7 @@ def test_unexpected_error_is_retried_then_fails_the_cycle_without_user_data(monk
     advance(sim.cycle_stream(), sim.context)
     assert sim.view().state is State.FAILED
     assert "ValueError at simulation/broken" in sim.view().reason
-    assert "secret" not in str([entry.data for rows in sim.ledger.rows.values() for entry in rows])
+    assert "my secret" not in str([entry.data for rows in sim.ledger.rows.values() for entry in rows])
 
 
 def test_model_server_that_ends_during_the_evaluation_says_nothing_about_the_candidate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
 
 def chosen(facts: Facts = FACTS, trainer: Any = None, cost: Any = None, **settings: Any) -> tuple[Choice, TrainingPlan | None]:
     trainers = {Method.SFT: SFT(), Method.DPO: DPO(), Method.GRPO: trainer or GRPO()}
-    context: Any = SimpleNamespace(choose=choose, rewards=SimpleNamespace(unseen=lambda: True), trainers=trainers, cost=cost)
+    context: Any = SimpleNamespace(choose=choose, rewards=SimpleNamespace(trainable=lambda: True), trainers=trainers, cost=cost)
     return choose_plan(context, facts, TrainingSettings(**settings), draft)
 
 
