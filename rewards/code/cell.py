@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import platform
@@ -154,10 +155,10 @@ def _program(spec: dict[str, Any], user: int, results: int) -> NoReturn:
         user, group = os.getuid(), os.getgid()
         if spec["namespaces"] and _libc.unshare(_NEW_USER) == 0:  # so that the program cannot open one and get privileges in it
             _map_user(proc, user, group)
-    for descriptor, high in ((given, 20), (nothing, 21), (results, 22), (script, 23)):
-        os.dup2(descriptor, high)
-    for high, wanted in ((20, 0), (21, 2), (22, 3), (23, 4)):
-        os.dup2(high, wanted, inheritable=True)
+    # The number of `results` is that in the service, so all four first get numbers that none of them can have.
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 5) for descriptor in (given, nothing, results, script)]
+    for descriptor, wanted in zip(high, (0, 2, 3, 4), strict=True):
+        os.dup2(descriptor, wanted, inheritable=True)
     os.closerange(5, 1 << 16)
     _limit(spec)
     _call("prctl", _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -78,16 +77,27 @@ def run_program(script: str, stdin: str, limits: Limits, isolation: Isolation) -
             return _collect(cell, results, limits)
 
 
-@lru_cache
+_proven: set[Isolation] = set()
+"""Isolations with which a program has run. A failure is not kept, because a full machine may have caused it."""
+_TRIES = 3
+
+
 def unavailable(isolation: Isolation) -> str:
-    """Return why this machine cannot run programs with this isolation; empty if it can. The result is kept."""
+    """Return why this machine cannot run programs with this isolation; empty if it can."""
     if not sys.platform.startswith("linux"):
         return "the sandbox needs Linux"
-    try:
-        run = run_program("import os; os.write(3, b'yes')", "", Limits(), isolation)
-    except Unavailable as error:
-        return str(error)
-    return "" if run.results == b"yes" else f"a trivial program failed in the sandbox ({run.end}, status {run.status})"
+    reason = ""
+    for _ in range(0 if isolation in _proven else _TRIES):
+        try:
+            run = run_program("import os; os.write(3, b'yes')", "", Limits(), isolation)
+        except Unavailable as error:
+            reason = str(error)
+            continue
+        if run.results == b"yes":
+            _proven.add(isolation)
+            return ""
+        reason = f"a trivial program failed in the sandbox ({run.end}, status {run.status})"
+    return reason
 
 
 def _spec(script: str, stdin: str, limits: Limits, isolation: Isolation, folder: str) -> bytes:
@@ -181,5 +191,5 @@ def _run_of(output: bytes, results: bytes, report: bytes, killed: End | None) ->
         raise Unavailable("the supervisor of the sandbox ended without a report") from None
     if first != b"ready":
         reason = words.get("refused") or first.decode(errors="replace").removeprefix("refused ")
-        raise Unavailable(reason or "the program did not start")
+        raise Unavailable(reason or f"the program did not start ({words})")
     return Run(End.TIME if words["killed"] else End.EXITED, None if words["killed"] else words["status"], output, rest)
