@@ -214,8 +214,9 @@ def serve(path: str, libraries: Sequence[str]) -> None:
     assert set(tasks) <= {"jemalloc_bg_thd"}, f"a forked process would lack threads of the libraries: {tasks}"  # jemalloc handles forks
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
+        server.bind(f"{path}.new")
         server.listen()
+        Path(f"{path}.new").rename(path)  # its users wait for the path, and a connection before `listen` is refused
         while True:
             connection, _ = server.accept()
             if os.fork() == 0:
