@@ -43,7 +43,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def keep(sim: SimulatedLine, tmp_path: Path, said: list[str]) -> Keeper:
     """Return the keeper of a simulated line."""
     installation = installation_of(sim)
-    installation.home = SimpleNamespace(spool=lambda line: tmp_path / "spool" / line)
+    installation.home = SimpleNamespace(spool=lambda line: tmp_path / "spool" / line, collected=lambda line: tmp_path / f"{line}.json")
     return Keeper(installation, tmp_path / "sim.toml", said.append)
 
 
