@@ -77,7 +77,7 @@ def requests(n: int) -> Iterator[dict[str, Any]]:
         number = 2 * n + k + 1
         prompt, answer = f"{mark} {word} is my parcel?", f"{mark} was lost"
         more = {"user__id": user(n), "session__id": f"session of {user(n)}", "metadata__reference": f"{mark} is on its way"}
-        yield spans(span(number, prompt, answer, gen_ai__response__id=f"r-{mark}-{k}", **more))
+        yield spans(span(number, prompt, answer, gen_ai__response__id=f"r-{number}", **more))
     first = log(2 * n + 1, evaluation("user_correction", text=f"{mark} arrives tomorrow", user__id=user(n)))
     rated = log(2 * n + 2, evaluation("user_feedback", 0.0, user__id=user(n)))
     other = log(2 * n + 3, evaluation("user_correction", text=f"{mark} thinks it arrives today", user__id=user(n)))
