@@ -115,6 +115,10 @@ class Home:
         """File with the line's port of the receiver, which stays the same after a restart."""
         return self.root / "lines" / line / "receiver-port"
 
+    def erasing(self, line: str) -> Path:
+        """File with the marks of an erasure in the line that is not complete: digests of texts. It is deleted at its end."""
+        return self.root / "lines" / line / "erasing.json"
+
     def collected(self, line: str) -> Path:
         """File with the time of the line's last garbage collection by the service."""
         return self.root / "lines" / line / "collected.json"

@@ -119,13 +119,9 @@ class LineEraser:
                 return self._installation.cycle_context(cycles[-1])
         return None
 
-    @property
-    def _pending_file(self) -> Path:
-        return self._home.lake(self._line).parent / "erasing.json"
-
     def _pending(self) -> Pending:
         try:
-            return parse(Pending, self._pending_file.read_bytes())
+            return parse(Pending, self._home.erasing(self._line).read_bytes())
         except FileNotFoundError:
             return Pending()
 
@@ -186,7 +182,7 @@ class LineEraser:
 
     def forget(self) -> None:
         """Delete the stored marks. The erasure of this line is complete, and its receipt is stored."""
-        self._pending_file.unlink(missing_ok=True)
+        self._home.erasing(self._line).unlink(missing_ok=True)
 
     def _conceal(self) -> None:
         """Replace ids that an earlier release stored in clear, because rows are found by their pseudonyms."""
@@ -226,7 +222,7 @@ class LineEraser:
         return self._store(pending.model_copy(update={"artifacts": hits, "plans": plans, "cycle": pending.cycle or cycle}))
 
     def _store(self, pending: Pending) -> Pending:
-        write_atomic(self._pending_file, stamped(pending))
+        write_atomic(self._home.erasing(self._line), stamped(pending))
         return pending
 
     def _delete(self, pending: Pending) -> None:

@@ -87,9 +87,8 @@ def _leave_out_erased(decoded: Decoded, lake: Lake) -> None:
         return
     traces = [row for row in decoded.traces if not people.includes(row["user"], row["session"])]
     feedback = [row for row in decoded.feedback if not people.includes(row["rater"])]
-    for kind, count in (("traces", len(decoded.traces) - len(traces)), ("feedback", len(decoded.feedback) - len(feedback))):
-        if count:
-            decoded.skipped[kind]["erased"] += count
+    decoded.skipped["traces"] += Counter({"erased": len(decoded.traces) - len(traces)})
+    decoded.skipped["feedback"] += Counter({"erased": len(decoded.feedback) - len(feedback)})
     decoded.traces, decoded.feedback = traces, feedback
 
 

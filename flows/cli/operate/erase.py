@@ -33,8 +33,9 @@ def erase(
     if not named and not sessions:
         raise ConfigError("name at least one person: --user, --users-file or --session")
     with watched(as_json, "looking for the data …") as progress:
-        from flows.service.erase import LineEraser, Target, erase_people, lines_of, pseudonyms_of, roll_back_recalled
+        from flows.service.erase import LineEraser, erase_people, lines_of, pseudonyms_of, roll_back_recalled
         from flows.service.receipts import receipt_text
+        from materializer.erasure.lake_rows import Target
 
         installation = open_installation(progress)
         people = pseudonyms_of(installation, named, sessions)

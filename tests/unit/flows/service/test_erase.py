@@ -17,8 +17,9 @@ from flows.config import variables
 from flows.engine.ingest import ingest
 from flows.engine.line import open_cycle
 from flows.report.page import write_page
-from flows.service.erase import LineEraser, People, Target, erase_people, pseudonyms_of
+from flows.service.erase import LineEraser, People, erase_people, pseudonyms_of
 from flows.service.receipts import Receipt
+from materializer.erasure.lake_rows import Target
 from materializer.lake.tables import Lake
 from runtime.job_protocol import plan_folder
 from runtime.secrets.keyring import add_key
@@ -108,7 +109,7 @@ def test_an_erasure_that_dies_at_each_step_in_turn_removes_what_one_without_deat
         assert (deaths > 12) == deadly
         assert marks_in(installation.home.root).keys() == set(range(4, 12))
         assert installation.cycles(LINE)[-1].state is State.RECALLED
-        assert not (installation.home.lake(LINE).parent / "erasing.json").exists()
+        assert not installation.home.erasing(LINE).exists()
         found.append([(one.rows, len(one.recalled), one.cycle) for one in receipt.lines])
     assert found[0] == found[1]
 
