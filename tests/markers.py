@@ -7,7 +7,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,25 +70,25 @@ def marker(n: int) -> str:
     return f"zq{n:03d}zq"
 
 
-def requests(n: int) -> Iterator[dict[str, Any]]:
+def requests(n: int, name: Callable[[int], str] = user) -> Iterator[dict[str, Any]]:
     """The traces of user `n`, and what the user says about them and about a trace of the next user."""
     mark, texts = marker(n), ("where", "when")
     for k, word in enumerate(texts):
         number = 2 * n + k + 1
         prompt, answer = f"{mark} {word} is my parcel?", f"{mark} was lost"
-        more = {"user__id": user(n), "session__id": f"session of {user(n)}", "metadata__reference": f"{mark} is on its way"}
+        more = {"user__id": name(n), "session__id": f"session of {name(n)}", "metadata__reference": f"{mark} is on its way"}
         yield spans(span(number, prompt, answer, gen_ai__response__id=f"r-{number}", **more))
-    first = log(2 * n + 1, evaluation("user_correction", text=f"{mark} arrives tomorrow", user__id=user(n)))
-    rated = log(2 * n + 2, evaluation("user_feedback", 0.0, user__id=user(n)))
-    other = log(2 * n + 3, evaluation("user_correction", text=f"{mark} thinks it arrives today", user__id=user(n)))
+    first = log(2 * n + 1, evaluation("user_correction", text=f"{mark} arrives tomorrow", user__id=name(n)))
+    rated = log(2 * n + 2, evaluation("user_feedback", 0.0, user__id=name(n)))
+    other = log(2 * n + 3, evaluation("user_correction", text=f"{mark} thinks it arrives today", user__id=name(n)))
     yield logs(first, rated, other)
 
 
-def fill(home: Home, people: range) -> None:
-    """Put the requests of these people into the receiver's spool."""
-    spool = Spool(home.spool(LINE))
+def fill(home: Home, people: range, line: str = LINE, name: Callable[[int], str] = user) -> None:
+    """Put the requests of these people into the spool of a line. `name` returns the id of a person."""
+    spool = Spool(home.spool(line))
     for n in people:
-        for request in requests(n):
+        for request in requests(n, name):
             spool.put_json(SHOP, json.dumps(request).encode())
         bad = span(10_000 + n, f"{marker(n)} broken") | {"startTimeUnixNano": "never"}
         spool.put_json(SHOP, json.dumps(spans(bad)).encode())
@@ -124,10 +124,10 @@ def install(folder: Path, people: int) -> tuple[Installation, LineContext]:
     return installation, context
 
 
-def opened(installation: Installation, folder: Path) -> LineContext:
-    """The context of the line, with servers that answer at once."""
+def opened(installation: Installation, folder: Path, file: str = "loop.toml") -> LineContext:
+    """The context of a line, with servers that answer at once."""
     server = Server()
-    context = installation.context(folder / "loop.toml")
+    context = installation.context(folder / file)
     return replace(context, server=server, client=lambda _endpoint: server, heartbeat=False, cost=None)  # type: ignore[arg-type]
 
 
@@ -149,7 +149,7 @@ def planned(context: LineContext, home: Home) -> CycleView:
     """Open a cycle and plan it, with the run folder of its first job."""
     cycle = perform(context, open_cycle(context, "test"), Step.FREEZE, Step.PROBE, Step.PLAN)
     assert cycle.plan is not None, cycle.choice
-    RunFolders(home.jobs(LINE)).lay_out(job_of(context, cycle, 1), context.artifacts)
+    RunFolders(home.jobs(context.line)).lay_out(job_of(context, cycle, 1), context.artifacts)
     return cycle
 
 
@@ -161,14 +161,16 @@ def promoted(context: LineContext, home: Home, seed: str = "1") -> ModelVersion:
     base = cycle.start.model
     model = ModelRef(**{**base.model_dump(), "weights": seed * 64})
     checkpoint = Checkpoint(plan=plan.id, attempt=1, incarnation=1, step=1, files=base.files, model=model, metrics={})
-    version = ModelVersion(line=LINE, number=cycle.number, tag=version_tag(checkpoint.id), model=model, cycle=cycle.id, plan=plan.id)
+    version = ModelVersion(
+        line=context.line, number=cycle.number, tag=version_tag(checkpoint.id), model=model, cycle=cycle.id, plan=plan.id
+    )
     done = {"checkpoint": checkpoint.model_dump(mode="json"), "version": version.model_dump(mode="json")}
     append(context, cycle.id, Row(kind="done", key=str(Step.ACCEPT), data=done))
     perform(context, cycle.id, Step.EVALUATE, Step.JUDGE)
     append(context, cycle.id, Row(kind="ended", key=State.PROMOTED, data={"reason": "test"}))
     ended = Row(kind="cycle_ended", key=cycle.id, data={"state": State.PROMOTED, "reason": "test", "evaluated": True})
     champion = Row(kind="champion", key=version.tag, data={"version": version.model_dump(mode="json"), "cycle": cycle.id})
-    append(context, line_stream(LINE), ended, champion)
+    append(context, line_stream(context.line), ended, champion)
     return version
 
 

@@ -5,19 +5,20 @@ A recall changes neither the route nor the champion. Whether a recalled version 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from contracts.cycle import Append, Lease, Row, State
-from contracts.errors import Conflict
+from contracts.errors import Conflict, RatchetError
 from contracts.ids import Digest, line_stream
-from contracts.jobs.training import Method, TrainingPlan
 from contracts.ports import Ledger
 from contracts.serving import ModelVersion
 from flows.core.decide import End
 from flows.core.folds import CycleView, LineView, fold_cycle
 from flows.engine.advance import end
 from flows.engine.context import LineContext
+from flows.engine.effects import job_of
 
 _TRIES = 20
 """Tries to append rows to a line whose stream other processes write at the same time."""
@@ -35,27 +36,21 @@ class Resting:
     """The plans that contain such rows, or that start from such a version. Their run folders have copies."""
 
 
-def inputs_of(plan: TrainingPlan) -> tuple[Digest, ...]:
-    """Return the artifacts on which the method of a plan trains."""
-    return {
-        Method.SFT: (plan.demonstrations,),
-        Method.DPO: (plan.pairs, plan.demonstrations),
-        Method.GRPO: (plan.prompts,),
-        Method.NONE: (),
-    }[plan.method]
-
-
-def resting(ledger: Ledger, line: LineView, is_erased: Callable[[Digest], bool], reason: str) -> Resting:
+def resting(context: LineContext | None, ledger: Ledger, line: LineView, is_erased: Callable[[Digest], bool], reason: str) -> Resting:
     """Find the versions and the open cycle that rest on erased rows, also through their start models.
 
-    `is_erased` returns whether an artifact contains such rows. `reason` is recorded with each version.
+    `is_erased` returns whether an artifact contains such rows. `reason` is recorded with each version. `context` is None if the loop file
+    of the line is not known.
     """
     versions: dict[str, str] = {}
     plans: list[Digest] = []
     stopped: str | None = None
     for stream in ledger.streams(f"cycle/{line.line}/"):
         cycle = fold_cycle(ledger.read(stream))
-        why = _why(cycle, line.recalled.keys() | versions.keys(), is_erased, reason)
+        touched = any(is_erased(key) for key in _inputs(context, cycle))
+        why = reason if touched else None
+        if why is None and cycle.start.tag in line.recalled.keys() | versions.keys():
+            why = f"{reason}; it was trained from {cycle.start.tag}, which is recalled"
         if why is None:
             continue
         if cycle.plan is not None:
@@ -67,12 +62,16 @@ def resting(ledger: Ledger, line: LineView, is_erased: Callable[[Digest], bool],
     return Resting(versions, stopped, tuple(plans))
 
 
-def _why(cycle: CycleView, recalled: set[str], is_erased: Callable[[Digest], bool], reason: str) -> str | None:
-    if cycle.plan is not None and any(is_erased(key) for key in inputs_of(cycle.plan)):
-        return reason
-    if cycle.start.tag in recalled:
-        return f"{reason}; it was trained from {cycle.start.tag}, which is recalled"
-    return None
+def _inputs(context: LineContext | None, cycle: CycleView) -> tuple[Digest, ...]:
+    """Return the data of a plan that its job reads; all of them if its job cannot be built any more, or names none."""
+    plan = cycle.plan
+    if plan is None:
+        return ()
+    data, read = (plan.pairs, plan.prompts, plan.demonstrations), set[Digest]()
+    if context is not None:
+        with contextlib.suppress(RatchetError, KeyError):
+            read = set(job_of(context, cycle, 1).inputs.values())
+    return tuple(key for key in data if key in read) or data
 
 
 def recall(context: LineContext, lease: Lease, found: Resting) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import Field
@@ -31,6 +32,7 @@ from flows.engine.line import ask_rollback
 from flows.engine.recall import Resting, clean_ancestor, recall, resting
 from flows.engine.reconcile import go_back
 from flows.engine.work import turn
+from flows.service.reach import named, reachable
 from flows.service.receipts import LineErased, RecalledVersion, Receipt, merged, read_receipt, receipt_id, store_receipt
 from materializer.erasure.artifact_rows import evidence, filtered, has_rows
 from materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
@@ -51,6 +53,7 @@ _JOB_SECONDS = 60
 ALWAYS_LEFT = (
     "backups, and the copies of other systems: the applications, their logs, and the files of the sources",
     "the weights of the recalled versions, in the artifacts and wherever they were copied",
+    "files that were exported, for example by `ratchet judge` and `ratchet report --out`",
     "an MLflow server, a bucket or a cluster's volume outside of the home folder",
     "hashes in lake/seen.sqlite and judgements.db, which contain no text and keep copies from being stored again",
 )
@@ -267,12 +270,23 @@ class LineEraser:
             shutil.rmtree(path, ignore_errors=True)
 
     def _rows_of_artifacts(self) -> Iterator[tuple[Digest, bytes]]:
-        """Yield each artifact with rows."""
+        """Yield each artifact with rows, except those of other lines only, in which other people may have given the same texts."""
         for key, path in self._artifacts.contents():
+            if key in self._foreign:
+                continue
             with path.open("rb") as file:
                 head = file.read(_HEAD)
                 if has_rows(head):
                     yield key, head + file.read()
+
+    @cached_property
+    def _foreign(self) -> set[Digest]:
+        """Artifacts that other lines reach, and this one does not."""
+        ledger, others = self._installation.ledger, [view.line for view in self._installation.lines() if view.line != self._line]
+        if not others:
+            return set()
+        theirs = set[Digest]().union(*(named(self._artifacts, ledger, line) for line in others))
+        return reachable(self._artifacts, theirs) - reachable(self._artifacts, named(self._artifacts, ledger, self._line))
 
     def _with_evidence(self, marks: Marks) -> Marks:
         if not marks:
@@ -288,7 +302,7 @@ class LineEraser:
         return {key: left.removed for key, left in found if left is not None}
 
     def _resting(self, hits: set[Digest], reason: str) -> Resting:
-        return resting(self._installation.ledger, self._installation.line(self._line), hits.__contains__, reason)
+        return resting(self.context, self._installation.ledger, self._installation.line(self._line), hits.__contains__, reason)
 
     def _described(self, versions: dict[str, str]) -> tuple[RecalledVersion, ...]:
         view, ledger = self._installation.line(self._line), self._installation.ledger

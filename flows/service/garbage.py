@@ -11,10 +11,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -27,14 +25,12 @@ from flows.composition.installation import Installation
 from flows.core.folds import fold_line
 from flows.engine.context import LineContext, leased
 from flows.service.erase import LineEraser
+from flows.service.reach import named, reachable
 from materializer.erasure.lake_rows import Target, sweep
 from materializer.lake.tables import Lake, TableName
-from runtime.artifacts import DIGEST, FolderArtifacts
+from runtime.artifacts import FolderArtifacts
 from runtime.job_protocol import plan_folder
 
-_DIGEST_IN = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_DOCUMENT_BYTES = 16 << 20
-"""Maximum size of an artifact that is read for the digests that it names. Larger ones are models or rows, which name none."""
 _DAY = 86_400.0
 
 
@@ -60,50 +56,13 @@ class Collected(Frozen):
         return ", ".join([*counts, *(f"{count} files of {name}" for name, count in self.files.items()), f"{self.bytes} bytes"])
 
 
-def named_digests(ledger: Ledger) -> set[Digest]:
-    """Return all digests in the rows of all streams but those of ingested batches, which name no artifact."""
-    found: set[Digest] = set()
-    for prefix in ("line/", "cycle/", "approval/", "rollout/"):
-        for stream in ledger.streams(prefix):
-            for row in ledger.read(stream):
-                found |= set(_digests(row.data))
-    return found
-
-
-def _digests(value: Any) -> Iterator[Digest]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _digests(key)
-            yield from _digests(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _digests(item)
-    elif isinstance(value, str) and DIGEST.fullmatch(value):
-        yield value
-
-
-def reachable(artifacts: FolderArtifacts, roots: set[Digest]) -> set[Digest]:
-    """Return the artifacts that the roots and the bound names reach, also through documents, manifests and erased rows."""
-    open_ = {*roots, *(key for _, key in artifacts.names())}
-    reached: set[Digest] = set()
-    while open_:
-        key = artifacts.current(open_.pop())
-        path = artifacts.path(key)
-        if key in reached or not path.exists():
-            continue
-        reached.add(key)
-        if path.stat().st_size <= _DOCUMENT_BYTES:
-            open_ |= {found.decode() for found in _DIGEST_IN.findall(path.read_bytes())} - reached
-    return reached
-
-
 def collect_artifacts(artifacts: FolderArtifacts, ledger: Ledger, grace: float, dry_run: bool) -> tuple[int, int]:
     """Delete the artifacts that nothing reaches and that are older than `grace` seconds, and parts of interrupted copies.
 
     Return the numbers of files and of bytes. With `dry_run`, nothing is deleted.
     """
     old = [(key, path) for key, path in artifacts.contents() if _age(path) >= grace]
-    kept = reachable(artifacts, named_digests(ledger)) if old else set()
+    kept = reachable(artifacts, named(artifacts, ledger)) if old else set()
     files = size = 0
     parts = [("", path) for path in artifacts.root.glob("*/**/.part-*") if path.is_file() and _age(path) >= grace]
     for key, path in [*(one for one in old if one[0] not in kept), *parts]:

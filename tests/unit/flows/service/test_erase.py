@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +18,7 @@ from flows.cli.main import cli
 from flows.composition.installation import Installation
 from flows.config import variables
 from flows.engine.ingest import ingest
-from flows.engine.line import open_cycle
+from flows.engine.line import adopt, open_cycle
 from flows.report.page import write_page
 from flows.service.erase import LineEraser, People, erase_people, pseudonyms_of
 from flows.service.receipts import Receipt
@@ -23,7 +26,8 @@ from materializer.erasure.lake_rows import Target
 from materializer.lake.tables import Lake
 from runtime.job_protocol import plan_folder
 from runtime.secrets.keyring import add_key
-from tests.markers import LINE, fill, install, marks_in, opened, planned, promoted, user
+from tests.command import ROOT, environment
+from tests.markers import LINE, LOOP, fill, install, marks_in, opened, planned, promoted, user
 
 
 def erase(installation: Installation, *people: int) -> Receipt:
@@ -204,3 +208,57 @@ def test_a_session_is_erased_without_the_other_sessions_of_its_user(tmp_path: Pa
     receipt = erase_people(installation, pseudonyms_of(installation, (), [f"session of {user(1)}"]))
     assert receipt.lines[0].rows["traces"] == 2
     assert len(traces(installation)) == 4
+
+
+def test_another_line_keeps_rows_with_the_same_texts_and_its_versions(tmp_path: Path) -> None:
+    """Artifacts are shared by all lines, and two lines may have got equal texts from different people."""
+    installation, context = install(tmp_path, 6)
+    (tmp_path / "second.toml").write_text(LOOP.replace('"shop"', '"second"'))
+    second = opened(installation, tmp_path, "second.toml")
+    adopt(second, tmp_path / "model", "ada")
+    fill(installation.home, range(6), "second", lambda n: f"another {n}")
+    ingest(second)
+    theirs = promoted(second, installation.home, "2")
+    ours = promoted(context, installation.home, "3")
+    erase(installation, 0)
+    assert installation.line("shop").recalled.keys() == {ours.tag}
+    assert installation.line("second").recalled == {}
+    assert theirs == installation.line("second").champion
+    assert 0 in marks_in(installation.home.artifacts)
+    receipt = erase_people(installation, pseudonyms_of(installation, ["another 0"], ()))
+    assert [line.rows["traces"] for line in receipt.lines] == [2, 0]
+    assert 0 not in marks_in(installation.home.root)
+
+
+_ERASE = """
+import os, signal, sys
+from pathlib import Path
+from flows.composition.installation import Installation
+from flows.config.home import Home
+from flows.service.erase import erase_people, pseudonyms_of
+left = int(sys.argv[2])
+def boundary(step):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+installation = Installation(Home(Path(sys.argv[1])))
+erase_people(installation, pseudonyms_of(installation, sys.argv[3:], ()), boundary)
+"""
+
+
+@pytest.mark.soak
+def test_an_erasure_whose_process_is_killed_at_each_step_is_completed_by_the_next_one(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 8)
+    promoted(context, installation.home)
+    planned(opened(installation, tmp_path), installation.home)
+    for after in range(1, 100):
+        command = [sys.executable, "-c", _ERASE, str(installation.home.root), str(after), user(0), user(1)]
+        code = subprocess.run(command, cwd=ROOT, env=environment(installation.home.root), check=False).returncode
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert (code, after > 12) == (0, True)
+    assert marks_in(installation.home.root).keys() == set(range(2, 8))
+    assert installation.cycles(LINE)[-1].state is State.RECALLED
+    assert len(traces(installation)) == 12
