@@ -240,11 +240,19 @@ class LineEraser:
             self._boundary("artifact")
             self._rewrite(key, pending.marks)
         self._boundary("run folders")
-        for plan in pending.plans:
-            self._remove(self._home.jobs(self._line) / plan_folder(plan), "run folders")
+        for folder in self._run_folders(pending):
+            self._remove(folder, "run folders")
         self._boundary("reports")
         for page in sorted(self._home.reports.glob("*.html")):
             self._remove(page, "reports")
+
+    def _run_folders(self, pending: Pending) -> list[Path]:
+        """Return the folders of the plans to remove, and of others with marked rows, whose artifacts may have been filtered before."""
+        root = self._home.jobs(self._line)
+        found = {root / plan_folder(plan) for plan in pending.plans}
+        if pending.marks:
+            found |= {path.parent.parent for path in root.glob("*/a*/*.parquet") if filtered(path.read_bytes(), pending.marks)}
+        return sorted(found)
 
     def _rewrite(self, key: Digest, marks: Marks) -> None:
         path = self._artifacts.path(key)
@@ -302,7 +310,22 @@ class LineEraser:
         return {key: left.removed for key, left in found if left is not None}
 
     def _resting(self, hits: set[Digest], reason: str) -> Resting:
-        return resting(self.context, self._installation.ledger, self._installation.line(self._line), hits.__contains__, reason)
+        return resting(
+            self.context,
+            self._installation.ledger,
+            self._installation.line(self._line),
+            lambda key: not hits.isdisjoint(self._forms(key)),
+            reason,
+        )
+
+    def _forms(self, key: Digest) -> set[Digest]:
+        """Return the digests of an artifact before and after each erasure."""
+        found: set[Digest] = set()
+        while key not in found:
+            found.add(key)
+            record = self._artifacts.erased(key)
+            key = record.replacement if record else key
+        return found
 
     def _described(self, versions: dict[str, str]) -> tuple[RecalledVersion, ...]:
         view, ledger = self._installation.line(self._line), self._installation.ledger

@@ -404,10 +404,10 @@ def test_garbage_is_collected_once_a_day_from_a_day_after_the_first_start_on(
         keeper = keep(sim, tmp_path, said)  # a restart forgets nothing
         work(keeper, sim, 0.0)
         assert len(done) == restart
-        sim.clock.sleep(COLLECT_SECONDS - 60)
-        work(keeper, sim, COLLECT_SECONDS - 60)
+        sim.clock.sleep(COLLECT_SECONDS - IDLE_SWEEP_SECONDS)
+        work(keeper, sim, COLLECT_SECONDS - IDLE_SWEEP_SECONDS)
         assert len(done) == restart
-        sim.clock.sleep(120)
-        work(keeper, sim, COLLECT_SECONDS + 60)
+        sim.clock.sleep(2 * IDLE_SWEEP_SECONDS)
+        work(keeper, sim, COLLECT_SECONDS + IDLE_SWEEP_SECONDS)
         assert len(done) == restart + 1
     assert said[-1] == "sim: garbage collection: 2 files of artifacts, 0 bytes"
