@@ -61,6 +61,8 @@ def test_an_erasure_ends_the_cycle_stops_its_job_and_leaves_the_champion(state: 
     assert route is not None
     assert [backend.tag for backend in route.backends] == [base.tag]  # type: ignore[union-attr]
     assert [row.kind for row in sim.ledger.read(line_stream("sim"))].count("recall_asked") == 1
+    rollout = sim.context.rollout_view(rollout_stream(sim.cycle_stream()))
+    assert rollout is None or (rollout.end, rollout.reason) == ("rolled_back", WHY)
 
 
 @pytest.mark.parametrize("dies", range(6))

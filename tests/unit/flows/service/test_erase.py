@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from contracts.cycle import State
+from contracts.cycle import State, Step
 from contracts.ids import line_stream
 from flows.cli.main import cli
 from flows.composition.installation import Installation
@@ -27,7 +27,7 @@ from materializer.lake.tables import Lake
 from runtime.job_protocol import plan_folder
 from runtime.secrets.keyring import add_key
 from tests.command import ROOT, environment
-from tests.markers import LINE, LOOP, fill, install, marks_in, opened, planned, promoted, user
+from tests.markers import LINE, LOOP, fill, install, marks_in, opened, perform, planned, promoted, user
 
 
 def erase(installation: Installation, *people: int) -> Receipt:
@@ -149,6 +149,16 @@ def test_a_cycle_whose_plan_has_erased_rows_ends_and_its_run_folder_goes(tmp_pat
     assert not folder.exists()
     following = planned(opened(installation, tmp_path), installation.home)
     assert following.number == 2
+
+
+def test_a_cycle_that_has_no_plan_yet_goes_on_without_the_erased_rows(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 8)
+    cycle = perform(context, open_cycle(context, "test"), Step.FREEZE, Step.PROBE)
+    erase(installation, 0, 1)
+    assert installation.cycles(LINE)[-1].state is State.PROBED
+    done = perform(opened(installation, tmp_path), cycle.id, Step.PLAN)
+    assert done.plan is not None
+    assert marks_in(installation.home.root).keys() == set(range(2, 8))
 
 
 def test_what_was_trained_from_a_recalled_version_is_recalled_and_no_cycle_uses_it(tmp_path: Path) -> None:
