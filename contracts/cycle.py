@@ -59,7 +59,7 @@ class State(StrEnum):
     SUPERSEDED = "superseded"
     """Final: another version became the champion while the cycle was open, or an upgrade changed the training code after the plan."""
     RECALLED = "recalled"
-    """Final: reserved. No cycle ends in this state."""
+    """Final: rows on which the cycle's plan rests were erased, or its start model was recalled because of such rows."""
 
 
 ENDS = frozenset(list(State)[list(State).index(State.PROMOTED) :])

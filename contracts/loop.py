@@ -19,6 +19,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Percent = Annotated[float, Field(gt=0, le=100)]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
+Days = Annotated[float, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 
 
@@ -102,6 +103,19 @@ class PrivacySettings(Frozen):
     """Own kinds: name -> regular expression, for example of customer numbers. What it finds becomes `[NAME_1]`."""
     allow: tuple[str, ...] = ()
     """Values that are not masked, for example the address of your support."""
+
+
+class RetentionSettings(Frozen):
+    """How long the lake keeps rows. The service deletes older ones once a day, also from the artifacts (`ratchet gc`)."""
+
+    traces: Days | None = None
+    """Days after the call for which traces are kept. None: without a limit. Editions and training sets lose the rows of deleted traces."""
+    feedback: Days | None = None
+    """Days for which ratings, corrections and references are kept. None: without a limit."""
+    quarantine: Days | None = 30
+    """Days after the ingest for which quarantined records are kept. None: without a limit."""
+    grace: Annotated[float, Field(ge=0)] = 7
+    """Days for which files that nothing refers to are kept before `ratchet gc` deletes them."""
 
 
 class RewardSettings(Frozen):
@@ -360,6 +374,7 @@ class Loop(Frozen):
     sources: tuple[SourceSettings, ...]
     governance: GovernanceSettings = GovernanceSettings()
     privacy: PrivacySettings = PrivacySettings()
+    retention: RetentionSettings = RetentionSettings()
     rewards: tuple[RewardSettings, ...]
     holdout: HoldoutSettings = HoldoutSettings()
     snapshot: SnapshotSettings = SnapshotSettings()

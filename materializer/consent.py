@@ -8,6 +8,7 @@ The functions depend on the set of statements only, so the order in which record
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -56,6 +57,34 @@ def settle(traces: pl.DataFrame, statements: pl.DataFrame) -> pl.DataFrame:
 def _joined(traces: pl.DataFrame, part: pl.DataFrame, keys: Sequence[str], name: str) -> pl.DataFrame:
     latest = part.group_by(keys).agg(pl.col("time").max().alias(name))
     return traces.join(latest, on=list(keys), how="left", nulls_equal=True, maintain_order="left")  # null: a sender without a credential
+
+
+ERASURE = "ratchet.erase"
+"""Source of the statements of `ratchet erase`. No source of a loop file can have this name."""
+
+
+@dataclass(frozen=True)
+class ErasedPeople:
+    """Pseudonyms whose records are not stored any more, because an operator has erased their data."""
+
+    users: frozenset[str] = frozenset()
+    sessions: frozenset[str] = frozenset()
+
+    def includes(self, user: str | None, session: str | None = None) -> bool:
+        """Return whether a record of this user or session must not be stored."""
+        return user in self.users or session in self.sessions
+
+
+def erased_people(statements: pl.DataFrame) -> ErasedPeople:
+    """Return the users and sessions that `ratchet erase` has erased. Only a newer consent from the operator lifts an erasure."""
+    no = statements.filter((pl.col("source") == ERASURE) & ~pl.col("given"))
+    if no.is_empty():
+        return ErasedPeople()
+    no = no.group_by("subject", "id").agg(pl.col("time").max().alias("no"))
+    yes = statements.filter(pl.col("given") & pl.col("operator")).group_by("subject", "id").agg(pl.col("time").max().alias("yes"))
+    left = no.join(yes, on=["subject", "id"], how="left").filter(pl.col("yes").is_null() | (pl.col("no") >= pl.col("yes")))
+    found = {kind: frozenset(left.filter(pl.col("subject") == kind.value)["id"].to_list()) for kind in ConsentSubject}
+    return ErasedPeople(found[ConsentSubject.USER], found[ConsentSubject.SESSION])
 
 
 def refusing_users(statements: pl.DataFrame) -> list[str]:

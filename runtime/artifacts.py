@@ -1,9 +1,9 @@
 """`Artifacts` port in a folder: content-addressed files, and names that are bound once.
 
 It is part of the contracts because training jobs, which do not import the service, also publish through it. It uses only the standard
-library. Layout below the root: `sha256/ab/abcd…` (content) and `names/<sha256 of the name>` (JSON: name, digest, schema version). Every
-file is written to a temporary file in the target folder, synced and then renamed. A crash therefore leaves either no file or the complete
-file.
+library. Layout below the root: `sha256/ab/abcd…` (content), `names/<sha256 of the name>` (JSON: name, digest, schema version) and
+`erased/<digest>` (JSON: what replaced an artifact from which rows of a person were erased). Every file is written to a temporary file in
+the target folder, synced and then renamed. A crash therefore leaves either no file or the complete file.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from contracts.errors import Permanent, Retryable
 from contracts.ids import Digest, canonical, digest, digest_file
-from contracts.schema import stamped, unstamped
+from contracts.model import Frozen
+from contracts.schema import parse, stamped, unstamped
 from runtime.job_files import open_job_file, regular_files
 
 
@@ -94,6 +96,17 @@ def _copied(source: BinaryIO, target: BinaryIO, size: int, key: Digest) -> bool:
     return size == 0 and seen.hexdigest() == key
 
 
+class Erased(Frozen):
+    """What replaced an artifact from which rows were erased."""
+
+    replacement: Digest
+    """The artifact with the rows that are left."""
+    removed: int
+    """Number of rows that were removed."""
+    left: int
+    """Number of rows that are left."""
+
+
 class FolderArtifacts:
     """`Artifacts` below one folder of a local or shared file system."""
 
@@ -107,15 +120,65 @@ class FolderArtifacts:
     def put(self, data: bytes) -> Digest:
         """Store `data` and return its digest."""
         key = digest(data)
-        if not self.path(key).exists():
+        if not self._keep(key):
             write_atomic(self.path(key), data)
         return key
+
+    def _keep(self, key: Digest) -> bool:
+        """Return whether the content exists. Its age begins again, so that a garbage collection does not delete it as forgotten."""
+        try:
+            os.utime(self.path(key))
+        except FileNotFoundError:
+            return False
+        except PermissionError:  # the file of another user of a shared folder
+            return self.path(key).exists()
+        return True
+
+    def current(self, key: Digest) -> Digest:
+        """Return the digest of the content that stands for `key` now: `key` itself, or what replaced it when rows were erased from it."""
+        seen: set[Digest] = set()
+        while key not in seen and not self.path(key).exists():
+            seen.add(key)
+            record = self.erased(key)
+            key = record.replacement if record else key
+        return key
+
+    def erased(self, key: Digest) -> Erased | None:
+        """Return what replaced the artifact when rows were erased from it; None if no rows were."""
+        try:
+            return parse(Erased, (self.root / "erased" / key).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def replace(self, key: Digest, data: bytes, removed: int, left: int) -> Digest:
+        """Replace an artifact by `data`, which has `left` of its rows, and delete it. Whoever reads `key` gets `data` from now on.
+
+        A call that is repeated after a crash completes the first one. Returns the digest of `data`. Raises `Retryable` if writing fails.
+        """
+        new = self.put(data)
+        if new != key:
+            write_atomic(self.root / "erased" / key, stamped(Erased(replacement=new, removed=removed, left=left)))
+            self.path(key).unlink(missing_ok=True)
+        return new
+
+    def contents(self) -> Iterator[tuple[Digest, Path]]:
+        """Yield the digest and the path of each stored content."""
+        for path in sorted((self.root / "sha256").glob("??/*")):
+            if DIGEST.fullmatch(path.name):
+                yield path.name, path
+
+    def names(self) -> Iterator[tuple[str, Digest]]:
+        """Yield each bound name with its digest."""
+        for path in sorted((self.root / "names").glob("*")):
+            if DIGEST.fullmatch(path.name):
+                bound = unstamped(path.read_bytes(), "name binding")
+                yield str(bound["name"]), str(bound["digest"])
 
     def put_file(self, path: Path) -> Digest:
         """Store a file and return its digest. Raises `Permanent` if the file does not exist."""
         try:
             key = digest_file(path)
-            if not self.path(key).exists():
+            if not self._keep(key):
                 copy_atomic(path, self.path(key), key)
         except FileNotFoundError as error:
             raise Permanent(f"cannot store {error.filename}: it does not exist") from error
@@ -129,7 +192,7 @@ class FolderArtifacts:
         Bytes are stored exactly as they were hashed, also if the file changes meanwhile. Raises `Retryable` if the file system fails.
         """
         path = self.path(key)
-        if path.exists():
+        if self._keep(key):
             with Path(os.devnull).open("wb") as nothing:
                 return _copied(source, nothing, size, key)
         part = path.parent / f".part-{secrets.token_hex(8)}"
@@ -161,7 +224,8 @@ class FolderArtifacts:
         return self.put(canonical({"files": stored}))
 
     def get(self, digest: Digest) -> bytes:
-        """Return the content. Raises `Permanent` if it is missing or does not match its digest."""
+        """Return the content, without erased rows. Raises `Permanent` if it is missing or does not match its digest."""
+        digest = self.current(digest)
         path = self.path(digest)
         try:
             data = path.read_bytes()
@@ -182,7 +246,7 @@ class FolderArtifacts:
         """
         manifest = self.files(digest)
         if manifest is None:
-            self._lay(digest, into)
+            self._lay(self.current(digest), into)
             return into
         for name, key in manifest.items():
             target = (into / name).resolve()

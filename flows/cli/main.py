@@ -39,6 +39,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ingest": ("flows.cli.operate.run", "Ingest traces and feedback into the lake."),
     "plan": ("flows.cli.operate.plan", "Show which training method the next cycle would use, and why."),
     "run": ("flows.cli.operate.run", "Run one cycle now."),
+    "erase": ("flows.cli.operate.erase", "Erase the data of people, and show what was trained on them."),
+    "gc": ("flows.cli.operate.gc", "Delete files that nothing refers to, and data whose retention has ended."),
     "judge": ("flows.cli.operate.judge", "Export answers for people to grade, and read their grades back."),
     "verify": ("flows.cli.admin.anchor", "Verify the ledger: its hash chains and its signed exports."),
     "anchor": ("flows.cli.admin.anchor", "Export the signed heads of the ledger."),

@@ -66,6 +66,11 @@ class Home:
         return self.root / "judgements.db"
 
     @property
+    def erasures(self) -> Path:
+        """Folder of the receipts of erasures, which name pseudonyms only."""
+        return self.root / "erasures"
+
+    @property
     def scratch(self) -> Path:
         """Folder for temporary files. It may be deleted while no Ratchet process runs."""
         return self.root / "scratch"
@@ -109,6 +114,14 @@ class Home:
     def receiver_port(self, line: str) -> Path:
         """File with the line's port of the receiver, which stays the same after a restart."""
         return self.root / "lines" / line / "receiver-port"
+
+    def erasing(self, line: str) -> Path:
+        """File with the marks of an erasure in the line that is not complete: digests of texts. It is deleted at its end."""
+        return self.root / "lines" / line / "erasing.json"
+
+    def collected(self, line: str) -> Path:
+        """File with the time of the line's last garbage collection by the service."""
+        return self.root / "lines" / line / "collected.json"
 
     def jobs(self, line: str) -> Path:
         """Folder of the line's training jobs and their run folders."""

@@ -103,6 +103,8 @@ class Observation:
     """The actor who requested a rollback of the line while this cycle is open."""
     cancel_asked: str | None = None
     """The actor who requested the end of this cycle."""
+    recall_asked: str | None = None
+    """Why the cycle must end: rows that its plan rests on were erased, or its start model was recalled."""
     code: Digest = ""
     """Digest of the installed training code; empty if it was not observed."""
     champion: str = ""
@@ -145,7 +147,12 @@ def decide(cycle: CycleView, seen: Observation, now: datetime) -> Decision:
 
 
 def _stopped_from_outside(cycle: CycleView, seen: Observation) -> End | None:
-    """Operator requests override the plan. A changed champion ends the cycle, because the cycle compares with the wrong model."""
+    """Erased data and operator requests override the plan.
+
+    A changed champion ends the cycle, because the cycle compares with the wrong model.
+    """
+    if seen.recall_asked:
+        return End(State.RECALLED, seen.recall_asked)
     if seen.rollback_asked:
         return End(State.CANCELLED, f"rollback requested by {seen.rollback_asked}")
     if seen.cancel_asked:
@@ -287,6 +294,8 @@ def _rolled(cycle: CycleView, seen: Observation) -> Decision:
     if seen.rollout is None:
         return Wait("the rollout")
     end, reason = seen.rollout
+    if seen.recall_asked:
+        return End(State.RECALLED, seen.recall_asked)
     if end != "promoted":
         return End(State.ROLLED_BACK, f"the rollout was rolled back ({reason})")
     stopped = _stopped_from_outside(cycle, seen)

@@ -124,6 +124,11 @@ class CycleView:
         return ModelVersion.model_validate(self.opened["champion"])
 
     @cached_property
+    def baseline(self) -> ModelVersion:
+        """The version that the candidate is compared with: the champion, or its newest ancestor that is not recalled."""
+        return ModelVersion.model_validate(self.opened.get("baseline") or self.opened["champion"])
+
+    @cached_property
     def start(self) -> ModelVersion:
         """The version that training starts from."""
         return ModelVersion.model_validate(self.opened["start"])
@@ -267,6 +272,10 @@ class LineView:
     """The actor of a rollback request that is not carried out yet."""
     cancel_asked: str | None = None
     """The actor who requested the end of the open cycle."""
+    recalled: dict[str, str] = field(default_factory=dict)
+    """Tag -> reason, of each version that was trained on rows which were erased later. None of them is trained further."""
+    recall_asked: str | None = None
+    """Why the open cycle must end as recalled; None if it need not."""
     frozen: Freeze | None = None
     """The freeze that is in force; None while new cycles may open. Neither the open cycle nor serving and ingest depend on it."""
     rows: tuple[Entry, ...] = ()
@@ -277,9 +286,14 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
     entries = upgraded(entries)
     view: dict[str, Any] = {"line": line, "seq": entries[-1].seq if entries else 0, "rows": tuple(entries)}
     served: list[ModelVersion] = []
+    recalled: dict[str, str] = {}
     for entry in entries:
         data = entry.data
         match entry.kind:
+            case "recalled":
+                recalled.setdefault(entry.key, data["reason"])
+            case "recall_asked":
+                view["recall_asked"] = data["reason"]
             case "adopted":
                 served = [ModelVersion.model_validate(data["version"])]
                 view["base"] = served[0]
@@ -302,10 +316,15 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
                 view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, last_traces=data["traces"])
                 view["plan_again"] = False
             case "cycle_ended":
-                view.update(open_cycle=None, cancel_asked=None, evaluations=view.get("evaluations", 0) + int(data.get("evaluated", False)))
+                view.update(
+                    open_cycle=None,
+                    cancel_asked=None,
+                    recall_asked=None,
+                    evaluations=view.get("evaluations", 0) + int(data.get("evaluated", False)),
+                )
                 view["plan_again"] = data.get("plan_again", False)
     view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
-    return LineView(**view)
+    return LineView(**view, recalled=recalled)
 
 
 @dataclass(frozen=True)

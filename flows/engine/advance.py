@@ -63,6 +63,7 @@ def observe(cycle: CycleView, context: LineContext) -> Observation:
     outside = Observation(
         rollback_asked=line.rollback_asked,
         cancel_asked=line.cancel_asked,
+        recall_asked=line.recall_asked,
         code=context.code,
         champion=line.champion.tag if line.champion else "",
     )

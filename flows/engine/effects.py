@@ -134,14 +134,16 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa:
 
 
 def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
-    """Evaluate the champion and the candidate over HTTP. The report is bound to the step's name, so a repeat sends no requests.
+    """Evaluate the candidate and the champion, or the version that stands for a recalled champion, over HTTP.
+
+    The report is bound to the step's name, so a repeat sends no requests.
 
     Raises Permanent if the figures of the report are invalid or contradict each other.
     """
     name = effect_name(cycle.id, key)
     bound = context.artifacts.resolve(name)
     if bound is None:
-        champion, candidate = cycle.champion, _candidate(cycle)
+        champion, candidate = cycle.baseline, _candidate(cycle)
         sides = [(version.model, context.client(context.server.ensure(version))) for version in (champion, candidate)]
         report = context.evaluator.evaluate(_edition(cycle), sides[0], sides[1], context.progress)
         bound = context.artifacts.bind(name, context.artifacts.put(stamped(report)))
@@ -160,7 +162,7 @@ def judge(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: 
     models than the cycle's champion and candidate, or if it is about another holdout edition.
     """
     report = EvalReport.model_validate(cycle.done[Step.EVALUATE]["report"])
-    if report.candidate != _candidate(cycle).model.id or report.champion != cycle.champion.model.id:
+    if report.candidate != _candidate(cycle).model.id or report.champion != cycle.baseline.model.id:
         raise Permanent("the report does not compare this cycle's champion and candidate; it cannot be used")
     if report.edition != _edition(cycle).number:
         raise Permanent(f"the report is about edition {report.edition}, but the cycle has edition {_edition(cycle).number}")

@@ -17,6 +17,7 @@ from contracts.serving import ModelVersion
 from flows.core.folds import ApprovalView, CycleView, fold_approval, fold_line
 from flows.core.triggers import cycle_is_due
 from flows.engine.context import LineContext
+from flows.engine.recall import clean_ancestor
 
 
 def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
@@ -56,6 +57,7 @@ def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
         raise Rejected("cycle_open", f"{line.open_cycle} is still open; `ratchet status` shows what it waits for")
     if line.frozen is not None:
         raise Rejected("frozen", f"line {line.line!r} is {line.frozen}; to open cycles again, run `ratchet unfreeze {line.line}`")
+    champion = clean_ancestor(context.ledger, line, line.champion)
     cycle, traces = cycle_stream(line.line, line.cycles + 1), context.datasets.cursor().traces
     loop = context.loop.model_dump(mode="json")
     opened = {
@@ -66,9 +68,11 @@ def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
         "folder": str(context.folder),
         "file": context.file,
         "champion": line.champion.model_dump(mode="json"),
-        "start": (line.champion if context.loop.line.start_from == "champion" else line.base).model_dump(mode="json"),
+        "start": (champion if context.loop.line.start_from == "champion" else line.base).model_dump(mode="json"),
         "reason": reason,
     }
+    if champion != line.champion:
+        opened["baseline"] = champion.model_dump(mode="json")
     noted = {"traces": traces, "reason": reason}
     if actor:
         opened["actor"] = actor

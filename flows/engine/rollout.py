@@ -61,6 +61,8 @@ def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
 def _stop(view: RolloutView, context: LineContext) -> str | None:
     """Return the reason to roll back independently of the evidence, or None."""
     line = context.line_view()
+    if line.recall_asked:
+        return line.recall_asked
     asked = line.rollback_asked or line.cancel_asked
     if asked:
         return f"requested by {asked}"

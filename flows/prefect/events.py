@@ -36,6 +36,9 @@ EVENTS: Mapping[tuple[str, str], str] = {
     ("line", "cancel_asked"): "ratchet.cycle.cancel_asked",
     ("line", "frozen"): "ratchet.line.frozen",
     ("line", "unfrozen"): "ratchet.line.unfrozen",
+    ("line", "recalled"): "ratchet.line.recalled",
+    ("line", "recall_asked"): "ratchet.cycle.recall_asked",
+    ("line", "collected"): "ratchet.line.collected",
 }
 """(kind of stream, kind of row) -> name of the event. The end of a rollout is ratchet.rollout.promoted or ratchet.rollout.rolled_back."""
 INGESTED = "ratchet.traces.ingested"
@@ -54,7 +57,7 @@ def event_of(entry: Entry) -> dict[str, Any] | None:
     if name is None:
         return None
     payload = {"stream": entry.stream, "seq": entry.seq, "kind": entry.kind, "key": entry.key, "line": line}
-    for field in ("state", "weight", "index", "approve"):
+    for field in ("state", "weight", "index", "approve", "rows", "files", "bytes"):
         if field in entry.data:
             payload[field] = entry.data[field]
     if (sort, entry.kind) == ("cycle", "ended"):

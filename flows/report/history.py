@@ -29,7 +29,7 @@ class Chapter:
     version: str | None
     """Tag of the version that the cycle made."""
     standing: str
-    """champion | previous | rolled back | empty."""
+    """champion | previous | rolled back | empty; with `recalled` if the version was trained on erased rows."""
     method: str | None
     examples: int | None
     difference: Interval | None
@@ -55,6 +55,8 @@ def _standings(line: LineView) -> dict[str, str]:
     for version, standing in ((line.previous, "previous"), (line.champion, "champion")):
         if version is not None:
             found[version.tag] = standing
+    for tag in line.recalled:
+        found[tag] = f"{found[tag]}, recalled" if tag in found else "recalled"
     return found
 
 

@@ -20,13 +20,13 @@ from contracts.loop import RolloutSettings
 from contracts.ports import Artifacts, Ledger
 from contracts.serving import StepJudgement
 from flows.config.home import Home
-from flows.core.folds import CycleView, RolloutView, fold_cycle, fold_line, fold_rollout
+from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
 from flows.core.waiting import waiting_text
 from flows.engine.line import cycle_requests
 from flows.engine.training_curves import curve_marks, read_event_logs, training_runs
 from flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
 from flows.report.dataset_card import dataset_card
-from flows.report.story import Section, Table, interval, ledger_table, report_of, tell
+from flows.report.story import Section, Table, interval, ledger_table, recalled, report_of, tell
 from runtime.artifacts import FolderArtifacts, write_atomic
 
 
@@ -59,13 +59,13 @@ def render_report(ledger: Ledger, artifacts: Artifacts, line: str, now: datetime
     Raises Permanent if a hash chain is broken, because a report from a modified ledger would be false.
     """
     view = fold_line(line, ledger.read(line_stream(line)))
-    chapters = [_chapter(ledger, artifacts, stream, now) for stream in ledger.streams(f"cycle/{line}/")]
+    chapters = [_chapter(ledger, artifacts, view, stream, now) for stream in ledger.streams(f"cycle/{line}/")]
     template = Environment(loader=PackageLoader("flows.report"), autoescape=True, undefined=StrictUndefined).get_template("page.html")
     summary = [_summary(chapter) for chapter in chapters]
     return template.render(line=view, chapters=chapters[::-1], summary=summary, now=now, rows=ledger_table(view.rows))
 
 
-def _chapter(ledger: Ledger, artifacts: Artifacts, stream: str, now: datetime) -> Chapter:
+def _chapter(ledger: Ledger, artifacts: Artifacts, line: LineView, stream: str, now: datetime) -> Chapter:
     entries = ledger.read(stream)
     rows = ledger.read(rollout_stream(stream))
     for chain in (entries, rows):
@@ -75,7 +75,7 @@ def _chapter(ledger: Ledger, artifacts: Artifacts, stream: str, now: datetime) -
     return Chapter(
         cycle=cycle,
         headline=cycle.reason or f"open: {waiting_text(cycle, requests, now)}",
-        sections=tell(entries, rollout, requests, now),
+        sections=[*tell(entries, rollout, requests, now), *filter(None, [recalled(line, cycle)])],
         accuracy=_accuracy(cycle),
         evidence=_evidence(rollout),
         rewards=_rewards(cycle, artifacts),
@@ -99,7 +99,7 @@ def _accuracy(cycle: CycleView) -> Markup:
     if report is None or cycle.candidate is None:
         return Markup("")
     rows = [_pair(c) for c in report.comparisons]
-    return dumbbells(rows, cycle.champion.tag, cycle.candidate.tag)
+    return dumbbells(rows, cycle.baseline.tag, cycle.candidate.tag)
 
 
 def _pair(c: Comparison) -> ChartPair:

@@ -11,7 +11,7 @@ from contracts.cycle import ENDS, ApprovalKind, Entry, Step
 from contracts.evaluation import EvalReport, Interval, Result
 from contracts.jobs.training import Usage
 from contracts.serving import StepJudgement
-from flows.core.folds import ApprovalView, CycleView, RolloutView, fold_cycle, train_key
+from flows.core.folds import ApprovalView, CycleView, LineView, RolloutView, fold_cycle, train_key
 from flows.core.waiting import waiting_text
 
 Cells = tuple[str, ...]
@@ -63,10 +63,26 @@ def tell(
 def _opening(cycle: CycleView) -> Section:
     text = [
         f"{cycle.id} of line {cycle.line!r} was opened at {cycle.opened_at:%Y-%m-%d %H:%M:%S} UTC ({cycle.opened['reason']}).",
-        f"The champion was {cycle.champion.tag}; training starts from {cycle.start.tag}. "
+        f"The champion was {cycle.champion.tag}; training starts from {cycle.start.tag}. {_baseline(cycle)}"
         f"The content of the loop file was frozen (digest {str(cycle.opened['loop_digest'])[:12]}).",
     ]
     return Section("Opened", tuple(text))
+
+
+def _baseline(cycle: CycleView) -> str:
+    if cycle.baseline == cycle.champion:
+        return ""
+    return f"The champion is recalled, so the candidate is compared with {cycle.baseline.tag}. "
+
+
+def recalled(line: LineView, cycle: CycleView) -> Section | None:
+    """Return the section about the recall of the cycle's version; None if it is not recalled."""
+    reason = line.recalled.get(cycle.candidate.tag) if cycle.candidate else None
+    if reason is None or cycle.candidate is None:
+        return None
+    tag = cycle.candidate.tag
+    serves = f" {tag} still serves; `ratchet rollback` returns to an earlier version." if line.champion and line.champion.tag == tag else ""
+    return Section("Recalled", (f"{tag}: {reason}. No further version is trained from it.{serves}",))
 
 
 def _data(cycle: CycleView) -> Section | None:
@@ -192,7 +208,7 @@ def _gate(cycle: CycleView) -> Section | None:
         change = f"{overall.champion:.3f} → {overall.candidate:.3f}"
         text.append(f"Mean reward {change}; difference {interval(overall.difference)}, confidence level {overall.difference.level:g}.")
     rows = tuple((c.name, str(c.n), f"{c.champion:.3f}", f"{c.candidate:.3f}", interval(c.difference)) for c in report.comparisons)
-    return Section(f"Gate: {cycle.candidate.tag} against {cycle.champion.tag}", tuple(text), Table(GATE_COLUMNS, rows))
+    return Section(f"Gate: {cycle.candidate.tag} against {cycle.baseline.tag}", tuple(text), Table(GATE_COLUMNS, rows))
 
 
 GATE_COLUMNS = ("prompts", "n", "champion", "candidate", "difference")

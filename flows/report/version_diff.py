@@ -132,7 +132,7 @@ def _scores(cycle: CycleView | None) -> dict[str, Comparison]:
 def _joint(old: Made, new: Made) -> tuple[CycleView | None, bool]:
     """Return the cycle whose gate compared both versions, and whether the new version was the champion there."""
     for one, other, turned in ((new, old, False), (old, new, True)):
-        if one.cycle is not None and report_of(one.cycle) is not None and one.cycle.champion.tag == other.version.tag:
+        if one.cycle is not None and report_of(one.cycle) is not None and one.cycle.baseline.tag == other.version.tag:
             return one.cycle, turned
     return None, False
 

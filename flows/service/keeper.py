@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from contracts.cycle import ApprovalKind, State
 from contracts.data.datasets import IngestReport
 from contracts.errors import ConfigError, Leased, RatchetError, Retryable
 from contracts.ids import approval_stream, cycle_stream, hash_share, line_stream, rollout_stream
+from contracts.schema import stamped
 from flows.composition.installation import Installation
 from flows.composition.services import receiver_is_alive, start_receiver
 from flows.core.folds import CycleView, LineView
@@ -26,6 +28,8 @@ from flows.engine.context import LineContext, process_holder
 from flows.engine.ingest import ingest
 from flows.engine.reconcile import go_back, reconcile, wanted_versions
 from flows.engine.rollout import tick
+from runtime.artifacts import write_atomic
+from runtime.json_files import read_json
 from runtime.watched_file import stamp_of
 
 SWEEP_SECONDS = 60.0
@@ -42,6 +46,8 @@ ALIVE_SECONDS = 3.0
 """Seconds between two looks whether the line's processes are alive."""
 AGAIN_SECONDS = 5.0
 """Seconds after a problem until the next round, unless the ledger changes before."""
+COLLECT_SECONDS = 86_400.0
+"""Seconds between two garbage collections of a line."""
 URGENT_SECONDS = 1.0
 """Seconds between two attempts to carry out a rollback, for example while another process holds its lease."""
 _NEVER = float("-inf")
@@ -188,6 +194,9 @@ class Keeper:
             if changed or sweep or report.traces.kept or report.feedback.kept or now - self._asked >= DUE_SECONDS:
                 self._asked = now - self._share * DUE_SECONDS if begun else now
                 news = News(line, cycle, self._due(context, line), report)
+        if sweep:
+            with self._part(texts):
+                texts += self._collect(context)
         if self._failed:
             if sweep:
                 self._swept = now - self._sweeps_every + SWEEP_SECONDS
@@ -325,6 +334,21 @@ class Keeper:
     def _tick(self, cycle: CycleView) -> list[str]:
         decision = tick(rollout_stream(cycle.id), replace(self._installation.cycle_context(cycle), holder=process_holder()))
         return [] if isinstance(decision, Hold) else [f"rollout of {cycle.id}: {decision}"]
+
+    def _collect(self, context: LineContext) -> list[str]:
+        """Delete once a day what the line no longer needs. The first time is a day after the first start."""
+        stamp, now = self._installation.home.collected(self.line), context.clock.now()
+        last = read_json(stamp)
+        elapsed = (now - datetime.fromisoformat(last["at"])).total_seconds() if last else None
+        if elapsed is not None and 0 <= elapsed < COLLECT_SECONDS:
+            return []
+        done = None
+        if elapsed is not None:
+            from flows.service.garbage import collect_line
+
+            done = collect_line(self._installation, context)
+        write_atomic(stamp, stamped({"at": now.isoformat()}))
+        return [] if done is None or done.is_empty else [f"garbage collection: {done.summary}"]
 
     def _due(self, context: LineContext, line: LineView) -> str | None:
         due, reason = cycle_is_due(line, context.datasets.cursor(), context.loop.trigger, False, context.clock.now())

@@ -5,7 +5,7 @@ pyiceberg does not compact by itself and does not delete the files of expired sn
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
@@ -32,6 +32,11 @@ def _files_of_days(table: Table) -> list[tuple[int, int]]:
         day = int(task.file.partition[0])
         files[day] = files.get(day, 0) + 1
     return sorted(files.items())
+
+
+def day_of(day: date) -> BooleanExpression:
+    """Return the filter on `time` for one day in UTC."""
+    return _day((day - _EPOCH.date()).days)
 
 
 def _day(number: int) -> BooleanExpression:

@@ -196,6 +196,15 @@ class DedupIndex:
             connection.execute(f"DELETE FROM {table}")  # noqa: S608
             connection.execute("DELETE FROM covered WHERE name = ?", (table,))
 
+    def withhold(self, traces: Iterable[dict[str, Any]]) -> None:
+        """Mark traces, given by source, id and response_id, as ones without content, so that corrections of them are not stored either.
+
+        The hashes of their keys stay in the index: a copy that is delivered again counts as a duplicate.
+        """
+        keys = [key for row in traces for key, _, _ in _named({**row, "verified": False, "messages": None})]
+        with closing(self._open()) as connection, connection:
+            connection.executemany("UPDATE responses SET consent = 0 WHERE key = ?", [(key,) for key in keys])
+
     def _added(self, table: TableName, since: int | None) -> list[dict[str, Any]]:
         frame = self.lake.added(table, since, _COLUMNS[table])
         return frame.with_columns(frame[name].dt.epoch("us") for name in _TIMES.get(table, ())).to_dicts()

@@ -56,10 +56,11 @@ def ingest_batch(
     pseudonym of a user or session; a lake of an earlier release gets pseudonyms first.
     """
     decoded = decode(batch, limits, dialects, Admission(batch.sender, is_signed, hide, mask))
-    unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
     with lake.writing():
         lake.conceal("traces", hide, lambda: None)  # the keys of traces contain no user
         lake.conceal("feedback", hide, lambda: seen.forget("feedback"))
+        _leave_out_erased(decoded, lake)
+        unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
         traces = sort_traces(_complete(decoded.traces, batch, limits), decoded, seen, batch)
         stated = sort_statements(traces, _complete(decoded.consents, batch, limits), seen, batch)
         _write(lake, "consent", stated.fresh, batch)
@@ -77,6 +78,18 @@ def ingest_batch(
         consent_changed=traces.completed + stated.changed,
         masked=dict(sorted(decoded.masked.items())),
     )
+
+
+def _leave_out_erased(decoded: Decoded, lake: Lake) -> None:
+    """Count the records of erased people as skipped, so that nothing of them is stored again."""
+    people = lake.erased_people()
+    if not (people.users or people.sessions):
+        return
+    traces = [row for row in decoded.traces if not people.includes(row["user"], row["session"])]
+    feedback = [row for row in decoded.feedback if not people.includes(row["rater"])]
+    decoded.skipped["traces"] += Counter({"erased": len(decoded.traces) - len(traces)})
+    decoded.skipped["feedback"] += Counter({"erased": len(decoded.feedback) - len(feedback)})
+    decoded.traces, decoded.feedback = traces, feedback
 
 
 def _write(lake: Lake, table: TableName, rows: list[Row], batch: RawBatch) -> None:

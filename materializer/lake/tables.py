@@ -28,8 +28,10 @@ from sqlalchemy import select
 from contracts.data.records import CONSENT, FEEDBACK, QUARANTINE, TRACES, Column
 from contracts.errors import Retryable
 from contracts.ids import Digest
+from materializer.consent import ErasedPeople, erased_people
 from materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
 from materializer.lake.concealment import CONCEALED, conceal
+from materializer.lake.deletion import Change, forget_history, rewrite, unreachable
 from materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
 from runtime.secrets.pseudonyms import Subject
 
@@ -61,6 +63,7 @@ class Lake:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
+        self._erased: tuple[int | None, ErasedPeople] = None, ErasedPeople()
 
     @cached_property
     def _catalog(self) -> SqlCatalog:
@@ -130,6 +133,37 @@ class Lake:
         except (CommitFailedException, OSError) as error:
             raise Retryable(f"cannot replace user ids in {name} in {self.root}: {error}; free disk space, then ingest again") from error
 
+    def erased_people(self) -> ErasedPeople:
+        """Return the people whose records must not be stored. The statements are read again only if the table has changed."""
+        snapshot = self.snapshot("consent")
+        if snapshot != self._erased[0]:
+            self._erased = snapshot, erased_people(self.scan("consent"))
+        return self._erased[1]
+
+    def rewrite(self, name: TableName, change: Change) -> int:
+        """Delete or change rows of `name` and return their number. The caller holds the write lock. A repeated call completes the first.
+
+        Raises Retryable if the disk or the catalog fails.
+        """
+        try:
+            return rewrite(self._complete(name), change)
+        except (CommitFailedException, OSError) as error:
+            raise Retryable(f"cannot delete rows of {name} in {self.root}: {error}; free disk space, then try again") from error
+
+    def forget_history(self, name: TableName) -> None:
+        """Make the current snapshot the only one: tags move to it, and all others expire. The caller holds the write lock.
+
+        Raises Retryable if the disk or the catalog fails.
+        """
+        try:
+            forget_history(self._table(name))
+        except (CommitFailedException, OSError) as error:
+            raise Retryable(f"cannot expire snapshots of {name} in {self.root}: {error}; free disk space, then try again") from error
+
+    def unreachable(self, name: TableName) -> list[Path]:
+        """Return the files below the table's folder to which no snapshot refers. The caller holds the write lock while it deletes them."""
+        return unreachable(self._table(name))
+
     def append(self, name: TableName, rows: pa.Table, batch: Digest) -> None:
         """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit.
 
@@ -160,6 +194,16 @@ class Lake:
         known = present(table, snapshot, TABLES[name], columns)
         scan = table.scan(row_filter=where or AlwaysTrue(), selected_fields=known, snapshot_id=snapshot)
         return _frame(scan.to_arrow(), name, columns)
+
+    def stored_columns(self, name: TableName) -> list[str]:
+        """Return the names of the columns that the table has, also those that this release does not know."""
+        return list(self._table(name).schema().column_names)
+
+    def scan_stored(self, name: TableName) -> pl.DataFrame:
+        """Return all rows of `name` with the columns that the table has."""
+        found = pl.from_arrow(self._table(name).scan().to_arrow())
+        assert isinstance(found, pl.DataFrame)
+        return found
 
     def added(self, name: TableName, since: int | None, columns: Sequence[str]) -> pl.DataFrame:
         """Return the rows appended after the Iceberg snapshot `since`; all rows if `since` is None or has expired."""

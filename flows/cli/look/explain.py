@@ -25,7 +25,7 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
 
     CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or LINE for its newest cycle. It can be omitted if there is only one line.
     """
-    from flows.report.story import ledger_table, tell
+    from flows.report.story import ledger_table, recalled, tell
 
     installation = open_installation()
     view = named_cycle(installation, cycle)
@@ -37,7 +37,8 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
         print_json([entry.model_dump(mode="json") for entry in [*entries, *rollout]])
         return
     requests = cycle_requests(installation.ledger, view)
-    for chapter in tell(entries, fold_rollout(rollout) if rollout else None, requests, datetime.now(UTC)):
+    chapters = tell(entries, fold_rollout(rollout) if rollout else None, requests, datetime.now(UTC))
+    for chapter in [*chapters, *filter(None, [recalled(installation.line(view.line), view)])]:
         show(f"\n{chapter.title}", bold=True)
         for sentence in chapter.text:
             show(f"  {sentence}")

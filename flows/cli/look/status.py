@@ -22,7 +22,7 @@ from flows.engine.line import cycle_requests
 def status(as_json: bool) -> None:
     """Show all lines with their champions, recent cycles and pending approvals.
 
-    Also shows which process works on a line now, and whether the line is frozen.
+    Also shows which process works on a line now, whether the line is frozen, and which versions are recalled.
     """
     installation = open_installation()
     now = datetime.now(UTC)
@@ -41,6 +41,8 @@ def status(as_json: bool) -> None:
         if line["frozen"]:
             frozen = line["frozen"]
             show(f"{line['line']} is frozen by {frozen['actor']} since {frozen['since']} UTC: {frozen['reason']}", fg="yellow")
+        for tag, reason in line["recalled"].items():
+            show(f"{line['line']}: {tag} is recalled{' and still serves' if tag == line['champion'] else ''}: {reason}", fg="yellow")
     for line in lines:
         if line["cycles"]:
             done = [[c["cycle"], c["opened"], c["state"], c["candidate"] or "–", c["reason"]] for c in line["cycles"]]
@@ -60,6 +62,7 @@ def _line_json(installation: Installation, view: LineView, now: datetime) -> dic
         "waits": waiting_text(current, cycle_requests(installation.ledger, current), now) if current else None,
         "busy": busy_text(lease, now) if lease is not None and lease.expires > now else None,
         "frozen": {"actor": frozen.actor, "reason": frozen.reason, "since": f"{frozen.since:%Y-%m-%d %H:%M:%S}"} if frozen else None,
+        "recalled": view.recalled,
         "cycles": [
             {
                 "cycle": cycle.id,

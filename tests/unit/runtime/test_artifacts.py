@@ -215,3 +215,33 @@ def test_rows_of_another_stream_or_order_are_an_invalid_chain() -> None:
     for wrong in ([two], [two, one], [one, one], [one, two.model_copy(update={"stream": "t"})]):
         with pytest.raises(Permanent):
             verify_chain(wrong)
+
+
+def test_reader_of_a_digest_gets_what_replaced_it_and_everything_else_is_as_strict_as_before(tmp_path: Path) -> None:
+    store = FolderArtifacts(tmp_path / "store")
+    old = store.bind("training set", store.put(b"two people"))
+    new = store.replace(old, b"one person", 1, 1)
+    last = store.replace(new, b"nobody", 1, 0)
+    assert store.get(old) == store.get(new) == b"nobody"
+    assert (tmp_path / "laid").read_bytes() == b"nobody" if store.fetch(old, tmp_path / "laid") else False
+    assert store.resolve("training set") == old
+    assert store.erased(old) is not None
+    assert (store.current(old), store.path(old).exists()) == (last, False)
+    store.path(last).chmod(0o600)
+    store.path(last).write_bytes(b"forged")
+    with pytest.raises(Permanent, match="corrupt"):
+        store.get(old)
+    with pytest.raises(Permanent, match="restore"):
+        store.get(digest(b"never stored"))
+
+
+def test_replacement_that_was_interrupted_is_completed_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FolderArtifacts(tmp_path / "store")
+    old = store.put(b"two people")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", lambda *_args, **_more: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.replace(old, b"one person", 1, 1)
+    assert store.get(old) == b"two people"  # the content is deleted last
+    store.replace(old, b"one person", 1, 1)
+    assert store.get(old) == b"one person"

@@ -17,8 +17,19 @@ from flows.core.folds import fold_line
 from flows.engine.context import LEASE_SECONDS, process_holder
 from flows.engine.line import ask_rollback, open_cycle
 from flows.engine.work import turn
+from flows.service import garbage
 from flows.service import keeper as keepers_module
-from flows.service.keeper import AGAIN_SECONDS, ALIVE_SECONDS, DUE_SECONDS, IDLE_SWEEP_SECONDS, URGENT_SECONDS, Keeper, News
+from flows.service.garbage import Collected
+from flows.service.keeper import (
+    AGAIN_SECONDS,
+    ALIVE_SECONDS,
+    COLLECT_SECONDS,
+    DUE_SECONDS,
+    IDLE_SWEEP_SECONDS,
+    URGENT_SECONDS,
+    Keeper,
+    News,
+)
 from flows.service.keepers import Keepers
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.service.test_carry import installation_of
@@ -43,7 +54,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def keep(sim: SimulatedLine, tmp_path: Path, said: list[str]) -> Keeper:
     """Return the keeper of a simulated line."""
     installation = installation_of(sim)
-    installation.home = SimpleNamespace(spool=lambda line: tmp_path / "spool" / line)
+    installation.home = SimpleNamespace(spool=lambda line: tmp_path / "spool" / line, collected=lambda line: tmp_path / f"{line}.json")
     return Keeper(installation, tmp_path / "sim.toml", said.append)
 
 
@@ -378,3 +389,27 @@ def test_keepers_go_on_while_the_ledger_is_away(tmp_path: Path, said: list[str])
     assert news.wait(20)
     assert keepers.stop(5)
     assert said.count("the database is away") == 1
+
+
+def test_garbage_is_collected_once_a_day_from_a_day_after_the_first_start_on(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    done: list[str] = []
+
+    def collect(_installation: Any, context: Any) -> Collected:
+        done.append(context.line)
+        return Collected(line="sim", files={"artifacts": len(done)})
+
+    monkeypatch.setattr(garbage, "collect_line", collect)
+    for restart in range(2):
+        keeper = keep(sim, tmp_path, said)  # a restart forgets nothing
+        work(keeper, sim, 0.0)
+        assert len(done) == restart
+        sim.clock.sleep(COLLECT_SECONDS - IDLE_SWEEP_SECONDS)
+        work(keeper, sim, COLLECT_SECONDS - IDLE_SWEEP_SECONDS)
+        assert len(done) == restart
+        sim.clock.sleep(2 * IDLE_SWEEP_SECONDS)
+        work(keeper, sim, COLLECT_SECONDS + IDLE_SWEEP_SECONDS)
+        assert len(done) == restart + 1
+    assert said[-1] == "sim: garbage collection: 2 files of artifacts, 0 bytes"

@@ -1,0 +1,75 @@
+"""`ratchet erase`: erases the data of people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from contracts.errors import ConfigError
+from flows.cli.output import actor_option, json_option, open_installation, print_json, table, watched
+from flows.cli.terminal import say, show
+
+
+@click.command()
+@click.option("--user", "users", multiple=True, help="Id of a user as the application sends it, or a pseudonym. Repeatable.")
+@click.option("--session", "sessions", multiple=True, help="Id of a session, or a pseudonym. Repeatable.")
+@click.option("--users-file", type=click.Path(path_type=Path, dir_okay=False), help="File with one id of a user per line.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and change nothing.")
+@click.option("--roll-back", is_flag=True, help="Also roll back lines whose champion was trained on the erased rows.")
+@actor_option
+@json_option
+def erase(
+    users: tuple[str, ...], sessions: tuple[str, ...], users_file: Path | None, dry_run: bool, roll_back: bool, by: str, as_json: bool
+) -> None:
+    """Erase all data of the given people in all lines: lake, artifacts, run folders, spools, reports.
+
+    From then on, nothing of them is stored. Versions that were trained on their data are recalled: no further version is trained from them,
+    but they serve until a new version replaces them or until they are rolled back. An open cycle whose plan contains such data ends. The
+    receipt is stored in RATCHET_HOME/erasures. Repeat the command after an interruption. An id on the command line is visible in the list
+    of processes and in the history of the shell; --users-file avoids both.
+    """
+    named = [*users, *_listed(users_file)]
+    if not named and not sessions:
+        raise ConfigError("name at least one person: --user, --users-file or --session")
+    with watched(as_json, "looking for the data …") as progress:
+        from flows.service.erase import LineEraser, erase_people, lines_of, pseudonyms_of, roll_back_recalled
+        from flows.service.receipts import receipt_text
+        from materializer.erasure.lake_rows import Target
+
+        installation = open_installation(progress)
+        people = pseudonyms_of(installation, named, sessions)
+        if dry_run:
+            target = Target(people.users, people.sessions)
+            found = [LineEraser(installation, line, target).preview() for line in lines_of(installation)]
+        else:
+            receipt = erase_people(installation, people, lambda step: progress(step, 0, 0))
+            done = [text for one in receipt.lines for text in (roll_back_recalled(installation, one.line, by) if roll_back else ())]
+    if dry_run:
+        if as_json:
+            print_json([one.model_dump(mode="json") for one in found])
+            return
+        rows = [[one.line, *(one.rows.get(name, 0) for name in ("traces", "feedback", "quarantine", "artifacts"))] for one in found]
+        table("Rows that would be removed", ["line", "traces", "feedback", "quarantine", "artifacts"], rows)
+        for one in found:
+            for version in one.recalled:
+                say(f"{one.line}: {version.tag} would be recalled{' (champion)' if version.champion else ''}; {version.clean} is clean")
+            if one.cycle:
+                say(f"{one.cycle} would end as recalled")
+        return
+    if as_json:
+        print_json(receipt.model_dump(mode="json"))
+        return
+    show(receipt_text(receipt))
+    for text in done:
+        say(text)
+
+
+def _listed(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({type(error).__name__}); give a UTF-8 file with one id per line") from error
+    return [line for line in lines if line]

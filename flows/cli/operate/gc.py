@@ -1,0 +1,33 @@
+"""`ratchet gc`: deletes what nothing refers to, and data whose retention has ended."""
+
+from __future__ import annotations
+
+import click
+
+from flows.cli.names import line_argument, named_line
+from flows.cli.output import json_option, open_installation, print_json, table, watched
+
+
+@click.command()
+@line_argument(required=False)
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
+@json_option
+def gc(line: str | None, dry_run: bool, as_json: bool) -> None:
+    """Delete what LINE no longer needs: rows by `[retention]`, content whose consent was withdrawn, and files that nothing refers to.
+
+    LINE can be omitted if there is only one line. The service does this once a day. Rows are left alone while a cycle is open. What the
+    ledger names is kept, and files younger than `retention.grace` days.
+    """
+    with watched(as_json, "looking for garbage …") as progress:
+        from flows.service.garbage import collect_line
+
+        installation = open_installation(progress)
+        name = named_line(installation, line)
+        done = collect_line(installation, installation.context(installation.loop_file(name)), dry_run)
+    if as_json:
+        print_json(done.model_dump(mode="json"))
+        return
+    rows = [[f"rows of {place}", count] for place, count in done.rows.items()] + [
+        [f"files of {place}", count] for place, count in done.files.items()
+    ]
+    table(f"{'Would delete' if dry_run else 'Deleted'} in {name}", ["what", "number"], [*rows, ["bytes", done.bytes]])

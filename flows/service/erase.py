@@ -1,0 +1,444 @@
+"""Erases the data of people from an installation, line by line, and writes the receipt.
+
+The order of the steps makes a crash harmless at any point. The refusal of the people comes first, so that nothing new is stored and what is
+stored is not used. Then the marks by which rows of artifacts are recognised are stored, before the rows themselves disappear from the lake.
+Each later step may be repeated. The stored marks are deleted last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import Field
+
+from contracts.errors import ConfigError, RatchetError, Retryable
+from contracts.ids import Digest
+from contracts.jobs.training import JobState
+from contracts.model import Frozen
+from contracts.schema import parse, stamped
+from flows.composition.installation import Installation
+from flows.engine.context import TURN_SECONDS, LineContext, leased
+from flows.engine.ingest import ingest
+from flows.engine.line import ask_rollback
+from flows.engine.recall import Resting, clean_ancestor, recall, resting
+from flows.engine.reconcile import go_back
+from flows.engine.work import turn
+from flows.service.reach import named, reachable
+from flows.service.receipts import LineErased, RecalledVersion, Receipt, merged, read_receipt, receipt_id, store_receipt
+from materializer.erasure.artifact_rows import evidence, filtered, has_rows
+from materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
+from materializer.erasure.marks import Marks
+from materializer.lake.dedup_index import DedupIndex
+from materializer.lake.tables import Lake
+from runtime.artifacts import FolderArtifacts, write_atomic
+from runtime.job_protocol import plan_folder
+from runtime.secrets.keyring import read_keyring
+from runtime.secrets.pseudonyms import Subject, is_pseudonym, pseudonym
+
+Boundary = Callable[[str], None]
+"""Called with the name of each step before it begins. Tests end the process there."""
+_HEAD = 16
+_JOB_SECONDS = 60
+"""Seconds for which the end of a cancelled job is awaited."""
+
+ALWAYS_LEFT = (
+    "backups, and the copies of other systems: the applications, their logs, and the files of the sources",
+    "the weights of the recalled versions, in the artifacts and wherever they were copied",
+    "files that were exported, for example by `ratchet judge` and `ratchet report --out`",
+    "an MLflow server, a bucket or a cluster's volume outside of the home folder",
+    "hashes in lake/seen.sqlite and judgements.db, which contain no text and keep copies from being stored again",
+)
+
+
+class Pending(Frozen):
+    """An erasure that has begun in a line and is not complete."""
+
+    run: str = ""
+    """Identity of the run. It stays the same when the run is continued after an interruption."""
+    marks: Marks = Marks()
+    rows: dict[str, int] = Field(default_factory=dict)
+    """Table -> number of rows to remove."""
+    artifacts: dict[Digest, int] = Field(default_factory=dict)
+    """Artifact -> number of rows to remove from it."""
+    plans: tuple[Digest, ...] = ()
+    """Plans whose run folders contain such rows."""
+    cycle: str | None = None
+
+
+@dataclass(frozen=True)
+class People:
+    """Pseudonyms of the people to erase."""
+
+    users: frozenset[str]
+    sessions: frozenset[str]
+
+
+def pseudonyms_of(installation: Installation, users: Iterable[str], sessions: Iterable[str]) -> People:
+    """Return the pseudonyms of clear ids under all keys of the installation. A pseudonym stands for itself.
+
+    Raises ConfigError if the key file is missing or damaged.
+    """
+    keys = read_keyring(installation.home.user_keys).keys
+
+    def hidden(subject: Subject, texts: Iterable[str]) -> frozenset[str]:
+        texts = list(texts)
+        known = {text for text in texts if is_pseudonym(text) and text.startswith(subject)}
+        return frozenset({pseudonym(subject, text, key) for text in texts if text not in known for key in keys} | known)
+
+    return People(hidden("u", users), hidden("s", sessions))
+
+
+class LineEraser:
+    """Removes the rows of a target from one line and from the artifacts."""
+
+    def __init__(self, installation: Installation, line: str, target: Target, boundary: Boundary = lambda _: None) -> None:
+        self._installation = installation
+        self._home = installation.home
+        self._line = line
+        self._target = target
+        self._boundary = boundary
+        self._lake = Lake(self._home.lake(line))
+        self._artifacts = FolderArtifacts(self._home.artifacts)
+        self._left: list[str] = []
+        self._files: Counter[str] = Counter()
+        self._bytes = 0
+        self.context = self._open()
+
+    def _open(self) -> LineContext | None:
+        with contextlib.suppress(ConfigError):
+            return self._installation.context(self._installation.loop_file(self._line))
+        cycles = self._installation.cycles(self._line)
+        if cycles:
+            with contextlib.suppress(ConfigError):
+                return self._installation.cycle_context(cycles[-1])
+        return None
+
+    def _pending(self) -> Pending:
+        try:
+            return parse(Pending, self._home.erasing(self._line).read_bytes())
+        except FileNotFoundError:
+            return Pending()
+
+    def preview(self) -> LineErased:
+        """Return what an erasure would remove now. Changes nothing."""
+        if not self._home.lake(self._line).exists():
+            return LineErased(line=self._line)
+        rows = LineRows(self._lake, self._target)
+        marks = rows.marks(self._salt()) | self._pending().marks
+        hits = self._hits(self._with_evidence(marks))
+        found = self._resting(set(hits), "rows of erased people")
+        counts = rows.counts() | ({"artifacts": sum(hits.values())} if hits else {})
+        return LineErased(
+            line=self._line,
+            rows=counts,
+            files={"artifacts": len(hits)} if hits else {},
+            recalled=self._described(found.versions) if self._target.names_people else (),
+            cycle=self._installation.line(self._line).open_cycle if found.cycle else None,
+        )
+
+    def run(self, reason: str) -> LineErased:
+        """Remove the rows, and everything that stems from them. Raises Retryable if an effect or an ingest of the line does not end."""
+        if not self._home.lake(self._line).exists():
+            return LineErased(line=self._line)
+        with self._lake.writing():
+            self._boundary("tombstone")
+            self._conceal()
+            if self._target.names_people:
+                tombstone(self._lake, self._target.users, self._target.sessions, datetime.now(UTC))
+        if self.context is not None and self._target.names_people:
+            self._drain(self.context)
+        with ExitStack() as stack:
+            lease = None
+            if self.context is not None:
+                stack.enter_context(leased(self.context, "an erasure", f"ingest/{self._line}", TURN_SECONDS))
+                lease = stack.enter_context(leased(self.context, "an erasure", wait=TURN_SECONDS))
+            pending = self._plan(reason)
+            if self.context is not None and lease is not None:
+                self._boundary("recall")
+                if self._target.names_people:
+                    recall(self.context, lease, self._resting(set(pending.artifacts), reason))
+                self._end_jobs(self.context, pending)
+            self._delete(pending)
+        if self.context is not None and self._installation.line(self._line).recall_asked:
+            self._roll_out_back(self.context)
+        self._boundary("forget the marks")
+        self._name_sources()
+        return LineErased(
+            line=self._line,
+            run=pending.run,
+            rows=dict(sorted({**pending.rows, "artifacts": sum(pending.artifacts.values())}.items())),
+            files=dict(sorted(self._files.items())),
+            bytes=self._bytes,
+            recalled=self._described(self._installation.line(self._line).recalled),
+            cycle=pending.cycle,
+            left=tuple(self._left),
+        )
+
+    def forget(self) -> None:
+        """Delete the stored marks. The erasure of this line is complete, and its receipt is stored."""
+        self._home.erasing(self._line).unlink(missing_ok=True)
+
+    def _conceal(self) -> None:
+        """Replace ids that an earlier release stored in clear, because rows are found by their pseudonyms."""
+        newest, seen = read_keyring(self._home.user_keys).keys[-1], DedupIndex(self._lake)
+        self._lake.conceal("traces", lambda subject, text: pseudonym(subject, text, newest), lambda: None)
+        self._lake.conceal("feedback", lambda subject, text: pseudonym(subject, text, newest), lambda: seen.forget("feedback"))
+
+    def _name_sources(self) -> None:
+        """Name the files of the operator that may contain texts of the people."""
+        if self.context is None:
+            self._left.append(
+                "cycles: the loop file of the line is not known; put the file back where the ledger names it, then run the erasure again"
+            )
+            return
+        loop = self.context.loop
+        self._left += [f"the files of source {source.name!r} ({source.path})" for source in loop.sources if source.path]
+        if loop.holdout.golden:
+            self._left.append(f"the golden set ({loop.holdout.golden}), which the next edition reads again")
+
+    def _plan(self, reason: str) -> Pending:
+        """Store what is to be removed before anything is."""
+        self._boundary("marks")
+        known = self._pending()
+        with self._lake.writing():
+            rows = LineRows(self._lake, self._target)
+            counts = rows.counts()
+            marks = known.marks | rows.marks(self._salt())
+        tables = {name: max(counts.get(name, 0), known.rows.get(name, 0)) for name in sorted(counts.keys() | known.rows.keys())}
+        run = known.run or secrets.token_hex(8)
+        pending = self._store(known.model_copy(update={"run": run, "marks": marks, "rows": tables}))
+        self._boundary("evidence")
+        pending = self._store(pending.model_copy(update={"marks": self._with_evidence(marks)}))
+        hits = {**self._hits(pending.marks), **pending.artifacts}
+        found = self._resting(set(hits), reason)
+        cycle = self._installation.line(self._line).open_cycle if found.cycle and self._target.names_people else None
+        plans = tuple(sorted({*pending.plans, *found.plans}))
+        return self._store(pending.model_copy(update={"artifacts": hits, "plans": plans, "cycle": pending.cycle or cycle}))
+
+    def _store(self, pending: Pending) -> Pending:
+        write_atomic(self._home.erasing(self._line), stamped(pending))
+        return pending
+
+    def _delete(self, pending: Pending) -> None:
+        with self._lake.writing():
+            self._boundary("lake rows")
+            LineRows(self._lake, self._target).remove(DedupIndex(self._lake))
+            self._boundary("lake files")
+            files, size = purge(self._lake)
+            self._files["lake"] += files
+            self._bytes += size
+        for key in pending.artifacts:
+            self._boundary("artifact")
+            self._rewrite(key, pending.marks)
+        self._boundary("run folders")
+        for folder in self._run_folders(pending):
+            self._remove(folder, "run folders")
+        self._boundary("reports")
+        for page in sorted(self._home.reports.glob("*.html")):
+            self._remove(page, "reports")
+
+    def _run_folders(self, pending: Pending) -> list[Path]:
+        """Return the folders of the plans to remove, and of others with marked rows, whose artifacts may have been filtered before."""
+        root = self._home.jobs(self._line)
+        found = {root / plan_folder(plan) for plan in pending.plans}
+        if pending.marks:
+            found |= {path.parent.parent for path in root.glob("*/a*/*.parquet") if filtered(path.read_bytes(), pending.marks)}
+        return sorted(found)
+
+    def _rewrite(self, key: Digest, marks: Marks) -> None:
+        path = self._artifacts.path(key)
+        if not path.exists():
+            return
+        data = path.read_bytes()
+        left = filtered(data, marks)
+        if left is not None:
+            self._artifacts.replace(key, left.data, left.removed, left.left)
+            self._files["artifacts"] += 1
+            self._bytes += len(data)
+
+    def _remove(self, path: Path, place: str) -> None:
+        """Delete a file or a folder and count its files."""
+        if not path.exists():
+            return
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        self._files[place] += len(files)
+        self._bytes += sum(file.stat().st_size for file in files)
+        if path.is_file():
+            path.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _rows_of_artifacts(self) -> Iterator[tuple[Digest, bytes]]:
+        """Yield each artifact with rows, except those of other lines only, in which other people may have given the same texts."""
+        for key, path in self._artifacts.contents():
+            if key in self._foreign:
+                continue
+            with path.open("rb") as file:
+                head = file.read(_HEAD)
+                if has_rows(head):
+                    yield key, head + file.read()
+
+    @cached_property
+    def _foreign(self) -> set[Digest]:
+        """Artifacts that other lines reach, and this one does not."""
+        ledger, others = self._installation.ledger, [view.line for view in self._installation.lines() if view.line != self._line]
+        if not others:
+            return set()
+        theirs = set[Digest]().union(*(named(self._artifacts, ledger, line) for line in others))
+        return reachable(self._artifacts, theirs) - reachable(self._artifacts, named(self._artifacts, ledger, self._line))
+
+    def _with_evidence(self, marks: Marks) -> Marks:
+        if not marks:
+            return marks
+        shown = {mark for _, data in self._rows_of_artifacts() for mark in evidence(data, marks)}
+        return marks | Marks(evidence=tuple(sorted(shown)))
+
+    def _hits(self, marks: Marks) -> dict[Digest, int]:
+        """Return each artifact with marked rows and their number."""
+        if not marks:
+            return {}
+        found = ((key, filtered(data, marks)) for key, data in self._rows_of_artifacts())
+        return {key: left.removed for key, left in found if left is not None}
+
+    def _resting(self, hits: set[Digest], reason: str) -> Resting:
+        return resting(
+            self.context,
+            self._installation.ledger,
+            self._installation.line(self._line),
+            lambda key: not hits.isdisjoint(self._forms(key)),
+            reason,
+        )
+
+    def _forms(self, key: Digest) -> set[Digest]:
+        """Return the digests of an artifact before and after each erasure."""
+        found: set[Digest] = set()
+        while key not in found:
+            found.add(key)
+            record = self._artifacts.erased(key)
+            key = record.replacement if record else key
+        return found
+
+    def _described(self, versions: dict[str, str]) -> tuple[RecalledVersion, ...]:
+        view, ledger = self._installation.line(self._line), self._installation.ledger
+        made = {cycle.candidate.tag: cycle.candidate for cycle in self._installation.cycles(self._line) if cycle.candidate}
+        view = view if not versions else type(view)(**{**vars(view), "recalled": {**view.recalled, **versions}})
+        return tuple(
+            RecalledVersion(
+                tag=tag,
+                reason=why,
+                champion=view.champion is not None and view.champion.tag == tag,
+                clean=clean_ancestor(ledger, view, made[tag]).tag,
+            )
+            for tag, why in versions.items()
+            if tag in made
+        )
+
+    def _salt(self) -> str:
+        return self.context.loop.line.salt if self.context else "ratchet"
+
+    def _drain(self, context: LineContext) -> None:
+        """Ingest what the receiver has, because its files contain ids in clear, and name what the router has not sent yet."""
+        self._boundary("spool")
+        receivers = {source.name for source in context.loop.sources if source.kind == "receiver"}
+        try:
+            ingest(context, [source for source in context.sources if source.name in receivers], TURN_SECONDS)
+        except RatchetError as error:
+            self._left.append(f"the receiver's spool ({error}); run `ratchet ingest`, then the erasure again")
+        waiting = list((self._home.serving(self._line) / "router" / "spool").glob("*.spans"))
+        if waiting:
+            self._left.append("traces that the router has not sent yet; they are left out at their ingest, which deletes them")
+
+    def _end_jobs(self, context: LineContext, pending: Pending) -> None:
+        """Stop the jobs of ended plans, because their run folders have copies of the rows."""
+        self._boundary("jobs")
+        cycles = [cycle for cycle in self._installation.cycles(self._line) if cycle.plan and cycle.plan.id in pending.plans]
+        for job in {incarnation.job for cycle in cycles for incarnation in cycle.incarnations}:
+            context.executor.cancel(job)
+            for _ in range(2 * _JOB_SECONDS):
+                context.executor.reconcile(job)
+                if context.executor.observe(job).state in (JobState.ENDED, JobState.ABSENT):
+                    break
+                context.clock.sleep(0.5)
+            else:
+                raise Retryable(f"job {job} does not end; run `ratchet erase` again when it has")
+        if context.loop.cluster is not None:
+            self._left.append("run folders on the cluster's volume or in its bucket; delete those of the recalled plans there")
+
+    def _roll_out_back(self, context: LineContext) -> None:
+        """Roll an open rollout back at once. A running service does it, too."""
+        opened = self._installation.line(self._line).open_cycle
+        if opened is None:
+            return
+        cycle = context.cycle_view(opened)
+        try:
+            for _ in range(2):
+                turn(self._installation.cycle_context(cycle), context.cycle_view(opened))
+        except RatchetError as error:
+            self._left.append(f"the open rollout, which the service rolls back ({error})")
+
+
+def lines_of(installation: Installation) -> list[str]:
+    """Return the names of all lines that have a lake or rows in the ledger."""
+    folders = [path.parent.name for path in (installation.home.root / "lines").glob("*/lake")]
+    return sorted({*folders, *(view.line for view in installation.lines())})
+
+
+def erase_people(
+    installation: Installation, people: People, boundary: Boundary = lambda _: None, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> Receipt:
+    """Erase the data of people from all lines, store the receipt and return it.
+
+    A repeated call completes an interrupted one. Raises Retryable if a job or an effect of a line does not end in time.
+    """
+    folder = installation.home.erasures
+    names = sorted(people.users | people.sessions)
+    key = receipt_id(names)
+    known = read_receipt(folder, key)
+    receipt = known or Receipt(id=key, people=tuple(names), begun=now())
+    receipt = receipt.model_copy(update={"finished": None, "left": ALWAYS_LEFT})
+    boundary("receipt")
+    if known is None:
+        store_receipt(folder, receipt)
+    before = {one.line: one for one in receipt.lines}
+    target = Target(people.users, people.sessions)
+    erasers = [LineEraser(installation, line, target, boundary) for line in lines_of(installation)]
+    removed = known is None or known.finished is None
+    for eraser in erasers:
+        done = eraser.run(f"rows of erased people (receipt {key[:16]})")
+        removed = removed or any(done.rows.values())
+        before[done.line] = merged(before.get(done.line), done)
+        receipt = receipt.model_copy(update={"lines": tuple(before[line] for line in sorted(before))})
+    if not removed and known is not None:
+        for eraser in erasers:
+            eraser.forget()
+        return known
+    receipt = receipt.model_copy(update={"finished": now()})
+    store_receipt(folder, receipt)
+    boundary("receipt is stored")
+    for eraser in erasers:
+        eraser.forget()
+    return receipt
+
+
+def roll_back_recalled(installation: Installation, line: str, actor: str) -> list[str]:
+    """Return the line to its newest champion that is not recalled, on the operator's request. Return what was done as texts."""
+    view, done = installation.line(line), list[str]()
+    while view.champion is not None and view.champion.tag in view.recalled and view.previous is not None:
+        context = installation.context(installation.loop_file(line))
+        ask_rollback(installation.ledger, line, actor, "trained on erased rows", datetime.now(UTC))
+        texts = go_back(context)
+        done += texts
+        if not texts:
+            done.append(f"the rollback of {line} was requested; a running service carries it out")
+            break
+        view = installation.line(line)
+    return done

@@ -1,0 +1,177 @@
+"""Deletes what nothing refers to any more: artifacts, files of the lakes, and run folders; and applies retention and withdrawn consent.
+
+What the ledger names is kept, and whatever that names in turn. Files that nothing names are deleted after a grace period, because an effect
+may have stored them for a row that it has not written yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pydantic import Field
+
+from contracts.cycle import Append, Row
+from contracts.errors import Conflict
+from contracts.ids import Digest, line_stream
+from contracts.model import Frozen
+from contracts.ports import Ledger
+from flows.composition.installation import Installation
+from flows.core.folds import fold_line
+from flows.engine.context import LineContext, leased
+from flows.service.erase import LineEraser
+from flows.service.reach import named, reachable
+from materializer.erasure.lake_rows import Target, sweep
+from materializer.lake.tables import Lake, TableName
+from runtime.artifacts import FolderArtifacts
+from runtime.job_protocol import plan_folder
+
+_DAY = 86_400.0
+
+
+class Collected(Frozen):
+    """What a garbage collection of a line deleted. Counts are zero or more."""
+
+    line: str
+    rows: dict[str, int] = Field(default_factory=dict)
+    """Table, or `artifacts` -> number of rows that retention or withdrawn consent removed."""
+    files: dict[str, int] = Field(default_factory=dict)
+    """Place -> number of deleted files."""
+    bytes: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was deleted."""
+        return not any(self.rows.values()) and not any(self.files.values())
+
+    @property
+    def summary(self) -> str:
+        """The counts as one text."""
+        counts = [f"{count} rows of {name}" for name, count in self.rows.items()]
+        return ", ".join([*counts, *(f"{count} files of {name}" for name, count in self.files.items()), f"{self.bytes} bytes"])
+
+
+def collect_artifacts(artifacts: FolderArtifacts, ledger: Ledger, grace: float, dry_run: bool) -> tuple[int, int]:
+    """Delete the artifacts that nothing reaches and that are older than `grace` seconds, and parts of interrupted copies.
+
+    Return the numbers of files and of bytes. With `dry_run`, nothing is deleted.
+    """
+    old = [(key, path) for key, path in artifacts.contents() if _age(path) >= grace]
+    kept = reachable(artifacts, named(artifacts, ledger)) if old else set()
+    files = size = 0
+    parts = [("", path) for path in artifacts.root.glob("*/**/.part-*") if path.is_file() and _age(path) >= grace]
+    for key, path in [*(one for one in old if one[0] not in kept), *parts]:
+        bytes_ = path.stat().st_size
+        if dry_run or _delete(path, key, grace):
+            files, size = files + 1, size + bytes_
+    return files, size
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _delete(path: Path, key: Digest, grace: float) -> bool:
+    """Delete a file unless it is in use again.
+
+    Storing a content that exists makes it new. The file is renamed first, so that a content that is stored at the same time is either seen
+    here or written again.
+    """
+    if not key:
+        path.unlink(missing_ok=True)
+        return True
+    aside = path.with_name(f".part-{key}")
+    path.rename(aside)
+    used = _age(aside) < grace
+    if used:
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+    aside.unlink()
+    return not used
+
+
+def collect_line(installation: Installation, context: LineContext, dry_run: bool = False) -> Collected:
+    """Apply retention and withdrawn consent to a line, and delete its files and the artifacts that nothing refers to.
+
+    Records what was deleted in the line's stream. Raises Retryable if another process works on the line.
+    """
+    home, line, settings = installation.home, context.line, context.loop.retention
+    grace, now = settings.grace * _DAY, datetime.now(UTC)
+    limits: dict[TableName, float | None] = {"traces": settings.traces, "feedback": settings.feedback, "quarantine": settings.quarantine}
+    before: dict[TableName, datetime] = {name: now - timedelta(days=days) for name, days in limits.items() if days is not None}
+    rows: dict[str, int] = {}
+    files: dict[str, int] = {}
+    size = 0
+    if home.lake(line).exists() and installation.line(line).open_cycle is None:
+        eraser = LineEraser(installation, line, Target(withdrawn=True, before=before))
+        found = eraser.preview()
+        if any(found.rows.values()) and not dry_run:
+            found = eraser.run("its retention has ended, or consent was withdrawn")
+            eraser.forget()
+        rows, size = {name: count for name, count in found.rows.items() if count}, found.bytes
+        files |= found.files
+    with leased(context, "a garbage collection"):
+        if home.lake(line).exists() and not dry_run:
+            lake = Lake(home.lake(line))
+            with lake.writing():
+                _add(files, "lake", swept := sweep(lake, grace))
+            size += swept[1]
+        _add(files, "artifacts", found_files := collect_artifacts(FolderArtifacts(home.artifacts), installation.ledger, grace, dry_run))
+        size += found_files[1]
+        _add(files, "run folders", removed := _collect_runs(installation, context, grace, dry_run))
+        size += removed[1]
+        done = Collected(line=line, rows=rows, files=files, bytes=size)
+        if not dry_run and not done.is_empty:
+            _record(context, done)
+    return done
+
+
+def _add(files: dict[str, int], place: str, counted: tuple[int, int]) -> None:
+    if counted[0]:
+        files[place] = files.get(place, 0) + counted[0]
+
+
+def _collect_runs(installation: Installation, context: LineContext, grace: float, dry_run: bool) -> tuple[int, int]:
+    """Delete the run folders of cycles that ended longer than `grace` seconds ago, and those of plans that no cycle has."""
+    root = installation.home.jobs(context.line)
+    if not root.exists() or context.loop.cluster is not None:
+        return 0, 0
+    now, kept = context.clock.now(), set[str]()
+    live = set(context.executor.live())
+    for cycle in installation.cycles(context.line):
+        busy = not cycle.ended or any(incarnation.job in live for incarnation in cycle.incarnations)
+        recent = cycle.ended_at is not None and (now - cycle.ended_at).total_seconds() < grace
+        if cycle.plan is not None and (busy or recent):
+            kept.add(plan_folder(cycle.plan.id))
+    files = size = 0
+    for folder in sorted(root.iterdir()):
+        if folder.is_symlink() or not folder.is_dir() or not re.fullmatch("[0-9a-f]{16}", folder.name):
+            continue
+        if folder.name not in kept and _age(folder) >= grace:
+            found = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+            files, size = files + len(found), size + sum(path.stat().st_size for path in found)
+            if not dry_run:
+                shutil.rmtree(folder, ignore_errors=True)
+    return files, size
+
+
+def _record(context: LineContext, done: Collected) -> None:
+    """Write what was deleted to the line's stream, from which the event comes. Another writer may be faster; then it is tried again."""
+    for _ in range(20):
+        line = fold_line(context.line, context.ledger.read(line_stream(context.line)))
+        if not line.rows:
+            return
+        row = Row(kind="collected", data={"rows": done.rows, "files": done.files, "bytes": done.bytes})
+        try:
+            context.ledger.append([Append(stream=line_stream(context.line), after=line.seq, rows=(row,))], None, context.clock.now())
+        except Conflict:
+            continue
+        return

@@ -1,0 +1,107 @@
+"""Tests of recalls: the open cycle ends in every state, the champion goes on serving, and no start model is recalled."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from contracts.cycle import ENDS, State
+from contracts.ids import line_stream, rollout_stream
+from contracts.jobs.training import JobState
+from flows.core.decide import End, Observation, decide
+from flows.engine.context import leased
+from flows.engine.line import open_cycle
+from flows.engine.recall import Resting, clean_ancestor, recall, resting
+from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine, nth_fault
+from tests.unit.flows.cycles import NOON, cycle
+
+WHY = "rows of erased people (receipt 0123)"
+
+
+def recalled(sim: SimulatedLine) -> None:
+    """Recall what rests on every artifact of the line's plans, as an erasure does."""
+    with leased(sim.context, "an erasure") as lease:
+        found = resting(sim.context, sim.ledger, sim.context.line_view(), lambda _: True, WHY)
+        recall(sim.context, lease, found)
+        recall(sim.context, lease, found)
+
+
+@pytest.mark.parametrize("state", sorted(set(State) - ENDS - {State.ROLLING}))
+def test_a_cycle_ends_as_recalled_in_any_state_before_everything_else(state: State) -> None:
+    seen = Observation(recall_asked=WHY, rollback_asked="ada", champion="another")
+    assert decide(cycle(state), seen, NOON) == End(State.RECALLED, WHY)
+
+
+STATES = (State.PLANNED, State.TRAINING_APPROVED, State.ATTEMPT, State.ACCEPTED, State.VERDICT, State.REGISTERED, State.ROLLING)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_erasure_ends_the_cycle_stops_its_job_and_leaves_the_champion(state: State) -> None:
+    class Erased(SimulatedLine):
+        done = False
+
+        def _people(self) -> None:
+            super()._people()
+            if not self.done and self.ledger.read(self.cycle_stream()) and self.view().state is state:
+                self.done = True
+                recalled(self)
+
+    sim = Erased(Scenario(seed=1, people="yes"))
+    base = sim.context.line_view().champion
+    sim.live()
+    if not sim.done:
+        pytest.skip(f"the simulated cycle is never in {state} between two turns")
+    line = sim.context.line_view()
+    assert (sim.view().state, sim.view().reason) == (State.RECALLED, WHY)
+    assert (line.champion, line.open_cycle, line.recall_asked) == (base, None, None)
+    assert sim.view().candidate is None or sim.view().candidate.tag in line.recalled
+    assert all(sim.executor.observe(name).state is not JobState.RUNNING for name in sim.executor.specs)
+    route = sim.context.router.read("sim")
+    assert route is not None
+    assert [backend.tag for backend in route.backends] == [base.tag]  # type: ignore[union-attr]
+    assert [row.kind for row in sim.ledger.read(line_stream("sim"))].count("recall_asked") == 1
+    rollout = sim.context.rollout_view(rollout_stream(sim.cycle_stream()))
+    assert rollout is None or (rollout.end, rollout.reason) == ("rolled_back", WHY)
+
+
+@pytest.mark.parametrize("dies", range(6))
+def test_a_crash_at_each_write_of_a_recall_is_repaired_by_the_next_call(dies: int) -> None:
+    sim = SimulatedLine(Scenario(seed=1, people="auto"))
+    open_cycle(sim.context, "test")
+    for _ in range(12):
+        sim._work()
+        if sim.view().state is State.PLANNED:
+            break
+    sim.ledger.faults = nth_fault(dies)
+    with contextlib.suppress(Crash):
+        recalled(sim)
+    sim.ledger.faults = lambda _where: None
+    sim.clock.sleep(120)  # the lease of the dead process expires
+    recalled(sim)
+    assert sim.view().state is State.RECALLED
+    assert sim.context.line_view().open_cycle is None
+
+
+def test_after_a_recall_the_line_trains_from_and_compares_with_the_ancestor_and_the_champion_serves() -> None:
+    sim = SimulatedLine(Scenario(seed=1, people="auto"))
+    sim.live()
+    before = sim.context.line_view()
+    assert sim.view().state is State.PROMOTED
+    recalled(sim)
+    line = sim.context.line_view()
+    assert (line.champion, line.recalled) == (before.champion, {before.champion.tag: WHY})  # type: ignore[union-attr]
+    second = sim.context.cycle_view(open_cycle(sim.context, "test"))
+    assert (second.start, second.baseline, second.champion) == (line.base, line.base, line.champion)
+    assert clean_ancestor(sim.ledger, line, line.base) == line.base  # type: ignore[arg-type]
+    assert sim.context.rollout_view(rollout_stream(second.id)) is None
+
+
+def test_nothing_is_written_if_nothing_rests_on_the_rows() -> None:
+    sim = SimulatedLine(Scenario(seed=1, people="auto"))
+    sim.live()
+    rows = sim.ledger.read(line_stream("sim"))
+    with leased(sim.context, "an erasure") as lease:
+        assert resting(sim.context, sim.ledger, sim.context.line_view(), lambda _: False, WHY) == Resting({}, None, ())
+        recall(sim.context, lease, Resting({}, None, ()))
+    assert sim.ledger.read(line_stream("sim")) == rows

@@ -1,0 +1,167 @@
+"""Tests of the garbage collection: what the ledger reaches stays, and retention and withdrawn consent are applied."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.cycle import Append, Row
+from contracts.fakes.state import FakeClock, MemoryLedger
+from contracts.ids import Digest
+from contracts.loop import Loop
+from contracts.schema import stamped
+from flows.engine.ingest import ingest
+from flows.service import garbage
+from flows.service.garbage import collect_artifacts, collect_line
+from materializer.lake.tables import Lake
+from materializer.receive.spool import Spool
+from runtime.artifacts import FolderArtifacts
+from tests.markers import LINE, SHOP, fill, install, marks_in, opened, planned, promoted, user
+from tests.unit.materializer.records import T0, evaluation, log, logs
+
+DAY = 86_400.0
+
+
+def aged(artifacts: FolderArtifacts, key: Digest, days: float) -> Digest:
+    path = artifacts.path(key)
+    at = path.stat().st_mtime - days * DAY
+    os.utime(path, (at, at))
+    return key
+
+
+def test_old_artifacts_that_nothing_names_go_and_those_of_the_line_stay(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 8)
+    promoted(context, installation.home)
+    planned(opened(installation, tmp_path), installation.home)
+    artifacts = FolderArtifacts(installation.home.artifacts)
+    named = {key for key, _ in artifacts.contents()}
+    old, young = aged(artifacts, artifacts.put(b"forgotten"), 8), artifacts.put(b"young")
+    again = aged(artifacts, artifacts.put(b"stored again"), 8)
+    artifacts.put(b"stored again")
+    part = artifacts.path(old).parent / ".part-0123"
+    part.write_bytes(b"torn")
+    os.utime(part, (1, 1))
+    for key in named:
+        aged(artifacts, key, 30)
+    tried = collect_line(installation, context, dry_run=True)
+    assert (tried.files["artifacts"], artifacts.path(old).exists()) == (2, True)
+    done = collect_line(installation, context)
+    assert done.files["artifacts"] == 2
+    assert {key for key, _ in artifacts.contents()} == named | {young, again}
+    assert not part.exists()
+    assert installation.line(LINE).rows[-1].kind == "collected"
+    assert collect_line(installation, context).is_empty
+    assert installation.line(LINE).open_cycle is not None
+
+
+_NODES = 8
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, _NODES - 1), st.integers(0, _NODES - 1)), max_size=12),
+    roots=st.sets(st.integers(0, _NODES - 1), max_size=3),
+    bound=st.sets(st.integers(0, _NODES - 1), max_size=2),
+    erased=st.sets(st.integers(0, _NODES - 1), max_size=2),
+    dies=st.integers(0, _NODES),
+)
+def test_nothing_that_a_random_ledger_reaches_is_deleted_also_after_a_crash(
+    edges: list[tuple[int, int]], roots: set[int], bound: set[int], erased: set[int], dies: int
+) -> None:
+    """Artifacts name artifacts with a smaller number. The collection may die before any deletion, and is then repeated."""
+    with TemporaryDirectory() as folder:
+        artifacts, ledger = FolderArtifacts(Path(folder)), MemoryLedger()
+        keys: list[Digest] = []
+        for node in range(_NODES):
+            named = sorted({keys[to] for at, to in edges if at == node and to < node})
+            keys.append(artifacts.put(stamped({"node": node, "files": named})))
+        rows = tuple(Row(kind="done", key=str(root), data={"deep": [{"digest": keys[root]}]}) for root in roots)
+        clock = FakeClock()
+        ledger.append([Append(stream="cycle/l/0001", after=0, rows=(Row(kind="opened"), *rows))], None, clock.now())
+        for node in bound:
+            artifacts.bind(f"name-{node}", keys[node])
+        wanted = set(roots | bound)
+        for node in reversed(range(_NODES)):
+            wanted |= {to for at, to in edges if at == node and to < node and node in wanted}
+        for node in erased:  # its rows are replaced, and what it named is named by the replacement
+            named = sorted({keys[to] for at, to in edges if at == node and to < node})
+            artifacts.replace(keys[node], stamped({"node": node, "files": named, "filtered": True}), 1, 0)
+        for _, path in artifacts.contents():
+            os.utime(path, (1, 1))
+        left, original = dies, garbage._delete
+
+        def delete(*arguments: Any) -> bool:
+            nonlocal left
+            if left == 0:
+                raise KeyboardInterrupt
+            left -= 1
+            return original(*arguments)
+
+        garbage._delete = delete
+        try:
+            collect_artifacts(artifacts, ledger, DAY, dry_run=False)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            garbage._delete = original
+        collect_artifacts(artifacts, ledger, DAY, dry_run=False)
+        there = {node for node in range(_NODES) if artifacts.path(artifacts.current(keys[node])).exists()}
+        assert there == wanted
+
+
+def withdraw(installation: Any, subject: str, n: int, given: bool = False, after: int = 10) -> None:
+    item = evaluation(f"{subject}_consent", float(given), at=T0 + after * 10**9, user__id=user(n), session__id=f"session of {user(n)}")
+    Spool(installation.home.spool(LINE)).put_json(SHOP, json.dumps(logs(log(2 * n + 1, item))).encode())
+
+
+def test_content_whose_use_is_refused_is_deleted_and_a_later_consent_brings_it_back(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 8)
+    version = promoted(context, installation.home)
+    withdraw(installation, "user", 0)
+    withdraw(installation, "trace", 1)
+    ingest(context)
+    lake = Lake(installation.home.lake(LINE))
+    before = len(lake.scan("traces"))
+    done = collect_line(installation, context)
+    assert done.rows["contents"] == 3
+    assert 0 not in marks_in(installation.home.lake(LINE) / "warehouse")
+    assert 0 not in marks_in(installation.home.artifacts)
+    rows = lake.scan("traces")
+    assert (len(rows), rows["messages"].null_count()) == (before, 3)  # the metadata stay, as of a trace without consent
+    assert installation.line(LINE).recalled == {}
+    assert installation.line(LINE).champion == version
+    assert collect_line(installation, context).rows == {}
+    fill(installation.home, range(1))  # the records again; the refusal is newer
+    ingest(context)
+    collect_line(installation, context)
+    assert marks_in(installation.home.lake(LINE) / "warehouse").get(0) is None
+
+
+def test_rows_whose_retention_has_ended_go_also_from_the_artifacts(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 6)
+    promoted(context, installation.home)
+    loop = Loop.model_validate(context.loop.model_dump() | {"retention": {"traces": 1, "quarantine": None}})
+    late = replace(context, loop=loop)
+    lake = Lake(installation.home.lake(LINE))
+    assert collect_line(installation, context).is_empty  # by default, only quarantined records are too old after 30 days
+    done = collect_line(installation, late)
+    assert done.rows["traces"] == 12
+    assert (len(lake.scan("traces")), len(lake.scan("feedback"))) == (0, 1)
+    assert marks_in(installation.home.artifacts).keys() <= {5}
+    assert len(lake.scan("quarantine")) == 6
+
+
+def test_no_row_is_touched_while_a_cycle_is_open(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 8)
+    planned(context, installation.home)
+    withdraw(installation, "user", 0)
+    ingest(context)
+    assert collect_line(installation, context).rows == {}
+    assert 0 in marks_in(installation.home.lake(LINE) / "warehouse")

@@ -1,0 +1,105 @@
+"""Tests of deletions from the lake: rows, history, statistics and files; and that nothing of erased people is ingested."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.types import StringType
+
+from contracts.data.senders import Role, Sender
+from materializer.consent import erased_people
+from materializer.datasets import LakeDatasets
+from materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
+from materializer.lake.dedup_index import DedupIndex
+from tests.markers import marks_in
+from tests.unit.materializer.conftest import make_datasets, pseudonym_of
+from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
+
+DAY = 86_400 * 10**9
+SHOP = Sender(name="shop", roles=(Role.TRACES, Role.FEEDBACK))
+
+
+def filled(folder: Path) -> LakeDatasets:
+    """Datasets with one trace per user and day. Each text of user `n` begins with a marker, so that statistics contain it."""
+    datasets = make_datasets(folder)
+    for n in range(1, 5):
+        trace = span(n, f"zq{n:03d}zq?", f"zq{n:03d}zq!", at=T0 + n * DAY)
+        datasets.ingest(batch(spans(trace), logs(log(n, evaluation("user_correction", text=f"zq{n:03d}zq", user__id=f"user-{n}")))))
+    return datasets
+
+
+def erase(datasets: LakeDatasets, *users: str) -> None:
+    target = Target(frozenset(pseudonym_of(datasets, "u", user) for user in users))
+    with datasets.lake.writing():
+        tombstone(datasets.lake, target.users, (), datetime(2026, 11, 1, tzinfo=UTC))
+        LineRows(datasets.lake, target).remove(DedupIndex(datasets.lake))
+        purge(datasets.lake)
+
+
+def test_neither_a_snapshot_nor_a_statistic_nor_a_file_keeps_deleted_rows_and_tags_move(tmp_path: Path) -> None:
+    datasets = filled(tmp_path)
+    pinned = datasets.lake.pin("traces", "a snapshot")
+    assert marks_in(tmp_path / "lake").keys() == {1, 2, 3, 4}
+    erase(datasets, "user-1", "user-3")
+    assert marks_in(tmp_path / "lake").keys() == {2, 4}
+    moved = datasets.lake.pin("traces", "a snapshot")
+    assert (moved != pinned, moved) == (True, datasets.lake.snapshot("traces"))
+    assert len(datasets.lake.scan("traces", snapshot=moved)) == 2
+    assert datasets.ingest(batch(spans(span(9)))).traces.kept == 1  # the table can be written
+
+
+def test_a_table_that_loses_all_rows_goes_on(tmp_path: Path) -> None:
+    datasets = filled(tmp_path)
+    erase(datasets, *(f"user-{n}" for n in range(1, 5)))
+    assert marks_in(tmp_path / "lake").keys() == set()
+    assert datasets.cursor().traces == 0
+    assert datasets.ingest(batch(spans(span(9)))).traces.kept == 1
+
+
+def test_records_of_erased_people_and_corrections_of_their_traces_are_skipped_and_counted(tmp_path: Path) -> None:
+    datasets = filled(tmp_path)
+    erase(datasets, "user-1")
+    later = [spans(span(1, "zq001zq again", user__id="user-1")), spans(span(20, user__id="user-1", metadata__consent=None))]
+    said = log(1, evaluation("user_correction", text="zq001zq by another", user__id="user-2", at=T0 + 99))
+    report = datasets.ingest(replace(batch(*later, logs(said)), sender=SHOP))
+    assert report.traces.adds_up
+    assert report.feedback.adds_up
+    assert (report.traces.skipped, report.traces.reasons) == (2, {"erased": 2})
+    assert (report.feedback.skipped, report.feedback.reasons) == (1, {"no_consent": 1})
+    assert 1 not in marks_in(tmp_path / "lake")
+
+
+def test_only_a_newer_consent_of_the_operator_lifts_an_erasure(tmp_path: Path) -> None:
+    datasets = filled(tmp_path)
+    erase(datasets, "user-1")
+    after = int(datetime(2026, 11, 1, 1, tzinfo=UTC).timestamp()) * 10**9
+    stated = evaluation("user_consent", 1.0, at=after, user__id="user-1")
+    record = logs(stated | {"eventName": "gen_ai.evaluation.result"})
+    datasets.ingest(replace(batch(record), sender=SHOP))
+    assert erased_people(datasets.lake.scan("consent")).users == {pseudonym_of(datasets, "u", "user-1")}
+    assert datasets.ingest(batch(spans(span(30, user__id="user-1")))).traces.reasons == {"erased": 1}
+    datasets.ingest(batch(record))  # a file of the operator
+    assert erased_people(datasets.lake.scan("consent")).users == set()
+
+
+def test_quarantine_columns_of_a_newer_release_are_found_by_name(tmp_path: Path) -> None:
+    datasets = filled(tmp_path)
+    datasets.ingest(batch(b"not json"))
+    table = datasets.lake._table("quarantine")
+    with table.update_schema() as update:
+        update.add_column("user", StringType())
+        update.add_column("masked", StringType())
+    stored = table.scan().to_arrow()
+    mine, other = (pseudonym_of(datasets, "u", user) for user in ("user-1", "user-2"))
+    rows = pa.concat_tables([stored] * 3)
+    for name, values in (("user", [mine, other, None]), ("masked", ["zq001zq", "zq002zq", "zq003zq"])):
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), pa.array(values, rows.schema.field(name).type))
+    table.overwrite(rows)
+    target = Target(frozenset({mine}))
+    assert LineRows(datasets.lake, target).counts()["quarantine"] == 1
+    erase(datasets, "user-1")
+    left = datasets.lake.scan_stored("quarantine").sort("user", nulls_last=True)
+    assert left.select("user", "masked").rows() == [(other, "zq002zq"), (None, None)]
