@@ -46,7 +46,7 @@ def note_alarm(context: LineContext) -> None:
     alarm = is_alarm(counts, settings, line.alarm is not None)
     if not line.rows or alarm == (line.alarm is not None):
         return
-    data = counts.model_dump(mode="json") | {"text": alarm_text(counts)}
+    data = {"read": counts.read, "quarantined": counts.quarantined, "reasons": counts.reasons, "text": alarm_text(counts)}
     row = Row(kind="quarantine_alarm", data=data) if alarm else Row(kind="quarantine_calm", data=data)
     with contextlib.suppress(Conflict):
         context.ledger.append([Append(stream=line_stream(context.line), after=line.seq, rows=(row,))], None, context.clock.now())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contracts.data.records import SAMPLES
 from contracts.errors import ConfigError
 from contracts.ids import digest, hash_share, normalise
 from contracts.loop import SnapshotSettings
@@ -34,10 +37,11 @@ from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, span, spans
 from tests.unit.materializer.small_datasets import LATER, VERSIONS, rows
 
-_WORDS = (
+_TEXT = (
     "report order invoice delivery customer payment address account refund parcel warehouse contract discount catalogue supplier "
     "shipment receipt return exchange coupon voucher balance statement transfer deposit insurance policy claim number date"
-).split()
+)
+_WORDS = _TEXT.split()
 
 
 def sentence(n: int, words: int = 30) -> str:
@@ -80,7 +84,7 @@ def test_a_stored_signature_means_the_same_in_every_release() -> None:
     made = signature(shingles("how do i return a parcel that has arrived too late?"))
     assert made.dtype == np.uint32
     assert len(made) == 125
-    assert digest(made.tobytes()) == "RECORDED"
+    assert digest(made.tobytes()) == "0c64b481a6d846511be733a615752198fdd2d259ef25b1e494480e776449292e"
 
 
 def test_clusters_do_not_depend_on_the_order_and_follow_chains() -> None:
@@ -161,7 +165,7 @@ def test_no_order_of_batches_changes_an_earlier_side_or_splits_near_duplicates(
     texts = [*base, *(varied(draw.choice(base), draw.randrange(1000)) for _ in range(32))]
     draw.shuffle(texts)
     borders = sorted({0, *cuts, len(texts)})
-    batches = [texts[low:high] for low, high in zip(borders, borders[1:], strict=False)]
+    batches = [texts[low:high] for low, high in pairwise(borders)]
     sides, other = (PromptSides(tmp_path_factory.mktemp("sides")) for _ in range(2))
     known: dict[str, Side] = {}
     for part in batches:
@@ -254,8 +258,6 @@ def test_it_cannot_be_switched_off_again(tmp_path: Path) -> None:
 
 
 def test_a_near_duplicate_of_a_golden_prompt_is_not_trained_on(tmp_path: Path) -> None:
-    import json
-
     (tmp_path / "golden.jsonl").write_text(json.dumps({"prompt": sentence(3), "reference": "2"}))
     datasets = make_datasets(tmp_path, make_loop(holdout={"golden": "golden.jsonl"}))
     datasets.ingest(asked(*planted()))
@@ -271,13 +273,19 @@ def samples(prompts: list[str]) -> Any:
     plain = {"tier": "verifiable", "votes": 0, "repeats": 1, "trace": None, "user": None, "origin": "traffic", "model_version": None}
     return frame_of(
         [
-            {"prompt_id": digest(text), "prompt": f'[{{"role":"user","content":"{text}"}}]', "answer": answer, "reward": reward, "slice": None}
+            {
+                "prompt_id": digest(text),
+                "prompt": f'[{{"role":"user","content":"{text}"}}]',
+                "answer": answer,
+                "reward": reward,
+                "slice": None,
+            }
             | plain
             | {"parts": f'{{"v":{reward}}}'}
             for text in prompts
             for answer, reward in (("good", 1.0), ("bad", 0.0))
         ],
-        __import__("contracts.data.records", fromlist=["SAMPLES"]).SAMPLES,
+        SAMPLES,
     )
 
 
