@@ -126,6 +126,9 @@ class EvalReport(Frozen):
     """One element per prompt set and slice that was asked. Empty in reports of earlier releases, which no check passes."""
     lengths: dict[str, Magnitude] = Field(default_factory=dict)
     """`champion` / `candidate` -> mean answer length in characters."""
+    length_adjusted: Interval | None = None
+    """Overall reward difference if the answers that a judge scored had equal lengths. None if a judge scored few or none. Judges prefer
+    long answers, also where these are not better."""
     latency_ms: dict[str, Magnitude] = Field(default_factory=dict)
     """`champion` / `candidate` -> 95th percentile of the latency in milliseconds."""
     answers: Digest

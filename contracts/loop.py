@@ -251,18 +251,18 @@ class GateSettings(Frozen):
 
     level: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     """Confidence level of one edition: 1 - level is the probability that a candidate without improvement passes within the edition.
-    The intervals of each evaluation use the level 1 - (1 - level) / holdout.rotate_after."""
+    Each end of an interval has the error of one evaluation, 1 - level ^ (1 / holdout.rotate_after)."""
     min_effect: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Value that the lower bound of the reward difference must exceed, over golden set and holdout together."""
     slice_margin: Share = 0.1
-    """Tolerated loss per slice. A slice fails if its whole interval is below the negative margin. If only the estimate is below it, the
-    gate is inconclusive."""
+    """Tolerated loss per slice. A slice fails if its whole interval is below the negative margin. The gate is inconclusive if the estimate
+    is below it, and below the other slices by more than chance explains (error about 0.05 over all slices)."""
     slice_tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Loss per slice above which the verdict reports a warning. If such a loss cannot be ruled out, the verdict estimates how many
     prompts are needed to decide."""
     min_prompts: Positive = 50
     """Minimum number of prompts answered by both models. With fewer, the gate is inconclusive."""
-    min_slice: Positive = 10
+    min_slice: Positive = 20
     """Minimum number of prompts in a slice. Smaller slices are reported but not judged."""
     max_failures: Share = 0.02
     """Maximum share of unanswered or unscored requests per model. Above it, the gate is inconclusive."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result
 from contracts.loop import GateSettings
 from contracts.ports import Check
+from gates.slices import losing
 
 SHOWN = 12
 """Maximum number of slices with figures in a reason. Further slices are listed by name."""
@@ -110,8 +111,9 @@ class Quality(_BuiltIn):
 class Slices(_BuiltIn):
     """Checks that no slice loses more than the margin, because an overall average can hide a large loss in one slice.
 
-    Fails if the whole interval of a slice is below the negative margin. The result is inconclusive if only an estimate is below it. A
-    pass reports smaller losses, losses that cannot be ruled out, and slices that are too small to judge.
+    Fails if the whole interval of a slice is below the negative margin. The result is inconclusive if the estimate is below it, and below
+    the other slices by more than chance explains (`gates/slices.py`). A pass reports all other losses, losses that cannot be ruled out, and
+    slices that are too small to judge.
     """
 
     name = "slices"
@@ -123,19 +125,23 @@ class Slices(_BuiltIn):
             lost.sort(key=lambda c: c.difference.estimate)
             more = f"; and {len(lost) - 3} more" if len(lost) > 3 else ""
             return _result(self, Result.FAIL, "; ".join(_show(c) for c in lost[:3]) + more)
-        doubtful = [c for c in slices if c.difference.estimate < -self._settings.slice_margin]
+        doubtful = losing(slices, self._settings.slice_margin)
         if doubtful:
-            text = "; ".join(_show(c) for c in doubtful)
-            return _result(self, Result.INCONCLUSIVE, f"a loss of more than {self._settings.slice_margin:g} is possible: {text}")
+            text = f"a loss of more than {self._settings.slice_margin:g} is likely: lower than other slices by more than chance explains"
+            return _result(self, Result.INCONCLUSIVE, f"{text}: {_listed(doubtful, _show)}")
         return _result(self, Result.PASS, "; ".join([f"{len(slices)} slices judged", *self._losses(slices), *self._unjudged(report)]))
 
     def _losses(self, slices: Sequence[Comparison]) -> Iterator[str]:
-        """Describe the losses within the margin: estimated and confirmed ones, and those that the intervals cannot rule out.
+        """Describe the losses that do not hold the candidate: estimated and confirmed ones, and those that the intervals cannot rule out.
 
         A slice with few prompts can miss a small loss, so the reason must state this explicitly.
         """
         tolerance = self._settings.slice_tolerance
-        lower = [c for c in slices if c.difference.estimate < 0]
+        margin = self._settings.slice_margin
+        beyond = [c for c in slices if c.difference.estimate < -margin]
+        if beyond:
+            yield f"estimated lower by more than {margin:g}, as chance among {len(slices)} slices explains: {_listed(beyond, _show)}"
+        lower = [c for c in slices if -margin <= c.difference.estimate < 0]
         if lower:
             yield f"lower, within the margin: {_listed(lower, _show)}"
         shown = [c for c in slices if c.difference.high < -tolerance]
@@ -150,7 +156,7 @@ class Slices(_BuiltIn):
     def _unjudged(self, report: EvalReport) -> Iterator[str]:
         small = [c for c in report.comparisons if c.name.startswith("slice:") and c.n < self._settings.min_slice]
         if small:
-            yield f"too few prompts to judge {_listed(small, lambda c: f'{c.name} (n {c.n})')}"
+            yield f"cannot judge, because of too few prompts: {_listed(small, lambda c: f'{c.name} (n {c.n})')}"
 
 
 class Agreement(_BuiltIn):
@@ -178,7 +184,8 @@ class Agreement(_BuiltIn):
 class Length(_BuiltIn):
     """Checks that the mean answer length does not change by more than `gate.max_length_ratio` in either direction.
 
-    Very long or very short answers are a common form of reward hacking.
+    Very long or very short answers are a common form of reward hacking. Where a judge scores answers, the gain must also be shown at equal
+    length. Otherwise the result is inconclusive, because judges prefer long answers.
     """
 
     name = "length"
@@ -191,6 +198,12 @@ class Length(_BuiltIn):
         text = f"mean answer length {new:.0f} characters, champion {old:.0f} (×{ratio:.2f})"
         if max(ratio, 1 / ratio) > self._settings.max_length_ratio:
             return _result(self, Result.FAIL, f"{text}; the limit is ×{self._settings.max_length_ratio:g} in either direction")
+        adjusted = report.length_adjusted
+        if adjusted is None:
+            return _result(self, Result.PASS, text)
+        text += f"; at equal length of judged answers {adjusted.estimate:+.3f} ({adjusted.low:+.3f} to {adjusted.high:+.3f})"
+        if adjusted.low <= self._settings.min_effect:
+            return _result(self, Result.INCONCLUSIVE, f"{text}: the gain may come from the length of the answers")
         return _result(self, Result.PASS, text)
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ import pyarrow.parquet as pq
 from contracts.data.datasets import HoldoutEdition, Label
 from contracts.data.records import Tier
 from contracts.errors import Inconclusive
-from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, Comparison, EvalReport, PromptCount
+from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, Comparison, EvalReport, Interval, PromptCount
 from contracts.ids import Digest, canonical, root_id
 from contracts.loop import GateSettings
 from contracts.model import ModelRef
 from contracts.ports import Artifacts, ModelClient, Progress, Rewards
-from gates.statistics import paired_interval
+from gates.statistics import length_adjusted_interval, paired_interval
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class _Outcome:
     """Whether both answers were scored by the same scorers."""
     rewards: tuple[float, float] | None
     """Rewards of champion and candidate; None if the prompt is not part of the comparison."""
+    longer: float | None
+    """Length of the candidate's answer minus that of the champion's, in characters, if a judge scored both. Otherwise None."""
 
     @classmethod
     def of(cls, question: _Question, old: ChatAnswer, new: ChatAnswer, old_label: Label, new_label: Label) -> _Outcome:
@@ -65,7 +68,9 @@ class _Outcome:
         elif champion is not None and new.text is None:
             rewards = (champion, 0.0)
         failed = [answer.text is None or label.reward is None for answer, label in ((old, old_label), (new, new_label))]
-        return cls(question, failed[0], failed[1], alike, rewards)
+        judged = alike and old_label.tier is new_label.tier is Tier.JUDGE
+        longer = float(len(new.text or "") - len(old.text or "")) if judged else None
+        return cls(question, failed[0], failed[1], alike, rewards, longer)
 
 
 class PairedEvaluator:
@@ -108,6 +113,7 @@ class PairedEvaluator:
             comparisons=tuple(self._comparisons(paired)),
             counts=tuple(_counts(outcomes)),
             lengths={side: _mean_length(answers) for side, answers in (("champion", old), ("candidate", new))},
+            length_adjusted=self._length_adjusted(outcomes),
             latency_ms={side: _p95(answers) for side, answers in (("champion", old), ("candidate", new))},
             answers=self._artifacts.put(b"\n".join(_row(*row) for row in rows)),
         )
@@ -171,6 +177,19 @@ class PairedEvaluator:
             return None
         champion, candidate = np.mean(pairs, axis=0)
         return Comparison(name=name, n=len(clusters), champion=float(champion), candidate=float(candidate), difference=interval)
+
+    def _length_adjusted(self, outcomes: Sequence[_Outcome]) -> Interval | None:
+        """Return the difference at equal length of the answers that a judge scored, clustered by conversation as in `_compare`."""
+        clusters: dict[str, list[_Outcome]] = {}
+        for outcome in outcomes:
+            if outcome.rewards is not None:
+                clusters.setdefault(root_id(outcome.question.prompt), []).append(outcome)
+        differences, longer = list[float](), list[float | None]()
+        for cluster in clusters.values():
+            lengths = [outcome.longer for outcome in cluster if outcome.longer is not None]
+            differences.append(fmean(new - old for old, new in (outcome.rewards for outcome in cluster if outcome.rewards)))
+            longer.append(fmean(lengths) if lengths else None)
+        return length_adjusted_interval(differences, longer, self._settings.level)
 
 
 def _read(name: str, parquet: bytes) -> list[_Question]:

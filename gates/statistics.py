@@ -13,6 +13,11 @@ import numpy as np
 
 from contracts.evaluation import Interval
 
+_LEAST_LENGTHS = 10
+"""Minimum number of differences with a length for an adjustment."""
+_ROUNDING = 1e-9
+"""Half-widths below this are rounding errors of zero."""
+
 
 def _special() -> Any:
     """Return scipy.special. Its import takes 15 MB, which the idle service does not need; scipy.stats would take a second, too."""
@@ -25,7 +30,7 @@ def paired_interval(differences: Sequence[float], level: float) -> Interval | No
     """Return the mean of per-prompt differences with a two-sided Student t interval. None for fewer than two differences.
 
     If all differences are equal, the sample variance is 0 and not informative. The half-width is then the limit for an event that did not
-    occur in n trials, 1 - (1 - level)^(1/n) (generalised "rule of three").
+    occur in n trials (generalised "rule of three").
     """
     n = len(differences)
     if n < 2:
@@ -33,8 +38,40 @@ def paired_interval(differences: Sequence[float], level: float) -> Interval | No
     values = np.asarray(differences, dtype=float)
     mean, error = float(values.mean()), float(values.std(ddof=1) / math.sqrt(n))
     half = float(_special().stdtrit(n - 1, (1 + level) / 2)) * error
-    half = max(half, 1 - (1 - level) ** (1 / n)) if error == 0 else half
+    half = max(half, _never(n, level)) if error == 0 else half
     return Interval(estimate=mean, low=mean - half, high=mean + half, level=level, n=n)
+
+
+def _never(n: int, level: float) -> float:
+    """Return the upper limit for the probability of an event that did not occur in `n` trials, with the error of one end of an interval."""
+    return float(1 - ((1 - level) / 2) ** (1 / n))
+
+
+def length_adjusted_interval(differences: Sequence[float], longer: Sequence[float | None], level: float) -> Interval | None:
+    """Return the mean difference that remains at equal length, with a two-sided Student t interval. None for too few lengths.
+
+    `longer` has, per difference, the length of the candidate's answer minus that of the champion's; None where the length must not be
+    adjusted for. The differences are regressed on tanh(longer / its standard deviation) and on whether there is a length. The result is
+    the intercept, with White's variance (HC1). Source: Dubois, Galambosi, Liang, Hashimoto: Length-controlled AlpacaEval, arXiv:2404.04475.
+    """
+    n = len(differences)
+    adjusted = np.array([length is not None for length in longer])
+    if adjusted.sum() < _LEAST_LENGTHS:
+        return None
+    lengths = np.array([length or 0.0 for length in longer])
+    spread = float(lengths[adjusted].std(ddof=1))
+    if spread == 0 and lengths.any():  # every answer is longer by the same length, so nothing tells its effect from the gain
+        return Interval(estimate=float(np.mean(differences)), low=-1.0, high=1.0, level=level, n=n)
+    design = np.column_stack([np.ones(n), np.tanh(lengths / (spread or 1.0)), adjusted - adjusted.mean()])
+    inverse = np.linalg.pinv(design.T @ design)
+    values = np.asarray(differences, dtype=float)
+    fitted = inverse @ design.T @ values
+    residuals = values - design @ fitted
+    freedom = n - int(np.linalg.matrix_rank(design))
+    variance = inverse @ (design.T * residuals**2) @ design @ inverse * n / freedom
+    estimate, half = float(fitted[0]), float(_special().stdtrit(freedom, (1 + level) / 2)) * math.sqrt(max(0.0, float(variance[0, 0])))
+    half = max(half, _never(n, level)) if half < _ROUNDING else half
+    return Interval(estimate=estimate, low=estimate - half, high=estimate + half, level=level, n=n)
 
 
 def clustered_mean(clusters: Sequence[tuple[int, float]]) -> tuple[float, float, int] | None:
@@ -110,12 +147,17 @@ def sample_ratio_p(champion: int, candidate: int, share: float) -> float:
     return min(1.0, 2 * float(min(_special().bdtr(candidate, n, share), _special().bdtrc(candidate - 1, n, share))))
 
 
+def normal_quantile(share: float) -> float:
+    """Return the quantile of the standard normal distribution."""
+    return float(_special().ndtri(share))
+
+
 def detectable_effect(n: int, level: float, power: float = 0.8, deviation: float = 0.5) -> float:
     """Return the smallest true mean difference that a paired interval over `n` prompts detects with probability `power`.
 
     `deviation` is the standard deviation of one difference.
     """
-    return float((_special().ndtri((1 + level) / 2) + _special().ndtri(power)) * deviation / math.sqrt(max(n, 1)))
+    return float((normal_quantile((1 + level) / 2) + normal_quantile(power)) * deviation / math.sqrt(max(n, 1)))
 
 
 def deviation_of(interval: Interval) -> float:

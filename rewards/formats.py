@@ -1,13 +1,12 @@
 """Scorers of the form of an answer: JSON that follows a schema, and regular expressions. They need no reference.
 
-The answers are untrusted, and a pattern can take unlimited time on one of them. So the evaluation runs in a process with limits
-(`rewards/bounded`). An answer that exceeds them gets no score: on a busy machine, a right answer may do so.
+The answers are untrusted, and matching a pattern with one of them can take unlimited time. `rewards/bounded` therefore evaluates them in a
+process with limits. An answer that exceeds the limits gets no score. On a busy machine, this can happen to a right answer.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,11 +18,9 @@ from pydantic import Field
 from contracts.data.records import Tier
 from contracts.errors import ConfigError
 from contracts.model import Frozen
-from rewards.bounded.worker import NoResult, worker
+from rewards.bounded.worker import bounded_score
 from rewards.code_blocks import only_block
 from rewards.options import check_options
-
-log = logging.getLogger(__name__)
 
 
 class JsonSchemaOptions(Frozen):
@@ -56,7 +53,7 @@ class JsonSchema:
         if answer is None:
             return None
         text = only_block(answer) if self.options.fenced else answer
-        return _bounded(self.name, self.options.timeout, schema=self._schema, text=text)
+        return bounded_score(self.name, self.options.timeout, schema=self._schema, text=text)
 
 
 class RegexOptions(Frozen):
@@ -93,16 +90,8 @@ class Regex:
     def _score(self, answer: str | None) -> float | None:
         if answer is None:
             return None
-        found = _bounded(self.name, self.options.timeout, pattern=self.options.pattern, text=answer, whole=self.options.whole)
+        found = bounded_score(self.name, self.options.timeout, pattern=self.options.pattern, text=answer, whole=self.options.whole)
         return 1.0 - found if found is not None and self.options.forbid else found
-
-
-def _bounded(name: str, seconds: float, **arguments: Any) -> float | None:
-    try:
-        return float(worker(name).call(seconds, **arguments))
-    except NoResult as error:
-        log.warning("reward %s gives no score: %s", name, error)
-        return None
 
 
 def _checked_schema(given: dict[str, Any] | str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +11,8 @@ from pydantic import Field
 from contracts.data.records import Tier
 from contracts.errors import ConfigError
 from contracts.model import Frozen
-from rewards.bounded.worker import NoResult, worker
+from rewards.bounded.worker import bounded_score
 from rewards.options import check_options
-
-log = logging.getLogger(__name__)
 
 
 class MathOptions(Frozen):
@@ -49,9 +46,4 @@ class Math:
     def _score(self, answer: str | None, reference: str | None) -> float | None:
         if answer is None or reference is None:
             return None
-        try:
-            equal = worker("math").call(self.options.timeout, reference=reference, answer=answer)
-        except NoResult as error:
-            log.warning("reward math gives no score: %s", error)
-            return None
-        return None if equal is None else float(equal)
+        return bounded_score(self.name, self.options.timeout, reference=reference, answer=answer)

@@ -5,6 +5,7 @@ Only the lake's cursor decides how many traces are new. Schedules and events onl
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
 from contracts.data.datasets import Cursor
@@ -45,8 +46,10 @@ def edition_number(evaluations: int, rotate_after: int) -> int:
 
 
 def evaluation_level(loop: Loop) -> float:
-    """Return the confidence level of one evaluation's intervals.
+    """Return the confidence level of one evaluation's two-sided intervals.
 
-    The error of a whole edition, 1 - gate.level, is divided by the number of evaluations per edition, holdout.rotate_after.
+    The error of a whole edition, 1 - gate.level, is spent evenly on its evaluations (holdout.rotate_after) with Šidák's correction, which
+    holds for independent and for positively dependent tests; the evaluations of an edition share its prompts and often their champion.
+    Each end of an interval has the error of one evaluation, because a candidate passes by the lower end alone.
     """
-    return 1 - (1 - loop.gate.level) / loop.holdout.rotate_after
+    return 2 * math.pow(loop.gate.level, 1 / loop.holdout.rotate_after) - 1

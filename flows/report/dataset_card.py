@@ -75,7 +75,7 @@ def _masked(settings: PrivacySettings) -> str:
 def _examples(samples: Sequence[Mapping[str, Any]], settings: PrivacySettings) -> list[Section]:
     """Return a few answers in the order of their prompts' digests; none if nothing is masked.
 
-    The texts are masked again, because a release without masking may have stored some of them.
+    The texts are masked here, too, because an earlier release stored texts without masking.
     """
     if not (settings.mask or settings.patterns):
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import subprocess
@@ -13,6 +14,8 @@ import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 CHILD = Path(__file__).with_name("child.py")
 _INHERITED = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
@@ -99,3 +102,16 @@ class Worker:
 def worker(function: str) -> Worker:
     """Return the worker of a function of `rewards/bounded/child.py`."""
     return Worker(function)
+
+
+def bounded_score(function: str, seconds: float, **arguments: Any) -> float | None:
+    """Return the score that a function of `rewards/bounded/child.py` gives; None if it gives none or exceeds `seconds` of CPU time.
+
+    The function has the name of its scorer. A missing result is logged, because an answer that is too slow to check must not look scored.
+    """
+    try:
+        value = worker(function).call(seconds, **arguments)
+    except NoResult as error:
+        log.warning("reward %s gives no score: %s", function, error)
+        return None
+    return None if value is None else float(value)

@@ -11,6 +11,7 @@ its first process.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -168,6 +169,14 @@ def _program(spec: dict[str, Any], user: int, results: int) -> NoReturn:
     os.execve(spec["python"], command, {"HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"})  # noqa: S606
 
 
+def _refuse(results: int, why: str) -> None:
+    """Write why the program did not start to the descriptor of the results, which has moved to 3 if the last steps have failed."""
+    for descriptor in (results, 3):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, b"refused " + why.encode() + b"\n")
+            return
+
+
 def _wait(program: int, seconds: float) -> bool:
     """Wait for the program. Return whether it was killed because of the time or because standard input was closed."""
     ended = os.pidfd_open(program)
@@ -182,6 +191,7 @@ def _wait(program: int, seconds: float) -> bool:
 
 def main() -> None:
     """Run one program."""
+    os.umask(0o022)  # the service's may be stricter, and the program, another user, must reach Python through the folders made here
     spec = json.loads(_line())
     results = int(sys.argv[1])
     try:
@@ -193,7 +203,7 @@ def main() -> None:
         try:
             _program(spec, user, results)
         except BaseException as error:  # this process must never return into the supervisor's code
-            os.write(results, b"refused " + str(error).encode() + b"\n")
+            _refuse(results, str(error))
             os._exit(1)
     os.close(1)
     os.close(results)

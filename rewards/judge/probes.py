@@ -1,6 +1,6 @@
-"""Probes of a judge: bad answers that contain instructions to the judge, and answers without content. A good judge rejects all of them.
+"""Probes of a judge: wrong answers that contain instructions to the judge, and answers without content. A good judge rejects all.
 
-Question, documents and answer have nothing to do with each other, so that the answer is bad by any criterion about them.
+The answer is about another subject than the question and the documents, so it is wrong by every criterion.
 """
 
 from __future__ import annotations

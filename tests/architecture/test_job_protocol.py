@@ -46,6 +46,7 @@ def found(pattern: str) -> set[tuple[str, str]]:
     return {(path.relative_to(REPO).as_posix(), hit) for path in paths for _, text in texts(path) for hit in re.findall(pattern, text)}
 
 
+@pytest.mark.slow
 def test_variables_of_jobs_are_named_only_in_the_protocol() -> None:
     names = "|".join(map(re.escape, VARIABLES))
     assert not found(rf"(?<!\w)(?:{names})(?!\w)"), "use runtime/job_protocol.py"
@@ -67,6 +68,7 @@ def test_numbered_files_of_jobs_are_named_only_in_the_protocol() -> None:
     assert not {(path.relative_to(REPO).as_posix(), line, text) for path in paths for line, text in texts(path) if NUMBERED.search(text)}
 
 
+@pytest.mark.slow
 def test_exit_codes_of_jobs_are_numbers_only_where_they_are_defined() -> None:
     codes = {value for value in vars(exit_codes).values() if isinstance(value, int) and value > 1}
     assert len(codes) == 5

@@ -31,6 +31,7 @@ def test_no_file_is_longer_than_500_lines() -> None:
     assert not long
 
 
+@pytest.mark.slow
 def test_every_module_says_what_it_is() -> None:
     silent = [
         str(path.relative_to(REPO)) for path in SOURCES if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
@@ -62,6 +63,7 @@ def _imports(path: Path, known: set[str]) -> set[str]:
     return found & known
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     known = {_module(path) for path in SOURCES}
     graph = {_module(path): _imports(path, known) for path in SOURCES}
@@ -196,6 +198,7 @@ def test_no_file_holds_a_key() -> None:
     assert not found
 
 
+@pytest.mark.slow
 def test_no_file_holds_a_merge_conflict() -> None:
     markers = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
     assert [path.relative_to(REPO) for path in tracked() if markers.search(path.read_bytes())] == []

@@ -23,6 +23,8 @@ from flows.cli.main import COMMANDS
 from tests.architecture.test_rules import PACKAGES, REPO, tracked
 from trainers.code_digest import code_digest
 
+pytestmark = pytest.mark.slow
+
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 Run = Callable[..., str]
 

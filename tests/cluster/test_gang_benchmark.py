@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.rig.cluster import REPO
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("contest_parts")]
+pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("contest_parts")]
 
 
 def measured(*parts: str) -> dict[str, Any]:
@@ -40,7 +40,6 @@ def test_no_gang_of_ours_holds_a_node_in_vain_and_an_evicted_one_is_back() -> No
     assert evicted["whole_after_s"] > 0
 
 
-@pytest.mark.soak
 def test_a_gang_without_a_node_is_served_and_idle_nodes_for_a_part_of_it_are_given_back() -> None:
     found = measured("capacity")["capacity"]
     assert found["static"]["from_zero"]["whole_after_s"] > 0

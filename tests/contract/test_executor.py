@@ -58,6 +58,7 @@ def test_submit_is_idempotent(bench: Any) -> None:
     assert bench.starts(spec, 1) == 1
 
 
+@pytest.mark.slow
 def test_next_incarnation_runs_after_the_first(bench: Any) -> None:
     spec = bench.spec("failed")
     bench.executor.submit(spec, 1)
@@ -99,6 +100,7 @@ def test_job_survives_a_restart_of_the_service(machine: LocalBench) -> None:
     assert [event.kind for event in machine.executor.events(spec.name)].count("started") == 1
 
 
+@pytest.mark.slow
 def test_next_incarnation_finds_the_pinned_checkpoint(machine: LocalBench) -> None:
     spec = machine.spec("once")
     machine.executor.submit(spec, 1)
@@ -126,6 +128,7 @@ def test_event_numbers_continue_over_all_incarnations(machine: LocalBench) -> No
     assert [event.incarnation for event in after] == sorted(event.incarnation for event in after)
 
 
+@pytest.mark.slow
 def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(machine: LocalBench) -> None:
     spec = machine.spec("deaf", grace=1)
     machine.executor.submit(spec, 1)

@@ -78,6 +78,7 @@ def _scorer(name: str) -> RewardFunction:
     return function
 
 
+@pytest.mark.slow
 def test_built_in_scorers_are_registered_as_entry_points() -> None:
     assert {"exact_match", "final_number", "user_feedback"} <= set(NAMES)
 

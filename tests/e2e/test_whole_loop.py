@@ -87,6 +87,7 @@ def shortened(loop: str, traces: Path, folder: Path) -> str:
     return loop
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1200)  # training and evaluation take minutes, more on a busy machine
 def test_candidate_from_traces_that_are_too_hard_does_not_pass_the_gate(tmp_path: Path) -> None:
     traces = shared_data("gsm8k_traces")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from contracts.errors import Rejected
 from materializer.dialects.canonical.exchange import Record, Reply, Request
@@ -11,6 +11,8 @@ from materializer.dialects.canonical.tools import tools_of, unwrapped
 from materializer.dialects.conversations import anthropic, gemini, langchain, openai_chat, plain_text, responses, vercel
 from materializer.dialects.conversations.plain_text import unwrapped_text
 from materializer.dialects.otlp_attributes import Attributes
+
+Found = TypeVar("Found", Request, Reply)
 
 _MODULES = (gemini, responses, anthropic, langchain, vercel, openai_chat)
 """Dialects of bodies, the most specific first."""
@@ -20,31 +22,25 @@ _REPLIES: tuple[Callable[[Any], Reply | None], ...] = tuple(module.reply for mod
 
 def request_of(body: Any) -> Request | None:
     """Return the request that a body describes; None if it is empty. Raises Rejected `unknown_wrapper`, or why it cannot be read."""
-    value = unwrapped_text(body)
-    if value in (None, "", [], {}):
-        return None
-    if isinstance(value, str):
-        return plain_text.request(value)
-    if not isinstance(value, dict | list):
-        raise Rejected("wrong_type", f"messages must be a list, an object or text, not {type(value).__name__}")
-    found = next((one for read in _REQUESTS if (one := read(value)) is not None), None)
-    if found is None:
-        raise Rejected("unknown_wrapper", "the input is a list or an object in no known form")
-    return found
+    return _read(body, plain_text.request, _REQUESTS, "input")
 
 
 def reply_of(body: Any) -> Reply | None:
     """Return the reply that a body describes; None if it is empty. Raises Rejected as `request_of`."""
+    return _read(body, plain_text.reply, _REPLIES, "output")
+
+
+def _read(body: Any, of_text: Callable[[str], Found | None], readers: Sequence[Callable[[Any], Found | None]], what: str) -> Found | None:
     value = unwrapped_text(body)
     if value in (None, "", [], {}):
         return None
     if isinstance(value, str):
-        return plain_text.reply(value)
+        return of_text(value)
     if not isinstance(value, dict | list):
-        raise Rejected("wrong_type", f"an answer must be a list, an object or text, not {type(value).__name__}")
-    found = next((one for read in _REPLIES if (one := read(value)) is not None), None)
+        raise Rejected("wrong_type", f"the {what} must be a list, an object or text, not {type(value).__name__}")
+    found = next((one for read in readers if (one := read(value)) is not None), None)
     if found is None:
-        raise Rejected("unknown_wrapper", "the output is a list or an object in no known form")
+        raise Rejected("unknown_wrapper", f"the {what} is a list or an object in no known form")
     return found
 
 

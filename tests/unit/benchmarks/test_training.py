@@ -38,6 +38,7 @@ def test_the_speed_of_dpo_is_measured_for_each_optimisation(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_gpu_report_has_every_section(tmp_path: Path) -> None:
     found, said = report("gpu.py", tmp_path / "gpu.json")
     assert found["toy"] is True
@@ -57,6 +58,7 @@ def test_the_gpu_report_has_every_section(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_one_step_of_nemo_rl_runs_as_a_job_and_is_measured(tmp_path: Path) -> None:
     """The stand-in for the release has its files, its registries and its order of figures, but trains nothing."""
     release = lay_out_release(tmp_path / "nemo-rl")

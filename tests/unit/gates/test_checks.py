@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.evaluation import Comparison, EvalReport, Result, verdict_of
+from contracts.evaluation import Comparison, EvalReport, Interval, Result, verdict_of
 from contracts.ids import digest
 from contracts.loop import GateSettings
 from gates.checks import checks
@@ -163,6 +163,7 @@ def _simulated(draw: np.random.Generator, n: int, gain: float, slice_loss: float
     return report(asked=n, answered_by_both=n, comparisons=tuple(comparisons), counts=counts)
 
 
+@pytest.mark.slow
 def test_equal_models_pass_no_more_often_than_the_level_allows() -> None:
     draw = np.random.default_rng(1)
     passed = sum(verdict(_simulated(draw, 300, 0.0)) is Result.PASS for _ in range(1000))
@@ -185,3 +186,12 @@ def test_regression_in_one_slice_is_detected_despite_a_good_average() -> None:
 def test_simulated_gain_passes() -> None:
     draw = np.random.default_rng(4)
     assert sum(verdict(_simulated(draw, 400, 0.25)) is Result.PASS for _ in range(50)) >= 48
+
+
+def test_gain_that_a_judge_sees_only_in_longer_answers_is_inconclusive() -> None:
+    at_equal_length = Interval(estimate=0.01, low=-0.03, high=0.05, level=0.95, n=200)
+    judged = next(check for check in checks(SETTINGS) if check.name == "length").check(report(length_adjusted=at_equal_length))
+    assert judged.result is Result.INCONCLUSIVE
+    assert "the gain may come from the length of the answers" in judged.reason
+    shown = Interval(estimate=0.06, low=0.02, high=0.1, level=0.95, n=200)
+    assert verdict(report(length_adjusted=shown)) is Result.PASS

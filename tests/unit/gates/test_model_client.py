@@ -237,6 +237,7 @@ def result(report: EvalReport) -> Result:
     return verdict_of(tuple(check.check(report) for check in checks(SETTINGS)), digest("r")).result
 
 
+@pytest.mark.slow
 def test_better_candidate_passes_and_worse_candidate_fails(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")
@@ -324,6 +325,7 @@ class HalfAway(FakeRewards):
         return Label(0.8 if alone else 0.4, Tier.JUDGE, parts, 0, frozenset(name for name, part in parts.items() if part is not None))
 
 
+@pytest.mark.slow
 def test_scorer_failure_on_one_side_does_not_favour_the_candidate(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")

@@ -13,6 +13,7 @@ from gates.statistics import (
     clustered_mean,
     detectable_effect,
     difference_sequence,
+    length_adjusted_interval,
     paired_interval,
     sequence_factor,
     share_difference_sequence,
@@ -39,8 +40,8 @@ def test_width_of_the_interval_for_equal_differences_depends_on_n() -> None:
     ten, thousand = paired_interval([0.0] * 10, 0.95), paired_interval([0.0] * 1000, 0.95)
     assert ten is not None
     assert thousand is not None
-    assert ten.high == pytest.approx(1 - 0.05**0.1)
-    assert thousand.high == pytest.approx(0.003, abs=1e-4)
+    assert ten.high == pytest.approx(1 - 0.025**0.1)
+    assert thousand.high == pytest.approx(0.0037, abs=1e-4)
     assert paired_interval([0.5], 0.95) is None
     assert paired_interval([], 0.95) is None
 
@@ -164,3 +165,47 @@ def test_detectable_effect_is_detected_with_its_nominal_power() -> None:
     found = [paired_interval(list(draw.normal(effect, 0.5, n)), 0.95) for _ in range(worlds)]
     power = np.mean([interval.low > 0 for interval in found if interval])
     assert abs(power - 0.8) < 0.04
+
+
+def _judged(draw: np.random.Generator, quality: float, longer: float, n: int = 400) -> tuple[list[float], list[float | None]]:
+    """Preferences of a judge that likes quality and length, and the differences in length."""
+    lengths = draw.normal(longer, 1.0, n)
+    chance = 1 / (1 + np.exp(-(quality + 0.8 * np.tanh(lengths))))
+    return list((draw.random(n) < chance) * 2.0 - 1.0), list(lengths)
+
+
+@pytest.mark.parametrize(("quality", "longer", "shown"), [(0.0, 1.0, (0.0, 0.1)), (0.6, 0.0, (0.9, 1.0)), (0.6, 0.5, (0.9, 1.0))])
+def test_a_gain_at_equal_length_is_told_from_a_preference_for_length(quality: float, longer: float, shown: tuple[float, float]) -> None:
+    draw = np.random.default_rng(1)
+    intervals = [length_adjusted_interval(*_judged(draw, quality, longer), 0.95) for _ in range(200)]
+    above = [interval.low > 0 for interval in intervals if interval]
+    assert shown[0] <= np.mean(above) <= shown[1]
+
+
+def test_adjustment_without_differences_in_length_is_the_paired_interval() -> None:
+    values = [0.0, 1.0, -1.0, 1.0, 1.0] * 10
+    plain, constant = paired_interval(values, 0.95), length_adjusted_interval(values, [7.0] * 50, 0.95)
+    assert plain is not None
+    assert constant is not None
+    assert constant.low < 0, "the gain may come from the length, which is the same everywhere"
+    assert length_adjusted_interval(values, [None] * 50, 0.95) is None
+    unchanged = length_adjusted_interval(values, [0.0] * 50, 0.95)
+    assert unchanged is not None
+    assert (unchanged.estimate, unchanged.low) == (pytest.approx(plain.estimate), pytest.approx(plain.low, abs=1e-6))
+
+
+def test_only_answers_with_a_length_are_adjusted() -> None:
+    """Half of the gain is shown without a judge, and the judge's half comes from length alone."""
+    draw = np.random.default_rng(3)
+    judged, lengths = _judged(draw, 0.0, 1.0, 200)
+    shown = [0.5] * 100 + [0.3] * 100
+    interval = length_adjusted_interval([*judged, *shown], [*lengths, *[None] * 200], 0.95)
+    assert interval is not None
+    assert interval.estimate == pytest.approx(0.2, abs=0.1)
+
+
+@pytest.mark.parametrize("lengths", [[5.0] * 30, [0.0] * 29 + [1e9], [-3.0, 4.0] * 15])
+def test_adjusted_interval_is_finite_and_contains_its_estimate(lengths: list[float | None]) -> None:
+    for values in ([1.0] * 30, [0.0] * 30, [1.0, -1.0] * 15):
+        interval = length_adjusted_interval(values, lengths, 0.95)
+        assert interval is None or math.isfinite(interval.low + interval.high)

@@ -27,6 +27,8 @@ from runtime.serving.announcement import SERVICE
 from runtime.serving.settings import ServedLine
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import asyncio, sys
 from pathlib import Path

@@ -55,6 +55,7 @@ def test_a_service_is_started_once_and_found_again(folder: Path) -> None:
     assert starts(folder) == [str(first["pid"])]
 
 
+@pytest.mark.slow
 def test_a_service_that_is_killed_before_it_is_ready_is_started_again(folder: Path) -> None:
     dies_once = SERVE.format(repo=REPO).replace(
         "announce(4711)", "len(open('starts').readlines()) > 1 or os.kill(os.getpid(), 9); announce(4711)"
@@ -63,6 +64,7 @@ def test_a_service_that_is_killed_before_it_is_ready_is_started_again(folder: Pa
     assert len(starts(folder)) == 2
 
 
+@pytest.mark.slow
 def test_a_service_that_is_always_killed_before_it_is_ready_is_given_up(folder: Path) -> None:
     with pytest.raises(Permanent, match="was killed 3 times before it was ready; the machine may lack memory"):
         service(folder, SERVE.format(repo=REPO).replace("announce(4711)", "os.kill(os.getpid(), 9)")).ensure()
@@ -78,6 +80,7 @@ def test_a_service_gets_no_credentials_of_its_starter(folder: Path, monkeypatch:
     assert (seen["OMP_NUM_THREADS"], seen["PATH"]) == ("2", os.environ["PATH"])
 
 
+@pytest.mark.slow
 def test_a_service_outlives_its_starter(folder: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {REPO!r})\nfrom pathlib import Path\nfrom local.service import ManagedProcess\nimport os, signal\n"
@@ -133,6 +136,7 @@ def test_a_slow_service_is_retryable_and_not_started_again(folder: Path) -> None
     assert starts(folder) == ["x"]
 
 
+@pytest.mark.slow
 def test_stop_ends_the_service_and_can_be_repeated(folder: Path) -> None:
     pid = service(folder, DEAF).ensure()["pid"]
     service(folder).stop(grace=0.2)

@@ -141,6 +141,7 @@ def test_any_order_of_delivery_also_with_repetitions_gives_the_same_state(tmp_pa
     assert used(datasets, "s") == expected
 
 
+@pytest.mark.slow
 def test_a_withdrawal_counts_at_once_for_everything_that_comes_from_the_trace(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     corrected = [evaluation("user_correction", text="1 + 1 = 2\nA: 2", user__id="user-1")]
@@ -156,6 +157,7 @@ def test_a_withdrawal_counts_at_once_for_everything_that_comes_from_the_trace(tm
     assert (again.feedback.duplicate, again.consent_changed) == (1, 0)
 
 
+@pytest.mark.slow
 def test_a_withdrawal_before_the_plan_changes_the_training_set_of_the_open_cycle(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     rated = [evaluation("user_correction", text="A: 2", user__id="user-1")]
@@ -170,6 +172,7 @@ def test_a_withdrawal_before_the_plan_changes_the_training_set_of_the_open_cycle
     assert datasets.assemble("planned", snapshot, None) == whole, "a result that is pinned stays as it is"
 
 
+@pytest.mark.slow
 def test_feedback_of_a_user_who_withdrew_is_not_used_on_traces_of_others(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     label = log(1, evaluation("reviewer_reference", text="7", user__id="rev-1"))
@@ -181,6 +184,7 @@ def test_feedback_of_a_user_who_withdrew_is_not_used_on_traces_of_others(tmp_pat
     assert later.counts["feedback:no_consent"] == 1
 
 
+@pytest.mark.slow
 def test_an_edition_loses_the_prompts_and_references_of_traces_that_are_withdrawn(tmp_path: Path) -> None:
     datasets, (one, two, three) = make_datasets(tmp_path), questions(True, 3)
     reviewed = log(3, evaluation("reviewer_reference", text="9", user__id="rev-1"))
@@ -199,6 +203,7 @@ def test_an_edition_loses_the_prompts_and_references_of_traces_that_are_withdraw
     assert rows(datasets, after.prompts) == [row for row in rows(datasets, before.prompts) if row["reference"] == "1"]
 
 
+@pytest.mark.slow
 def test_content_that_follows_a_record_without_consent_is_kept_once(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     silent, whole = span(1, TRAIN[0], "A: 3", metadata__consent=None), span(1, TRAIN[0], "A: 3")
@@ -215,6 +220,7 @@ def test_content_that_follows_a_record_without_consent_is_kept_once(tmp_path: Pa
     assert other.traces.reasons == {"id_conflict": 1}
 
 
+@pytest.mark.slow
 def test_a_later_consent_counts_although_its_record_is_a_duplicate(tmp_path: Path) -> None:
     """With assumed consent, the content of a record that does not mention consent is stored."""
     datasets = make_datasets(tmp_path, make_loop(governance={"consent": "assumed"}))

@@ -42,6 +42,7 @@ def test_math_also_runs_in_a_thread() -> None:
     assert scores == [1.0]
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_too_long_gets_no_score_and_does_not_disturb_the_next() -> None:
     scorer = Math(timeout=0.5)
     samples = [{"answer": "$9^{9^{9^{9}}}$", "reference": "4"}, {"answer": "4", "reference": "4"}]

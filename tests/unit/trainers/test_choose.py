@@ -195,6 +195,7 @@ def test_more_prompts_never_stop_training(found: Facts, settings: TrainingSettin
     assert trains(found.model_copy(update=changes), settings, unseen) or not trains(found, settings, unseen)
 
 
+@pytest.mark.slow
 @given(some_facts, some_settings, st.booleans(), st.floats(0, 1))
 def test_a_better_champion_never_starts_training(found: Facts, settings: TrainingSettings, unseen: bool, better: float) -> None:
     """Only the reward of its usual answers rises here. The possible gain of sampled answers is a separate value."""
@@ -202,6 +203,7 @@ def test_a_better_champion_never_starts_training(found: Facts, settings: Trainin
     assert trains(found, settings, unseen) or not trains(risen, settings, unseen)
 
 
+@pytest.mark.slow
 @given(some_facts, some_settings, st.booleans(), st.integers(1, 100), st.sampled_from(["verifiable", "feedback"]))
 def test_more_pairs_never_stop_training(found: Facts, settings: TrainingSettings, unseen: bool, extra: int, tier: str) -> None:
     tiers = {**found.pairs_by_tier, tier: found.pairs_by_tier[tier] + extra}

@@ -135,6 +135,7 @@ figure = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
 rows = st.lists(st.dictionaries(st.sampled_from(sorted(well(1))), figure, max_size=8), max_size=60)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(rows)
 def test_any_metrics_can_be_judged_and_no_verdict_names_a_later_step(figures: list[dict[str, float]]) -> None:

@@ -35,6 +35,7 @@ with only_one(Home(Path(sys.argv[1]))):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["usual", "deaf"])
 def test_stop_ends_the_service_also_if_it_does_not_react(tmp_path: Path, kind: str) -> None:
     service = subprocess.Popen([sys.executable, "-c", SERVICE, str(tmp_path), kind], stdout=subprocess.PIPE, text=True)

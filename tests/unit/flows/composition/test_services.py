@@ -20,6 +20,8 @@ from flows.config.home import Home
 from flows.config.load import load_loop
 from local.service import ManagedProcess
 
+pytestmark = pytest.mark.slow
+
 LOOP = """
 [line]
 name = "shop"

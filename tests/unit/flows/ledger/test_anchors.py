@@ -316,6 +316,7 @@ def test_an_unwritable_folder_is_retried(place: Place) -> None:
         place.export()
 
 
+@pytest.mark.slow
 def test_exports_in_a_bucket_are_read_again_and_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(monkeypatch) as s3:
         monkeypatch.setenv("AWS_ENDPOINT_URL", str(s3.settings.endpoint))

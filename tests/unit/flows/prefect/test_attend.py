@@ -81,6 +81,7 @@ def test_server_that_answers_without_a_login_is_refused_when_it_comes_up(monkeyp
         attend(monkeypatch, tmp_path, [ConfigError("it answers without a login")], away=1)
 
 
+@pytest.mark.slow
 def test_request_that_is_never_answered_does_not_delay_the_stop() -> None:
     async def run() -> None:
         stop = asyncio.Event()

@@ -27,6 +27,7 @@ def _cycle(tmp_path: Path, *items: Any) -> tuple[Any, Any]:
     return SimpleNamespace(done=done, line="math", loop=datasets.loop), datasets.artifacts
 
 
+@pytest.mark.slow
 def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
     rated = [
         span(
@@ -94,6 +95,7 @@ def test_languages(text: str, language: str) -> None:
     assert language_of(text) == language
 
 
+@pytest.mark.slow
 def test_an_unreadable_snapshot_has_no_card_on_the_page(tmp_path: Path) -> None:
     from flows.report.page import _card
 

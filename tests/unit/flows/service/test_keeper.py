@@ -323,6 +323,7 @@ def test_receiver_that_has_died_is_started_within_seconds(tmp_path: Path, said: 
     assert started == ["sim"]
 
 
+@pytest.mark.slow
 def test_rollback_is_carried_out_while_a_long_ingest_runs(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1, people="auto"))
     sim.context.datasets.traces = 2000
@@ -354,6 +355,7 @@ def test_rollback_is_carried_out_while_a_long_ingest_runs(tmp_path: Path, said: 
         assert keepers.stop(20)
 
 
+@pytest.mark.slow
 def test_keepers_go_on_while_the_ledger_is_away(tmp_path: Path, said: list[str]) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     keeper, news, away = keep(sim, tmp_path, said), threading.Event(), threading.Event()

@@ -6,8 +6,12 @@ import multiprocessing
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
+import pytest
+
 from k8s.gangs.meter import Meter
 from k8s.gangs.submissions import Submission, Submissions
+
+pytestmark = pytest.mark.slow
 
 ROUNDS = 60
 

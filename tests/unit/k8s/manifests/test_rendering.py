@@ -102,6 +102,7 @@ def test_servers_and_a_static_pool_match_their_golden_file() -> None:
     agrees("servers.yaml", "---\n".join(as_yaml(one) for one in made))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_object_accepts_its_own_output_and_refuses_unknown_keys(name: str) -> None:
     for shape in everything(name):
@@ -315,6 +316,7 @@ def example() -> Loop:
     return load_loop(REPO / "loops" / "cluster.toml")
 
 
+@pytest.mark.slow
 def test_the_example_loop_renders_its_manifests(example: Loop, tmp_path: Path) -> None:
     whole = render_cluster(example, REPO / "loops", Home(tmp_path), "all", eks="prod", ami="al2023@v20260901")
     documents = [document for document in yaml.safe_load_all(whole) if document]

@@ -73,6 +73,7 @@ def test_a_file_with_another_digest_is_neither_uploaded_nor_downloaded(bucket: B
     assert not (tmp_path / "there").exists()
 
 
+@pytest.mark.slow
 def test_an_unreachable_server_is_retryable(s3: S3, bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("a", b"1")
     s3.stop()

@@ -39,6 +39,7 @@ def filled(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> LakeDatase
     return datasets
 
 
+@pytest.mark.slow
 def test_every_record_has_an_accepted_outcome(filled: LakeDatasets, expected: list[dict[str, Any]]) -> None:
     stored = {row["id"]: row for row in filled.lake.scan("traces").iter_rows(named=True)}
     reasons = defaultdict(list)

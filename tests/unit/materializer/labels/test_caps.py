@@ -26,6 +26,7 @@ def asked(number: int, answer: str, said: Any, user: str | None) -> dict[str, An
     return span(number + 1, TRAIN[number % len(TRAIN)], answer, [said], user__id=user)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raters", [["mallory"] * 8, [None] * 8])
 def test_corrections_count_for_their_author(raters: list[str | None], tmp_path: Path) -> None:
     """The cap limits pairs and demonstrations, both for corrections of other users' traces and for anonymous corrections."""

@@ -18,6 +18,8 @@ from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
 from tests.unit.materializer.small_datasets import TRAIN, VERSIONS, assembled, rows
 
+pytestmark = pytest.mark.slow
+
 
 def people_only(folder: Path) -> Any:
     return make_datasets(folder, make_loop(rewards=[{"name": "user_feedback"}]))

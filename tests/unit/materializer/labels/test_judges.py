@@ -18,6 +18,8 @@ from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, log, logs, span, spans
 from tests.unit.materializer.small_datasets import HELD, LATER, rows
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"model": "m", "probes": 50, "max_flips": 0.06, "min_labels": 20}
 
 

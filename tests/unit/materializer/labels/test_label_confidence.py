@@ -71,6 +71,7 @@ def test_votes_with_noise_of_one_half_carry_no_information() -> None:
     assert up == pytest.approx(down)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 8), st.floats(0.02, 0.4))
 def test_more_agreeing_votes_never_lower_the_confidence(votes: int, noise: float) -> None:
     frame = samples([{"reward": 1.0, "votes": n} for n in (votes, votes + 1)] + mixed(30, 30, "s", noise))

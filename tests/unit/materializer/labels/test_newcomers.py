@@ -71,6 +71,7 @@ def test_without_the_wait_they_have_most_of_it(tmp_path: Path) -> None:
     assert _poison(_datasets(tmp_path, days=0), days_between=8) > 0.5
 
 
+@pytest.mark.slow
 def test_feedback_is_used_when_its_user_is_no_longer_new(tmp_path: Path) -> None:
     datasets = _datasets(tmp_path, days=7)
     _send(datasets, span(99_999, HELD, metadata__reference="1"), *_corrected(1, _prompts(5), ["ada"] * 5, "right"))

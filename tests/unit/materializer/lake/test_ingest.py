@@ -165,6 +165,7 @@ def _contents(datasets: LakeDatasets) -> list[list[dict[str, Any]]]:
     return [sorted(datasets.lake.scan(name).drop("ingested").to_dicts(), key=str) for name in tables]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_ingesting_again_after_a_crash_gives_the_same_lake(tmp_path: Path, at: int, after: bool) -> None:

@@ -90,6 +90,7 @@ def test_invalid_settings_are_refused() -> None:
             PrivacySettings.model_validate(bad)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

@@ -83,6 +83,7 @@ def _held_and_trained(count: int) -> tuple[list[str], list[str]]:
     return held, [text for text in texts if text not in held]
 
 
+@pytest.mark.slow
 def test_edition_contains_reviewer_references_but_no_corrections(tmp_path: Path) -> None:
     held, _ = _held_and_trained(40)
     kinds = [evaluation("reviewer_reference", text="7"), evaluation("user_correction", text="8")]

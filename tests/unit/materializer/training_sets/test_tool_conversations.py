@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 
 from contracts.conversation import answer_message, stored_answer
 from contracts.evaluation import ChatAnswer, ChatRequest
@@ -64,6 +65,7 @@ def test_tools_and_calls_come_through_to_pairs_prompts_and_demonstrations(tmp_pa
     assert [json.loads(row["tools"]) for row in rows(datasets, training.prompts)] == [[TOOL]] * 3
 
 
+@pytest.mark.slow
 def test_answers_that_differ_only_in_ids_of_calls_are_one_answer(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     liked = calling(1, TRAIN[0], "x", identity="a", events=[evaluation("user_feedback", 1, user__id="user-1")])
@@ -72,6 +74,7 @@ def test_answers_that_differ_only_in_ids_of_calls_are_one_answer(tmp_path: Path)
     assert rows(datasets, training.pairs) == []
 
 
+@pytest.mark.slow
 def test_the_same_messages_with_other_tools_are_another_prompt(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     snapshot = frozen(datasets, calling(1, TRAIN[0], "x"), calling(2, TRAIN[0], "x", tools=False))
@@ -99,6 +102,7 @@ class Repeating:
         return [ChatAnswer(text=stored_answer({"role": "assistant", "content": "", "tool_calls": [call]})) for _ in requests]
 
 
+@pytest.mark.slow
 def test_the_probe_sends_tools_and_scores_calls(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     snapshot = frozen(datasets, calling(1, TRAIN[0], "wrong", metadata__reference=reference("right")))
@@ -111,6 +115,7 @@ def test_the_probe_sends_tools_and_scores_calls(tmp_path: Path) -> None:
     assert (call_of(pair["chosen"]), call_of(pair["rejected"])) == ("right", "wrong")
 
 
+@pytest.mark.slow
 def test_images_are_left_out_and_counted(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     content = [{"type": "text", "content": "what is it?"}, {"type": "uri", "modality": "image", "uri": "https://example.test/a.png"}]
@@ -122,6 +127,7 @@ def test_images_are_left_out_and_counted(tmp_path: Path) -> None:
     assert "image_url" in datasets.lake.scan("traces").filter(pl.col("id") == f"{1:032x}:{1:016x}")["messages"].item()
 
 
+@pytest.mark.slow
 def test_artifacts_without_tools_have_the_columns_of_earlier_releases(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     snapshot = frozen(datasets, span(1, TRAIN[0], metadata__reference="2"))

@@ -39,6 +39,7 @@ def test_correction_is_a_reference_and_the_chosen_answer_of_a_pair(tmp_path: Pat
     assert [(row["reference"], row["reference_kind"]) for row in prompts] == [("1 + 1 = 2\nA: 2", "correction")]
 
 
+@pytest.mark.slow
 def test_correction_that_contradicts_a_better_reference_is_dropped(tmp_path: Path) -> None:
     confused = span(1, TRAIN[0], "A: 2", [evaluation("user_correction", text="A: 5")], metadata__reference="2")
     datasets = make_datasets(tmp_path)
@@ -46,6 +47,7 @@ def test_correction_that_contradicts_a_better_reference_is_dropped(tmp_path: Pat
     assert (pairs, training.facts.corrections) == ([], 0)
 
 
+@pytest.mark.slow
 def test_correction_gives_a_pair_if_user_feedback_is_the_only_scorer(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     _, pairs = assembled(datasets, span(1, TRAIN[0], "no", [evaluation("user_correction", text="yes")]))

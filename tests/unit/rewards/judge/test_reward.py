@@ -395,6 +395,7 @@ def test_the_preference_of_several_judges_is_their_weighted_mean(stub: Stub, kno
     assert build_scorer_set([RewardSettings(name="exact_match")]).prefer(sums(2), ["a", "b"]) == [None, None]
 
 
+@pytest.mark.slow
 def test_judges_of_retrieval_have_rubrics_of_their_own(stub: Stub, records: JudgeRecords) -> None:
     faithful, precise = (kind(url=stub.url, **QUICK) for kind in (RagFaithfulness, RagContextPrecision))
     assert faithful.digest != precise.digest

@@ -80,6 +80,7 @@ def test_two_processes_train_the_same_weights_as_one(pair: Pair, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_two_processes_train_sft_as_one_does(warm_workshop: Any, tmp_path: Path) -> None:
     """One process accumulates two micro-batches of four rows; of two processes, each takes one micro-batch."""
     import torch

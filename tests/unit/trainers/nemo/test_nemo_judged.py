@@ -21,6 +21,8 @@ from rewards.scorer_set import build_scorer_set
 from tests.unit.trainers.judge import Judge, verdict
 from tests.unit.trainers.nemo.advantages import advantages, logs
 
+pytestmark = pytest.mark.slow
+
 PROMPTS, ANSWERS, STEPS = 4, 6, 2
 BATCH = PROMPTS * ANSWERS
 

@@ -103,7 +103,7 @@ def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
 
 
 def _is_event_name(holder: Any, key: Any) -> bool:
-    """An event with another name is no event of a model call, so its content is not missed."""
+    """An event with another name does not belong to a model call. Its content does not count as lost."""
     return isinstance(holder, list) and key == 0 and len(holder) == 2 and isinstance(holder[1], dict)
 
 

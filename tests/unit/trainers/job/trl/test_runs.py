@@ -131,7 +131,7 @@ def test_a_checkpoint_that_changed_after_it_was_pinned_is_not_loaded(workshop: A
     assert "missing or invalid" in status.reason
 
 
-@pytest.mark.parametrize("held_in", ["none", "nf4"])
+@pytest.mark.parametrize("held_in", [pytest.param("none", marks=pytest.mark.soak), "nf4"])
 def test_an_adapter_is_resumed_and_merged_into_the_published_model(tmp_path: Path, warm: Warm, held_in: str) -> None:
     from safetensors.torch import load_file
 

@@ -188,7 +188,9 @@ def test_a_hanging_save_is_ended_after_a_multiple_of_earlier_saves(workshop: Any
 UNPAIRED = "9 demonstrations of prompts without a pair"
 
 
-@pytest.mark.parametrize(("method", "what"), [(Method.DPO, ["24 pairs", UNPAIRED]), (Method.SFT, ["30 answers"])])
+@pytest.mark.parametrize(
+    ("method", "what"), [(Method.DPO, ["24 pairs", UNPAIRED]), pytest.param(Method.SFT, ["30 answers"], marks=pytest.mark.soak)]
+)
 def test_answers_with_special_tokens_are_excluded(workshop: Any, tmp_path: Path, method: Method, what: list[str]) -> None:
     """A correction such as `words <end> …` would teach the model to end there and then to write the user's next message."""
     poison(workshop, tmp_path, 3)

@@ -1,4 +1,4 @@
-"""A test of the sandbox in a process that has many open files."""
+"""Tests of the sandbox in a process that has many open files, or a strict umask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rewards.code.sandbox import End, Limits, run_program, unavailable
+from rewards.code.sandbox import End, Limits, Unavailable, run_program, unavailable
 from tests.needs import Need, lacks
 
 
@@ -21,3 +21,17 @@ def test_results_arrive_whatever_number_their_descriptor_has(opened: int) -> Non
         for file in files:
             os.close(file)
     assert (run.end, run.status, run.results) == (End.EXITED, 0, b"yes")
+
+
+def test_programs_start_if_the_service_creates_private_files_only() -> None:
+    before = os.umask(0o077)
+    try:
+        run = run_program("import os; os.write(3, b'yes')", "", Limits(), "namespaces")
+    except Unavailable as error:
+        os.umask(before)
+        if reason := unavailable("namespaces"):
+            lacks(Need.NAMESPACES, reason)
+        raise AssertionError from error
+    finally:
+        os.umask(before)
+    assert run.results == b"yes"
