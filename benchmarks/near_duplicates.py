@@ -95,7 +95,7 @@ def against_exact(texts: list[str]) -> dict[str, Any]:
     index, found = NearIndex(), set()
     for at, text in enumerate(texts):
         signed = signature(sets[at])
-        found |= {(int(key), at) for key in index.near(sets[at], signed)}
+        found |= {(int(key), at) for key in index.near(text, signed)}
         index.add(str(at), signed, text)
     joined, exact = Joined(), Joined()
     for pairs, into in ((found, joined), (truth, exact)):

@@ -46,7 +46,7 @@ from materializer.training_sets.holdout import choose_edition, identify_prompts,
 from materializer.training_sets.near_duplicates import prompt_clusters
 from materializer.training_sets.pairs import make_pairs
 from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
-from materializer.training_sets.split import Split, unlike
+from materializer.training_sets.split import Split
 from rewards.scorer_set import ScorerSet
 from runtime.secrets.keyring import KeyFile
 from runtime.secrets.pseudonyms import Subject, pseudonym
@@ -336,7 +336,7 @@ class LakeDatasets:
         golden = self._golden_roots(edition)
         train = traces.filter(~pl.col("held") & ~pl.col("excluded") & ~pl.col("root_id").is_in(sorted(golden)))
         near = self._split.near()
-        like_golden, train = len(train), unlike(train, golden) if near else train
+        like_golden, train = len(train), self._split.unlike(train, golden)
         like_golden -= len(train)
         feedback, contested = uncontested(feedback, train)
         known = references(train, feedback)

@@ -55,8 +55,10 @@ class KeptRecords:
             connection.execute("PRAGMA secure_delete = ON")
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS kept (id TEXT PRIMARY KEY, content BLOB NOT NULL, truncated INTEGER NOT NULL, user TEXT, "
-                "expires INTEGER NOT NULL) WITHOUT ROWID"
+                "expires INTEGER NOT NULL, size INTEGER NOT NULL)"
             )
+            for column in ("user", "expires", "size"):  # the database may be large, and each ingest asks for these
+                connection.execute(f"CREATE INDEX IF NOT EXISTS kept_{column} ON kept ({column})")
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS cut (id TEXT PRIMARY KEY, source TEXT NOT NULL, origin TEXT NOT NULL, place INTEGER NOT NULL, "
                 "length INTEGER NOT NULL, digest TEXT, position TEXT NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID"
@@ -73,7 +75,7 @@ class KeptRecords:
         if not self._path.exists():
             yield None
             return
-        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=30)) as connection:
+        with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as connection:
             yield connection
 
     def keep(self, records: Mapping[str, Bytes], most: int) -> set[str]:
@@ -82,15 +84,15 @@ class KeptRecords:
         if not records:
             return stored
         with self._changing() as connection:
-            total = connection.execute("SELECT coalesce(sum(length(content)), 0) FROM kept").fetchone()[0]
+            total = connection.execute("SELECT coalesce(sum(size), 0) FROM kept").fetchone()[0]
             for identity, one in records.items():
-                known = connection.execute("SELECT length(content) FROM kept WHERE id = ?", (identity,)).fetchone()
+                known = connection.execute("SELECT size FROM kept WHERE id = ?", (identity,)).fetchone()
                 more = len(one.content) - (known[0] if known else 0)
                 if total + more > most:
                     continue
                 total += more
-                row = (identity, one.content, one.truncated, one.user, one.expires)
-                connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)", row)
+                row = (identity, one.content, one.truncated, one.user, one.expires, len(one.content))
+                connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?, ?)", row)
                 stored.add(identity)
         return stored
 

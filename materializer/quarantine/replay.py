@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
 
 from contracts.data.datasets import RawBatch
-from contracts.data.decoding import Decoded, Limits
+from contracts.data.decoding import Bad, Decoded, Limits
 from contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, Replayed, ReplayReport
 from contracts.data.records import QUARANTINE
 from contracts.data.senders import Sender
-from contracts.errors import ConfigError, Retryable
+from contracts.errors import ConfigError
 from contracts.ports import Clock, Dialect
 from materializer.dialects.admission import Admission
 from materializer.dialects.decode import MAX_RECORD, decode
@@ -38,7 +37,10 @@ from runtime.secrets.pseudonyms import Subject, is_pseudonym
 
 Source: TypeAlias = Literal["file", "kept"]
 """Where a record is read from."""
-_NUMBER = re.compile(r"(?:line|frame) (\d+)")
+_COMMIT = 500
+"""Entries that are stored with one commit."""
+_APART = 1000
+"""Distance of the line numbers under which records are read again, so that parts of one record get numbers of their own."""
 
 
 @dataclass(frozen=True)
@@ -104,83 +106,54 @@ class LakeQuarantine:
         rules, wanted = self._rules(), set(identities)
         made: list[Replayed] = []
         stored = 0
-        with self._lake.writing():
+        with self._lake.writing(), _Files(self._open_file) as files:
             waiting = [entry for entry in self.entries() if entry.id in wanted and entry.is_open]
-            for group in _records(waiting):
-                found, fresh = self._replayed(group, rules, dry_run)
+            for part in _commits(waiting):
+                found, fresh = self._replayed(part, rules, files, dry_run)
                 made, stored = made + found, stored + fresh
         return ReplayReport(entries=tuple(made), stored=stored, dry_run=dry_run)
 
     def _now(self) -> int:
         return int(self._clock.now().timestamp() * 1_000_000)
 
-    def _replayed(self, group: Sequence[QuarantineEntry], rules: Rules, dry_run: bool) -> tuple[list[Replayed], int]:
-        """Replay the entries of one record. The file has the whole record; kept bytes are those of one entry."""
-        data = self._from_file(group[0])
-        if data is not None:
-            decoded, fresh = self._store(group[0], "file", data, rules, dry_run)
-            outcomes = [_outcome(entry, entry.position, decoded, "file") for entry in group]
-        else:
-            outcomes, fresh = [], 0
-            for entry in group:
-                content = self._kept.get(entry.id)
-                if content is None or content.truncated or content.expires <= self._now():
-                    outcomes.append(_unavailable(entry, truncated=content is not None and content.truncated))
+    def _replayed(self, entries: Sequence[QuarantineEntry], rules: Rules, files: _Files, dry_run: bool) -> tuple[list[Replayed], int]:
+        """Replay entries of one batch with one commit. Return (outcomes, number of new rows)."""
+        limits = rules.limits(entries[0].source)
+        whole, places, lost = Decoded(), dict[str, tuple[str, Source]](), dict[str, Replayed]()
+        for number, group in enumerate(_records(entries), _APART):
+            data = files.read(group[0])
+            kept = [] if data is not None else [(entry, self._kept.get(entry.id)) for entry in group]
+            if data is not None:
+                head = f"line {number * _APART}"
+                _add(whole, self._decode(group[0], "file", data, number * _APART, limits, rules))
+                places |= {entry.id: (head + parts_of(entry.position)[1], "file") for entry in group}
+            for at, (entry, content) in enumerate(kept):
+                if content is None or content.truncated or content.expires <= limits.now:
+                    lost[entry.id] = _unavailable(entry, truncated=content is not None and content.truncated)
                     continue
-                decoded, added = self._store(entry, "kept", content.content + b"\n", rules, dry_run)
-                head, place = parts_of(entry.position)
-                head = head.replace("frame", "line")
-                outcomes.append(_outcome(entry, head + place_in_part(place), decoded, "kept"))
-                fresh += added
+                own = number * _APART + at  # each kept part is a record of its own, and needs a position of its own
+                _add(whole, self._decode(entry, "kept", content.content + b"\n", own, limits, rules))
+                places[entry.id] = f"line {own}{place_in_part(parts_of(entry.position)[1])}", "kept"
+        batch = _batch(entries[0], "file", b"", 1)
+        fresh = store(self._lake, self._seen, batch, whole, limits, rules.hide, not dry_run).fresh
+        bad = _by_line(whole)
+        outcomes = [lost[one.id] if one.id in lost else _outcome(one, *places[one.id], bad) for one in entries]
         if not dry_run:
-            self._mark(group, outcomes)
+            self._mark(entries, outcomes)
         return outcomes, fresh
 
-    def _from_file(self, entry: QuarantineEntry) -> bytes | None:
-        """Return the line of an entry from its file; None if the file is gone, or has other bytes there.
-
-        A line that was cut may have become longer.
-        """
-        path = Path(entry.origin or "")
-        if entry.sender is not None or entry.offset is None or not entry.format or not entry.origin or not path.is_file():
-            return None
-        try:
-            with self._open_file(path) as stream:
-                stream.seek(entry.offset, io.SEEK_SET)
-                data = stream.readline(MAX_RECORD + 1)
-        except (OSError, EOFError, zlib.error):
-            return None
-        known = data[: entry.length or 0]
-        if not data or (entry.digest is not None and hashlib.sha256(known).hexdigest() != entry.digest):
-            return None
-        longer = len(data.rstrip(b"\r\n")) > (entry.length or 0)
-        return data if entry.cut or not longer else None
-
-    def _store(self, entry: QuarantineEntry, by: Source, data: bytes, rules: Rules, dry_run: bool) -> tuple[Decoded, int]:
-        """Decode a record as a batch of its own, and store its rows. Return (all that was decoded, number of new rows)."""
-        number = _NUMBER.match(entry.position)
-        form = "otlp-json" if entry.format == "otlp-proto" else entry.format or ""  # a file has no frames, and kept bytes are JSON
-        batch = RawBatch(
-            entry.source,
-            form,
-            entry.batch,
-            entry.origin or entry.position,
-            partial(io.BytesIO, data),
-            None if entry.sender is None else Sender.of_label(entry.sender),
-            first=int(number[1]) if number else 1,
-            offset=entry.offset or 0,
-        )
-        limits = rules.limits(entry.source)
+    def _decode(self, entry: QuarantineEntry, by: Source, data: bytes, number: int, limits: Limits, rules: Rules) -> Decoded:
+        """Decode a record as line `number` of its batch."""
 
         def kept(subject: Subject, text: str) -> str:
             return text if is_pseudonym(text) else rules.hide(subject, text)
 
         hide = kept if by == "kept" else rules.hide  # a file has the ids in clear, so nobody can name a user by a pseudonym there
+        batch = _batch(entry, by, data, number)
         try:
-            decoded = decode(batch, limits, rules.dialects, Admission(batch.sender, rules.is_signed, hide, rules.mask))
+            return decode(batch, limits, rules.dialects, Admission(batch.sender, rules.is_signed, hide, rules.mask))
         except ConfigError as error:
-            raise Retryable(f"entry {entry.id} cannot be replayed: {error}") from error
-        return decoded, store(self._lake, self._seen, batch, decoded, limits, rules.hide, not dry_run).fresh
+            raise ConfigError(f"entry {entry.id} cannot be replayed: {error}") from error
 
     def _mark(self, group: Sequence[QuarantineEntry], outcomes: Sequence[Replayed]) -> None:
         """Append a row for each entry that is resolved, or has another reason now, and delete what is kept of the resolved ones."""
@@ -196,25 +169,97 @@ class LakeQuarantine:
         self._kept.end(done)
 
 
-def _records(entries: Sequence[QuarantineEntry]) -> list[list[QuarantineEntry]]:
-    """Group the entries by their record."""
+class _Files:
+    """Reads lines of files. The last file stays open, because its lines are read in their order."""
+
+    def __init__(self, open_file: Callable[[Path], BinaryIO]) -> None:
+        self._open_file = open_file
+        self._last: tuple[str, BinaryIO] | None = None
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._last is not None:
+            self._last[1].close()
+
+    def read(self, entry: QuarantineEntry) -> bytes | None:
+        """Return the line of an entry from its file; None if the file is gone, or has other bytes there.
+
+        A line that was cut may have become longer.
+        """
+        if entry.sender is not None or entry.offset is None or not entry.format or not entry.origin or not Path(entry.origin).is_file():
+            return None
+        try:
+            stream = self._stream(entry.origin)
+            stream.seek(entry.offset, io.SEEK_SET)
+            data = stream.readline(MAX_RECORD + 1)
+        except (OSError, EOFError, zlib.error):
+            return None
+        known = data[: entry.length or 0]
+        if not data or (entry.digest is not None and hashlib.sha256(known).hexdigest() != entry.digest):
+            return None
+        longer = len(data.rstrip(b"\r\n")) > (entry.length or 0)
+        return data if entry.cut or not longer else None
+
+    def _stream(self, origin: str) -> BinaryIO:
+        if self._last is None or self._last[0] != origin:
+            self.__exit__()
+            self._last = None
+            self._last = origin, self._open_file(Path(origin))
+        return self._last[1]
+
+
+def _commits(entries: Sequence[QuarantineEntry]) -> list[list[QuarantineEntry]]:
+    """Group the entries by their batch, in the order of the places. A commit costs the same for one record as for a thousand."""
     groups: dict[tuple[Any, ...], list[QuarantineEntry]] = {}
+    for entry in sorted(entries, key=lambda one: (one.origin or "", one.batch, one.offset or 0)):
+        groups.setdefault((entry.source, entry.batch, entry.format, entry.origin, entry.sender), []).append(entry)
+    return [group[at : at + _COMMIT] for group in groups.values() for at in range(0, len(group), _COMMIT)]
+
+
+def _records(entries: Sequence[QuarantineEntry]) -> list[list[QuarantineEntry]]:
+    """Group the entries of a batch by their record."""
+    groups: dict[str, list[QuarantineEntry]] = {}
     for entry in entries:
-        groups.setdefault((entry.source, entry.batch, entry.origin, parts_of(entry.position)[0]), []).append(entry)
+        groups.setdefault(parts_of(entry.position)[0], []).append(entry)
     return list(groups.values())
 
 
-def _outcome(entry: QuarantineEntry, position: str, decoded: Decoded, by: Source) -> Replayed:
-    """Return the outcome of an entry whose part is at `position` in what was decoded.
+def _batch(entry: QuarantineEntry, by: Source, data: bytes, number: int) -> RawBatch:
+    form = "otlp-json" if entry.format == "otlp-proto" else entry.format or ""  # a file has no frames, and kept bytes are JSON
+    sender = None if entry.sender is None else Sender.of_label(entry.sender)
+    origin = f"{entry.origin} ({by})"
+    return RawBatch(entry.source, form, entry.batch, origin, partial(io.BytesIO, data), sender, first=number, offset=entry.offset or 0)
+
+
+def _add(whole: Decoded, found: Decoded) -> None:
+    """Add what was decoded of one record."""
+    whole.traces += found.traces
+    whole.feedback += found.feedback
+    whole.consents += found.consents
+    whole.bad += found.bad
+
+
+def _by_line(decoded: Decoded) -> dict[str, list[Bad]]:
+    found: dict[str, list[Bad]] = {}
+    for bad in decoded.bad:
+        found.setdefault(parts_of(bad.position)[0], []).append(bad)
+    return found
+
+
+def _outcome(entry: QuarantineEntry, position: str, by: Source, bad: Mapping[str, Sequence[Bad]]) -> Replayed:
+    """Return the outcome of an entry whose part is at `position` in what was decoded, whose bad parts are `bad` by their line.
 
     A record that cannot be read at all is bad at its line, with all of its parts.
     """
     head = parts_of(position)[0]
-    found = next((bad for bad in decoded.bad if bad.position in (position, head)), None)
+    here = bad.get(head, ())
+    found = next((one for one in here if one.position in (position, head)), None)
     if found is None and entry.parts > 1:  # the rest of many parts with one reason
-        found = next((bad for bad in decoded.bad if bad.reason == entry.reason and bad.kind == entry.kind), None)
+        found = next((one for one in here if one.reason == entry.reason and one.kind == entry.kind), None)
     if found is None and position == head:  # the record was not readable before, and is now, in parts
-        found = next(iter(decoded.bad), None)
+        found = next(iter(here), None)
     if found is None:
         return Replayed(id=entry.id, outcome="resolved", reason=entry.reason, detail="", by=by)
     return Replayed(id=entry.id, outcome="bad", reason=found.reason, detail=found.detail, by=by)

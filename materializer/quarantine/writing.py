@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import io
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -73,18 +74,20 @@ def write_entries(bad: Iterable[Bad], batch: RawBatch, limits: Limits, keeping: 
             data = reader.read(one.place)
             if data is not None and one.place is not None and one.place.digest is None:
                 one = replace(one, place=one.place._replace(digest=hashlib.sha256(data).hexdigest()))
-            _add(made, one, data, batch, limits, keeping, hide)
+            _add(made, one, data, reader, batch, limits, keeping, hide)
     finally:
         reader.close()
     return made
 
 
-def _add(made: Written, bad: Bad, data: bytes | None, batch: RawBatch, limits: Limits, keeping: Keeping, hide: Hide) -> None:
+def _add(
+    made: Written, bad: Bad, data: bytes | None, reader: _Reader, batch: RawBatch, limits: Limits, keeping: Keeping, hide: Hide
+) -> None:
     identity = entry_id(batch, bad.position, bad.place)
     part, user, content = None, None, None
     if data is not None and bad.count == 1:
         try:
-            part = part_of(record_of(batch.format, data), parts_of(bad.position)[1])
+            part = part_of(reader.record(data), parts_of(bad.position)[1])
         except Rejected:
             content = _unreadable(data, keeping, hide, bad.place)
         else:
@@ -160,6 +163,7 @@ class _Reader:
         self._batch = batch
         self._stream: BinaryIO | None = None
         self._last: tuple[Place, bytes | None] | None = None
+        self._parsed: tuple[bytes, Any] | None = None
 
     def read(self, place: Place | None) -> bytes | None:
         """Return the bytes of a record; None if they cannot be read, or are no longer those that were decoded."""
@@ -169,12 +173,18 @@ class _Reader:
             self._last = place, self._bytes(place)
         return self._last[1]
 
+    def record(self, data: bytes) -> Any:
+        """Return the record in these bytes. Many bad parts may be in one record, which is parsed once. Raises Rejected."""
+        if self._parsed is None or self._parsed[0] is not data:
+            self._parsed = data, record_of(self._batch.format, data)
+        return self._parsed[1]
+
     def _bytes(self, place: Place) -> bytes | None:
         try:
             self._stream = self._stream or self._batch.open()
             self._stream.seek(place.offset - self._batch.offset, io.SEEK_SET)
             data = self._stream.read(place.length)
-        except (OSError, EOFError, ValueError):  # a file that has changed; its place is recorded anyway
+        except (OSError, EOFError, ValueError, zlib.error):  # a file that has changed; its place is recorded anyway
             return None
         same = len(data) == place.length and place.digest in (None, hashlib.sha256(data).hexdigest())
         return data if same else None
@@ -205,7 +215,7 @@ def ended_cuts(cut: Iterable[Cut], decoded: Decoded, batch: RawBatch) -> list[tu
                     found.append((one, "replaced", "more of the record has arrived, and is an entry of its own"))
                 elif len(data) > one.length and same and one.offset not in bad:
                     found.append((one, "resolved", "the whole record has arrived in the file"))
-    except (OSError, EOFError):
+    except (OSError, EOFError, ValueError, zlib.error):
         return found
     return found
 

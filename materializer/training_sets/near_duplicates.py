@@ -103,8 +103,8 @@ class NearIndex:
         if text is not None:
             self._texts[key] = text
 
-    def near(self, found: Shingles, signed: Signature, group: Callable[[str], object] = lambda key: key) -> list[str]:
-        """Return keys of near-duplicates of a text, given by its shingles and its signature, most similar first.
+    def near(self, text: str, signed: Signature, group: Callable[[str], object] = lambda key: key) -> list[str]:
+        """Return keys of near-duplicates of a normalised text with its signature, most similar first.
 
         Of the keys for which `group` returns the same value, one is returned.
         """
@@ -112,15 +112,15 @@ class NearIndex:
         if not keys:
             return []
         alike = (np.stack([self._signatures[key] for key in keys]) == signed).mean(axis=1)
-        result: list[str] = []
+        found, result = shingles(text), list[str]()
         tried: dict[object, int] = {}
         for at in np.lexsort((np.arange(len(keys)), -alike)).tolist():
             key, of = keys[at], group(keys[at])
             if tried.get(of, 0) >= _CHECKED:
                 continue
             tried[of] = tried.get(of, 0) + 1
-            text = self._texts.get(key)
-            similarity = float(alike[at]) if text is None else jaccard(found, shingles(text))
+            other = self._texts.get(key)
+            similarity = float(alike[at]) if other is None else jaccard(found, shingles(other))
             if similarity >= THRESHOLD:
                 result.append(key)
                 tried[of] = _CHECKED
@@ -134,9 +134,8 @@ def clusters(texts: Mapping[str, str]) -> dict[str, str]:
     """
     index, joined = NearIndex(), Joined()
     for key in sorted(texts):
-        found = shingles(texts[key])
-        signed = signature(found)
-        for other in index.near(found, signed, joined.root):
+        signed = signature(shingles(texts[key]))
+        for other in index.near(texts[key], signed, joined.root):
             joined.join(key, other)
         index.add(key, signed, texts[key])
     return {key: joined.root(key) for key in texts}

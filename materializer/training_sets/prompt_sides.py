@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from contracts.ids import Digest
-from materializer.training_sets.near_duplicates import RECIPE, Joined, NearIndex, shingles, signature
+from materializer.training_sets.near_duplicates import RECIPE, Joined, NearIndex, Signature, shingles, signature
 
 FILE = "prompts.sqlite"
 """Name of the database in the folder of a lake. It contains digests and signatures, and no texts."""
@@ -63,6 +63,14 @@ class PromptSides:
                 raise
         return found
 
+    def signatures(self) -> dict[Digest, Signature]:
+        """Return the signatures of all prompts by their roots."""
+        if not self._path.exists():
+            return {}
+        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+            rows = connection.execute("SELECT root, signature FROM prompts WHERE recipe = ?", (RECIPE,)).fetchall()
+        return {root: np.frombuffer(data, dtype=np.uint32) for root, data in rows}
+
     def _assign(
         self, connection: sqlite3.Connection, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool
     ) -> dict[Digest, Placed]:
@@ -97,9 +105,8 @@ class PromptSides:
         is_held: Callable[[Digest], bool],
         hashed: bool,
     ) -> None:
-        found = shingles(text)
-        signed = signature(found)
-        near = index.near(found, signed, lambda key: (known[key].side, joined.root(known[key].cluster)))
+        signed = signature(shingles(text))
+        near = index.near(text, signed, lambda key: (known[key].side, joined.root(known[key].cluster)))
         sides = {known[key].side for key in near} - {Side.NEITHER}
         own = Side.HELD if is_held(root) else Side.TRAIN
         side = own if hashed or not sides else sides.pop() if len(sides) == 1 else Side.NEITHER

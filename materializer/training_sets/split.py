@@ -69,20 +69,20 @@ class Split:
             sides = PromptSides(self._lake.root)
             return sides.assign(texts, lambda root: held_out(root, self._line.salt, self._settings.fraction), founding)
 
+    def unlike(self, train: pl.DataFrame, golden: Mapping[Digest, str]) -> pl.DataFrame:
+        """Return the traces whose roots are no near-duplicates of golden prompts, which are no part of the split.
 
-def unlike(train: pl.DataFrame, golden: Mapping[Digest, str]) -> pl.DataFrame:
-    """Return the traces whose roots are no near-duplicates of golden prompts, which are no part of the split.
-
-    `golden` maps roots to their normalised texts.
-    """
-    if not golden:
-        return train
-    index = NearIndex()
-    for root, text in golden.items():
-        index.add(root, signature(shingles(text)), text)
-    alike = set()
-    for root, messages in train.select("root_id", "messages").unique("root_id").iter_rows():
-        found = shingles(root_text(orjson.loads(messages)))
-        if index.near(found, signature(found)):
-            alike.add(root)
-    return train.filter(~pl.col("root_id").is_in(sorted(alike)))
+        `golden` maps roots to their normalised texts.
+        """
+        if not golden or not self.near():
+            return train
+        index = NearIndex()
+        for root, text in golden.items():
+            index.add(root, signature(shingles(text)), text)
+        known, alike = PromptSides(self._lake.root).signatures(), []
+        for root, messages in train.select("root_id", "messages").unique("root_id").iter_rows():
+            text = root_text(orjson.loads(messages))
+            signed = known[root] if root in known else signature(shingles(text))
+            if index.near(text, signed):
+                alike.append(root)
+        return train.filter(~pl.col("root_id").is_in(alike))
