@@ -159,6 +159,14 @@ def _training(dataset: TrainingSet, artifacts: Artifacts) -> list[Section]:
             (
                 f"Training set {dataset.content[:12]}: {facts.pairs:,} pairs (by tier: {tiers}), {len(shown):,} demonstrations "
                 f"(by source: {sources}), {facts.prompts:,} prompts, {facts.prompts_with_reference:,} with a reference.",
+                *(
+                    (
+                        f"The pairs have {facts.pair_prompts:,} prompts in {facts.pair_clusters:,} clusters of near-duplicates; "
+                        "all pairs of a cluster together weigh as much as those of one prompt.",
+                    )
+                    if facts.pair_clusters is not None
+                    else ()
+                ),
                 f"Candidates for pairs that were left out: {dropped}. Share of wrong ratings: {noise}.",
             ),
         ),
