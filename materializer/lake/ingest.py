@@ -216,7 +216,9 @@ def _quarantine(
     keys = {key_of("quarantine", {"batch": batch.digest, "position": bad.position, "reason": bad.reason}): bad for bad in decoded.bad}
     stored = seen.lookup("quarantine", list(keys))
     made = write_entries([bad for key, bad in keys.items() if key not in stored], batch, limits, keeping, hide)
-    has = kept.keep(made.kept, keeping.settings.max_total_bytes)
+    people = lake.erased_people()
+    allowed = {identity: one for identity, one in made.kept.items() if not (people.includes(one.user) or people.are_named_in(one.content))}
+    has = kept.keep(allowed, keeping.settings.max_total_bytes)
     rows = [row if row["id"] in has else {**row, "expires": None} for row in made.rows]
     rows += [ended_row(cut, state, detail, batch) for cut, state, detail in ended]
     kept.watch(batch.source, origin, made.cut)
