@@ -43,6 +43,8 @@ class Collected(Frozen):
     files: dict[str, int] = Field(default_factory=dict)
     """Place -> number of deleted files."""
     bytes: int = 0
+    postponed: bool = False
+    """Whether rows were left alone, because a cycle is open or an erasure was interrupted."""
 
     @property
     def is_empty(self) -> bool:
@@ -110,8 +112,9 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
     rows: dict[str, int] = {}
     files: dict[str, int] = {}
     size = 0
-    if home.lake(line).exists() and installation.line(line).open_cycle is None:
-        eraser = LineEraser(installation, line, Target(withdrawn=True, before=before))
+    eraser = LineEraser(installation, line, Target(withdrawn=True, before=before))
+    postponed = installation.line(line).open_cycle is not None or eraser.is_interrupted
+    if home.lake(line).exists() and not postponed:
         found = eraser.preview()
         if any(found.rows.values()) and not dry_run:
             found = eraser.run("its retention has ended, or consent was withdrawn")
@@ -128,7 +131,7 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
         size += found_files[1]
         _add(files, "run folders", removed := _collect_runs(installation, context, grace, dry_run))
         size += removed[1]
-        done = Collected(line=line, rows=rows, files=files, bytes=size)
+        done = Collected(line=line, rows=rows, files=files, bytes=size, postponed=postponed)
         if not dry_run and not done.is_empty:
             _record(context, done)
     return done
