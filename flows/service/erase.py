@@ -85,7 +85,7 @@ class People:
 
 
 def pseudonyms_of(installation: Installation, users: Iterable[str], sessions: Iterable[str]) -> People:
-    """Return the pseudonyms of clear ids under all keys of the installation. A pseudonym stands for itself.
+    """Return the pseudonyms of clear ids under all keys of the installation. A pseudonym also stands for itself.
 
     Raises ConfigError if the key file is missing or damaged.
     """
@@ -94,7 +94,7 @@ def pseudonyms_of(installation: Installation, users: Iterable[str], sessions: It
     def hidden(subject: Subject, texts: Iterable[str]) -> frozenset[str]:
         texts = list(texts)
         known = {text for text in texts if is_pseudonym(text) and text.startswith(subject)}
-        return frozenset({pseudonym(subject, text, key) for text in texts if text not in known for key in keys} | known)
+        return frozenset({pseudonym(subject, text, key) for text in texts for key in keys} | known)  # a user may have such an id
 
     return People(hidden("u", users), hidden("s", sessions))
 

@@ -63,6 +63,14 @@ def test_old_artifacts_that_nothing_names_go_and_those_of_the_line_stay(tmp_path
     assert installation.line(LINE).open_cycle is not None
 
 
+def test_a_content_that_was_renamed_when_a_collection_died_gets_its_name_back(tmp_path: Path) -> None:
+    artifacts = FolderArtifacts(tmp_path)
+    key = artifacts.put(b"in use again")
+    artifacts.path(key).rename(artifacts.path(key).with_name(f".part-{key}"))
+    assert collect_artifacts(artifacts, MemoryLedger(), DAY, dry_run=False) == (0, 0)
+    assert artifacts.get(key) == b"in use again"
+
+
 _NODES = 8
 
 
@@ -181,7 +189,7 @@ def test_an_interrupted_erasure_is_left_to_its_repetition_which_recalls_the_vers
 
     with pytest.raises(KeyboardInterrupt):
         erase_people(installation, people, die)
-    assert collect_line(installation, context).postponed
+    assert collect_line(installation, context).rows == {}
     receipt = erase_people(installation, people)
     assert [one.tag for one in receipt.lines[0].recalled] == [version.tag]
     assert marks_in(installation.home.root).get(0) is None
