@@ -271,7 +271,8 @@ def end(decision: End, cycle: CycleView, context: LineContext, lease: Lease) -> 
         rows.append(
             Row(kind="champion", key=cycle.candidate.tag, data={"version": cycle.candidate.model_dump(mode="json"), "cycle": cycle.id})
         )
-    if decision.state is State.ROLLED_BACK and line.rollback_asked:
+    ends_rollout = decision.state is State.ROLLED_BACK or (decision.state is State.RECALLED and cycle.state is State.ROLLING)
+    if ends_rollout and line.rollback_asked:
         rows.append(Row(kind="rolled_back", data={"to": None, "actor": line.rollback_asked, "reason": decision.reason}))
     appends = [
         Append(stream=cycle.id, after=cycle.seq, rows=(Row(kind="ended", key=decision.state, data={"reason": decision.reason}),)),

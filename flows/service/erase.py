@@ -64,6 +64,8 @@ class Pending(Frozen):
 
     run: str = ""
     """Identity of the run. It stays the same when the run is continued after an interruption."""
+    of_people: bool = False
+    """Whether it erases people, whose versions are to be recalled. A garbage collection must not complete it."""
     marks: Marks = Marks()
     rows: dict[str, int] = Field(default_factory=dict)
     """Table -> number of rows to remove."""
@@ -83,7 +85,7 @@ class People:
 
 
 def pseudonyms_of(installation: Installation, users: Iterable[str], sessions: Iterable[str]) -> People:
-    """Return the pseudonyms of clear ids under all keys of the installation. A pseudonym stands for itself.
+    """Return the pseudonyms of clear ids under all keys of the installation. A pseudonym also stands for itself.
 
     Raises ConfigError if the key file is missing or damaged.
     """
@@ -92,7 +94,7 @@ def pseudonyms_of(installation: Installation, users: Iterable[str], sessions: It
     def hidden(subject: Subject, texts: Iterable[str]) -> frozenset[str]:
         texts = list(texts)
         known = {text for text in texts if is_pseudonym(text) and text.startswith(subject)}
-        return frozenset({pseudonym(subject, text, key) for text in texts if text not in known for key in keys} | known)
+        return frozenset({pseudonym(subject, text, key) for text in texts for key in keys} | known)  # a user may have such an id
 
     return People(hidden("u", users), hidden("s", sessions))
 
@@ -128,6 +130,11 @@ class LineEraser:
         except FileNotFoundError:
             return Pending()
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether an erasure of people has begun in the line and is not complete."""
+        return self._pending().of_people
+
     def preview(self) -> LineErased:
         """Return what an erasure would remove now. Changes nothing."""
         if not self._home.lake(self._line).exists():
@@ -146,9 +153,17 @@ class LineEraser:
         )
 
     def run(self, reason: str) -> LineErased:
-        """Remove the rows, and everything that stems from them. Raises Retryable if an effect or an ingest of the line does not end."""
+        """Remove the rows, and everything that stems from them.
+
+        Raises Retryable if an effect or an ingest of the line does not end, and ConfigError if the ledger has the line but its loop file is
+        not known, because its versions could not be recalled.
+        """
         if not self._home.lake(self._line).exists():
             return LineErased(line=self._line)
+        if self.context is None and self._installation.line(self._line).rows:
+            raise ConfigError(
+                f"the loop file of line {self._line!r} is not usable; put it back where the ledger names it, then repeat this"
+            )
         with self._lake.writing():
             self._boundary("tombstone")
             self._conceal()
@@ -196,9 +211,6 @@ class LineEraser:
     def _name_sources(self) -> None:
         """Name the files of the operator that may contain texts of the people."""
         if self.context is None:
-            self._left.append(
-                "cycles: the loop file of the line is not known; put the file back where the ledger names it, then run the erasure again"
-            )
             return
         loop = self.context.loop
         self._left += [f"the files of source {source.name!r} ({source.path})" for source in loop.sources if source.path]
@@ -214,8 +226,8 @@ class LineEraser:
             counts = rows.counts()
             marks = known.marks | rows.marks(self._salt())
         tables = {name: max(counts.get(name, 0), known.rows.get(name, 0)) for name in sorted(counts.keys() | known.rows.keys())}
-        run = known.run or secrets.token_hex(8)
-        pending = self._store(known.model_copy(update={"run": run, "marks": marks, "rows": tables}))
+        run, of_people = known.run or secrets.token_hex(8), known.of_people or self._target.names_people
+        pending = self._store(known.model_copy(update={"run": run, "of_people": of_people, "marks": marks, "rows": tables}))
         self._boundary("evidence")
         pending = self._store(pending.model_copy(update={"marks": self._with_evidence(marks)}))
         hits = {**self._hits(pending.marks), **pending.artifacts}

@@ -29,7 +29,7 @@ from flows.service.reach import named, reachable
 from materializer.erasure.lake_rows import Target, sweep
 from materializer.lake.tables import Lake, TableName
 from materializer.quarantine.kept import KeptRecords
-from runtime.artifacts import FolderArtifacts
+from runtime.artifacts import DIGEST, FolderArtifacts
 from runtime.job_protocol import plan_folder
 
 _DAY = 86_400.0
@@ -44,6 +44,8 @@ class Collected(Frozen):
     files: dict[str, int] = Field(default_factory=dict)
     """Place -> number of deleted files."""
     bytes: int = 0
+    postponed: bool = False
+    """Whether rows were left alone, because a cycle is open."""
 
     @property
     def is_empty(self) -> bool:
@@ -62,15 +64,31 @@ def collect_artifacts(artifacts: FolderArtifacts, ledger: Ledger, grace: float, 
 
     Return the numbers of files and of bytes. With `dry_run`, nothing is deleted.
     """
+    if not dry_run:
+        _restore_renamed(artifacts)
     old = [(key, path) for key, path in artifacts.contents() if _age(path) >= grace]
     kept = reachable(artifacts, named(artifacts, ledger)) if old else set()
     files = size = 0
-    parts = [("", path) for path in artifacts.root.glob("*/**/.part-*") if path.is_file() and _age(path) >= grace]
+    parts = [("", path) for path in artifacts.root.glob(f"*/**/{_ASIDE}*") if path.is_file() and _age(path) >= grace]
     for key, path in [*(one for one in old if one[0] not in kept), *parts]:
         bytes_ = path.stat().st_size
         if dry_run or _delete(path, key, grace):
             files, size = files + 1, size + bytes_
     return files, size
+
+
+_ASIDE = ".part-"
+"""Beginning of the name of a content that is being deleted. The rest is its digest."""
+
+
+def _restore_renamed(artifacts: FolderArtifacts) -> None:
+    """Give a content its name back if an earlier collection died after it had renamed it. It may have been in use again."""
+    for aside in artifacts.root.glob(f"sha256/??/{_ASIDE}*"):
+        key = aside.name.removeprefix(_ASIDE)
+        if DIGEST.fullmatch(key):
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, artifacts.path(key))
+            aside.unlink()
 
 
 def _age(path: Path) -> float:
@@ -89,7 +107,7 @@ def _delete(path: Path, key: Digest, grace: float) -> bool:
     if not key:
         path.unlink(missing_ok=True)
         return True
-    aside = path.with_name(f".part-{key}")
+    aside = path.with_name(f"{_ASIDE}{key}")
     path.rename(aside)
     used = _age(aside) < grace
     if used:
@@ -111,8 +129,9 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
     rows: dict[str, int] = {}
     files: dict[str, int] = {}
     size = 0
-    if home.lake(line).exists() and installation.line(line).open_cycle is None:
-        eraser = LineEraser(installation, line, Target(withdrawn=True, before=before))
+    eraser = LineEraser(installation, line, Target(withdrawn=True, before=before))
+    postponed = installation.line(line).open_cycle is not None
+    if home.lake(line).exists() and not postponed and not eraser.is_interrupted:
         found = eraser.preview()
         if any(found.rows.values()) and not dry_run:
             found = eraser.run("its retention has ended, or consent was withdrawn")
@@ -130,7 +149,7 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
         size += found_files[1]
         _add(files, "run folders", removed := _collect_runs(installation, context, grace, dry_run))
         size += removed[1]
-        done = Collected(line=line, rows=rows, files=files, bytes=size)
+        done = Collected(line=line, rows=rows, files=files, bytes=size, postponed=postponed)
         if not dry_run and not done.is_empty:
             _record(context, done)
     return done

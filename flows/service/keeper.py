@@ -336,18 +336,22 @@ class Keeper:
         return [] if isinstance(decision, Hold) else [f"rollout of {cycle.id}: {decision}"]
 
     def _collect(self, context: LineContext) -> list[str]:
-        """Delete once a day what the line no longer needs. The first time is a day after the first start."""
+        """Delete once a day what the line no longer needs. The first time is a day after the first start.
+
+        If a cycle was open then, it is repeated when none is.
+        """
         stamp, now = self._installation.home.collected(self.line), context.clock.now()
         last = read_json(stamp)
         elapsed = (now - datetime.fromisoformat(last["at"])).total_seconds() if last else None
-        if elapsed is not None and 0 <= elapsed < COLLECT_SECONDS:
+        waits = bool(last and last.get("postponed")) and context.line_view().open_cycle is None
+        if elapsed is not None and 0 <= elapsed < COLLECT_SECONDS and not waits:
             return []
         done = None
         if elapsed is not None:
             from flows.service.garbage import collect_line
 
             done = collect_line(self._installation, context)
-        write_atomic(stamp, stamped({"at": now.isoformat()}))
+        write_atomic(stamp, stamped({"at": now.isoformat(), "postponed": done is not None and done.postponed}))
         return [] if done is None or done.is_empty else [f"garbage collection: {done.summary}"]
 
     def _due(self, context: LineContext, line: LineView) -> str | None:

@@ -11,7 +11,7 @@ from contracts.ids import line_stream, rollout_stream
 from contracts.jobs.training import JobState
 from flows.core.decide import End, Observation, decide
 from flows.engine.context import leased
-from flows.engine.line import open_cycle
+from flows.engine.line import ask_rollback, open_cycle
 from flows.engine.recall import Resting, clean_ancestor, recall, resting
 from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine, nth_fault
 from tests.unit.flows.cycles import NOON, cycle
@@ -95,6 +95,21 @@ def test_after_a_recall_the_line_trains_from_and_compares_with_the_ancestor_and_
     assert (second.start, second.baseline, second.champion) == (line.base, line.base, line.champion)
     assert clean_ancestor(sim.ledger, line, line.base) == line.base  # type: ignore[arg-type]
     assert sim.context.rollout_view(rollout_stream(second.id)) is None
+
+
+def test_a_rollback_that_was_requested_during_a_recalled_rollout_does_not_roll_the_champion_back_too() -> None:
+    class Erased(SimulatedLine):
+        def _people(self) -> None:
+            super()._people()
+            if self.ledger.read(self.cycle_stream()) and self.view().state is State.ROLLING and not self.context.line_view().recall_asked:
+                recalled(self)
+                ask_rollback(self.ledger, "sim", "ada", "a reason", self.clock.now())
+
+    sim = Erased(Scenario(seed=1, people="auto"))
+    base = sim.context.line_view().champion
+    sim.live()
+    line = sim.context.line_view()
+    assert (sim.view().state, line.champion, line.rollback_asked) == (State.RECALLED, base, None)
 
 
 def test_nothing_is_written_if_nothing_rests_on_the_rows() -> None:

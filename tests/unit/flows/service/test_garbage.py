@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from contracts.loop import Loop
 from contracts.schema import stamped
 from flows.engine.ingest import ingest
 from flows.service import garbage
+from flows.service.erase import erase_people, pseudonyms_of
 from flows.service.garbage import collect_artifacts, collect_line
 from materializer.lake.tables import Lake
 from materializer.receive.spool import Spool
@@ -59,6 +61,14 @@ def test_old_artifacts_that_nothing_names_go_and_those_of_the_line_stay(tmp_path
     assert installation.line(LINE).rows[-1].kind == "collected"
     assert collect_line(installation, context).is_empty
     assert installation.line(LINE).open_cycle is not None
+
+
+def test_a_content_that_was_renamed_when_a_collection_died_gets_its_name_back(tmp_path: Path) -> None:
+    artifacts = FolderArtifacts(tmp_path)
+    key = artifacts.put(b"in use again")
+    artifacts.path(key).rename(artifacts.path(key).with_name(f".part-{key}"))
+    assert collect_artifacts(artifacts, MemoryLedger(), DAY, dry_run=False) == (0, 0)
+    assert artifacts.get(key) == b"in use again"
 
 
 _NODES = 8
@@ -163,5 +173,23 @@ def test_no_row_is_touched_while_a_cycle_is_open(tmp_path: Path) -> None:
     planned(context, installation.home)
     withdraw(installation, "user", 0)
     ingest(context)
-    assert collect_line(installation, context).rows == {}
+    done = collect_line(installation, context)
+    assert (done.rows, done.postponed) == ({}, True)
     assert 0 in marks_in(installation.home.lake(LINE) / "warehouse")
+
+
+def test_an_interrupted_erasure_is_left_to_its_repetition_which_recalls_the_versions(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 8)
+    version = promoted(context, installation.home)
+    people = pseudonyms_of(installation, [user(0)], ())
+
+    def die(step: str) -> None:
+        if step == "recall":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        erase_people(installation, people, die)
+    assert collect_line(installation, context).rows == {}
+    receipt = erase_people(installation, people)
+    assert [one.tag for one in receipt.lines[0].recalled] == [version.tag]
+    assert marks_in(installation.home.root).get(0) is None
