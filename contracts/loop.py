@@ -170,10 +170,10 @@ class SnapshotSettings(Frozen):
     pairs_per_person: Positive = 20
     """Maximum pairs (and demonstrations) per user. A correction counts for its author, and a single rating for its rater. All anonymous
     corrections count as those of one user. Traffic without user names has no limit."""
-    newcomer_days: float = Field(default=0, ge=0)
+    newcomer_days: float = Field(default=7, ge=0)
     """Days for which the ratings and corrections of a new user wait before they are used, from the ingest of the user's first trace on. It
-    limits what somebody can achieve with many new ids. 0: they are used at once. Reviewers' references, the feedback of
-    trusted credentials and that in the operator's files do not wait."""
+    limits what somebody can achieve with many new ids. 0: they are used at once. Users who came within this time after the line's first
+    trace, reviewers' references, the feedback of trusted credentials and that in the operator's files do not wait."""
     demonstration_min: Annotated[float, Field(gt=0.5, le=1)] = 0.9
     """Minimum probability that an answer is right for using it as a demonstration. The high default requires clear user feedback."""
     references_are_answers: bool = False

@@ -262,7 +262,7 @@ class LakeDatasets:
         heard = spoken(settled.feedback, settled.refusing)
         waited = heard
         if as_of is not None and self.loop.snapshot.newcomer_days:
-            waited = without_newcomers(heard, settled.traces, as_of - timedelta(days=self.loop.snapshot.newcomer_days))
+            waited = without_newcomers(heard, settled.traces, as_of, timedelta(days=self.loop.snapshot.newcomer_days))
         feedback, ignored = attach(waited, settled.traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
         if len(heard) < len(settled.feedback):
             ignored |= {"no_consent": len(settled.feedback) - len(heard)}

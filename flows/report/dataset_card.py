@@ -19,7 +19,7 @@ from flows.report.languages import language_of
 from flows.report.story import Section, Table
 from materializer.privacy.masking import Masker
 
-_BAR = 24
+_BAR = 20
 """Characters of the longest bar of a histogram."""
 _MOST = 20
 """Maximum number of rows of a table of names."""
