@@ -8,6 +8,7 @@ what they mean needs a new version; a test compares them with recorded values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,8 @@ SHINGLE = 5
 _BANDS, _ROWS = 25, 5
 """A pair with similarity 0.8 shares a band with probability 0.99995, one with 0.5 with probability 0.55; every found pair is checked."""
 PERMUTATIONS = _BANDS * _ROWS
+_HOPELESS = THRESHOLD - 0.22
+"""Similarity of the signatures below which a pair is not checked: six standard errors."""
 _CHECKED = 16
 """Pairs that are checked per text and group, the most similar ones by their signatures first."""
 
@@ -64,19 +67,16 @@ def signature(found: Shingles) -> Signature:
 def _minhash(values: Signature | None = None) -> MinHash:
     from datasketch import MinHash
 
-    same: dict[str, Any] = {"seed": 1, "scheme": "affine32", "hashfunc": int}
-    if values is None:
-        return MinHash(num_perm=PERMUTATIONS, **same)
-    return MinHash(hashvalues=values, permutations=_permutations(), **same)
+    same: dict[str, Any] = {"seed": 1, "scheme": "affine32", "hashfunc": int, "permutations": _permutations()}
+    return MinHash(num_perm=PERMUTATIONS, **same) if values is None else MinHash(hashvalues=values, **same)
 
 
+@cache
 def _permutations() -> Any:
-    if "same" not in _CACHE:
-        _CACHE["same"] = _minhash().permutations
-    return _CACHE["same"]
+    """Return the parameters of the permutations. Without this, each text would draw them again, which takes most of the time."""
+    from datasketch import MinHash
 
-
-_CACHE: dict[str, Any] = {}
+    return MinHash(num_perm=PERMUTATIONS, seed=1, scheme="affine32").permutations
 
 
 class NearIndex:
@@ -115,6 +115,8 @@ class NearIndex:
         found, result = shingles(text), list[str]()
         tried: dict[object, int] = {}
         for at in np.lexsort((np.arange(len(keys)), -alike)).tolist():
+            if alike[at] < _HOPELESS:
+                break
             key, of = keys[at], group(keys[at])
             if tried.get(of, 0) >= _CHECKED:
                 continue

@@ -244,9 +244,12 @@ def test_a_pseudonym_in_a_file_is_an_id_like_any_other(tmp_path: Path, monkeypat
     datasets = make_datasets(tmp_path)
     other = pseudonym_of(datasets, "u", "ada")
     datasets.ingest(received(spans(span(1, user__id=other, ratchet__origin="batch"))))
+    grow(tmp_path / "in", json.dumps(RECORD | {"user_id": other, "consent": True, "origin": "batch"}).encode() + b"\n")
+    files(datasets, tmp_path / "in")
     fixed(monkeypatch)
-    assert replayed(datasets).stored == 1
-    assert datasets.lake.scan("traces")["user"].to_list() == [pseudonym_of(datasets, "u", other)]
+    report = replayed(datasets)
+    assert ({one.by for one in report.entries}, report.stored) == ({"file", "kept"}, 2)
+    assert set(datasets.lake.scan("traces")["user"]) == {pseudonym_of(datasets, "u", other)}
 
 
 def test_a_replay_uses_the_role_that_the_sender_had(tmp_path: Path) -> None:
