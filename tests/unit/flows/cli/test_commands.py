@@ -371,7 +371,7 @@ def test_check_warns_of_missing_gpus_and_says_what_the_gate_sees(line: Home, tmp
     loop.write_text(LOOP + "[gate]\nmin_effect = 0.1\nmin_prompts = 400\n")
     shown = run("check", loop)
     assert "reading" in shown.stderr
-    assert "gains above 0.19; 1,000 prompts: 0.16" in " ".join(shown.stdout.split())
+    assert "gains above 0.18; 1,000 prompts: 0.15" in " ".join(shown.stdout.split())
 
 
 # Completion
