@@ -86,8 +86,13 @@ def root_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
 
     All turns of a conversation have the same root. The holdout split and the clusters of the gate use it.
     """
+    return digest(root_text(messages).encode())
+
+
+def root_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the normalised first user message, or the first message if there is no user message."""
     first = next((message for message in messages if message["role"] == "user"), messages[0] if messages else {"content": ""})
-    return digest(normalise(content_text(first["content"])).encode())
+    return normalise(content_text(first["content"]))
 
 
 def checkpoint_name(plan: Digest, attempt: int, incarnation: int) -> str:

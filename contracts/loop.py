@@ -118,6 +118,27 @@ class RetentionSettings(Frozen):
     """Days for which files that nothing refers to are kept before `ratchet gc` deletes them."""
 
 
+class QuarantineSettings(Frozen):
+    """Settings of the quarantine, where records wait that could not be read or were not admitted."""
+
+    alarm_share: Share = 0.05
+    """Share of quarantined records above which an alarm is raised. 1: no alarm."""
+    alarm_window: Seconds = 86_400
+    """Seconds of the past over which the share is measured."""
+    alarm_min_records: Positive = 20
+    """Minimum number of records in the window. With fewer, no alarm is raised."""
+    keep_days: Annotated[float, Field(ge=0, le=3650)] = 30
+    """Days after which the masked bytes of a quarantined record are deleted. 0: no bytes are kept, only place and reason. Only records that
+    consent to the use of their content, and those without a statement where consent is assumed, keep bytes."""
+    keep_unreadable: bool = False
+    """Whether records whose consent cannot be read keep masked bytes too, for example lines that are no JSON. Ids of users are replaced
+    in them only where they are found by their usual keys."""
+    max_bytes: Annotated[int, Field(gt=0, le=1 << 24)] = 65_536
+    """Maximum number of masked bytes that are kept of a record. Longer ones are cut, and then only a file can be replayed."""
+    max_total_bytes: Positive = 536_870_912
+    """Maximum number of masked bytes that are kept in total for the line. Records beyond it keep none."""
+
+
 class RewardSettings(Frozen):
     """Settings of one reward scorer."""
 
@@ -140,6 +161,10 @@ class HoldoutSettings(Frozen):
     """Maximum number of prompts per edition."""
     golden: str | None = None
     """JSONL file with records {prompt | question | messages, reference, slice?} that only the gate uses. None: no golden set."""
+    near_duplicates: bool | None = None
+    """Whether near-duplicates of a prompt are on the same side of the split: they differ in a few characters or words. None: true for a
+    line that freezes its first data with this release, false for older ones. true for an older line applies to its new prompts. It
+    cannot be switched off again."""
     rotate_after: Positive = 8
     """Number of evaluations per edition. The next evaluation uses the next edition. All evaluations of an edition share the error
     1 - gate.level."""
@@ -159,10 +184,10 @@ class SnapshotSettings(Frozen):
     pairs_per_person: Positive = 20
     """Maximum pairs (and demonstrations) per user. A correction counts for its author, and a single rating for its rater. All anonymous
     corrections count as those of one user. Traffic without user names has no limit."""
-    newcomer_days: float = Field(default=0, ge=0)
+    newcomer_days: float = Field(default=7, ge=0)
     """Days for which the ratings and corrections of a new user wait before they are used, from the ingest of the user's first trace on. It
-    limits what somebody can achieve with many new ids. 0: they are used at once. Reviewers' references, the feedback of
-    trusted credentials and that in the operator's files do not wait."""
+    limits what somebody can achieve with many new ids. 0: they are used at once. Users who came within this time after the line's first
+    trace, reviewers' references, the feedback of trusted credentials and that in the operator's files do not wait."""
     demonstration_min: Annotated[float, Field(gt=0.5, le=1)] = 0.9
     """Minimum probability that an answer is right for using it as a demonstration. The high default requires clear user feedback."""
     references_are_answers: bool = False
@@ -375,6 +400,7 @@ class Loop(Frozen):
     governance: GovernanceSettings = GovernanceSettings()
     privacy: PrivacySettings = PrivacySettings()
     retention: RetentionSettings = RetentionSettings()
+    quarantine: QuarantineSettings = QuarantineSettings()
     rewards: tuple[RewardSettings, ...]
     holdout: HoldoutSettings = HoldoutSettings()
     snapshot: SnapshotSettings = SnapshotSettings()

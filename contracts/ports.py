@@ -27,6 +27,7 @@ from contracts.data.datasets import (
     TrainingSet,
 )
 from contracts.data.decoding import Decoded, Limits
+from contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
 from contracts.data.records import Tier
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, EvalReport
 from contracts.ids import Digest
@@ -190,12 +191,35 @@ class RewardFunction(Protocol):
         """
 
 
+class Quarantine(Protocol):
+    """Records that were not admitted: what is open, and the replay through today's decoder."""
+
+    def entries(self) -> list[QuarantineEntry]:
+        """Return all entries, oldest first, also those that are resolved."""
+
+    def content(self, identity: str) -> QuarantineContent | None:
+        """Return the masked bytes of an entry; None if none are kept, or if they have expired."""
+
+    def counts(self, since: float) -> QuarantineCounts:
+        """Return what the ingests since a time, in seconds since the epoch, have read and quarantined."""
+        ...
+
+    def replay(self, identities: Collection[str], dry_run: bool = False) -> ReplayReport:
+        """Read open entries again, by their ids, and store what is accepted now, exactly once. Nothing is written in a dry run."""
+        ...
+
+
 class Datasets(Protocol):
     """Pipeline from traces to training sets.
 
     `name` arguments are effect names (see `contracts.ids.effect_name`). A call with a name that was completed before returns the earlier
     result.
     """
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The quarantined records of the line."""
+        ...
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Write one batch to the lake exactly once. Batches are identified by digest, records by (source, id)."""

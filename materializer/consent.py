@@ -74,6 +74,10 @@ class ErasedPeople:
         """Return whether a record of this user or session must not be stored."""
         return user in self.users or session in self.sessions
 
+    def are_named_in(self, content: bytes) -> bool:
+        """Return whether the masked bytes of a record contain one of the pseudonyms."""
+        return any(one.encode() in content for one in (*self.users, *self.sessions))
+
 
 def erased_people(statements: pl.DataFrame) -> ErasedPeople:
     """Return the users and sessions that `ratchet erase` has erased. Only a newer consent from the operator lifts an erasure."""

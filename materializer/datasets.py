@@ -20,11 +20,11 @@ from contracts.data.datasets import Cursor, HoldoutEdition, IngestReport, ProbeR
 from contracts.data.decoding import Limits
 from contracts.data.records import DEMONSTRATIONS, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
 from contracts.errors import ConfigError, Inconclusive, Permanent
-from contracts.ids import NORMALISER, Digest, digest, root_id
+from contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from contracts.loop import Loop
 from contracts.model import Frozen
 from contracts.ports import Artifacts, Clock, Dialect, ModelClient, Progress
-from contracts.schema import parse, stamped, unstamped
+from contracts.schema import parse, stamped
 from materializer.consent import refusing_users, settle, spoken, withdrawn_texts
 from materializer.dialects.decode import BUILT_IN
 from materializer.governance import Governed, govern
@@ -37,11 +37,16 @@ from materializer.lake.ingest import ingest_batch
 from materializer.lake.schemas import empty_frame, parquet, read_parquet
 from materializer.lake.tables import Lake, preferred, until
 from materializer.privacy.masking import Masker
+from materializer.quarantine.replay import LakeQuarantine, Rules
+from materializer.quarantine.writing import Keeping
+from materializer.receive.sources import open_file
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
 from materializer.training_sets.facts import label_noise, measure
 from materializer.training_sets.holdout import choose_edition, identify_prompts, read_golden
+from materializer.training_sets.near_duplicates import prompt_clusters
 from materializer.training_sets.pairs import make_pairs
 from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
+from materializer.training_sets.split import Split
 from rewards.scorer_set import ScorerSet
 from runtime.secrets.keyring import KeyFile
 from runtime.secrets.pseudonyms import Subject, pseudonym
@@ -115,6 +120,7 @@ class LakeDatasets:
         self.lake = Lake(root)
         self._seen = DedupIndex(self.lake)
         self._masker = Masker(loop.privacy)
+        self._split = Split(loop, artifacts, self.lake)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Commit one batch to the lake, exactly once.
@@ -122,22 +128,40 @@ class LakeDatasets:
         A second call with the same batch writes nothing and returns the same counts. Only the number of parked feedback records may
         differ, because their traces may have arrived in the meantime. Raises ConfigError without the key of the pseudonyms.
         """
-        settings = next((source for source in self.loop.sources if source.name == batch.source), None)
-        limits = Limits(
-            now=int(self.clock.now().timestamp() * 1_000_000),
-            assume_consent=self.loop.governance.consent == "assumed",
-            mapping=settings.mapping if settings else {},
-        )
-        spans = self.keys.spans.keys()
+        rules = self._rules()
         return ingest_batch(
             self.lake,
             self._seen,
             batch,
-            limits,
-            self.dialects,
+            rules.limits(batch.source),
+            rules.dialects,
+            is_signed=rules.is_signed,
+            hide=rules.hide,
+            mask=rules.mask,
+            keeping=Keeping(self.loop.quarantine, self._masker.masked_value),
+        )
+
+    @property
+    def quarantine(self) -> LakeQuarantine:
+        """The quarantined records of the line."""
+        return LakeQuarantine(self.lake, self._seen, self.clock, self._rules, open_file)
+
+    def _rules(self) -> Rules:
+        spans = self.keys.spans.keys()
+        return Rules(
+            limits=self._limits,
+            dialects=self.dialects,
             is_signed=lambda form, signature: is_signed(form, signature, spans),
             hide=self._pseudonyms(),
             mask=self._masker.mask,
+        )
+
+    def _limits(self, source: str) -> Limits:
+        settings = next((one for one in self.loop.sources if one.name == source), None)
+        return Limits(
+            now=int(self.clock.now().timestamp() * 1_000_000),
+            assume_consent=self.loop.governance.consent == "assumed",
+            mapping=settings.mapping if settings else {},
         )
 
     def _pseudonyms(self) -> Callable[[Subject, str], str]:
@@ -197,23 +221,14 @@ class LakeDatasets:
     def _store(self, frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> Digest:
         return self.artifacts.put(parquet(frame, columns, order))
 
-    def _pin_split(self) -> None:
-        """Bind salt, fraction and normaliser at first use. A later change would mix training and holdout prompts permanently."""
-        split = {"salt": self.loop.line.salt, "fraction": self.loop.holdout.fraction, "normaliser": NORMALISER}
-        bound = self.artifacts.bind(f"split/{self.loop.line.name}", self.artifacts.put(stamped(split)))
-        if unstamped(self.artifacts.get(bound), "split") != split:
-            raise ConfigError(
-                f"line {self.loop.line.name!r} was split with other values of line.salt, holdout.fraction or normaliser than {split}; "
-                "restore the old values, or create a line with a new name"
-            )
-
     def _golden(self) -> pl.DataFrame | None:
         golden = self.loop.holdout.golden
         return None if golden is None else read_golden(self.loop_folder / golden)
 
-    def _golden_roots(self, newest: int) -> set[Digest]:
-        """Return the root ids of all golden prompts, as written and masked: those of the current file and of all editions up to `newest`.
+    def _golden_roots(self, newest: int) -> dict[Digest, str]:
+        """Return the roots of all golden prompts, as written and masked: those of the current file and of all editions up to `newest`.
 
+        The values are the normalised texts.
         A gate may still use the golden prompts of an edition after they were removed from the file. A model that was trained on them
         would have an unfair advantage. Traffic is masked, and the golden set is not.
         """
@@ -225,7 +240,7 @@ class LakeDatasets:
             if edition is not None and edition.golden is not None:
                 prompts += read_parquet(self.artifacts.get(edition.golden), PROMPTS)["prompt"].to_list()
         both = [form for prompt in set(prompts) for form in (prompt, self._masker.masked_messages(prompt))]
-        return {root_id(orjson.loads(prompt)) for prompt in both}
+        return {root_id(messages): root_text(messages) for messages in map(orjson.loads, both)}
 
     def _settled(self, as_of: datetime | None, tag: str) -> Settled:
         """Return the traces and the feedback with their present consent, from the Iceberg snapshots that are tagged `tag`.
@@ -247,13 +262,13 @@ class LakeDatasets:
         heard = spoken(settled.feedback, settled.refusing)
         waited = heard
         if as_of is not None and self.loop.snapshot.newcomer_days:
-            waited = without_newcomers(heard, settled.traces, as_of - timedelta(days=self.loop.snapshot.newcomer_days))
+            waited = without_newcomers(heard, settled.traces, as_of, timedelta(days=self.loop.snapshot.newcomer_days))
         feedback, ignored = attach(waited, settled.traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
         if len(heard) < len(settled.feedback):
             ignored |= {"no_consent": len(settled.feedback) - len(heard)}
         if len(waited) < len(heard):
             ignored |= {"newcomer": len(heard) - len(waited)}
-        ids = identify_prompts(governed.used, self.loop.line.salt, self.loop.holdout.fraction)
+        ids = identify_prompts(governed.used, self.loop.line.salt, self.loop.holdout.fraction, self._split.assignment())
         return governed, governed.used.join(ids, on=["messages", "tools"], how="left", nulls_equal=True), feedback, ignored
 
     def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
@@ -282,7 +297,7 @@ class LakeDatasets:
         return self._frozen(snapshot.name, snapshot.as_of, snapshot.edition, settled)
 
     def _edition(self, name: str, number: int) -> HoldoutEdition:
-        self._pin_split()
+        self._split.pin()
         golden = self._golden()
         _, traces, feedback, _ = self._governed(self._settled(None, name))
         held = traces.filter(pl.col("held"))
@@ -308,7 +323,7 @@ class LakeDatasets:
         )
 
     def _freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
-        self._pin_split()
+        self._split.pin()
         if edition.fraction != self.loop.holdout.fraction or edition.normaliser != NORMALISER:
             raise Permanent(
                 f"edition {edition.number} has another holdout.fraction or normaliser; restore holdout.fraction, or create a new line"
@@ -317,12 +332,21 @@ class LakeDatasets:
 
     def _frozen(self, name: str, as_of: datetime, edition: int, settled: Settled) -> Snapshot:
         governed, traces, feedback, ignored = self._governed(settled, as_of)
-        train = traces.filter(~pl.col("held") & ~pl.col("root_id").is_in(sorted(self._golden_roots(edition))))
+        both = traces.filter(pl.col("excluded"))
+        golden = self._golden_roots(edition)
+        train = traces.filter(~pl.col("held") & ~pl.col("excluded") & ~pl.col("root_id").is_in(sorted(golden)))
+        near = self._split.near()
+        like_golden, train = len(train), self._split.unlike(train, golden)
+        like_golden -= len(train)
         feedback, contested = uncontested(feedback, train)
         known = references(train, feedback)
         samples = label(train, feedback, known, self.rewards, self.loop.line.salt)
         stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts_of(train, known), PROMPTS, ["prompt_id"])
-        counts = {"considered": len(traces) + sum(governed.out.values()), "holdout": len(traces) - len(train), "used": len(train)}
+        held = len(traces) - len(train) - len(both) - like_golden
+        counts = {"considered": len(traces) + sum(governed.out.values()), "holdout": held, "used": len(train)}
+        if near:
+            counts |= {"out:near_duplicate_conflict": len(both), "out:near_golden": like_golden}
+            counts |= {"prompt_clusters": train["cluster"].n_unique()}
         counts |= {f"out:{reason}": n for reason, n in governed.out.items()}
         counts |= {f"feedback:{reason}": n for reason, n in ignored.items()}
         counts |= {"scored": samples["reward"].count(), "contested_corrections": contested}
@@ -376,7 +400,8 @@ class LakeDatasets:
         every = _without_call_ids(pl.concat([samples, answers]))
         evidence = pooled(every)
         usable = scorable(prompts, self.rewards, in_jobs=True)
-        pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
+        alike = prompt_clusters if self._split.near() else None
+        pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt, alike)
         shown = make_demonstrations(evidence, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
@@ -392,7 +417,13 @@ class LakeDatasets:
             demonstrations=stored[2],
             facts=measure(
                 samples, prompts, pairs, shown, teachable(shown, every, snapshot.scorers, noise), noise, probe, answers
-            ).model_copy(update={"usable_prompts": len(usable)}),
+            ).model_copy(
+                update={
+                    "usable_prompts": len(usable),
+                    "pair_prompts": None if pairs.clusters is None else pairs.frame["prompt_id"].n_unique(),
+                    "pair_clusters": pairs.clusters,
+                }
+            ),
             content=digest(list(stored)),
         )
 

@@ -90,7 +90,7 @@ def fill(home: Home, people: range, line: str = LINE, name: Callable[[int], str]
     for n in people:
         for request in requests(n, name):
             spool.put_json(SHOP, json.dumps(request).encode())
-        bad = span(10_000 + n, f"{marker(n)} broken") | {"startTimeUnixNano": "never"}
+        bad = span(10_000 + n, f"{marker(n)} broken", user__id=name(n)) | {"startTimeUnixNano": "never"}
         spool.put_json(SHOP, json.dumps(spans(bad)).encode())
 
 

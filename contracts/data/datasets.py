@@ -58,6 +58,10 @@ class RawBatch:
     """Opens a binary stream of the content. A file whose name ends in .gz is decompressed."""
     sender: Sender | None = None
     """Credential with which the receiver got the batch. None: the operator's files, which may contain any record."""
+    first: int = 1
+    """Number of the first line or frame. It differs from 1 if a single record is read again."""
+    offset: int = 0
+    """Offset of the first byte, in bytes, of a single record that is read again."""
 
 
 class Counts(Frozen):
@@ -301,6 +305,10 @@ class Facts(Frozen):
     is the least typical of all answers to its prompt. 0: consistent with the model's own answers. 1: the model never answers like this."""
     policy_distance_error: float | None = None
     """Standard error of `policy_distance`."""
+    pair_prompts: int | None = None
+    """Number of prompts in the pairs. None: near-duplicates were not searched."""
+    pair_clusters: int | None = None
+    """Number of clusters of near-duplicate prompts in the pairs. All pairs of a cluster together weigh as much as those of one prompt."""
 
 
 TrainingSet.model_rebuild()

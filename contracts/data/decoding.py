@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from contracts.errors import Rejected
 
@@ -20,6 +20,23 @@ MAX_BAD = 100
 request could fill the lake with quarantine rows."""
 
 
+PLACE = "place"
+"""Key of a decoded row with the `Place` of its record."""
+
+
+class Place(NamedTuple):
+    """Where a record is in the bytes of its batch, which are decompressed."""
+
+    offset: int
+    """First byte of the record."""
+    length: int
+    """Number of bytes, without the end of the line."""
+    digest: str | None = None
+    """SHA-256 of these bytes. None: not computed, or the record could not be read completely."""
+    cut: bool = False
+    """Whether the batch ended before the end of the record's line or stream."""
+
+
 @dataclass(frozen=True)
 class Bad:
     """One quarantine row: a bad record or part of a record with its position and the reason, or a number of such parts of one record."""
@@ -30,6 +47,8 @@ class Bad:
     detail: str
     count: int = 1
     """Number of parts that the row stands for. They all count as quarantined."""
+    place: Place | None = None
+    """Place of the record in its batch. None for a batch whose format has none."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +81,9 @@ class Decoded:
         """Count a readable record that is not stored, by its reason."""
         self.skipped[kind][reason] += 1
 
-    def reject(self, kind: Kind, position: str, error: Rejected) -> None:
+    def reject(self, kind: Kind, position: str, error: Rejected, place: Place | None = None) -> None:
         """Add a bad record for the quarantine. The detail is cut to 200 characters."""
-        self.bad.append(Bad(kind, position, error.reason, error.detail[:200]))
+        self.bad.append(Bad(kind, position, error.reason, error.detail[:200], place=place))
 
     def merge(self, found: Decoded, position: str) -> None:
         """Add the result of one record, found at `position`.

@@ -96,7 +96,22 @@ QUARANTINE: tuple[Column, ...] = (
     Column("detail", "string", False, "description of the error, without the content"),
     Column("ingested", "timestamp", True, ""),
     Column("sender", "string", False, "as in the traces"),
+    Column("id", "string", False, "identity of the entry; all rows about one record or part of a record have the same"),
+    Column("kind", "string", False, "traces | feedback"),
+    Column("origin", "string", False, "file of the record, or `received by` and the sender"),
+    Column("format", "string", False, "format of the batch"),
+    Column("offset", "long", False, "first byte of the record in its file or request; a compressed file is read decompressed"),
+    Column("length", "long", False, "bytes of the record, without the end of its line"),
+    Column("digest", "string", False, "SHA-256 of these bytes; null if the record could not be read completely"),
+    Column("cut", "boolean", False, "whether the file ended before the end of the record's line"),
+    Column("parts", "long", False, "number of parts of the record that the row stands for"),
+    Column("user", "string", False, "pseudonym of the user, if it can be read"),
+    Column("expires", "timestamp", False, "when the kept bytes are deleted; null if none were kept"),
+    Column("state", "string", False, "resolved: a later ingest or replay has stored the record; null: it is bad"),
+    Column("release", "string", False, "release of Ratchet that wrote the row"),
 )
+"""Rows are never changed. The newest row of an `id` counts. The masked bytes of a record are not in the table, so that they can be deleted
+(materializer/quarantine/kept.py)."""
 
 SAMPLES: tuple[Column, ...] = (
     Column("prompt_id", "string", True, "digest of the normalised prompt"),

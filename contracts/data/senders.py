@@ -48,6 +48,12 @@ class Sender(Frozen):
         """Return the roles and the name as one text, for example `traces+feedback/shop`."""
         return f"{'+'.join(self.roles)}/{self.name}"
 
+    @classmethod
+    def of_label(cls, label: str) -> Sender:
+        """Return the sender with this label. It is not trusted, because a label does not say so. Raises ValueError for another text."""
+        roles, _, name = label.partition("/")
+        return cls(name=name, roles=tuple(Role(role) for role in roles.split("+")))
+
     @property
     def vouches(self) -> bool:
         """Whether its ratings and corrections count for traces of any user."""

@@ -6,7 +6,7 @@ executed, so that tests can detect repeated effects. The tests and the simulatio
 
 from __future__ import annotations
 
-from contracts.fakes.data import FakeDatasets, FakeSource
+from contracts.fakes.data import FakeDatasets, FakeQuarantine, FakeSource
 from contracts.fakes.jobs import FakeExecutor, FakeTrainer
 from contracts.fakes.serving import (
     FakeCheck,
@@ -30,6 +30,7 @@ __all__ = [
     "FakeExecutor",
     "FakeJudge",
     "FakeMetrics",
+    "FakeQuarantine",
     "FakeRegistry",
     "FakeRewards",
     "FakeRouter",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
 from contracts.data.datasets import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
 from contracts.fakes.state import FakeWorld
 from contracts.ids import Digest, canonical, digest
 from contracts.ports import ModelClient, Progress
@@ -29,6 +30,29 @@ class FakeSource:
         self.finished.append(batch.digest)
 
 
+class FakeQuarantine:
+    """`Quarantine` with fixed counts and without entries."""
+
+    def __init__(self) -> None:
+        self.held = QuarantineCounts()
+
+    def entries(self) -> list[QuarantineEntry]:
+        """Return no entries."""
+        return []
+
+    def content(self, identity: str) -> QuarantineContent | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+    def counts(self, since: float) -> QuarantineCounts:  # noqa: ARG002
+        """Return the configured counts."""
+        return self.held
+
+    def replay(self, identities: Collection[str], dry_run: bool = False) -> ReplayReport:  # noqa: ARG002
+        """Return an empty report."""
+        return ReplayReport(dry_run=dry_run)
+
+
 class FakeDatasets:
     """`Datasets` that report the given facts without processing data."""
 
@@ -37,6 +61,7 @@ class FakeDatasets:
         self.facts = facts
         self.reports: dict[Digest, IngestReport] = {}
         self.traces = 0
+        self.quarantine = FakeQuarantine()
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Return the report configured for the batch; count the effect once."""

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "freeze": ("flows.cli.operate.openings", "Let no new cycle of a line open."),
     "unfreeze": ("flows.cli.operate.openings", "Let cycles of a line open again."),
     "ingest": ("flows.cli.operate.run", "Ingest traces and feedback into the lake."),
+    "quarantine": ("flows.cli.operate.quarantine", "List, show and replay records that could not be stored."),
     "plan": ("flows.cli.operate.plan", "Show which training method the next cycle would use, and why."),
     "run": ("flows.cli.operate.run", "Run one cycle now."),
     "erase": ("flows.cli.operate.erase", "Erase the data of people, and show what was trained on them."),
@@ -62,6 +63,7 @@ HINTS: dict[str, str] = {
     "train": "`ratchet trigger LINE` opens a cycle, which trains a version",
     "pause": "`ratchet freeze LINE --why TEXT` lets no new cycle open",
     "resume": "`ratchet unfreeze LINE --why TEXT` lets cycles open again",
+    "dlq": "`ratchet quarantine` lists, shows and replays records that could not be stored",
     "restart": "`ratchet retry LINE/NUMBER` opens a new cycle after an ended one; `ratchet serve LOOP.toml` starts the service",
 }
 """Names of other tools without a command that does the same -> what to do instead."""

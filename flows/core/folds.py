@@ -247,6 +247,14 @@ class Freeze:
 
 
 @dataclass(frozen=True)
+class Alarm:
+    """The alarm of the quarantine that is in force."""
+
+    text: str
+    since: datetime
+
+
+@dataclass(frozen=True)
 class LineView:
     """The state of a model line, folded from its rows."""
 
@@ -278,6 +286,8 @@ class LineView:
     """Why the open cycle must end as recalled; None if it need not."""
     frozen: Freeze | None = None
     """The freeze that is in force; None while new cycles may open. Neither the open cycle nor serving and ingest depend on it."""
+    alarm: Alarm | None = None
+    """The alarm of the quarantine; None while there is none. Nothing else depends on it."""
     rows: tuple[Entry, ...] = ()
 
 
@@ -312,6 +322,10 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
                 view["frozen"] = Freeze(data["actor"], data["reason"], entry.at)
             case "unfrozen":
                 view["frozen"] = None
+            case "quarantine_alarm":
+                view["alarm"] = Alarm(data["text"], entry.at)
+            case "quarantine_calm":
+                view["alarm"] = None
             case "cycle_opened":
                 view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, last_traces=data["traces"])
                 view["plan_again"] = False

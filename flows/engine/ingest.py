@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from contracts.cycle import Append, Lease, Row
 from contracts.data.datasets import IngestReport, RawBatch
-from contracts.errors import RatchetError, Retryable
-from contracts.ids import ingest_stream
+from contracts.errors import Conflict, RatchetError, Retryable
+from contracts.ids import ingest_stream, line_stream
 from contracts.ports import TraceSource
 from contracts.schema import upgraded
+from flows.core.quarantine_alarm import alarm_text, is_alarm
 from flows.engine.context import LineContext, leased
 
 
@@ -30,7 +32,24 @@ def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, w
                 with _retried(source):
                     source.done(batch)
                 context.progress(f"ingest {source.name}", number, len(batches))
+    note_alarm(context)
     return total
+
+
+def note_alarm(context: LineContext) -> None:
+    """Record in the line's stream that the alarm of the quarantine begins or ends. A line without a model has no stream yet.
+
+    Another process may change the stream at the same time. The next ingest tries again.
+    """
+    settings, line = context.loop.quarantine, context.line_view()
+    counts = context.datasets.quarantine.counts(context.clock.now().timestamp() - settings.alarm_window)
+    alarm = is_alarm(counts, settings, line.alarm is not None)
+    if not line.rows or alarm == (line.alarm is not None):
+        return
+    data = {"read": counts.read, "quarantined": counts.quarantined, "reasons": counts.reasons, "text": alarm_text(counts)}
+    row = Row(kind="quarantine_alarm", data=data) if alarm else Row(kind="quarantine_calm", data=data)
+    with contextlib.suppress(Conflict):
+        context.ledger.append([Append(stream=line_stream(context.line), after=line.seq, rows=(row,))], None, context.clock.now())
 
 
 @contextmanager

@@ -39,6 +39,8 @@ EVENTS: Mapping[tuple[str, str], str] = {
     ("line", "recalled"): "ratchet.line.recalled",
     ("line", "recall_asked"): "ratchet.cycle.recall_asked",
     ("line", "collected"): "ratchet.line.collected",
+    ("line", "quarantine_alarm"): "ratchet.quarantine.alarm",
+    ("line", "quarantine_calm"): "ratchet.quarantine.calm",
 }
 """(kind of stream, kind of row) -> name of the event. The end of a rollout is ratchet.rollout.promoted or ratchet.rollout.rolled_back."""
 INGESTED = "ratchet.traces.ingested"
@@ -57,7 +59,7 @@ def event_of(entry: Entry) -> dict[str, Any] | None:
     if name is None:
         return None
     payload = {"stream": entry.stream, "seq": entry.seq, "kind": entry.kind, "key": entry.key, "line": line}
-    for field in ("state", "weight", "index", "approve", "rows", "files", "bytes"):
+    for field in ("state", "weight", "index", "approve", "rows", "files", "bytes", "read", "quarantined"):
         if field in entry.data:
             payload[field] = entry.data[field]
     if (sort, entry.kind) == ("cycle", "ended"):

@@ -19,7 +19,7 @@ from flows.report.languages import language_of
 from flows.report.story import Section, Table
 from materializer.privacy.masking import Masker
 
-_BAR = 24
+_BAR = 20
 """Characters of the longest bar of a histogram."""
 _MOST = 20
 """Maximum number of rows of a table of names."""
@@ -159,6 +159,14 @@ def _training(dataset: TrainingSet, artifacts: Artifacts) -> list[Section]:
             (
                 f"Training set {dataset.content[:12]}: {facts.pairs:,} pairs (by tier: {tiers}), {len(shown):,} demonstrations "
                 f"(by source: {sources}), {facts.prompts:,} prompts, {facts.prompts_with_reference:,} with a reference.",
+                *(
+                    (
+                        f"The pairs have {facts.pair_prompts:,} prompts in {facts.pair_clusters:,} clusters of near-duplicates; "
+                        "all pairs of a cluster together weigh as much as those of one prompt.",
+                    )
+                    if facts.pair_clusters is not None
+                    else ()
+                ),
                 f"Candidates for pairs that were left out: {dropped}. Share of wrong ratings: {noise}.",
             ),
         ),

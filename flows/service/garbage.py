@@ -28,6 +28,7 @@ from flows.service.erase import LineEraser
 from flows.service.reach import named, reachable
 from materializer.erasure.lake_rows import Target, sweep
 from materializer.lake.tables import Lake, TableName
+from materializer.quarantine.kept import KeptRecords
 from runtime.artifacts import DIGEST, FolderArtifacts
 from runtime.job_protocol import plan_folder
 
@@ -141,6 +142,7 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
         if home.lake(line).exists() and not dry_run:
             lake = Lake(home.lake(line))
             with lake.writing():
+                KeptRecords(lake.root).expire(int(now.timestamp() * 1_000_000))
                 _add(files, "lake", swept := sweep(lake, grace))
             size += swept[1]
         _add(files, "artifacts", found_files := collect_artifacts(FolderArtifacts(home.artifacts), installation.ledger, grace, dry_run))

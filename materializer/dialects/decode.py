@@ -10,10 +10,13 @@ Frames (`otlp-proto`): one byte `T` (trace request) or `L` (log request), four b
 from __future__ import annotations
 
 import gzip
+import hashlib
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
@@ -21,7 +24,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from contracts.data.datasets import RawBatch
-from contracts.data.decoding import Decoded, Kind, Limits
+from contracts.data.decoding import PLACE, Decoded, Kind, Limits, Place
 from contracts.errors import ConfigError, Rejected, Retryable
 from contracts.ports import Dialect
 from materializer.dialects.admission import Admission
@@ -67,65 +70,101 @@ def decode(
     read = _otlp_frames if batch.format == "otlp-proto" else _json_lines
     try:
         with batch.open() as stream:
-            for position, record in read(stream, into):
-                decode_with(dialects[named], others, record, position, limits, rules, into)
+            for found in read(stream, into, batch):
+                before = len(into.bad), len(into.traces), len(into.feedback), len(into.consents)
+                try:
+                    record = found.parse()
+                except Rejected as error:
+                    into.reject(found.kind, found.position, error)
+                else:
+                    decode_with(dialects[named], others, record, found.position, limits, rules, into)
+                _mark(into, before, found)
     except OSError as error:
         raise Retryable(f"batch {batch.origin} cannot be read: {error}; restore the file, then ingest again") from error
     return into
 
 
-def _json_lines(stream: BinaryIO, into: Decoded) -> Iterator[tuple[str, Any]]:
-    for position, line in _lines(stream, into):
-        try:
-            yield position, parse_json(line)
-        except Rejected as error:
-            into.reject("traces", position, error)
+class _Found(NamedTuple):
+    """The bytes of one record."""
+
+    position: str
+    place: Place
+    data: bytes
+    parse: Callable[[], Any]
+    kind: Kind = "traces"
+    """Kind under which the record is counted if it cannot be parsed."""
 
 
-def _lines(stream: BinaryIO, into: Decoded) -> Iterator[tuple[str, bytes]]:
-    number = 0
+def _mark(into: Decoded, before: tuple[int, int, int, int], found: _Found) -> None:
+    """Add the place of the record to its rows and to its bad parts, which come after the numbers in `before`."""
+    if len(into.bad) > before[0]:
+        place = found.place._replace(digest=hashlib.sha256(found.data).hexdigest())
+        into.bad[before[0] :] = [replace(bad, place=place) for bad in into.bad[before[0] :]]
+    for rows, begin in zip((into.traces, into.feedback, into.consents), before[1:], strict=True):
+        for row in rows[begin:]:
+            row[PLACE] = found.place
+
+
+def _json_lines(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_Found]:
+    number, offset = batch.first - 1, batch.offset
     while True:
         number += 1
-        position = f"line {number}"
+        position, begin = f"line {number}", offset
         try:
             line = stream.readline(MAX_RECORD + 1)
+            offset += len(line)
             while len(line) > MAX_RECORD and not line.endswith(b"\n"):
-                into.reject("traces", position, Rejected("too_large", f"a line is longer than {MAX_RECORD} bytes"))
-                line = _rest_of_line(stream)
+                line, skipped = _rest_of_line(stream)
+                offset += skipped
+                too_long = Rejected("too_large", f"a line is longer than {MAX_RECORD} bytes")
+                into.reject("traces", position, too_long, Place(begin, offset - begin))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            into.reject("traces", position, Rejected("damaged_file", str(error)))
+            into.reject("traces", position, Rejected("damaged_file", str(error)), Place(begin, 0, cut=True))
             return
         if not line:
             return
-        if number == 1:
-            line = line.removeprefix(_BOM)
+        if number == 1 and line.startswith(_BOM):
+            line, begin = line.removeprefix(_BOM), begin + len(_BOM)
         if line.strip():
-            yield position, line
+            data = line.rstrip(b"\r\n")
+            yield _Found(position, Place(begin, len(data), cut=not line.endswith(b"\n")), data, partial(parse_json, data))
 
 
-def _rest_of_line(stream: BinaryIO) -> bytes:
-    """Skip the rest of a line that is too long. Returns an empty line in its place, or nothing at the end of the stream."""
+def _rest_of_line(stream: BinaryIO) -> tuple[bytes, int]:
+    """Skip the rest of a line that is too long.
+
+    Return an empty line in its place, or nothing at the end of the stream, and the number of bytes.
+    """
+    skipped = 0
     while piece := stream.readline(MAX_RECORD):
+        skipped += len(piece)
         if piece.endswith(b"\n"):
-            return b"\n"
-    return b""
+            return b"\n", skipped
+    return b"", skipped
 
 
-def _otlp_frames(stream: BinaryIO, into: Decoded) -> Iterator[tuple[str, Any]]:
-    number = 0
+def _otlp_frames(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_Found]:
+    number, offset = batch.first - 1, batch.offset
     while head := stream.read(5):
         number += 1
         position = f"frame {number}"
         size = struct.unpack(">I", head[1:])[0] if len(head) == 5 else -1
         body = stream.read(size) if 0 <= size <= MAX_RECORD and head[:1] in REQUESTS else b""
         if len(head) < 5 or head[:1] not in REQUESTS or len(body) != size:
-            into.reject("traces", position, Rejected("damaged_file", "a frame is truncated, is too large or has an unknown mark"))
+            damaged = Rejected("damaged_file", "a frame is truncated, is too large or has an unknown mark")
+            into.reject("traces", position, damaged, Place(offset, len(head) + len(body), cut=True))
             return  # the start of the next frame is unknown
         kind, message = REQUESTS[head[:1]]
-        try:
-            yield position, as_json(message, body)
-        except Rejected as error:
-            into.reject(kind, position, error)
+        yield _Found(position, Place(offset, len(head) + size), head + body, partial(as_json, message, body), kind)
+        offset += len(head) + size
+
+
+def record_of(form: str, data: bytes) -> Any:
+    """Return the record in these bytes, a line or a frame of a batch with the format `form`. Raises Rejected if it cannot be parsed."""
+    if form != "otlp-proto":
+        return parse_json(data)
+    _, message = REQUESTS[data[:1]]
+    return as_json(message, data[5:])
 
 
 def as_json(message: type[Message], body: bytes) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def _trace(record: Record, limits: Limits) -> Row:
         "model": name(record.get("model")),
         "model_version": name(record.get("model_version")),
         "status": "error" if failed else "ok",
-        "finish_reason": name(record.get("finish_reason")) or (content.finish if content else None),
+        "finish_reason": name(record.get("finish_reason")) or (name(content.finish) if content else None),
         "latency_ms": latency if latency is not None and latency >= 0 else None,
         "input_tokens": token_count(record.get("input_tokens")),
         "output_tokens": token_count(record.get("output_tokens")),

@@ -221,7 +221,7 @@ def _finish_reason(attributes: Attributes, content: Conversation | None, partial
     if partial:
         return PARTIAL
     reasons = attributes.get("gen_ai.response.finish_reasons")
-    return name(reasons[0]) if isinstance(reasons, list) and reasons else content.finish if content else None
+    return name(reasons[0]) if isinstance(reasons, list) and reasons else name(content.finish) if content else None
 
 
 def _origin(value: Any) -> str:

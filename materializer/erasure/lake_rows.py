@@ -24,12 +24,11 @@ from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.deletion import Change
 from materializer.lake.schemas import arrow_table
 from materializer.lake.tables import TABLES, Lake, TableName
+from materializer.quarantine.kept import KeptRecords
 
 _TRACE_KEY = ["source", "id"]
 _CONTENT = ("messages", "answer", "reference", "tools")
 _READ = ("source", "id", "response_id", "user", "session", "sender", "time", "consent", "consent_time", *_CONTENT)
-_RAW = ("masked", "bytes", "record", "content", "text", "body", "raw")
-"""Names of quarantine columns that can contain parts of a record."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +126,12 @@ class LineRows:
             some = stripped.select(*_TRACE_KEY, "sender")
             self._lake.rewrite("traces", Change([*_TRACE_KEY, "sender"], lambda rows: _among(rows, some), _without_content))
             seen.forget("traces")
-        quarantine = self._quarantine()
-        self._lake.rewrite("quarantine", quarantine)
+        self._lake.rewrite("quarantine", self._quarantine())
         if self._target.names_people:
-            self._lake.rewrite("quarantine", self._unnamed())
+            KeptRecords(self._lake.root).forget_people(self._target.users | self._target.sessions)
 
     def _quarantine(self) -> Change:
-        """Return the deletion of quarantined records that are old or name one of the users. Their columns are looked up by name."""
+        """Return the deletion of quarantined records that are old or name one of the users. Tables of earlier releases name none."""
         stored = self._lake.stored_columns("quarantine")
         old, users = self._target.before.get("quarantine"), self._target.users
         keys = [name for name in ("user", "ingested", "batch") if name in stored]
@@ -143,19 +141,6 @@ class LineRows:
             return hit | rows["user"].is_in(sorted(users)).fill_null(False) if "user" in keys else hit
 
         return Change(keys, concerns)
-
-    def _unnamed(self) -> Change:
-        """Return the change that empties quarantined records of nobody, which may contain texts of anybody."""
-        stored = self._lake.stored_columns("quarantine")
-        raw = [name for name in _RAW if name in stored]
-
-        def concerns(rows: pl.DataFrame) -> pl.Series:
-            none = pl.repeat(False, len(rows), eager=True)
-            filled = rows.select(pl.any_horizontal(pl.col(name).is_not_null() for name in raw)).to_series() if raw else none
-            return filled & rows["user"].is_null() if "user" in rows.columns else filled
-
-        keys = [*(name for name in ("user",) if name in stored), *raw] or ["batch"]
-        return Change(keys, concerns, lambda rows: rows.with_columns(pl.lit(None, rows.schema[name]).alias(name) for name in raw))
 
 
 def _linked(feedback: pl.DataFrame, traces: pl.DataFrame) -> pl.Series:

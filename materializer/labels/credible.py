@@ -6,7 +6,7 @@ what another credential has sent for the same trace and rater.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import polars as pl
 
@@ -29,14 +29,16 @@ def credible(feedback: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     return kept, {reason: n for reason, n in counts.items() if n}
 
 
-def without_newcomers(feedback: pl.DataFrame, traces: pl.DataFrame, since: datetime) -> pl.DataFrame:
-    """Return the feedback (records.FEEDBACK) without ratings and corrections of users whose first trace was ingested after `since`.
+def without_newcomers(feedback: pl.DataFrame, traces: pl.DataFrame, as_of: datetime, wait: timedelta) -> pl.DataFrame:
+    """Return the feedback (records.FEEDBACK) without ratings and corrections of users whose first trace is younger than `wait` at `as_of`.
 
-    The time of the ingest is this installation's own, so that nobody can date a user back. `traces` are all traces of the lake. A trusted
-    sender, and the operator's files, vouch for their users, and reviewers' references do not belong to a user.
+    Users who came within `wait` of the line's first trace do not wait: nobody else was there before them. The time of the ingest is this
+    installation's own, so that nobody can date a user back. `traces` are all traces of the lake. A trusted sender, and the operator's
+    files, vouch for their users, and reviewers' references do not belong to a user.
     """
     first = traces.group_by("user").agg(pl.col("ingested").min().alias("first"))
-    new = first.filter(pl.col("first") > since)["user"]
+    begin = first["first"].min()
+    new = first.filter((pl.col("first") > as_of - wait) & (pl.col("first") > pl.lit(begin) + wait))["user"]
     waits = pl.col("rater").is_in(new.drop_nulls().to_list()).fill_null(False) | (pl.col("rater").is_null() & (new.null_count() > 0))
     exempt = pl.col("trusted").fill_null(False) | (pl.col("kind") == FeedbackKind.REFERENCE.value)
     return feedback.filter(exempt | ~waits)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch, TraceCounts
-from contracts.data.decoding import Decoded, Kind, Limits, Row
-from contracts.data.records import FeedbackKind
+from contracts.data.decoding import PLACE, Decoded, Kind, Limits, Row
+from contracts.data.quarantine import QuarantineCounts
+from contracts.data.records import ConsentSubject, FeedbackKind
 from contracts.errors import Rejected
 from contracts.ports import Dialect
 from materializer.dialects.admission import Admission
@@ -23,6 +23,8 @@ from materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, r
 from materializer.lake.schemas import arrow_table
 from materializer.lake.statements import sort_statements, sort_traces
 from materializer.lake.tables import TABLES, Lake, TableName
+from materializer.quarantine.kept import KeptRecords
+from materializer.quarantine.writing import Keeping, ended_cuts, ended_row, write_entries
 from runtime.secrets.pseudonyms import Subject
 
 
@@ -36,6 +38,17 @@ class Sorted:
     duplicate: int = 0
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What the lake did with the decoded rows of a batch."""
+
+    report: IngestReport
+    fresh: int
+    """Number of rows that this call has added to the lake, or would add."""
+    refused: list[str]
+    """Pseudonyms of the users who have refused their consent in this batch."""
+
+
 def ingest_batch(
     lake: Lake,
     seen: DedupIndex,
@@ -46,6 +59,7 @@ def ingest_batch(
     is_signed: Callable[[bytes, str], bool],
     hide: Callable[[Subject, str], str],
     mask: Callable[[Row], Counter[str]],
+    keeping: Keeping,
 ) -> IngestReport:
     """Decode `batch`, then commit its rows. Safe to repeat at any point.
 
@@ -53,31 +67,58 @@ def ingest_batch(
     feedback and quarantined records.
 
     `is_signed` verifies signatures of the router. `mask` replaces personal data in the texts of a row in place. `hide` returns the
-    pseudonym of a user or session; a lake of an earlier release gets pseudonyms first.
+    pseudonym of a user or session; a lake of an earlier release gets pseudonyms first. `keeping` says which quarantined records keep bytes.
     """
     decoded = decode(batch, limits, dialects, Admission(batch.sender, is_signed, hide, mask))
     with lake.writing():
+        stored = store(lake, seen, batch, decoded, limits, hide)
+        kept = KeptRecords(lake.root)
+        _quarantine(lake, seen, batch, decoded, limits, keeping, hide, kept)
+        kept.expire(limits.now)
+        kept.forget_users(stored.refused)
+        window = limits.now - int(keeping.settings.alarm_window * 1_000_000)
+        kept.count(batch.digest, limits.now, _alarm_counts(stored.report, decoded), window)
+    return stored.report
+
+
+def store(
+    lake: Lake,
+    seen: DedupIndex,
+    batch: RawBatch,
+    decoded: Decoded,
+    limits: Limits,
+    hide: Callable[[Subject, str], str],
+    write: bool = True,
+) -> Stored:
+    """Commit the decoded rows of a batch, all but the bad ones; rows in conflict with stored ones are added to these.
+
+    The caller holds the write lock. Without `write`, nothing is written, and the result says what would be.
+    """
+    _leave_out_erased(decoded, lake)
+    unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
+    if write:
         lake.conceal("traces", hide, lambda: None)  # the keys of traces contain no user
         lake.conceal("feedback", hide, lambda: seen.forget("feedback"))
-        _leave_out_erased(decoded, lake)
-        unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
-        traces = sort_traces(_complete(decoded.traces, batch, limits), decoded, seen, batch)
-        stated = sort_statements(traces, _complete(decoded.consents, batch, limits), seen, batch)
+    traces = sort_traces(_complete(decoded.traces, batch, limits), decoded, seen, batch)
+    stated = sort_statements(traces, _complete(decoded.consents, batch, limits), seen, batch)
+    if write:
         _write(lake, "consent", stated.fresh, batch)
         _write(lake, "traces", traces.fresh, batch)
-        seen.catch_up("traces")
-        kept, parked = _admit(decoded, seen, batch)
-        feedback = _sort("feedback", kept, decoded, seen, batch, limits)
+    seen.catch_up("traces")
+    kept, parked = _admit(decoded, seen, batch)
+    feedback = _sort("feedback", kept, decoded, seen, batch, limits)
+    if write:
         _write(lake, "feedback", feedback.fresh, batch)
-        _write(lake, "quarantine", _quarantine(decoded, seen, batch, limits), batch)
     counted = _counts("traces", traces.kept, traces.duplicate, decoded)
     counts = _counts("feedback", len(feedback.fresh) + feedback.again + stated.kept, feedback.duplicate + stated.duplicate, decoded)
-    return IngestReport(
+    report = IngestReport(
         traces=TraceCounts(**counted.model_dump(), unsigned=unsigned),
         feedback=FeedbackCounts(**counts.model_dump(), parked=parked),
         consent_changed=traces.completed + stated.changed,
         masked=dict(sorted(decoded.masked.items())),
     )
+    refused = [row["id"] for row in stated.fresh if row["subject"] == ConsentSubject.USER and not row["given"]]
+    return Stored(report, len(traces.fresh) + len(feedback.fresh) + len(stated.fresh), refused)
 
 
 def _leave_out_erased(decoded: Decoded, lake: Lake) -> None:
@@ -121,7 +162,9 @@ def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batc
         known = stored.get(key)
         first = here.get(key, known.content if known else content)
         if first != content:
-            decoded.reject(table, row["position"], Rejected("id_conflict", "a record with the same id has different content"))
+            decoded.reject(
+                table, row["position"], Rejected("id_conflict", "a record with the same id has different content"), row.get(PLACE)
+            )
         elif key in here or (known and known.batch != batch.digest):
             found.duplicate += 1
         elif known:
@@ -154,13 +197,41 @@ def _subject(source: str, row: Row) -> Key:
     return trace_key(source, row["trace_id"]) if row["trace_id"] is not None else response_key(source, row["response_id"])
 
 
-def _quarantine(decoded: Decoded, seen: DedupIndex, batch: RawBatch, limits: Limits) -> list[dict[str, Any]]:
-    """Return the quarantine rows that no earlier attempt has written."""
+def _quarantine(
+    lake: Lake,
+    seen: DedupIndex,
+    batch: RawBatch,
+    decoded: Decoded,
+    limits: Limits,
+    keeping: Keeping,
+    hide: Callable[[Subject, str], str],
+    kept: KeptRecords,
+) -> None:
+    """Write the quarantine rows that no earlier attempt has written, after the bytes that are kept of their records."""
+    origin = batch.origin.removesuffix(".gz")
+    ended = ended_cuts(kept.cut(batch.source, origin) if batch.sender is None else (), decoded, batch)
+    if not (decoded.bad or ended):
+        return
     seen.catch_up("quarantine")
-    bad = [{"position": bad.position, "reason": bad.reason, "detail": bad.detail} for bad in decoded.bad]
-    rows = {key_of("quarantine", row): row for row in _complete(bad, batch, limits)}
-    stored = seen.lookup("quarantine", list(rows))
-    return [row for key, row in rows.items() if key not in stored]
+    keys = {key_of("quarantine", {"batch": batch.digest, "position": bad.position, "reason": bad.reason}): bad for bad in decoded.bad}
+    stored = seen.lookup("quarantine", list(keys))
+    made = write_entries([bad for key, bad in keys.items() if key not in stored], batch, limits, keeping, hide)
+    people = lake.erased_people()
+    allowed = {identity: one for identity, one in made.kept.items() if not (people.includes(one.user) or people.are_named_in(one.content))}
+    has = kept.keep(allowed, keeping.settings.max_total_bytes)
+    rows = [row if row["id"] in has else {**row, "expires": None} for row in made.rows]
+    rows += [ended_row(cut, state, detail, batch) for cut, state, detail in ended]
+    kept.watch(batch.source, origin, made.cut)
+    _write(lake, "quarantine", _complete(rows, batch, limits), batch)
+    kept.end([cut.id for cut, _, _ in ended])
+
+
+def _alarm_counts(report: IngestReport, decoded: Decoded) -> QuarantineCounts:
+    reasons: Counter[str] = Counter()
+    for bad in decoded.bad:
+        reasons[bad.reason] += bad.count
+    both = report.traces + report.feedback
+    return QuarantineCounts(read=both.read, quarantined=both.quarantined, reasons=dict(reasons))
 
 
 def _counts(kind: Kind, kept: int, duplicate: int, decoded: Decoded) -> Counts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.data.datasets import RawBatch
-from contracts.data.decoding import Decoded, Row
+from contracts.data.decoding import PLACE, Decoded, Row
 from contracts.data.records import ConsentSubject
 from contracts.errors import Rejected
 from materializer.dialects.statement import STATED, Statement
@@ -76,7 +76,9 @@ def _sort_complete(
     first = here.get(full, earlier.content if earlier else None)
     waiting = here.get(bare, known[bare].content if bare in known else None)
     if first not in (None, content) or (first is None and waiting is not None and not _may_complete(row, waiting)):
-        decoded.reject("traces", row["position"], Rejected("id_conflict", "a record with the same id has different content"))
+        decoded.reject(
+            "traces", row["position"], Rejected("id_conflict", "a record with the same id has different content"), row.get(PLACE)
+        )
         if first is not None:
             here.setdefault(full, first)
         return False

@@ -156,6 +156,10 @@ class Masker:
         self.mask(row)
         return row["messages"]
 
+    def masked_value(self) -> Callable[[Any], Any]:
+        """Return a function that masks the texts of one record, one JSON value after the other. They share the placeholders."""
+        return Masking(self._detectors, self._allowed).content
+
     def mask(self, row: dict[str, Any]) -> Counter[str]:
         """Replace personal data in the texts of a row in place, and return the number of replaced parts by kind.
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
+
+import orjson
 
 from contracts.data.datasets import RawBatch
 from contracts.errors import ConfigError, Rejected
@@ -43,7 +46,7 @@ class FileSource:
         if not self.path.exists():
             raise ConfigError(f"source {self.name!r}: {self.path} does not exist; correct its path in the loop file")
         for path in self._files():
-            yield RawBatch(self.name, self.format, digest_file(path), str(path), partial(_open, path))
+            yield RawBatch(self.name, self.format, digest_file(path), str(path), partial(open_file, path))
 
     def _files(self) -> list[Path]:
         if self.path.is_file():
@@ -56,23 +59,31 @@ class FileSource:
         """Do nothing, because the files belong to the owner of the folder."""
 
 
-def _open(path: Path) -> BinaryIO:
-    if path.name.endswith(".gz"):
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    return _one_line(path) if path.suffix == ".json" else path.open("rb")
+def open_file(path: Path) -> BinaryIO:
+    """Open a file of a source as a stream with one record per line. A file whose name ends in .gz is decompressed."""
+    whole = _one_value(path) if path.name.removesuffix(".gz").endswith(".json") else None
+    return io.BytesIO(whole) if whole is not None else _stream(path)
 
 
-def _one_line(path: Path) -> BinaryIO:
-    """Open a `.json` file, with one value over several lines joined to one line.
+def _stream(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb")) if path.name.endswith(".gz") else path.open("rb")
 
-    This is safe because JSON strings cannot contain unescaped line breaks.
+
+def _one_value(path: Path) -> bytes | None:
+    """Return the content of a `.json` file with one record per line. None if it is no single JSON value, so that lines are read.
+
+    An array contains a record per element. The lines of any other value are joined. This is safe because JSON strings cannot contain
+    unescaped line breaks.
     """
-    data = path.read_bytes()
     try:
-        parse_json(data)
-    except Rejected:
-        return io.BytesIO(data)  # JSON Lines or malformed: the decoder reports errors per line
-    return io.BytesIO(data.replace(b"\n", b" ").replace(b"\r", b" "))
+        with _stream(path) as stream:
+            data = stream.read()
+        value = parse_json(data.removeprefix(b"\xef\xbb\xbf"))
+    except (Rejected, EOFError, zlib.error, gzip.BadGzipFile):
+        return None  # JSON Lines, malformed or damaged: the decoder reports errors per line
+    if isinstance(value, list):
+        return b"".join(orjson.dumps(item) + b"\n" for item in value)
+    return data.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
 class SpoolSource:

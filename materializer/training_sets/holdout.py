@@ -1,12 +1,13 @@
 """The permanent holdout split and golden sets.
 
-The split hashes the root of a conversation (its first user message, normalised) with the line's salt. It needs no stored state, and
-all turns of a conversation are on the same side. Near-duplicates that the normaliser does not unify (a paraphrase, a typo) are not
-clustered in this version. They may be on both sides.
+The split hashes the root of a conversation (its first user message, normalised) with the line's salt, so that all turns of a
+conversation are on the same side. Where near-duplicates are considered, a new root follows a similar one that is known (prompt_sides.py).
+A paraphrase in other words is not recognised, and may be on the other side.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import polars as pl
 
 from contracts.data.records import PROMPTS
 from contracts.errors import ConfigError, Rejected
-from contracts.ids import Digest, hash_share, prompt_id, root_id
+from contracts.ids import Digest, hash_share, prompt_id, root_id, root_text
 from materializer.dialects.canonical.tools import tools_of
 from materializer.dialects.conversations.bodies import request_of
 from materializer.dialects.values import dump, parse_json
 from materializer.lake.schemas import frame_of
+from materializer.training_sets.prompt_sides import Placed, Side
 
 
 def held_out(root: Digest, salt: str, fraction: float) -> bool:
@@ -27,15 +29,25 @@ def held_out(root: Digest, salt: str, fraction: float) -> bool:
     return hash_share("holdout", salt, root) < fraction
 
 
-def identify_prompts(prompts: pl.DataFrame, salt: str, fraction: float) -> pl.DataFrame:
-    """Return one row per distinct prompt. The columns are messages and tools (both JSON), prompt_id, root_id and held."""
-    rows = []
+def identify_prompts(
+    prompts: pl.DataFrame, salt: str, fraction: float, assign: Callable[[Mapping[Digest, str]], Mapping[Digest, Placed]] | None = None
+) -> pl.DataFrame:
+    """Return one row per distinct prompt. The columns are messages and tools (both JSON), prompt_id, root_id, held, excluded and cluster.
+
+    `assign` returns the sides of roots with their normalised texts; without it, the hash decides alone. Excluded prompts are near to both
+    sides.
+    """
+    rows, texts = [], dict[Digest, str]()
     for text, tools in prompts.select("messages", "tools").unique().sort("messages", "tools").iter_rows():
         parsed = orjson.loads(text)
         root = root_id(parsed)
-        rows.append((text, tools, prompt_id(parsed, orjson.loads(tools) if tools else ()), root, held_out(root, salt, fraction)))
-    schema = {"messages": pl.String, "tools": pl.String, "prompt_id": pl.String, "root_id": pl.String, "held": pl.Boolean}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+        texts[root] = root_text(parsed)
+        rows.append((text, tools, prompt_id(parsed, orjson.loads(tools) if tools else ()), root))
+    placed = {root: Placed(Side(held_out(root, salt, fraction)), root) for root in texts} if assign is None else assign(texts)
+    schema: dict[str, Any] = dict.fromkeys(("messages", "tools", "prompt_id", "root_id"), pl.String)
+    schema |= {"held": pl.Boolean, "excluded": pl.Boolean, "cluster": pl.String}
+    sides = [(placed[row[3]].side is Side.HELD, placed[row[3]].side is Side.NEITHER, placed[row[3]].cluster) for row in rows]
+    return pl.DataFrame([row + side for row, side in zip(rows, sides, strict=True)], schema=schema, orient="row")
 
 
 def choose_edition(prompts: pl.DataFrame, number: int, salt: str, most: int) -> pl.DataFrame:

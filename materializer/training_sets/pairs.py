@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,16 +37,26 @@ class Pairs:
     """(chosen, rejected) per pair: whether a version of this line wrote the answer, in the probe or by the router's attribution."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Reason -> number of candidates without a pair. `contested` counts answers with contradictory rewards."""
+    clusters: int | None = None
+    """Number of clusters of near-duplicate prompts; None if they were not searched."""
 
 
 def make_pairs(
-    samples: pl.DataFrame, settings: SnapshotSettings, scorers: Sequence[ScorerVersion], noise: float | None, salt: str
+    samples: pl.DataFrame,
+    settings: SnapshotSettings,
+    scorers: Sequence[ScorerVersion],
+    noise: float | None,
+    salt: str,
+    cluster: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
 ) -> Pairs:
     """Build pairs from `samples` (records.SAMPLES), with at most `pairs_per_prompt` per prompt and `pairs_per_person` per user.
 
     `noise` is the share of single ratings that are wrong; None means not measured. `salt` fixes the order of equal candidates. The
     weight of a pair is P(the order is right) - P(it is reversed). For user ratings this is P(chosen right) - P(rejected right); for
     other tiers it is 1.
+
+    `cluster` maps prompt ids with their prompts (JSON) to clusters of near-duplicates. All pairs of a cluster together weigh as much as
+    those of one prompt with the most pairs.
     """
     dropped: Counter[str] = Counter()
     taken = []
@@ -71,7 +81,13 @@ def make_pairs(
             prompts[row["prompt_id"]] += 1
             persons.update(people)
             taken.append(row)
-    return Pairs(frame_of(taken, PAIRS), [(row["ours"], row["ours_rejected"]) for row in taken], dict(sorted(dropped.items())))
+    near = cluster({row["prompt_id"]: row["prompt"] for row in taken}) if cluster else None
+    if near is not None:
+        sizes = Counter(near[row["prompt_id"]] for row in taken)
+        for row in taken:
+            row["weight"] *= min(1.0, settings.pairs_per_prompt / sizes[near[row["prompt_id"]]])
+    found = None if near is None else len(set(near.values()))
+    return Pairs(frame_of(taken, PAIRS), [(row["ours"], row["ours_rejected"]) for row in taken], dict(sorted(dropped.items())), found)
 
 
 def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) -> pl.DataFrame:

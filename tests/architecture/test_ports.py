@@ -23,6 +23,7 @@ CLASSES: dict[str, list[str]] = {
     "TraceSource": ["contracts.fakes:FakeSource", "materializer.receive.sources:FileSource", "materializer.receive.sources:SpoolSource"],
     "Dialect": ["materializer.dialects.otlp:OtlpDialect", "materializer.dialects.jsonl:JsonlDialect"],
     "RewardFunction": ["rewards.verifiable:ExactMatch", "rewards.verifiable:FinalNumber", "rewards.feedback:UserFeedback"],
+    "Quarantine": ["contracts.fakes:FakeQuarantine", "materializer.quarantine.replay:LakeQuarantine"],
     "Datasets": ["contracts.fakes:FakeDatasets", "materializer.datasets:LakeDatasets"],
     "Trainer": ["contracts.fakes:FakeTrainer", "trainers.backends.trl:DPO", "trainers.backends.trl:GRPO", "trainers.backends.trl:SFT"],
     "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor", "k8s.gangs.executor:KubernetesExecutor"],

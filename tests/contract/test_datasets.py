@@ -93,6 +93,16 @@ def test_repeated_batch_gives_the_same_report(datasets: Datasets) -> None:
     assert report.feedback.adds_up
 
 
+def test_a_replay_without_open_entries_does_nothing(datasets: Datasets) -> None:
+    datasets.ingest(_batch(0))
+    before, held = datasets.cursor(), datasets.quarantine
+    assert held.entries() == []
+    assert held.content("unknown") is None
+    assert held.counts(NOW.timestamp()).quarantined == 0
+    assert [held.replay(["unknown"], dry_run).entries for dry_run in (True, False)] == [(), ()]
+    assert datasets.cursor() == before
+
+
 def test_named_results_are_created_once(datasets: Datasets) -> None:
     datasets.ingest(_batch(0))
 

@@ -43,6 +43,9 @@ def status(as_json: bool) -> None:
             show(f"{line['line']} is frozen by {frozen['actor']} since {frozen['since']} UTC: {frozen['reason']}", fg="yellow")
         for tag, reason in line["recalled"].items():
             show(f"{line['line']}: {tag} is recalled{' and still serves' if tag == line['champion'] else ''}: {reason}", fg="yellow")
+        if line["alarm"]:
+            alarm = line["alarm"]
+            say(f"{line['line']}: alarm of the quarantine since {alarm['since']} UTC: {alarm['text']}; see `ratchet quarantine list`")
     for line in lines:
         if line["cycles"]:
             done = [[c["cycle"], c["opened"], c["state"], c["candidate"] or "–", c["reason"]] for c in line["cycles"]]
@@ -63,6 +66,7 @@ def _line_json(installation: Installation, view: LineView, now: datetime) -> dic
         "busy": busy_text(lease, now) if lease is not None and lease.expires > now else None,
         "frozen": {"actor": frozen.actor, "reason": frozen.reason, "since": f"{frozen.since:%Y-%m-%d %H:%M:%S}"} if frozen else None,
         "recalled": view.recalled,
+        "alarm": {"text": view.alarm.text, "since": f"{view.alarm.since:%Y-%m-%d %H:%M:%S}"} if view.alarm else None,
         "cycles": [
             {
                 "cycle": cycle.id,

@@ -30,7 +30,7 @@ def check(loop: Path, as_json: bool) -> None:
     """
     with watched(as_json, f"reading {loop} …") as progress:
         context = open_installation(progress).context(loop)
-        parts = (_schedule, _rewards, _sources, _trainers, _machine, _serving, _checks, _golden, _power)
+        parts = (_schedule, _rewards, _sources, _trainers, _machine, _serving, _checks, _golden, _quarantine, _power)
         findings = [finding for part in parts for finding in part(context)]
     bad = [text for level, _, text in findings if level == "error"]
     if as_json:
@@ -147,6 +147,18 @@ def _golden(context: LineContext) -> list[Finding]:
         return [("error", "gate", f"the golden set {path} does not exist")]
     lines = sum(1 for line in path.read_bytes().splitlines() if line.strip())
     return [("ok", "gate", f"golden set of {lines} prompts")]
+
+
+def _quarantine(context: LineContext) -> list[Finding]:
+    from flows.core.quarantine_alarm import alarm_text, is_alarm
+
+    settings = context.loop.quarantine
+    counts = context.datasets.quarantine.counts(context.clock.now().timestamp() - settings.alarm_window)
+    if not counts.read:
+        return []
+    alarm = is_alarm(counts, settings, context.line_view().alarm is not None)
+    advice = f"; see `ratchet quarantine list {context.line}`" if alarm else ""
+    return [("warning" if alarm else "ok", "quarantine", f"in the last {settings.alarm_window / 3600:g} h, {alarm_text(counts)}{advice}")]
 
 
 def _power(context: LineContext) -> list[Finding]:

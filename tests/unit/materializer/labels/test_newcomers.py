@@ -75,16 +75,20 @@ def test_without_the_wait_they_have_most_of_it(tmp_path: Path) -> None:
 def test_feedback_is_used_when_its_user_is_no_longer_new(tmp_path: Path) -> None:
     datasets = _datasets(tmp_path, days=7)
     _send(datasets, span(99_999, HELD, metadata__reference="1"), *_corrected(1, _prompts(5), ["ada"] * 5, "right"))
-    early = datasets.freeze("early", NOW + timedelta(days=1), datasets.edition(1))
-    late = datasets.freeze("late", NOW + timedelta(days=8), datasets.edition(1))
-    assert (early.counts["corrections"], early.counts["feedback:newcomer"]) == (0, 5)
-    assert late.counts["corrections"] == 5
+    datasets.clock.sleep(8 * 86_400)
+    _send(datasets, *_corrected(10, _prompts(10)[5:], ["eve"] * 5, "right"))
+    first, early, late = (datasets.freeze(f"day {day}", NOW + timedelta(days=day), datasets.edition(1)) for day in (7, 9, 16))
+    assert first.counts["corrections"] == 5, "ada came with the first traces of the line"
+    assert "feedback:newcomer" not in first.counts
+    assert (early.counts["corrections"], early.counts["feedback:newcomer"]) == (5, 5)
+    assert late.counts["corrections"] == 10
     assert "feedback:newcomer" not in late.counts
 
 
 def test_who_waits() -> None:
     old, new = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 9, tzinfo=UTC)
-    traces = pl.DataFrame({"user": ["ada", "ada", "eve", None], "ingested": [old, new, new, new]})
+    late = new + timedelta(days=1)
+    traces = pl.DataFrame({"user": ["ada", "ada", "eve", None], "ingested": [old, new, late, late]})
     rows_ = [
         ("ada", "rating", None),
         ("eve", "rating", None),
@@ -95,6 +99,8 @@ def test_who_waits() -> None:
         ("unknown", "rating", True),
     ]
     feedback = pl.DataFrame(rows_, schema=["rater", "kind", "trusted"], orient="row")
-    kept = without_newcomers(feedback, traces, old + WEEK)
+    kept = without_newcomers(feedback, traces, late, WEEK)
     assert kept.rows() == [rows_[0], rows_[2], rows_[3], rows_[6]]
-    assert without_newcomers(feedback, traces, new).rows() == rows_
+    assert without_newcomers(feedback, traces, late + WEEK, WEEK).rows() == rows_
+    first_week = traces.filter(pl.col("ingested") > old)
+    assert without_newcomers(feedback, first_week, late, WEEK).rows() == rows_, "the line is younger than a week"

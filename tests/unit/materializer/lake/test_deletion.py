@@ -6,14 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
-from pyiceberg.types import StringType
-
 from contracts.data.senders import Role, Sender
 from materializer.consent import erased_people
 from materializer.datasets import LakeDatasets
 from materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
 from materializer.lake.dedup_index import DedupIndex
+from materializer.quarantine.kept import Bytes, KeptRecords
 from tests.markers import marks_in
 from tests.unit.materializer.conftest import make_datasets, pseudonym_of
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
@@ -85,21 +83,15 @@ def test_only_a_newer_consent_of_the_operator_lifts_an_erasure(tmp_path: Path) -
     assert erased_people(datasets.lake.scan("consent")).users == set()
 
 
-def test_quarantine_columns_of_a_newer_release_are_found_by_name(tmp_path: Path) -> None:
+def test_quarantined_records_of_a_person_and_bytes_of_nobody_are_deleted(tmp_path: Path) -> None:
     datasets = filled(tmp_path)
-    datasets.ingest(batch(b"not json"))
-    table = datasets.lake._table("quarantine")
-    with table.update_schema() as update:
-        update.add_column("user", StringType())
-        update.add_column("masked", StringType())
-    stored = table.scan().to_arrow()
     mine, other = (pseudonym_of(datasets, "u", user) for user in ("user-1", "user-2"))
-    rows = pa.concat_tables([stored] * 3)
-    for name, values in (("user", [mine, other, None]), ("masked", ["zq001zq", "zq002zq", "zq003zq"])):
-        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), pa.array(values, rows.schema.field(name).type))
-    table.overwrite(rows)
-    target = Target(frozenset({mine}))
-    assert LineRows(datasets.lake, target).counts()["quarantine"] == 1
+    kept = KeptRecords(datasets.lake.root)
+    contents = {"a": (b"zq001zq", mine), "b": (b"zq002zq", other), "c": (b"zq003zq", None), "d": (f"quotes {mine}".encode(), other)}
+    kept.keep({name: Bytes(content, False, user, 1 << 60) for name, (content, user) in contents.items()}, 1 << 20)
+    bad = [span(500 + n, user__id=f"user-{n}") | {"startTimeUnixNano": "never"} for n in (1, 2)]
+    datasets.ingest(batch(spans(*bad)))
+    assert LineRows(datasets.lake, Target(frozenset({mine}))).counts()["quarantine"] == 1
     erase(datasets, "user-1")
-    left = datasets.lake.scan_stored("quarantine").sort("user", nulls_last=True)
-    assert left.select("user", "masked").rows() == [(other, "zq002zq"), (None, None)]
+    assert [name for name in contents if kept.get(name)] == ["b"]
+    assert datasets.lake.scan("quarantine")["user"].to_list() == [other]

@@ -1,0 +1,40 @@
+"""What to do about a quarantined record, by its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_FORMAT = "The record does not have the form that its source promises. Correct the exporter, or the mapping of the source, then replay."
+_DIALECT = (
+    "The conversation cannot be read whole, and a part of it would teach wrong answers. Upgrade Ratchet or install a dialect that reads "
+    "it, then replay."
+)
+_ADVICE: Mapping[str, str] = {
+    "malformed_json": "The line is no JSON. If its file was still being written, the entry is resolved when the whole line arrives. "
+    "Otherwise correct the writer and send the record again.",
+    "invalid_encoding": "The record is not UTF-8. Correct the writer and send the record again.",
+    "malformed_protobuf": "The request is no valid protobuf message. Update the exporter.",
+    "damaged_file": "The file or the compressed stream ends early. Restore the file; the entry is resolved when the rest is ingested.",
+    "too_large": "Prompt and answer, or an identifier, are larger than the limit. Send shorter texts.",
+    "too_deep": "The record is nested too deeply. Send a flatter one.",
+    "wrong_type": _FORMAT,
+    "bad_value": _FORMAT,
+    "bad_id": _FORMAT,
+    "missing_id": "The record names no id, so it could not be stored once only. Configure the exporter, or the mapping, to give one.",
+    "bad_timestamp": "The time is missing or unreadable. Correct the exporter, or the mapping of `timestamp`, then replay.",
+    "future_timestamp": "The time is more than a day ahead. Correct the clock of the sender. A replay after that time accepts the record.",
+    "bad_origin": "The origin is unknown. Send traffic, probe or mirror, or leave it out.",
+    "role_not_allowed": "The credential must not send this. Create a credential with the role (`ratchet token`) and send it again. "
+    "A replay uses the role that the sender had.",
+    "id_conflict": "Another record with this id is stored, with other content. Find out which sender reuses ids. A replay does not replace "
+    "the stored record.",
+    "masking_failed": "The texts could not be searched for personal data. Check `privacy.patterns` of the loop file, then replay.",
+    "ambiguous_dialect": "Several installed dialects recognise the record. Uninstall all but one, then replay.",
+    "dialect_failed": "The dialect has a defect. Upgrade it or Ratchet, then replay.",
+    "bad_row": "The dialect of another package made an invalid row. Upgrade it, then replay.",
+}
+
+
+def advice(reason: str) -> str:
+    """Return what an operator can do about a record with this reason."""
+    return _ADVICE.get(reason, _DIALECT)

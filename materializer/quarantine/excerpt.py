@@ -1,0 +1,215 @@
+"""Finds the quarantined part of a record, reads its consent and its user, and masks it, so that it can be kept.
+
+Everything here fails closed: a part whose consent cannot be read, or that cannot be masked, is not kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from contracts.data.decoding import Limits
+from contracts.errors import Rejected
+from materializer.dialects.call_logs import is_part_of_call
+from materializer.dialects.jsonl import Record
+from materializer.dialects.langfuse import is_observation
+from materializer.dialects.otlp_attributes import Attributes
+from materializer.dialects.values import consent, dump, name, parse_json
+from runtime.secrets.pseudonyms import Subject
+from runtime.secrets.span_signature import SIGNATURE
+
+Hide = Callable[[Subject, str], str]
+"""Returns the pseudonym of a user or session."""
+Mask = Callable[[Any], Any]
+"""Returns a JSON value with placeholders in its texts. Raises Rejected if it cannot be searched."""
+
+_PART = re.compile(r", (span|record) (\d+)")
+_OTLP: Mapping[str, Subject] = {"user.id": "u", "enduser.id": "u", "gen_ai.conversation.id": "s", "session.id": "s"}
+"""Attributes with the id of a user or a session."""
+_KEYS: Mapping[str, Subject] = {"user_id": "u", "userId": "u", "session_id": "s", "sessionId": "s"}
+"""Keys with such an id in other records."""
+_TEXTUAL = re.compile(
+    rb'("(?:user_id|userId|session_id|sessionId)"\s*:\s*)("[^"]*"?|[^\s,"}\]]+)'
+    rb'|("(?:user\.id|enduser\.id|gen_ai\.conversation\.id|session\.id)"\s*,\s*"value"\s*:\s*\{\s*"\w+"\s*:\s*)("[^"]*"?|[^\s,"}\]]+)'
+)
+"""The same in a text that is no JSON."""
+_PLAIN = frozenset(
+    {"id", "traceId", "spanId", "parentSpanId", "response_id", "type", "consent", "consent_for", "consent_time", "timestamp"}
+    | {"startTimeUnixNano", "endTimeUnixNano", "timeUnixNano", "observedTimeUnixNano", "startTime", "endTime"}
+    | {"latency_ms", "input_tokens", "output_tokens", "intValue", "doubleValue"}
+)
+"""Keys whose values are stored unmasked in the lake too: identities, times and numbers. A card number in an id would break the identity."""
+_IDENTITY = re.compile(r"[0-9A-Za-z:._+/=-]{1,128}")
+
+
+def parts_of(position: str) -> tuple[str, str]:
+    """Split the position of a bad part into the line or frame and the place within it, for example `line 3` and `, span 2`."""
+    head, separator, rest = position.partition(", ")
+    return head, separator + rest
+
+
+def part_of(record: Any, place: str) -> Any:
+    """Return the part of a record at a place within it, as a record of its own.
+
+    A part of an OTLP request is a request with one span, or with the log records of one call. Of other records it is the whole record.
+    """
+    found = _PART.match(place)
+    if found is None or not isinstance(record, dict):
+        return record
+    keys = ("resourceSpans", "scopeSpans", "spans") if found[1] == "span" else ("resourceLogs", "scopeLogs", "logRecords")
+    walked = list(_walk(record, *keys))
+    at = int(found[2])
+    if at >= len(walked):
+        return record
+    item, resource = walked[at]
+    items = [item]
+    if is_part_of_call(item):
+        call = item.get("traceId"), item.get("spanId")
+        items = [one for one, _ in walked if is_part_of_call(one) and (one.get("traceId"), one.get("spanId")) == call]
+    holder: dict[str, Any] = {keys[1]: [{keys[2]: items}]}
+    return {keys[0]: [holder | ({"resource": resource} if resource is not None else {})]}
+
+
+def place_in_part(place: str) -> str:
+    """Return the place that a part has within its own record, the result of `part_of`."""
+    return _PART.sub(lambda found: f", {found[1]} 0", place, count=1)
+
+
+def _walk(request: Mapping[str, Any], outer: str, middle: str, inner: str) -> Iterator[tuple[Any, Any]]:
+    """Yield each span or log record with its resource, in the order of the decoder."""
+    for holder in _items(request, outer):
+        for scope in _items(holder, middle):
+            for item in _items(scope, inner):
+                yield item, holder.get("resource")
+
+
+def _items(holder: Any, key: str) -> list[Any]:
+    items = holder.get(key) if isinstance(holder, dict) else None
+    return items if isinstance(items, list) else []
+
+
+def is_kept(part: Any, form: str, limits: Limits) -> bool:
+    """Return whether the consent in a part allows to keep its content. `form` is the format of its batch.
+
+    A refusal never allows it. Without a statement, it is allowed if the loop file assumes consent. Records of other packages' dialects
+    are not kept, because their refusals cannot be read.
+    """
+    said = _consents(part, form, limits)
+    return said is not None and False not in said and (True in said or limits.assume_consent)
+
+
+def _consents(part: Any, form: str, limits: Limits) -> list[bool | None] | None:
+    """Return all statements about consent in the part; None if they cannot be read."""
+    if not isinstance(part, dict):
+        return None
+    try:
+        if form.startswith("otlp"):
+            return [said for item, resource in _pieces(part) for said in _of_item(item, resource)] or None
+        if form != "jsonl":
+            return None
+        if is_observation(part):
+            return [_of_observation(part, limits.mapping)]
+        record = Record(part, limits.mapping)
+        return [True] if record.get("consent_for") is not None else [consent(record.get("consent"))]  # a statement has no content
+    except Rejected:
+        return None
+
+
+def _pieces(part: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    return [*_walk(part, "resourceSpans", "scopeSpans", "spans"), *_walk(part, "resourceLogs", "scopeLogs", "logRecords")]
+
+
+def _of_item(item: Any, resource: Any) -> Iterator[bool | None]:
+    if not isinstance(item, dict):
+        raise Rejected("wrong_type", "a span must be an object")
+    attributes = Attributes(item.get("attributes"))
+    yield consent(attributes.metadata("consent"))
+    shared = Attributes(resource.get("attributes")) if isinstance(resource, dict) else Attributes(None)
+    given = consent(shared.metadata("consent"))
+    yield None if given and SIGNATURE in attributes else given  # the router's signature does not cover the resource
+
+
+def _of_observation(record: Mapping[str, Any], mapping: Mapping[str, str]) -> bool | None:
+    if "consent" in mapping:
+        value: Any = record
+        for key in mapping["consent"].split("."):
+            value = _object(value).get(key)
+        return consent(value)
+    metadata = _object(record.get("metadata"))
+    told = metadata.get("consent")
+    return consent(Attributes.of_values(_object(metadata.get("attributes"))).metadata("consent") if told is None else told)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    try:
+        found = parse_json(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
+    except Rejected:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def user_of(part: Any, form: str, limits: Limits, hide: Hide) -> str | None:
+    """Return the pseudonym of the user whom a part names; None if it names none or cannot be read."""
+    try:
+        if form.startswith("otlp"):
+            names = [name(Attributes(item.get("attributes")).get("user.id", "enduser.id")) for item, _ in _pieces(part)]
+            found = next((one for one in names if one), None)
+        else:
+            found = name(part.get("userId") if is_observation(part) else Record(part, limits.mapping).get("user_id"))
+    except (Rejected, AttributeError, TypeError):
+        return None
+    return None if found is None else hide("u", found)
+
+
+def masked_part(part: Any, limits: Limits, hide: Hide, mask: Mask) -> bytes:
+    """Return a part as JSON, masked and with pseudonyms in place of the ids of users and sessions.
+
+    Raises Rejected `masking_failed` if it cannot be searched, or `too_deep`.
+    """
+    paths: dict[str, Subject] = {limits.mapping.get("user_id", "user_id"): "u", limits.mapping.get("session_id", "session_id"): "s"}
+    try:
+        return dump(_masked(part, "", paths, hide, mask)).encode()
+    except Rejected:
+        raise
+    except Exception as error:  # nothing is kept that was not searched
+        raise Rejected("masking_failed", f"the record could not be searched for personal data: {type(error).__name__}") from error
+
+
+def masked_text(data: bytes, hide: Hide, mask: Mask) -> bytes:
+    """Return the bytes of an unreadable record as masked text, with pseudonyms where ids of users stand at their usual keys."""
+
+    def replaced(found: re.Match[bytes]) -> bytes:
+        before, value = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
+        subject: Subject = "u" if b"user" in before else "s"
+        return before + b'"' + hide(subject, value.strip(b'"').decode(errors="replace")).encode() + b'"'
+
+    return str(mask(_TEXTUAL.sub(replaced, data).decode(errors="replace"))).encode()
+
+
+def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask: Mask) -> Any:
+    """Return the value masked. `at` is its dotted key; `paths` are the dotted keys with the id of a user or a session."""
+    if isinstance(value, list):
+        return [_masked(item, at, paths, hide, mask) for item in value]
+    if isinstance(value, str) and value.lstrip()[:1] == "{" and _object(value):
+        return dump(_masked(_object(value), at, paths, hide, mask))  # a JSON document as text may name a user too
+    if not isinstance(value, dict):
+        return mask(value)
+    attribute = _OTLP.get(value["key"]) if isinstance(value.get("key"), str) else None
+    if attribute is not None and isinstance(value.get("value"), dict):
+        found = next((name(item) for item in value["value"].values()), None)
+        return {"key": value["key"], "value": {"stringValue": hide(attribute, found)} if found else {}}
+    made = {}
+    for key, item in value.items():
+        path = f"{at}.{key}" if at else key
+        subject = paths.get(path) or _KEYS.get(key) or _OTLP.get(key)
+        if isinstance(item, dict | list):
+            made[mask(key)] = _masked(item, path, paths, hide, mask)
+        elif subject is not None:
+            found = name(item)
+            made[key] = None if found is None else hide(subject, found)
+        elif key in _PLAIN and (not isinstance(item, str) or _IDENTITY.fullmatch(item)):
+            made[key] = item
+        else:
+            made[mask(key)] = _masked(item, path, paths, hide, mask)
+    return made

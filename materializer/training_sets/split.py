@@ -1,0 +1,88 @@
+"""The holdout split of a line: its settings, which are bound at first use, and the sides of its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import orjson
+import polars as pl
+
+from contracts.errors import ConfigError
+from contracts.ids import NORMALISER, Digest, root_text
+from contracts.loop import Loop
+from contracts.ports import Artifacts
+from contracts.schema import stamped, unstamped
+from materializer.lake.tables import Lake
+from materializer.training_sets.holdout import held_out
+from materializer.training_sets.near_duplicates import RECIPE, NearIndex, shingles, signature
+from materializer.training_sets.prompt_sides import Placed, PromptSides
+
+
+class Split:
+    """The split of one line."""
+
+    def __init__(self, loop: Loop, artifacts: Artifacts, lake: Lake) -> None:
+        self._line = loop.line
+        self._settings = loop.holdout
+        self._artifacts = artifacts
+        self._lake = lake
+
+    def pin(self) -> None:
+        """Bind salt, fraction and normaliser at first use. A later change would mix training and holdout prompts permanently.
+
+        What holds for near-duplicates is bound before, because its default depends on whether the line was split before. Raises
+        ConfigError if the line was split with other settings.
+        """
+        self.near()
+        name, split = self._line.name, {"salt": self._line.salt, "fraction": self._settings.fraction, "normaliser": NORMALISER}
+        bound = self._artifacts.bind(f"split/{name}", self._artifacts.put(stamped(split)))
+        if unstamped(self._artifacts.get(bound), "split") != split:
+            raise ConfigError(
+                f"line {name!r} was split with other values of line.salt, holdout.fraction or normaliser than {split}; "
+                "restore the old values, or create a line with a new name"
+            )
+
+    def near(self) -> bool:
+        """Return whether near-duplicates are on one side, and bind it if they are. Raises ConfigError if it was switched off afterwards."""
+        line, wanted = self._line.name, self._settings.near_duplicates
+        if self._artifacts.resolve(f"near/{line}") is not None:
+            if wanted is False:
+                raise ConfigError(
+                    f"line {line!r} was split with near-duplicates on one side, and prompts would change their side; "
+                    "remove holdout.near_duplicates, or create a line with a new name"
+                )
+            return True
+        is_new = self._artifacts.resolve(f"split/{line}") is None
+        if wanted is False or (wanted is None and not is_new):
+            return False
+        self._artifacts.bind(f"near/{line}", self._artifacts.put(stamped({"recipe": RECIPE, "founding": not is_new})))
+        return True
+
+    def assignment(self) -> Callable[[Mapping[Digest, str]], Mapping[Digest, Placed]] | None:
+        """Return the function that decides and stores the sides of prompts; None if the hash decides alone."""
+        return self._assign if self.near() else None
+
+    def _assign(self, texts: Mapping[Digest, str]) -> Mapping[Digest, Placed]:
+        bound = self._artifacts.resolve(f"near/{self._line.name}")
+        founding = bound is not None and bool(unstamped(self._artifacts.get(bound), "near-duplicates")["founding"])
+        with self._lake.writing():
+            sides = PromptSides(self._lake.root)
+            return sides.assign(texts, lambda root: held_out(root, self._line.salt, self._settings.fraction), founding)
+
+    def unlike(self, train: pl.DataFrame, golden: Mapping[Digest, str]) -> pl.DataFrame:
+        """Return the traces whose roots are no near-duplicates of golden prompts, which are no part of the split.
+
+        `golden` maps roots to their normalised texts.
+        """
+        if not golden or not self.near():
+            return train
+        index = NearIndex()
+        for root, text in golden.items():
+            index.add(root, signature(shingles(text)), text)
+        known, alike = PromptSides(self._lake.root).signatures(), []
+        for root, messages in train.select("root_id", "messages").unique("root_id").iter_rows():
+            text = root_text(orjson.loads(messages))
+            signed = known[root] if root in known else signature(shingles(text))
+            if index.near(text, signed):
+                alike.append(root)
+        return train.filter(~pl.col("root_id").is_in(alike))

@@ -1,0 +1,300 @@
+"""Tests of near-duplicates: signatures, sides that never change, and clusters in the weights of pairs."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.data.records import SAMPLES
+from contracts.errors import ConfigError
+from contracts.ids import digest, hash_share, normalise
+from contracts.loop import SnapshotSettings
+from contracts.schema import stamped
+from materializer.datasets import LakeDatasets
+from materializer.lake.schemas import frame_of
+from materializer.training_sets.near_duplicates import (
+    THRESHOLD,
+    NearIndex,
+    clusters,
+    jaccard,
+    prompt_clusters,
+    shingles,
+    signature,
+)
+from materializer.training_sets.pairs import make_pairs
+from materializer.training_sets.prompt_sides import FILE, Placed, PromptSides, Side
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import batch, span, spans
+from tests.unit.materializer.small_datasets import LATER, VERSIONS, rows
+
+_TEXT = (
+    "report order invoice delivery customer payment address account refund parcel warehouse contract discount catalogue supplier "
+    "shipment receipt return exchange coupon voucher balance statement transfer deposit insurance policy claim number date"
+)
+_WORDS = _TEXT.split()
+
+
+def sentence(n: int, words: int = 30) -> str:
+    draw = random.Random(n)
+    return " ".join(draw.choice(_WORDS) + str(draw.randrange(100)) for _ in range(words))
+
+
+def varied(text: str, n: int) -> str:
+    """A near-duplicate: one word is replaced."""
+    words = text.split()
+    words[n % len(words)] = f"changed{n}"
+    return " ".join(words)
+
+
+def held(root: str) -> bool:
+    return hash_share("holdout", "s", root) < 0.5
+
+
+def roots(*texts: str) -> dict[str, str]:
+    return {digest(normalise(text).encode()): normalise(text) for text in texts}
+
+
+def alike(one: str, other: str) -> bool:
+    return jaccard(shingles(one), shingles(other)) >= THRESHOLD
+
+
+# Signatures
+
+
+def test_shingles_are_the_distinct_grams_of_five_characters() -> None:
+    assert len(shingles("abcdefg")) == 3
+    assert len(shingles("aaaaaaaaaa")) == 1
+    assert jaccard(shingles("abcdefg"), shingles("abcdefg")) == 1
+    assert jaccard(shingles("abcdef"), shingles("bcdefg")) == pytest.approx(1 / 3)
+    assert len(shingles("")) == len(shingles("ab")) == 1
+    assert jaccard(shingles("ab"), shingles("ac")) == 0
+
+
+def test_a_stored_signature_means_the_same_in_every_release() -> None:
+    made = signature(shingles("how do i return a parcel that has arrived too late?"))
+    assert made.dtype == np.uint32
+    assert len(made) == 125
+    assert digest(made.tobytes()) == "0c64b481a6d846511be733a615752198fdd2d259ef25b1e494480e776449292e"
+
+
+def test_clusters_do_not_depend_on_the_order_and_follow_chains() -> None:
+    one = sentence(1)
+    texts = {"a": one, "b": varied(one, 3), "c": varied(varied(one, 3), 17), "d": sentence(2), "e": varied(sentence(2), 5), "f": "short"}
+    found = clusters(texts)
+    assert found == clusters(dict(reversed(texts.items())))
+    assert found == {"a": "a", "b": "a", "c": "a", "d": "d", "e": "d", "f": "f"}
+
+
+def test_a_pair_below_the_threshold_is_no_near_duplicate_although_it_shares_a_band() -> None:
+    index = NearIndex()
+    one = sentence(1)
+    words = one.split()
+    other = " ".join([*words[:22], *sentence(2).split()[22:]])
+    index.add("one", signature(shingles(one)), one)
+    assert jaccard(shingles(one), shingles(other)) < THRESHOLD
+    assert index.near(other, signature(shingles(other))) == []
+    assert index.near(varied(one, 5), signature(shingles(varied(one, 5)))) == ["one"]
+
+
+# Sides
+
+
+def test_a_new_prompt_follows_its_near_duplicate(tmp_path: Path) -> None:
+    first = {sentence(n): n for n in range(12)}
+    sides = PromptSides(tmp_path)
+    before = sides.assign(roots(*first), held)
+    assert {placed.side for placed in before.values()} == {Side.TRAIN, Side.HELD}
+    for text in first:
+        for n in (2, 9):
+            [(root, new)] = sides.assign(roots(varied(text, n)), held).items()
+            old = before[next(iter(roots(text)))]
+            assert new == Placed(old.side, old.cluster), (root, text)
+
+
+def test_a_prompt_near_to_both_sides_is_on_neither_and_the_others_stay(tmp_path: Path) -> None:
+    one = sentence(1, 60)
+    many = [varied(varied(varied(one, n), n + 20), n + 40) for n in range(19)]
+    train = next(text for text in many if not held(next(iter(roots(text)))))
+    hold = next(text for text in many if held(next(iter(roots(text)))))
+    middle = one
+    assert alike(train, middle)
+    assert alike(hold, middle)
+    sides = PromptSides(tmp_path)
+    before = sides.assign(roots(train, hold), held, founding=True)
+    assert sorted(placed.side for placed in before.values()) == [Side.TRAIN, Side.HELD]
+    found = sides.assign(roots(train, hold, middle), held, founding=True)
+    assert found[next(iter(roots(middle)))].side is Side.NEITHER
+    assert {root: placed.side for root, placed in found.items() if root in before} == {root: one.side for root, one in before.items()}
+
+
+def test_a_side_cannot_be_changed_in_the_database(tmp_path: Path) -> None:
+    PromptSides(tmp_path).assign(roots("hello"), held)
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection, pytest.raises(sqlite3.IntegrityError, match="never changes"):
+        connection.execute("UPDATE prompts SET side = 2")
+
+
+def test_an_interrupted_assignment_leaves_nothing(tmp_path: Path) -> None:
+    def crash(_root: str) -> bool:
+        raise KeyboardInterrupt
+
+    sides = PromptSides(tmp_path)
+    sides.assign(roots("first"), held)
+    with pytest.raises(KeyboardInterrupt):
+        sides.assign(roots("second", "third"), crash)
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection:
+        assert connection.execute("SELECT count(*) FROM prompts").fetchone() == (1,)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 40), max_size=4))
+def test_no_order_of_batches_changes_an_earlier_side_or_splits_near_duplicates(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, cuts: list[int]
+) -> None:
+    draw = random.Random(seed)
+    base = [sentence(draw.randrange(10**6)) for _ in range(8)]
+    texts = [*base, *(varied(draw.choice(base), draw.randrange(1000)) for _ in range(32))]
+    draw.shuffle(texts)
+    borders = sorted({0, *cuts, len(texts)})
+    batches = [texts[low:high] for low, high in pairwise(borders)]
+    sides, other = (PromptSides(tmp_path_factory.mktemp("sides")) for _ in range(2))
+    known: dict[str, Side] = {}
+    for part in batches:
+        found = sides.assign(roots(*part), held)
+        again = other.assign(dict(reversed(roots(*part).items())), held)
+        assert found == again
+        assert all(known.setdefault(root, placed.side) is placed.side for root, placed in found.items())
+    final = sides.assign(roots(*texts), held)
+    assert {root: placed.side for root, placed in final.items()} == known
+    of = {text: final[root].side for root, text in roots(*texts).items()}
+    for one in of:
+        for two in of:
+            if {of[one], of[two]} == {Side.TRAIN, Side.HELD}:
+                assert not alike(one, two)
+
+
+# Lines
+
+
+def asked(*texts: str) -> Any:
+    return batch(spans(*(span(n, text, metadata__reference="2") for n, text in enumerate(texts, 1))))
+
+
+def frozen_prompts(datasets: LakeDatasets, name: str = "s") -> tuple[set[str], set[str], dict[str, int]]:
+    """Freeze an edition and a snapshot. Return (held-out prompts, training prompts, counts)."""
+    edition = datasets.edition(1)
+    snapshot = datasets.freeze(name, LATER, edition)
+    held_out = {row["prompt"] for row in rows(datasets, edition.prompts)}
+    return held_out, {row["prompt"] for row in rows(datasets, snapshot.prompts)}, snapshot.counts
+
+
+def planted() -> list[str]:
+    return [varied(sentence(n), k) if k else sentence(n) for n in range(40) for k in range(3)]
+
+
+def test_near_duplicates_never_end_on_both_sides_of_a_new_line(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(asked(*planted()))
+    evaluated, trained, counts = frozen_prompts(datasets)
+    assert evaluated
+    assert len(evaluated) + len(trained) + counts["out:near_duplicate_conflict"] == 120
+    assert not any(alike(one, two) for one in evaluated for two in trained)
+    assert counts["considered"] == sum(n for name, n in counts.items() if name.startswith("out:")) + counts["holdout"] + counts["used"]
+    assert counts["prompt_clusters"] < len(trained)
+
+
+def test_a_freeze_is_deterministic(tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        datasets = make_datasets(tmp_path / name)
+        datasets.ingest(asked(*planted()))
+        edition = datasets.edition(1)
+        made.append((edition.prompts, datasets.freeze("s", LATER, edition).content))
+    assert made[0] == made[1]
+
+
+def old_line(datasets: LakeDatasets) -> None:
+    """Make the line one that an earlier release has split."""
+    split = {"salt": "ratchet", "fraction": 0.2, "normaliser": 1}
+    datasets.artifacts.bind("split/math", datasets.artifacts.put(stamped(split)))
+
+
+def test_an_older_line_keeps_its_split_until_the_setting_is_switched_on(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    old_line(datasets)
+    datasets.ingest(asked(*planted()))
+    evaluated, trained, counts = frozen_prompts(datasets)
+    assert any(alike(one, two) for one in evaluated for two in trained)
+    assert "out:near_duplicate_conflict" not in counts
+    assert not (tmp_path / "lake" / FILE).exists()
+    on = make_datasets(tmp_path, make_loop(holdout={"near_duplicates": True}))
+    late = [varied(sentence(n), 11) for n in range(20)]
+    on.ingest(batch(spans(*(span(500 + n, text, metadata__reference="2") for n, text in enumerate(late)))))
+    on.freeze("founding", LATER, on.edition(1))  # what was used before keeps its side
+    later = [varied(sentence(n), 23) for n in range(20)]
+    on.ingest(batch(spans(*(span(700 + n, text, metadata__reference="2") for n, text in enumerate(later)))))
+    after = {row["prompt"] for row in rows(on, on.freeze("s2", LATER, on.edition(1)).prompts)}
+    assert trained <= after
+    assert not evaluated & after
+
+
+def test_it_cannot_be_switched_off_again(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(asked(*planted()))
+    datasets.edition(1)
+    off = make_datasets(tmp_path, make_loop(holdout={"near_duplicates": False}))
+    with pytest.raises(ConfigError, match="would change their side"):
+        off.edition(2)
+
+
+def test_a_near_duplicate_of_a_golden_prompt_is_not_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "golden.jsonl").write_text(json.dumps({"prompt": sentence(3), "reference": "2"}))
+    datasets = make_datasets(tmp_path, make_loop(holdout={"golden": "golden.jsonl"}))
+    datasets.ingest(asked(*planted()))
+    _, trained, counts = frozen_prompts(datasets)
+    assert not any(alike(sentence(3), text) for text in trained)
+    assert counts["considered"] == sum(n for name, n in counts.items() if name.startswith("out:")) + counts["holdout"] + counts["used"]
+
+
+# Pairs
+
+
+def samples(prompts: list[str]) -> Any:
+    plain = {"tier": "verifiable", "votes": 0, "repeats": 1, "trace": None, "user": None, "origin": "traffic", "model_version": None}
+    return frame_of(
+        [
+            {
+                "prompt_id": digest(text),
+                "prompt": f'[{{"role":"user","content":"{text}"}}]',
+                "answer": answer,
+                "reward": reward,
+                "slice": None,
+            }
+            | plain
+            | {"parts": f'{{"v":{reward}}}'}
+            for text in prompts
+            for answer, reward in (("good", 1.0), ("bad", 0.0))
+        ],
+        SAMPLES,
+    )
+
+
+def test_a_thousand_rewordings_of_a_prompt_weigh_as_much_as_one_prompt() -> None:
+    one = sentence(1, 60)
+    texts = [varied(varied(one, n), n * 7) for n in range(40)] + [sentence(n) for n in range(2, 6)]
+    alone = make_pairs(samples(texts), SnapshotSettings(), VERSIONS, None, "s")
+    assert (alone.clusters, alone.frame["weight"].sum()) == (None, 44.0)
+    made = make_pairs(samples(texts), SnapshotSettings(), VERSIONS, None, "s", prompt_clusters)
+    assert made.clusters == 5
+    assert len(made.frame) == 44
+    assert made.frame["weight"].sum() == pytest.approx(2 + 4)
