@@ -41,7 +41,7 @@ from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.tables import Lake
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.job_protocol import plan_folder
-from runtime.secrets.keyring import read_keyring
+from runtime.secrets.keyring import ensure_keyring, read_keyring
 from runtime.secrets.pseudonyms import Subject, is_pseudonym, pseudonym
 
 Boundary = Callable[[str], None]
@@ -87,9 +87,12 @@ class People:
 def pseudonyms_of(installation: Installation, users: Iterable[str], sessions: Iterable[str]) -> People:
     """Return the pseudonyms of clear ids under all keys of the installation. A pseudonym also stands for itself.
 
-    Raises ConfigError if the key file is missing or damaged.
+    A home of an earlier release gets its key. Raises ConfigError if the key file is damaged, or missing although ids were replaced with it.
     """
-    keys = read_keyring(installation.home.user_keys).keys
+    home = installation.home
+    if not home.user_keys.exists() and not any(Lake(home.lake(line)).has_pseudonyms() for line in lines_of(installation)):
+        ensure_keyring(home.user_keys, datetime.now(UTC))
+    keys = read_keyring(home.user_keys).keys
 
     def hidden(subject: Subject, texts: Iterable[str]) -> frozenset[str]:
         texts = list(texts)

@@ -133,6 +133,10 @@ class Lake:
         except (CommitFailedException, OSError) as error:
             raise Retryable(f"cannot replace user ids in {name} in {self.root}: {error}; free disk space, then ingest again") from error
 
+    def has_pseudonyms(self) -> bool:
+        """Return whether the lake has rows whose ids were replaced by pseudonyms. An earlier release stored them in clear."""
+        return any(self.snapshot(name) is not None and CONCEALED in self._table(name).properties for name in ("traces", "feedback"))
+
     def erased_people(self) -> ErasedPeople:
         """Return the people whose records must not be stored. The statements are read again only if the table has changed."""
         snapshot = self.snapshot("consent")

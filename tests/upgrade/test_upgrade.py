@@ -26,6 +26,7 @@ from flows.engine.work import turn
 from flows.service.keeper import Keeper
 from local.processes import own_record
 from materializer.lake.schemas import read_parquet
+from materializer.lake.tables import Lake
 from runtime.artifacts import FolderArtifacts
 from runtime.job_protocol import IncarnationFile
 from tests.cluster.rig.site import free_ports
@@ -135,6 +136,27 @@ def test_withdrawal_in_an_older_lake_changes_the_plan_of_the_open_cycle() -> Non
     frozen, planned = cycle.done[Step.FREEZE]["snapshot"], cycle.done[Step.PLAN]["dataset"]
     before, after = (_prompts(one["prompts"]) for one in (frozen, planned))
     assert before - after == {prompt for prompt in before if prompt in ("is 0 more than 1", "is 5 more than 1")} != set()
+
+
+def test_person_in_an_older_lake_is_erased_and_the_planned_cycle_ends() -> None:
+    """The older release stored the ids of users in clear, also in its snapshots."""
+    unpack(RELEASES[-1], "planned")
+    home = Home(PLACE / "home")
+    lake = Lake(home.lake("old"))
+    cycle = Installation(home).cycle("old", 1)
+    mine = {"is 0 more than 1", "is 5 more than 1"}
+    assert mine & _prompts(cycle.done[Step.PLAN]["plan"]["prompts"])
+    before = len(lake.scan("traces"))
+    receipt = json.loads(ratchet("erase", "--user", "u-1", "--json").stdout)
+    assert receipt["lines"][0]["cycle"] == "cycle/old/0001"
+    assert len(lake.scan("traces")) == before - receipt["lines"][0]["rows"]["traces"] < before
+    assert not mine & _prompts(cycle.done[Step.PLAN]["plan"]["prompts"])
+    assert not mine & _prompts(cycle.done[Step.FREEZE]["snapshot"]["prompts"])
+    assert [path for path in home.lake("old").rglob("*") if path.is_file() and b"u-17" in path.read_bytes()] == []
+    [line] = json.loads(ratchet("status", "--json").stdout)
+    assert line["cycles"][-1]["state"] == State.RECALLED
+    ratchet("explain", "old")
+    ratchet("verify")
 
 
 def _prompts(artifact: str) -> set[str]:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from contracts.cycle import State, Step
+from contracts.errors import ConfigError
 from contracts.ids import line_stream
 from flows.cli.main import cli
 from flows.composition.installation import Installation
@@ -226,6 +227,14 @@ def test_all_versions_of_the_pseudonyms_key_are_taken(tmp_path: Path) -> None:
     ingest(opened(Installation(installation.home), tmp_path))
     erase(Installation(installation.home), 0, 2)
     assert marks_in(installation.home.root).keys() == {1, 3}
+
+
+def test_without_the_key_of_the_pseudonyms_nothing_is_called_erased(tmp_path: Path) -> None:
+    installation, _ = install(tmp_path, 2)
+    installation.home.user_keys.unlink()
+    with pytest.raises(ConfigError, match="restore it from a backup"):
+        erase(installation, 0)
+    assert marks_in(installation.home.root).keys() == {0, 1}
 
 
 def test_a_session_is_erased_without_the_other_sessions_of_its_user(tmp_path: Path) -> None:
