@@ -203,7 +203,9 @@ def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask:
     for key, item in value.items():
         path = f"{at}.{key}" if at else key
         subject = paths.get(path) or _KEYS.get(key) or _OTLP.get(key)
-        if isinstance(item, dict | list):
+        if subject is not None and isinstance(item, list):
+            made[key] = [hide(subject, found) for one in item if (found := name(one)) is not None]
+        elif isinstance(item, dict | list):
             made[mask(key)] = _masked(item, path, paths, hide, mask)
         elif subject is not None:
             found = name(item)

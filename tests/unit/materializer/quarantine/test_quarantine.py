@@ -107,6 +107,14 @@ def test_a_resource_cannot_consent_for_a_signed_span_and_its_refusal_counts(tmp_
     assert [datasets.quarantine.content(entry.id) for entry in datasets.quarantine.entries()] == [None, None]
 
 
+def test_an_id_in_a_list_becomes_a_pseudonym_too(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(RECORD | {"user_id": ["ada", 7, None], "consent": True, "origin": "batch"}, source="app", kind="jsonl"))
+    content = datasets.quarantine.content(only(datasets).id)
+    assert content is not None
+    assert json.loads(content.text)["user_id"] == [pseudonym_of(datasets, "u", "ada"), pseudonym_of(datasets, "u", "7")]
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_setting_decides_whether_unreadable_records_keep_masked_bytes(tmp_path: Path, keep: bool) -> None:
     datasets = make_datasets(tmp_path, make_loop(quarantine={"keep_unreadable": keep}))
