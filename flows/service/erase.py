@@ -55,7 +55,7 @@ ALWAYS_LEFT = (
     "the weights of the recalled versions, in the artifacts and wherever they were copied",
     "files that were exported, for example by `ratchet judge` and `ratchet report --out`",
     "an MLflow server, a bucket or a cluster's volume outside of the home folder",
-    "hashes in lake/seen.sqlite and judgements.db, which contain no text and keep copies from being stored again",
+    "hashes in lake/seen.sqlite, lake/prompts.sqlite and judgements.db, which contain no text",
 )
 
 
