@@ -80,6 +80,8 @@ class GovernanceSettings(Frozen):
     """required: use only traces that record consent. assumed: consent for all traffic is obtained elsewhere. Recorded in every snapshot."""
     regions: tuple[str, ...] = ()
     """Regions whose traces may be used. Empty: all regions."""
+    confidentiality: tuple[str, ...] = ()
+    """Confidentiality labels whose traces may be used, for example `public`. Empty: all labels, and traces without one."""
     max_chars: Positive = 32_000
     """Maximum length of a prompt or an answer in characters. Longer ones are excluded and counted."""
     min_users: Positive = 1

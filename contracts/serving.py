@@ -45,6 +45,7 @@ class RouterHeader(StrEnum):
     CONSENT = "x-ratchet-consent"
     """Whether the content of the request and of its answer may be recorded: `true` or `false`."""
     REGION = "x-ratchet-region"
+    CONFIDENTIALITY = "x-ratchet-confidentiality"
     SLICE = "x-ratchet-slice"
     VERSION = "x-ratchet-version"
     """In a response: tag of the version that answered, if the router is set to name it."""

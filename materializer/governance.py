@@ -1,8 +1,8 @@
-"""Data governance: decides which traces may be used. The order of the rules is origin, consent, region, quality, rarity,
-duplicates.
+"""Data governance: decides which traces may be used. The order of the rules is origin, consent, region,
+confidentiality, quality, rarity, duplicates.
 
-The rules fail closed: a trace with unknown consent or region is left out if the rule applies. Personal data in texts is masked before,
-at ingest (materializer/privacy). There is no confidentiality class.
+The rules fail closed: a trace with unknown consent, region or confidentiality is left out if the rule applies. Personal data in texts is
+masked before, at ingest (materializer/privacy).
 """
 
 from __future__ import annotations
@@ -59,11 +59,14 @@ def _reason(settings: GovernanceSettings) -> pl.Expr:
     if settings.consent == "required":
         agreed = agreed & pl.col("consent")
     in_region = pl.col("region").is_in(settings.regions).fill_null(False) if settings.regions else pl.lit(True)
+    allowed = settings.confidentiality
+    labelled = pl.col("confidentiality").is_in(allowed).fill_null(False) if allowed else pl.lit(True)
     longest = pl.max_horizontal(pl.col("messages").str.len_chars(), pl.col("answer").str.len_chars())
     rules = (
         ("origin", pl.col("origin") == "traffic"),
         ("consent", agreed),
         ("region", in_region),
+        ("confidentiality", labelled),
         ("partial_answer", (pl.col("finish_reason") != PARTIAL).fill_null(True)),
         ("failed_request", pl.col("status") == "ok"),
         ("truncated", (pl.col("finish_reason") != "length").fill_null(True)),

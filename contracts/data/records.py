@@ -57,6 +57,7 @@ TRACES: tuple[Column, ...] = (
     Column("verified", "boolean", False, "whether the router has signed the span, so that model_version is evidence"),
     Column("consent_time", "timestamp", False, "when the consent was given; null: at `time`"),
     Column("tools", "string", False, "JSON list of the tools that the model could call"),
+    Column("confidentiality", "string", False, "label of the application, for `governance.confidentiality`", sparse=True),
 )
 
 FEEDBACK: tuple[Column, ...] = (

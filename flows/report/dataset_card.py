@@ -60,7 +60,8 @@ def _source(snapshot: Snapshot, cycle: CycleView) -> Section:
     rules = cycle.loop.governance
     text = (
         f"Snapshot {snapshot.content[:12]} of line {cycle.line}, with all records up to {snapshot.as_of:%Y-%m-%d %H:%M} UTC.",
-        f"Consent is {rules.consent}; regions: {', '.join(rules.regions) or 'all'}. {_masked(cycle.loop.privacy)}",
+        f"Consent is {rules.consent}; regions: {', '.join(rules.regions) or 'all'}; confidentiality labels: "
+        f"{', '.join(rules.confidentiality) or 'all'}. {_masked(cycle.loop.privacy)}",
         "Rewards: " + ", ".join(f"{one.name} ({one.distribution} {one.version}, {one.tier})" for one in snapshot.scorers) + ".",
         *(f"Judge {one.name}: {'believed' if one.believed else 'not believed'}; {one.reason}." for one in snapshot.judges),
     )

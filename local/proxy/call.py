@@ -101,6 +101,7 @@ class Call:
             "ratchet.origin": "traffic",
             "metadata.consent": consent,
             "metadata.region": self._value(RouterHeader.REGION, "region") or None,
+            "metadata.confidentiality": self._value(RouterHeader.CONFIDENTIALITY, "confidentiality") or None,
             "metadata.slice": group if is_slice_name(group) else None,
             **(content_values(body["messages"], answer, body.get("tools")) if (self._keep if consent is None else consent) else {}),
         }

@@ -3,7 +3,8 @@
 Observations of Langfuse are recognised and decoded as such (`langfuse`).
 
 Keys: id, timestamp, user_id, session_id, messages, tools, response, model, latency_ms, input_tokens, output_tokens, region, consent;
-optional: feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin, consent_time.
+optional: confidentiality, feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin,
+consent_time.
 
 A record with the key consent_for (trace, response, session or user) is no trace. It only states consent, from `timestamp` on, for
 everything of that trace, response, session or user.
@@ -139,6 +140,7 @@ def _trace(record: Record, limits: Limits) -> Row:
         "input_tokens": token_count(record.get("input_tokens")),
         "output_tokens": token_count(record.get("output_tokens")),
         "region": name(record.get("region")),
+        "confidentiality": name(record.get("confidentiality")),
         "consent": agreed is True,
         **statement_columns(said),
         "reference": short_text(record.get("reference")) if keep else None,

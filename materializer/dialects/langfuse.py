@@ -31,7 +31,8 @@ def is_observation(record: Any) -> bool:
 def decode_observation(record: dict[str, Any], position: str, limits: Limits, into: Decoded) -> None:
     """Decode one observation into `into`. Raises Rejected if it cannot be read completely.
 
-    Keys of `limits.mapping` name where the record has consent, region, slice and reference; without them, its metadata is read.
+    Keys of `limits.mapping` name where the record has consent, region, confidentiality, slice and reference; without them, its metadata is
+    read.
     """
     metadata = _object(record.get("metadata"))
     attributes = Attributes.of_values(_object(metadata.get("attributes")) | _tools(record, metadata))
@@ -98,6 +99,7 @@ def _trace(record: dict[str, Any], metadata: dict[str, Any], attributes: Attribu
         "input_tokens": token_count(usage.get("input", record.get("promptTokens"))),
         "output_tokens": token_count(usage.get("output", record.get("completionTokens"))),
         "region": name(own("region")),
+        "confidentiality": name(own("confidentiality")),
         "consent": agreed is True,
         **statement_columns(said),
         "reference": short_text(own("reference")) if keep else None,

@@ -152,6 +152,7 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits) -> Row | None:
             attributes.get("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
         ),
         "region": name(attributes.metadata("region")),
+        "confidentiality": name(attributes.metadata("confidentiality")),
         "consent": agreed is True,
         **statement_columns(said),
         "reference": short_text(attributes.metadata("reference")) if keep else None,

@@ -199,7 +199,7 @@ def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask:
     if attribute is not None and isinstance(value.get("value"), dict):
         found = next((name(item) for item in value["value"].values()), None)
         return {"key": value["key"], "value": {"stringValue": hide(attribute, found)} if found else {}}
-    made = {}
+    made: dict[str, Any] = {}
     for key, item in value.items():
         path = f"{at}.{key}" if at else key
         subject = paths.get(path) or _KEYS.get(key) or _OTLP.get(key)

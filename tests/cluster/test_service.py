@@ -95,19 +95,25 @@ def service(bench: Bench, tmp_path: Path) -> Iterator[Service]:
 def settled(bench: Bench) -> None:
     """Wait until Volcano places gangs again after an outage: run one and delete it.
 
-    A gang that is restarted while the caches of Volcano's controller are still old loses its PodGroup, and stays pending.
+    A gang that is created or restarted while the caches of Volcano's controller are still old loses its PodGroup, and stays pending. A
+    guardian would repair it. This gang has none, so it is created again.
     """
     jobs = f"{JOBS}/namespaces/{bench.namespace}/jobs"
 
-    def submitted() -> bool:
+    def runs() -> bool:
+        return any(pod["metadata"]["name"] == "probe-worker-0" for pod in bench.rig.pods(bench.namespace, "Running"))
+
+    def placed() -> bool:
         with suppress(RigError, OSError):
             if bench.rig.api.get(f"{jobs}/probe") is None:
                 bench.rig.api.call("POST", jobs, gang("probe", 1, pretended(gpus=8)))
+            until(runs, 10, "the gang")
             return True
+        with suppress(RigError, OSError):
+            bench.rig.api.call("DELETE", f"{jobs}/probe?propagationPolicy=Background")
         return False
 
-    until(submitted, 30, "the API server to take a gang")
-    until(lambda: any(pod["metadata"]["name"] == "probe-worker-0" for pod in bench.rig.pods(bench.namespace, "Running")), 60, "the gang")
+    until(placed, 90, "Volcano to place a gang")
     bench.rig.api.call("DELETE", f"{jobs}/probe?propagationPolicy=Background")
     until(lambda: len(bench.rig.pods(bench.namespace)) == 2 and len(bench.rig.api.items(jobs)) == 1, 60, "its end")
 

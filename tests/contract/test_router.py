@@ -172,6 +172,7 @@ def test_traces_contain_metadata_and_content_only_with_consent(local: LocalRoute
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
     local.set(route(site.backend("old", 100)))
     told = {"x-user-id": "ada", "x-ratchet-consent": "true", "x-ratchet-region": "eu", "x-ratchet-slice": "pods"}
+    told["x-ratchet-confidentiality"] = "internal"
     reply = ask(local.url(), "s1", headers=told)
     ask(local.url(), body={"user": "bob", "metadata": {"consent": False, "session": "s2"}})
     until(lambda: len(site.spans) == 2)
@@ -183,6 +184,7 @@ def test_traces_contain_metadata_and_content_only_with_consent(local: LocalRoute
         "user.id": "ada",
         "gen_ai.conversation.id": "s1",
         "metadata.region": "eu",
+        "metadata.confidentiality": "internal",
         "metadata.slice": "pods",
     }
     assert expected.items() <= first.items()

@@ -30,3 +30,14 @@ def test_prompts_that_differ_in_masked_values_only_count_together(tmp_path: Path
     datasets.ingest(batch(spans(span(1, "write to a.b@example-mail.com"), span(2, "write to c.d@example-mail.com"))))
     governed = govern(settle(datasets.lake.scan("traces"), datasets.lake.scan("consent")), datasets.loop.governance)
     assert "rare_prompt" not in governed.out
+
+
+@pytest.mark.parametrize("rule", ["regions", "confidentiality"])
+def test_traces_without_an_allowed_label_are_left_out_and_counted(tmp_path: Path, rule: str) -> None:
+    datasets = make_datasets(tmp_path, make_loop(governance={rule: ["one", "two"]}))
+    attribute = {"regions": "metadata__region"}.get(rule, f"metadata__{rule}")
+    items = [span(n, f"prompt {n}", **{attribute: label}) for n, label in enumerate(("one", "two", "secret", None), 1)]
+    datasets.ingest(batch(spans(*items)))
+    governed = govern(settle(datasets.lake.scan("traces"), datasets.lake.scan("consent")), datasets.loop.governance)
+    assert len(governed.used) == 2
+    assert governed.out == {rule.removesuffix("s"): 2}
