@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ConfigError, Retryable
-from contracts.jobs.training import JobState, JobStatus
+from contracts.jobs.training import JobSpec, JobState, JobStatus
 from k8s.api.client import NODE_POOL
 from k8s.manifests.pod_objects import manifest
 from k8s.manifests.pools import dynamic_pool
@@ -43,10 +43,16 @@ def gone(status: JobStatus) -> bool:
     return status.state is JobState.ENDED
 
 
+def started(bench: Bench, spec: JobSpec) -> None:
+    """Submit a gang and wait until it runs, also by the state of its Job, which follows that of its pods a little later."""
+    bench.executor.submit(spec, 1)
+    bench.until(spec, running)
+    until(lambda: bench.gang()["status"]["state"]["phase"] == "Running", 30, "the state of the gang's Job")
+
+
 def test_a_gang_that_does_not_fit_beside_a_running_one_comes_after_it(bench: Bench) -> None:
     first, second = bench.spec(nodes=2, plan="a"), bench.spec(nodes=2, plan="b")
-    bench.executor.submit(first, 1)
-    bench.until(first, running)
+    started(bench, first)
     with pytest.raises(Retryable, match=rf"running gangs have 2 of cluster\.pool\.max_nodes = {MOST}"):
         bench.executor.submit(second, 1)
     assert bench.gang()["metadata"]["labels"]["ratchet.dev/job"] == first.name, "the second gang must not be submitted"
@@ -60,8 +66,7 @@ def test_a_gang_that_does_not_fit_beside_a_running_one_comes_after_it(bench: Ben
 
 def test_a_gang_that_fits_beside_a_running_one_does_not_wait_for_its_end(bench: Bench) -> None:
     first, second = bench.spec(nodes=2, plan="a"), bench.spec(nodes=1, plan="b")
-    bench.executor.submit(first, 1)
-    bench.until(first, running)
+    started(bench, first)
     bench.executor.submit(second, 1)
     bench.until(second, running)
 
