@@ -167,7 +167,7 @@ def verdict(given: Any, *names: str) -> Result:
         Step.FREEZE: {"edition": edition.model_dump(mode="json")},
     }
     context: Any = SimpleNamespace(checks=tuple(check for check in checks(GATE) if check.name in names), versions={})
-    cycle: Any = SimpleNamespace(id="cycle/l/0001", done=done, **sides)
+    cycle: Any = SimpleNamespace(id="cycle/l/0001", done=done, baseline=sides["champion"], **sides)
     return Result(judge(context, cycle, "verdict")["result"])
 
 
