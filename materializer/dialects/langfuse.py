@@ -34,8 +34,8 @@ def decode_observation(record: dict[str, Any], position: str, limits: Limits, in
     Keys of `limits.mapping` name where the record has consent, region, confidentiality, slice and reference; without them, its metadata is
     read.
     """
-    metadata = _object(record.get("metadata"))
-    attributes = Attributes.of_values(_object(metadata.get("attributes")) | _tools(record, metadata))
+    metadata = json_object(record.get("metadata"))
+    attributes = Attributes.of_values(json_object(metadata.get("attributes")) | _tools(record, metadata))
     if not _is_model_call(record, attributes):
         into.skip("traces", "not_a_generation")
         return
@@ -51,15 +51,15 @@ def _is_model_call(record: dict[str, Any], attributes: Attributes) -> bool:
 
 def _tools(record: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
     """Return the tools that Langfuse has found, as an attribute that its dialect reads last."""
-    parameters = _object(record.get("modelParameters"))
+    parameters = json_object(record.get("modelParameters"))
     places = (metadata.get("tools"), record.get("toolDefinitions"), parameters.get("tools"))
     found = next((tools for tools in places if tools), None)
     if isinstance(found, dict):  # name -> schema, often without the name
-        found = [{"name": key, **(_object(value) or {})} for key, value in found.items()]
+        found = [{"name": key, **(json_object(value) or {})} for key, value in found.items()]
     return {"langfuse.tools": found} if found else {}
 
 
-def _object(value: Any) -> dict[str, Any]:
+def json_object(value: Any) -> dict[str, Any]:
     """Return an object, parsed if it is JSON as text; empty for anything else, because metadata only describes."""
     try:
         found = parse_json(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
@@ -82,7 +82,7 @@ def _trace(record: dict[str, Any], metadata: dict[str, Any], attributes: Attribu
     keep = agreed or (agreed is None and limits.assume_consent)
     failed = record.get("level") == "ERROR"
     content = content_of_call(Record(attributes, (), record.get("input"), record.get("output")), failed) if keep else None
-    usage = _object(record.get("usageDetails")) or _object(record.get("usage"))
+    usage = json_object(record.get("usageDetails")) or json_object(record.get("usage"))
     return {
         "id": identity,
         "time": begin,
@@ -110,5 +110,5 @@ def _trace(record: dict[str, Any], metadata: dict[str, Any], attributes: Attribu
 def _mapped(record: dict[str, Any], path: str) -> Any:
     value: Any = record
     for part in path.split("."):
-        value = _object(value).get(part)
+        value = json_object(value).get(part)
     return value

@@ -91,7 +91,7 @@ class LineRows:
             "traces": int(self._traces["delete"].sum()),
             "contents": int(self._traces["strip"].sum()),
             "feedback": int(self._feedback["delete"].sum()),
-            "quarantine": int(self._quarantine().concerns(self._lake.scan_stored("quarantine")).sum()),
+            "quarantine": int(self._quarantine().concerns(self._lake.scan("quarantine")).sum()),
         }
         return {name: count for name, count in found.items() if count}
 

@@ -203,12 +203,6 @@ class Lake:
         """Return the names of the columns that the table has, also those that this release does not know."""
         return list(self._table(name).schema().column_names)
 
-    def scan_stored(self, name: TableName) -> pl.DataFrame:
-        """Return all rows of `name` with the columns that the table has."""
-        found = pl.from_arrow(self._table(name).scan().to_arrow())
-        assert isinstance(found, pl.DataFrame)
-        return found
-
     def added(self, name: TableName, since: int | None, columns: Sequence[str]) -> pl.DataFrame:
         """Return the rows appended after the Iceberg snapshot `since`; all rows if `since` is None or has expired."""
         table = self._table(name)

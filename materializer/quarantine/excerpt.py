@@ -13,9 +13,9 @@ from contracts.data.decoding import Limits
 from contracts.errors import Rejected
 from materializer.dialects.call_logs import is_part_of_call
 from materializer.dialects.jsonl import Record
-from materializer.dialects.langfuse import is_observation
+from materializer.dialects.langfuse import is_observation, json_object
 from materializer.dialects.otlp_attributes import Attributes
-from materializer.dialects.values import consent, dump, name, parse_json
+from materializer.dialects.values import consent, dump, name
 from runtime.secrets.pseudonyms import Subject
 from runtime.secrets.span_signature import SIGNATURE
 
@@ -134,19 +134,11 @@ def _of_observation(record: Mapping[str, Any], mapping: Mapping[str, str]) -> bo
     if "consent" in mapping:
         value: Any = record
         for key in mapping["consent"].split("."):
-            value = _object(value).get(key)
+            value = json_object(value).get(key)
         return consent(value)
-    metadata = _object(record.get("metadata"))
+    metadata = json_object(record.get("metadata"))
     told = metadata.get("consent")
-    return consent(Attributes.of_values(_object(metadata.get("attributes"))).metadata("consent") if told is None else told)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    try:
-        found = parse_json(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
-    except Rejected:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return consent(Attributes.of_values(json_object(metadata.get("attributes"))).metadata("consent") if told is None else told)
 
 
 def user_of(part: Any, form: str, limits: Limits, hide: Hide) -> str | None:
@@ -191,8 +183,8 @@ def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask:
     """Return the value masked. `at` is its dotted key; `paths` are the dotted keys with the id of a user or a session."""
     if isinstance(value, list):
         return [_masked(item, at, paths, hide, mask) for item in value]
-    if isinstance(value, str) and value.lstrip()[:1] == "{" and _object(value):
-        return dump(_masked(_object(value), at, paths, hide, mask))  # a JSON document as text may name a user too
+    if isinstance(value, str) and value.lstrip()[:1] == "{" and json_object(value):
+        return dump(_masked(json_object(value), at, paths, hide, mask))  # a JSON document as text may name a user too
     if not isinstance(value, dict):
         return mask(value)
     attribute = _OTLP.get(value["key"]) if isinstance(value.get("key"), str) else None
