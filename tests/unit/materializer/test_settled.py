@@ -71,6 +71,7 @@ def test_rows_that_were_ingested_after_the_given_time_are_left_out_of_shared_row
     assert len(shared.read(between, "snapshot").traces) == 1
 
 
+@pytest.mark.slow
 def test_what_is_withdrawn_is_read_again_only_after_a_new_statement(tmp_path: Path, scans: Counter[str]) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1), span(2))))
