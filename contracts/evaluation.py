@@ -102,6 +102,25 @@ class PromptCount(Frozen):
         return self
 
 
+class EarlierComparison(Frozen):
+    """Comparison of the candidate with the earlier champion that was best in one part of the golden set, on the same prompts."""
+
+    version: str
+    """Tag of the earlier champion."""
+    comparison: Comparison
+    """Its name is golden or slice:<name>; `champion` is the mean reward of the earlier champion. The level of its interval allows for the
+    number of earlier champions and parts that were compared."""
+
+
+class EarlierAnswers(Frozen):
+    """The answers that an earlier champion gave when it was compared with a candidate of its time."""
+
+    version: str
+    """Tag of the earlier champion."""
+    answers: Digest
+    """`EvalReport.answers` of that comparison."""
+
+
 UNLIKE = "decided by other scorers on either side"
 """Key in `EvalReport.failures`: prompts with scored answers on both sides that different scorers decided, so they are not comparable."""
 
@@ -129,6 +148,10 @@ class EvalReport(Frozen):
     length_adjusted: Interval | None = None
     """Overall reward difference if the answers that a judge scored had equal lengths. None if a judge scored few or none. Judges prefer
     long answers, also where these are not better."""
+    earlier: tuple[EarlierComparison, ...] = ()
+    """For the golden set and each of its slices: the comparison with the best earlier champion. Empty if there is none."""
+    earlier_common: Count = 0
+    """Number of golden conversations that the candidate was asked and an earlier champion has answered (the most of any of them)."""
     latency_ms: dict[str, Magnitude] = Field(default_factory=dict)
     """`champion` / `candidate` -> 95th percentile of the latency in milliseconds."""
     answers: Digest

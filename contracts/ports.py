@@ -29,7 +29,7 @@ from contracts.data.datasets import (
 from contracts.data.decoding import Decoded, Limits
 from contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
 from contracts.data.records import Tier
-from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, EvalReport
+from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, EarlierAnswers, EvalReport
 from contracts.ids import Digest
 from contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, StepFigures, TrainingPlan
 from contracts.model import ModelRef
@@ -345,9 +345,18 @@ class Evaluator(Protocol):
     """Compares a candidate with the champion on one holdout edition."""
 
     def evaluate(
-        self, edition: HoldoutEdition, champion: tuple[ModelRef, ModelClient], candidate: tuple[ModelRef, ModelClient], progress: Progress
+        self,
+        edition: HoldoutEdition,
+        champion: tuple[ModelRef, ModelClient],
+        candidate: tuple[ModelRef, ModelClient],
+        progress: Progress,
+        earlier: Sequence[EarlierAnswers] = (),
     ) -> EvalReport:
-        """Let both models answer the edition's prompts and return the comparison. Raises `Inconclusive` if there are no prompts."""
+        """Let both models answer the edition's prompts and return the comparison.
+
+        `earlier` has one element per earlier champion; the report compares the candidate with their stored answers to the golden set.
+        Raises `Inconclusive` if there are no prompts.
+        """
         ...
 
 

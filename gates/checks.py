@@ -159,6 +159,35 @@ class Slices(_BuiltIn):
             yield f"cannot judge, because of too few prompts: {_listed(small, lambda c: f'{c.name} (n {c.n})')}"
 
 
+class Erosion(_BuiltIn):
+    """Checks that no golden slice lost more than the margin against the best earlier champion.
+
+    Small losses against the champion of the time can add up over promotions. Fails if a whole interval is below the negative margin. The
+    result is inconclusive if an earlier champion answered enough golden prompts and there is no comparison with it.
+    """
+
+    name = "erosion"
+
+    def _judge(self, report: EvalReport) -> CheckResult:
+        margin = self._settings.slice_margin
+        compared = [one.comparison for one in report.earlier]
+        common = report.earlier_common
+        if common >= self._settings.min_slice and not any(c.name == "golden" for c in compared):
+            return _result(
+                self, Result.INCONCLUSIVE, f"no comparison with an earlier champion, although one answered {common} golden prompts"
+            )
+        if not compared:
+            return _result(self, Result.PASS, f"{common} golden prompts were answered by an earlier champion: no comparison")
+        lost = [c for c in compared if c.difference.high < -margin]
+        if lost:
+            return _result(self, Result.FAIL, f"lower than the best earlier champion by more than {margin:g}: {_listed(lost, _show)}")
+        may = [c for c in compared if c.difference.estimate < -margin]
+        text = f"{len(compared)} parts of the golden set compared with the best earlier champion"
+        if may:
+            text += f"; estimated lower by more than {margin:g}, not confirmed: {_listed(may, _show)}"
+        return _result(self, Result.PASS, text)
+
+
 class Agreement(_BuiltIn):
     """Checks that golden set and holdout do not show significant differences in opposite directions.
 
@@ -209,7 +238,7 @@ class Length(_BuiltIn):
 
 def checks(settings: GateSettings) -> tuple[Check, ...]:
     """Return the built-in checks of the gate, in display order."""
-    return (Coverage(settings), Quality(settings), Slices(settings), Agreement(settings), Length(settings))
+    return (Coverage(settings), Quality(settings), Slices(settings), Erosion(settings), Agreement(settings), Length(settings))
 
 
 def _result(check: Check, result: Result, reason: str) -> CheckResult:

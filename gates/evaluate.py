@@ -17,12 +17,24 @@ import pyarrow.parquet as pq
 from contracts.data.datasets import HoldoutEdition, Label
 from contracts.data.records import Tier
 from contracts.errors import Inconclusive
-from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, Comparison, EvalReport, Interval, PromptCount
-from contracts.ids import Digest, canonical, root_id
+from contracts.evaluation import (
+    UNLIKE,
+    ChatAnswer,
+    ChatRequest,
+    Comparison,
+    EarlierAnswers,
+    EvalReport,
+    Interval,
+    PromptCount,
+)
+from contracts.ids import Digest, canonical, digest, root_id
 from contracts.loop import GateSettings
 from contracts.model import ModelRef
 from contracts.ports import Artifacts, ModelClient, Progress, Rewards
+from gates.earlier import Answers, Scored, best_earlier
 from gates.statistics import length_adjusted_interval, paired_interval
+
+GOLDEN = "golden"
 
 
 @dataclass(frozen=True)
@@ -85,10 +97,16 @@ class PairedEvaluator:
         self._settings = settings
 
     def evaluate(
-        self, edition: HoldoutEdition, champion: tuple[ModelRef, ModelClient], candidate: tuple[ModelRef, ModelClient], progress: Progress
+        self,
+        edition: HoldoutEdition,
+        champion: tuple[ModelRef, ModelClient],
+        candidate: tuple[ModelRef, ModelClient],
+        progress: Progress,
+        earlier: Sequence[EarlierAnswers] = (),
     ) -> EvalReport:
         """Query both models in parallel, score the answers and compare the rewards.
 
+        Stored answers of `earlier` champions to the golden set are scored again, by the present scorers.
         Raises `Inconclusive` if the edition and the golden set contain no prompts.
         """
         questions = self._questions(edition)
@@ -96,6 +114,7 @@ class PairedEvaluator:
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda side: side[1].chat(requests, progress), (champion, candidate))
         labels = {"champion": self._label(questions, old), "candidate": self._label(questions, new)}
+        golden = {_key(q): _scored(q, answer, label) for q, answer, label in zip(questions, new, labels["candidate"], strict=True)}
         self._prefer(questions, old, new, labels)
         failures = _failures("champion", old, labels["champion"]) + _failures("candidate", new, labels["candidate"])
         rows = list(zip(questions, old, new, labels["champion"], labels["candidate"], strict=True))
@@ -114,12 +133,13 @@ class PairedEvaluator:
             counts=tuple(_counts(outcomes)),
             lengths={side: _mean_length(answers) for side, answers in (("champion", old), ("candidate", new))},
             length_adjusted=self._length_adjusted(outcomes),
+            **self._earlier(questions, {key: one for key, one in golden.items() if one is not None}, earlier),
             latency_ms={side: _p95(answers) for side, answers in (("champion", old), ("candidate", new))},
             answers=self._artifacts.put(b"\n".join(_row(*row) for row in rows)),
         )
 
     def _questions(self, edition: HoldoutEdition) -> list[_Question]:
-        sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), ("golden", edition.golden)]
+        sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), (GOLDEN, edition.golden)]
         questions = [q for name, key in sets if key for q in _read(name, self._artifacts.get(key))]
         if not questions:
             raise Inconclusive(f"edition {edition.number} of line {edition.line!r} has no prompts, so no comparison is possible")
@@ -156,6 +176,24 @@ class PairedEvaluator:
                 for side, reward in (("champion", 1 - preference), ("candidate", preference)):
                     labels[side][place] = replace(labels[side][place], reward=reward)
 
+    def _earlier(self, questions: Sequence[_Question], candidate: Answers, earlier: Sequence[EarlierAnswers]) -> dict[str, Any]:
+        """Compare the candidate's golden answers with those of earlier champions, scored alike. Judges grade each answer by itself.
+
+        Returns the fields `earlier` and `earlier_common` of the report.
+        """
+        asked = {_key(question): question for question in questions if question.set == GOLDEN}
+        scored, common = dict[str, Answers](), 0
+        for champion in earlier:
+            texts = _stored(self._artifacts.get(champion.answers))
+            common = max(common, len({root_id(question.prompt) for key, question in asked.items() if key in texts}))
+            both = [key for key in asked if key in texts and key in candidate]
+            answers = [ChatAnswer(text=texts[key]) for key in both]
+            labels = self._label([asked[key] for key in both], answers)
+            rows = ((key, _scored(asked[key], answer, label)) for key, answer, label in zip(both, answers, labels, strict=True))
+            scored[champion.version] = {key: one for key, one in rows if one is not None}
+        compared = best_earlier(candidate, scored, self._settings.level, self._settings.min_slice)
+        return {"earlier": tuple(compared), "earlier_common": common}
+
     def _comparisons(self, paired: Sequence[tuple[_Question, float, float]]) -> list[Comparison]:
         groups = {"overall": list(paired)}
         for name in _groups(q for q, _, _ in paired):
@@ -190,6 +228,27 @@ class PairedEvaluator:
             differences.append(fmean(new - old for old, new in (outcome.rewards for outcome in cluster if outcome.rewards)))
             longer.append(fmean(lengths) if lengths else None)
         return length_adjusted_interval(differences, longer, self._settings.level)
+
+
+def _key(question: _Question) -> str:
+    """Return what identifies a question in stored answers."""
+    return digest([question.set, list(question.prompt), question.reference])
+
+
+def _scored(question: _Question, answer: ChatAnswer, label: Label) -> Scored | None:
+    """Return the scored answer to a golden question. A failed request has reward 0, as in the comparison; None without a score."""
+    if question.set != GOLDEN or (answer.text is not None and label.reward is None):
+        return None
+    return Scored(root_id(question.prompt), question.groups, label.reward or 0.0, None if answer.text is None else label.deciding)
+
+
+def _stored(rows: bytes) -> dict[str, str]:
+    """Return key -> text of the champion's answers in the rows of a report."""
+    found = {}
+    for row in map(json.loads, rows.splitlines()):
+        if row["champion"]["answer"] is not None:
+            found[digest([row["set"], row["prompt"], row["reference"]])] = row["champion"]["answer"]
+    return found
 
 
 def _read(name: str, parquet: bytes) -> list[_Question]:

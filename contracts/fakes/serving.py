@@ -10,7 +10,7 @@ from typing import Any
 from contracts.data.beliefs import JudgeBelief
 from contracts.data.datasets import HoldoutEdition, Label, ScorerVersion
 from contracts.data.records import Tier
-from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Comparison, EvalReport, Interval, Result
+from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Comparison, EarlierAnswers, EvalReport, Interval, Result
 from contracts.fakes.state import FakeWorld
 from contracts.ids import digest
 from contracts.jobs.training import StepFigures
@@ -70,6 +70,7 @@ class FakeEvaluator:
         champion: tuple[ModelRef, ModelClient],
         candidate: tuple[ModelRef, ModelClient],
         progress: Progress,  # noqa: ARG002
+        earlier: Sequence[EarlierAnswers] = (),  # noqa: ARG002
     ) -> EvalReport:
         """Return a report on 100 prompts with the given difference."""
         self.world.faults("before evaluate")

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from contracts.cycle import Append, Row, Step
 from contracts.data.datasets import HoldoutEdition, ProbeReport, Snapshot
 from contracts.errors import Conflict, Permanent
-from contracts.evaluation import CheckResult, EvalReport, Result, verdict_of
-from contracts.ids import checkpoint_name, effect_name, rollout_stream, version_tag
+from contracts.evaluation import CheckResult, EarlierAnswers, EvalReport, Result, verdict_of
+from contracts.ids import checkpoint_name, cycle_stream, effect_name, rollout_stream, version_tag
 from contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, TrainingPlan
 from contracts.ports import Check
 from contracts.schema import parse, stamped, unstamped
@@ -145,7 +145,8 @@ def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
     if bound is None:
         champion, candidate = cycle.baseline, _candidate(cycle)
         sides = [(version.model, context.client(context.server.ensure(version))) for version in (champion, candidate)]
-        report = context.evaluator.evaluate(_edition(cycle), sides[0], sides[1], context.progress)
+        earlier = _earlier_champions(context, cycle)
+        report = context.evaluator.evaluate(_edition(cycle), sides[0], sides[1], context.progress, earlier)
         bound = context.artifacts.bind(name, context.artifacts.put(stamped(report)))
     content = unstamped(context.artifacts.get(bound), "EvalReport")
     try:
@@ -153,6 +154,22 @@ def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
     except ValidationError as error:
         raise Permanent(f"the evaluation report is invalid and cannot be used: {error.errors()[0]['msg']}") from error
     return {"digest": bound, "report": content}
+
+
+EARLIER_CYCLES = 50
+"""Number of past cycles whose champions a candidate is compared with on the golden set."""
+
+
+def _earlier_champions(context: LineContext, cycle: CycleView) -> list[EarlierAnswers]:
+    """Return the newest stored answers of each champion of the past cycles, except recalled ones and the candidate's own champion."""
+    found: dict[str, EarlierAnswers] = {}
+    left_out = {cycle.baseline.tag, *context.line_view().recalled}
+    for number in range(max(1, cycle.number - EARLIER_CYCLES), cycle.number):
+        past = context.cycle_view(cycle_stream(cycle.line, number))
+        if Step.EVALUATE in past.done and past.baseline.tag not in left_out:
+            tag = past.baseline.tag
+            found[tag] = EarlierAnswers(version=tag, answers=past.done[Step.EVALUATE]["report"]["answers"])
+    return list(found.values())
 
 
 def judge(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001

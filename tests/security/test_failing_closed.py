@@ -98,6 +98,13 @@ def without(name: str) -> Changes:
     return {"comparisons": tuple(c for c in GOOD if c.name != name), "counts": counts_for(GOOD)}
 
 
+def earlier(name: str, low: float, high: float, estimate: float = 0.0) -> dict[str, Any]:
+    """The fields of a comparison with an earlier champion, valid or not."""
+    difference = {"estimate": (low + high) / 2 + estimate, "low": low, "high": high, "level": 0.99, "n": 100}
+    fields = {"name": name, "n": 100, "champion": 0.5, "candidate": 0.5 + difference["estimate"], "difference": difference}
+    return {"version": "v-earlier", "comparison": fields}
+
+
 OWN: dict[str, dict[str, list[Changes]]] = {
     "coverage": {
         "missing": [without("slice:a"), without("golden")],
@@ -121,6 +128,13 @@ OWN: dict[str, dict[str, list[Changes]]] = {
         "few": [{"comparisons": swapped(comparison("slice:a", 0.0, 0.2, 9)), "counts": counts_for(GOOD)}],
         "error": [bad("slice:a", -0.4, -0.2), bad("slice:a", -0.4, 0.1)],
         "conflicting": [{"comparisons": (*GOOD, comparison("slice:a", -0.4, -0.2, 100))}],
+    },
+    "erosion": {
+        "missing": [{"earlier_common": 100}, {"earlier_common": 100, "earlier": (earlier("slice:a", -0.1, 0.1),)}],
+        "not a number": [{"earlier": (earlier("golden", -0.1, 0.1, estimate=NAN),)}, {"earlier_common": NAN}],
+        "few": [{"answered_by_both": 49}],
+        "error": [{"earlier": (earlier("golden", -0.4, -0.2),)}],
+        "conflicting": [{"earlier": (earlier("golden", 0.2, -0.2),)}, {"earlier_common": -1}],
     },
     "agreement": {
         "missing": [without("golden"), without("holdout")],

@@ -18,7 +18,7 @@ from contracts.conversation import answer_message, stored_answer
 from contracts.data.datasets import HoldoutEdition, Label
 from contracts.data.records import Tier
 from contracts.errors import Inconclusive, Unreachable
-from contracts.evaluation import UNLIKE, ChatRequest, EvalReport, Result, verdict_of
+from contracts.evaluation import UNLIKE, ChatRequest, EarlierAnswers, EvalReport, Result, verdict_of
 from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
 from contracts.ids import digest
 from contracts.loop import GateSettings
@@ -373,3 +373,23 @@ def test_where_only_judges_decide_their_preference_counts(backend: Backend, othe
     assert (overall.champion, overall.candidate) == (pytest.approx((19 * 0.5 + 0.75) / 40), pytest.approx((20 + 19 * 0.5 + 0.75) / 40))
     rows = [json.loads(row) for row in artifacts.get(report.answers).splitlines()]
     assert [(row["champion"]["reward"], row["candidate"]["reward"]) for row in rows[6:9]] == [(0.0, 1.0), (0.75, 0.75), (0.0, 1.0)]
+
+
+@pytest.mark.slow
+def test_the_candidate_is_compared_with_the_stored_golden_answers_of_earlier_champions(backend: Backend, other: Backend) -> None:
+    artifacts = MemoryArtifacts()
+    held = edition(artifacts, golden=60)
+    first = evaluated(backend, other, held, artifacts)
+    backend.behaviour = other.behaviour = lambda _: completion("nay")
+    sides = [(fake_model(name), server.client(timeout=2)) for name, server in (("second", backend), ("third", other))]
+    past = [EarlierAnswers(version="v-first", answers=first.answers)]
+    report = PairedEvaluator(artifacts, FakeRewards(), SETTINGS).evaluate(held, sides[0], sides[1], lambda *_: None, past)
+    assert report.comparison("golden").difference.estimate == 0.0  # type: ignore[union-attr]
+    assert [(one.version, one.comparison.name, one.comparison.n) for one in report.earlier] == [
+        ("v-first", "golden", 60),
+        ("v-first", "slice:s0", 30),
+        ("v-first", "slice:s1", 30),
+    ]
+    assert {one.comparison.difference.estimate for one in report.earlier} == {-1.0}
+    lost = next(check for check in checks(SETTINGS) if check.name == "erosion").check(report)
+    assert (lost.result, "lower than the best earlier champion" in lost.reason) == (Result.FAIL, True)
