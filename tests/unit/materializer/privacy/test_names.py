@@ -127,9 +127,8 @@ def test_ingest_refuses_a_record_in_which_the_recogniser_fails(model: str, tmp_p
         return analyze(self, text, *given, **more)
 
     monkeypatch.setattr(AnalyzerEngine, "analyze", broken)
-    report = datasets.ingest(
-        batch(spans(span(1, "My name is Mia Rossi and I live in Turin.", "Where is my parcel?"), span(2, prompt="two Anna Schmidt")))
-    )
+    good = span(1, "My name is Mia Rossi and I live in Turin.", "Where is my parcel?")
+    report = datasets.ingest(batch(spans(good, span(2, prompt="two Anna Schmidt"))))
     assert (report.traces.kept, report.traces.quarantined) == (1, 1)
     assert dict(report.traces.reasons) == {"masking_failed": 1}
     assert report.masked == {"location": 1, "person": 1}
