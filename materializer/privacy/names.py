@@ -6,7 +6,6 @@ that ingests, and no request leaves the machine: a model that is missing is an e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,13 +76,6 @@ def _loaded(models: tuple[tuple[str, str], ...]) -> Any:
     from presidio_analyzer.nlp_engine import NerModelConfiguration, SpacyNlpEngine
     from presidio_analyzer.predefined_recognizers import SpacyRecognizer
 
-    class Loaded(SpacyNlpEngine):
-        """Presidio's way for models that are loaded already. Its own loading downloads models, and asks torch for a GPU."""
-
-        def __init__(self, loaded: Mapping[str, Any]) -> None:
-            super().__init__(ner_model_configuration=NerModelConfiguration(labels_to_ignore=_OTHER))
-            self.nlp = dict(loaded)
-
     loaded = {}
     for language, model in models:
         if not (spacy.util.is_package(model) or (Path(model).is_absolute() and Path(model).is_dir())):
@@ -97,7 +89,9 @@ def _loaded(models: tuple[tuple[str, str], ...]) -> Any:
             raise ConfigError(f"privacy.ner.models: {language} = {model!r} cannot be loaded: {error}") from error
         if not {"ner", "transformer_ner", "entity_ruler", "span_finder"} & set(loaded[language].pipe_names):
             raise ConfigError(f"privacy.ner.models: {language} = {model!r} finds no entities; use a model with the component `ner`")
-    engine, languages = Loaded(loaded), [language for language, _ in models]
+    engine = SpacyNlpEngine(ner_model_configuration=NerModelConfiguration(labels_to_ignore=_OTHER))
+    engine.nlp = loaded  # Presidio's own loading downloads models, and asks torch for a GPU
+    languages = [language for language, _ in models]
     entities = engine.get_supported_entities()
     recognisers = [SpacyRecognizer(supported_language=language, supported_entities=entities) for language in languages]
     registry = RecognizerRegistry(recognizers=recognisers, supported_languages=languages)
