@@ -111,7 +111,7 @@ def test_a_pair_below_the_threshold_is_no_near_duplicate_although_it_shares_a_ba
 _TEMPLATE = "Return the category, the urgency and an answer to the following message of a customer: {} End of the message."
 
 
-@pytest.mark.parametrize("words", [1, 8, 20])  # near-duplicates, almost near-duplicates, and texts that are hardly similar
+@pytest.mark.parametrize("words", [1, 3, 5])  # from near-duplicates of each other to texts that are less similar
 def test_the_search_of_a_text_looks_at_a_limited_number_of_a_template(words: int, monkeypatch: pytest.MonkeyPatch) -> None:
     checked, looked = Counter[int](), Counter[int]()
     exact = near_duplicates.jaccard
@@ -132,8 +132,8 @@ def test_the_search_of_a_text_looks_at_a_limited_number_of_a_template(words: int
         if number in (300, 1499):
             index.near(text, signed, group)
         index.add(str(number), signed, text)
-    assert checked[1499] <= 500
-    assert looked[1499] <= 700
+    assert checked[1499] <= 200
+    assert looked[1499] <= 256
 
 
 def test_a_typo_among_a_thousand_texts_of_a_template_is_found() -> None:
