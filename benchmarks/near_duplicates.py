@@ -171,6 +171,10 @@ _REQUEST = (
     "urgency from one to five, and a polite answer of at most three sentences. Do not promise a refund. Message: {slot} End of message."
 )
 
+FORMER_US = {1: 4373, 5: 22057, 12: 98739}
+"""Words in the slot -> microseconds per prompt of the former search, which compared all texts of a bucket: 2,000 prompts of the template,
+measured once with this program on the same machine on 2026-11-24."""
+
 
 def of_template(count: int, words: int, seed: int) -> list[str]:
     """Return prompts of one template whose slot has `words` words and a number. One in ten repeats another one with a typo."""
@@ -228,6 +232,9 @@ def templated(words: int, seed: int, counts: tuple[int, ...]) -> dict[str, Any]:
             "neither_side": int((sides == Side.NEITHER).sum()),
             "clusters": len({one.cluster for one in placed.values()}),
         }
+    former = FORMER_US.get(words)
+    result["former_us_per_prompt_of_2000"] = former
+    result["former_over_present"] = round(former / result["us_per_prompt"]["2000"], 1) if former else None
     return result
 
 
