@@ -2,7 +2,8 @@
 
 The truth is the exact Jaccard similarity of all pairs. Prompts are made up: questions, requests from templates, and long texts, each with
 rewordings by a typo, another word, another number, or another order. The same rewordings, labelled by how they were made, compare character
-5-grams with word 3-grams and thresholds: a label is the decision that a person would take.
+5-grams with word 3-grams and thresholds: a label is the decision that a person would take. Prompts of one template, with slots of several
+lengths, are measured separately: they are all similar to each other, and the search of each looks at a limited number of others.
 
 `python benchmarks/near_duplicates.py [--prompts 6000] [--seed 1]`
 """
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+from scipy.sparse import csr_matrix
 
 from contracts.ids import digest, hash_share, normalise
 from materializer.training_sets.near_duplicates import THRESHOLD, Joined, NearIndex, jaccard, shingles, signature
@@ -138,9 +141,6 @@ def by_shingles(rows: list[tuple[str, int, str]]) -> list[dict[str, Any]]:
 def cost(texts: dict[str, str]) -> dict[str, Any]:
     """Return CPU time and memory of the assignment of all texts, and of a second freeze with one new text."""
 
-    def held(root: str) -> bool:
-        return hash_share("holdout", "s", root) < 0.2
-
     with tempfile.TemporaryDirectory() as folder:
         begun = time.process_time()
         PromptSides(Path(folder)).assign(texts, held)
@@ -166,6 +166,78 @@ def cost(texts: dict[str, str]) -> dict[str, Any]:
     }
 
 
+_REQUEST = (
+    "You are an assistant of the support team. Read the following message of a customer, and return the category of the request, the "
+    "urgency from one to five, and a polite answer of at most three sentences. Do not promise a refund. Message: {slot} End of message."
+)
+
+FORMER_US = {1: 4373, 5: 22057, 12: 98739}
+"""Words in the slot -> microseconds per prompt of the former search, which compared all texts of a bucket: 2,000 prompts of the template,
+measured once with this program on the same machine on 2026-11-24."""
+
+
+def of_template(count: int, words: int, seed: int) -> list[str]:
+    """Return prompts of one template whose slot has `words` words and a number. One in ten repeats another one with a typo."""
+    draw = random.Random(f"{seed}/{words}")
+    texts: list[str] = []
+    while len(texts) < count:
+        if texts and draw.random() < 0.1:
+            texts.append(typo(draw.choice(texts), draw))
+        else:
+            slot = " ".join(draw.choice(WORDS) for _ in range(words))
+            texts.append(_REQUEST.format(slot=f"{slot} {draw.randrange(10**6)}"))
+    return [normalise(text) for text in texts]
+
+
+def similarities(texts: list[str]) -> Any:
+    """Return the exact Jaccard similarities of all texts as a matrix."""
+    sets = [shingles(text) for text in texts]
+    _, columns = np.unique(np.concatenate(sets), return_inverse=True)
+    sizes = np.array([len(one) for one in sets])
+    rows = np.repeat(np.arange(len(sets)), sizes)
+    held = csr_matrix((np.ones(len(rows), dtype=np.int32), (rows, columns)))
+    common = (held @ held.T).toarray()
+    return common / (sizes[:, None] + sizes[None, :] - common)
+
+
+def held(root: str) -> bool:
+    """Return the decision by hash."""
+    return hash_share("holdout", "s", root) < 0.2
+
+
+def templated(words: int, seed: int, counts: tuple[int, ...]) -> dict[str, Any]:
+    """Return the cost per prompt of one template for several numbers of prompts, and what the limited search misses in the smallest.
+
+    The truth is the similarity of all pairs. A miss is a held-out prompt with a near-duplicate among the training prompts.
+    """
+    result: dict[str, Any] = {"words_in_the_slot": words, "us_per_prompt": {}}
+    for count in counts:
+        texts = {digest(text.encode()): text for text in of_template(count, words, seed)}
+        with tempfile.TemporaryDirectory() as folder:
+            begun = time.process_time()
+            placed = PromptSides(Path(folder)).assign(texts, held)
+            result["us_per_prompt"][str(count)] = (time.process_time() - begun) / len(texts) * 1e6
+        if count > counts[0]:
+            continue
+        alike = similarities(list(texts.values()))
+        np.fill_diagonal(alike, 0)
+        near = alike >= THRESHOLD
+        sides = np.array([placed[root].side for root in texts])
+        across = near[np.ix_(sides == Side.TRAIN, sides == Side.HELD)]
+        result |= {
+            "median_similarity": float(np.median(alike)),
+            "prompts_with_a_near_duplicate": int(near.any(axis=1).sum()),
+            "held_out_prompts": int((sides == Side.HELD).sum()),
+            "held_out_prompts_near_to_training": int(across.any(axis=0).sum()),
+            "neither_side": int((sides == Side.NEITHER).sum()),
+            "clusters": len({one.cluster for one in placed.values()}),
+        }
+    former = FORMER_US.get(words)
+    result["former_us_per_prompt_of_2000"] = former
+    result["former_over_present"] = round(former / result["us_per_prompt"]["2000"], 1) if former else None
+    return result
+
+
 @click.command()
 @click.option("--prompts", default=6000, show_default=True)
 @click.option("--seed", default=1, show_default=True)
@@ -180,6 +252,7 @@ def main(prompts: int, seed: int, out: Path) -> None:
         "pairs": against_exact(texts[:1500]),
         "shingles": by_shingles(rows[:1500]),
         "cost": cost({digest(text.encode()): text for text in texts}),
+        "templated": [templated(words, seed, (2000, 16_000)) for words in (1, 5, 12, 60)],
     }
     out.write_text(json.dumps(result, indent=2) + "\n")
     click.echo(json.dumps(result, indent=2))

@@ -93,6 +93,18 @@ PersonalData = Literal["email", "phone", "card", "iban", "national_id", "secret"
 """Kinds of personal data and secrets that the masking knows."""
 
 
+class NameSettings(Frozen):
+    """Search for names of people and places with models of spaCy, through Presidio. Needs the extra `presidio` and the models."""
+
+    models: dict[Annotated[str, Field(pattern=r"^[a-z]{2,3}$")], str] = Field(min_length=1)
+    """Language -> installed package or absolute folder of a spaCy model, for example `en = "en_core_web_lg"`. Every model searches every
+    text, and takes milliseconds for it."""
+    entities: tuple[Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{1,30}$")], ...] = Field(default=("PERSON", "LOCATION"), min_length=1)
+    """Entities that are masked, by Presidio's names, for example also ORGANIZATION or NRP. `[PERSON_1]` replaces a person."""
+    min_score: Share = 0.5
+    """Least score of a finding. Models of spaCy give no score, and Presidio counts each of their findings as 0.85."""
+
+
 class PrivacySettings(Frozen):
     """Masking of personal data and secrets at ingest. Placeholders such as `[EMAIL_1]` replace them before a record is stored."""
 
@@ -105,6 +117,8 @@ class PrivacySettings(Frozen):
     """Own kinds: name -> regular expression, for example of customer numbers. What it finds becomes `[NAME_1]`."""
     allow: tuple[str, ...] = ()
     """Values that are not masked, for example the address of your support."""
+    ner: NameSettings | None = None
+    """Whether names are masked, too. None: they are not."""
 
 
 class RetentionSettings(Frozen):
@@ -167,6 +181,9 @@ class HoldoutSettings(Frozen):
     """Whether near-duplicates of a prompt are on the same side of the split: they differ in a few characters or words. None: true for a
     line that freezes its first data with this release, false for older ones. true for an older line applies to its new prompts. It
     cannot be switched off again."""
+    similarity: Annotated[float, Field(ge=0.7, le=1)] = 0.8
+    """Least Jaccard similarity of the character 5-grams of near-duplicates. A higher value separates prompts of one template, which
+    otherwise are all on one side. A change applies to prompts that are frozen for the first time afterwards."""
     rotate_after: Positive = 8
     """Number of evaluations per edition. The next evaluation uses the next edition. All evaluations of an edition share the error
     1 - gate.level."""

@@ -36,6 +36,7 @@ from materializer.lake.ingest import ingest_batch
 from materializer.lake.schemas import empty_frame, parquet, read_parquet
 from materializer.lake.tables import Lake
 from materializer.privacy.masking import Masker
+from materializer.privacy.summary import masked_data
 from materializer.quarantine.replay import LakeQuarantine, Rules
 from materializer.quarantine.writing import Keeping
 from materializer.receive.sources import open_file
@@ -43,10 +44,9 @@ from materializer.settled import Settled, SettledReader
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
 from materializer.training_sets.facts import label_noise, measure
 from materializer.training_sets.holdout import choose_edition, identify_prompts, read_golden
-from materializer.training_sets.near_duplicates import prompt_clusters
 from materializer.training_sets.pairs import make_pairs
 from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
-from materializer.training_sets.split import Split
+from materializer.training_sets.split import Split, largest_cluster
 from rewards.scorer_set import ScorerSet
 from runtime.secrets.keyring import KeyFile
 from runtime.secrets.pseudonyms import Subject, pseudonym
@@ -324,6 +324,8 @@ class LakeDatasets:
             content=digest(list(stored)),
             withdrawn=settled.withdrawn,
             judges=self.rewards.beliefs(),
+            masked=masked_data(samples, self.loop.privacy),
+            largest_cluster=largest_cluster(traces) if near else None,
         )
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
@@ -361,7 +363,7 @@ class LakeDatasets:
         every = _without_call_ids(pl.concat([samples, answers]))
         evidence = pooled(every)
         usable = scorable(prompts, self.rewards, in_jobs=True)
-        alike = prompt_clusters if self._split.near() else None
+        alike = self._split.clusters if self._split.near() else None
         pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt, alike)
         shown = make_demonstrations(evidence, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
         stored = (

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from pydantic import Field
 
@@ -190,6 +190,30 @@ class HoldoutEdition(Frozen):
     """Share of prompts in the holdout, in (0, 1)."""
 
 
+class PromptCluster(Frozen):
+    """A cluster of near-duplicate prompts. Prompts count once by the first user message of their conversations."""
+
+    prompts: int
+    """Number of prompts in the cluster."""
+    of: int
+    """Number of all prompts that may be used."""
+    side: Literal["train", "held", "neither"]
+    """Side of the holdout split."""
+
+
+class MaskedData(Frozen):
+    """What was masked in the texts of a snapshot."""
+
+    rules: str
+    """Version of the rules that were in force at the freeze: of the code, and a digest of the settings."""
+    on: tuple[str, ...]
+    """Kinds of personal data that the rules mask."""
+    off: tuple[str, ...]
+    """Kinds that Ratchet knows and that the rules do not mask."""
+    found: dict[str, int]
+    """Kind -> number of placeholders in the distinct prompts and answers of the snapshot. Records keep the rules of their ingest."""
+
+
 class Snapshot(Frozen):
     """Frozen set of samples and prompts for training, independent of the training method."""
 
@@ -214,6 +238,10 @@ class Snapshot(Frozen):
     are computed again. None: frozen by a release that knew no withdrawals."""
     judges: tuple[JudgeBelief, ...] = ()
     """For each judge, whether it was believed when these samples were scored."""
+    masked: MaskedData | None = None
+    """What was masked in the texts. None: frozen by a release that did not count it."""
+    largest_cluster: PromptCluster | None = None
+    """Largest cluster of near-duplicate prompts, on any side of the split. None: they were not searched, or there are no prompts."""
 
 
 class ProbeReport(Frozen):

@@ -23,6 +23,8 @@ FORMS: Final[dict[str, str]] = {
     r"^https?://[^/@\s]+$": "`http://` or `https://` URL without path and user",
     r"^[A-Z]{2}$": "code of a country in two capital letters (ISO 3166)",
     r"^[a-z][a-z_]{1,30}$": "text of lower-case letters and underscores, at most 31",
+    r"^[A-Z][A-Z_]{1,30}$": "text of capital letters and underscores, at most 31",
+    r"^[a-z]{2,3}$": "code of a language in two or three lower-case letters (ISO 639)",
     r"^https?://[^/@\s]+(/[^@\s?#]*)?$": "`http://` or `https://` URL without user and query",
     r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$": "quantity with the unit `Ki`, `Mi`, `Gi` or `Ti`",
 }

@@ -11,9 +11,11 @@ from typing import Any
 
 from contracts.cycle import Step
 from contracts.data.datasets import Snapshot, TrainingSet
+from contracts.errors import ConfigError
 from contracts.ids import Digest
 from contracts.loop import PrivacySettings
 from contracts.ports import Artifacts
+from flows.core.data_notes import crowding, masking_note
 from flows.core.folds import CycleView
 from flows.report.languages import language_of
 from flows.report.story import Section, Table
@@ -61,8 +63,10 @@ def _source(snapshot: Snapshot, cycle: CycleView) -> Section:
     text = (
         f"Snapshot {snapshot.content[:12]} of line {cycle.line}, with all records up to {snapshot.as_of:%Y-%m-%d %H:%M} UTC.",
         f"Consent is {rules.consent}; regions: {', '.join(rules.regions) or 'all'}; confidentiality labels: "
-        f"{', '.join(rules.confidentiality) or 'all'}. {_masked(cycle.loop.privacy)}",
+        f"{', '.join(rules.confidentiality) or 'all'}.",
+        f"{masking_note(snapshot.masked)}." if snapshot.masked else _masked(cycle.loop.privacy),
         "Rewards: " + ", ".join(f"{one.name} ({one.distribution} {one.version}, {one.tier})" for one in snapshot.scorers) + ".",
+        *(f"Warning: {warning}." for warning in (crowding(snapshot.largest_cluster),) if warning),
         *(f"Judge {one.name}: {'believed' if one.believed else 'not believed'}; {one.reason}." for one in snapshot.judges),
     )
     return Section("Source", text, Table(("count", "records"), tuple((name, f"{n:,}") for name, n in snapshot.counts.items())))
@@ -74,13 +78,17 @@ def _masked(settings: PrivacySettings) -> str:
 
 
 def _examples(samples: Sequence[Mapping[str, Any]], settings: PrivacySettings) -> list[Section]:
-    """Return a few answers in the order of their prompts' digests; none if nothing is masked.
+    """Return a few answers in the order of their prompts' digests; none if nothing is masked, or if it cannot be masked here.
 
     The texts are masked here, too, because an earlier release stored texts without masking.
     """
-    if not (settings.mask or settings.patterns):
-        return []
     masker, rows = Masker(settings), list[tuple[str, ...]]()
+    try:
+        masker.ready()
+    except ConfigError:  # this machine lacks a model of names
+        return []
+    if not masker.kinds:
+        return []
     for sample in sorted(samples, key=lambda row: (row["prompt_id"], row["answer"]))[:_EXAMPLES]:
         texts = {"text": _spoken(json.loads(sample["prompt"])), "answer": sample["answer"]}
         masker.mask(texts)

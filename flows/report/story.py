@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from contracts.cycle import ENDS, ApprovalKind, Entry, Step
+from contracts.data.datasets import MaskedData, PromptCluster
 from contracts.evaluation import EvalReport, Interval, Result
 from contracts.jobs.training import Usage
 from contracts.serving import StepJudgement
+from flows.core.data_notes import crowding, masking_note
 from flows.core.folds import ApprovalView, CycleView, LineView, RolloutView, fold_cycle, train_key
 from flows.core.waiting import waiting_text
 
@@ -101,7 +103,16 @@ def _data(cycle: CycleView) -> Section | None:
         f"{belief['reason']}."
         for belief in output["snapshot"].get("judges", ())
     ]
+    text += _notes(output["snapshot"])
     return Section("Data", tuple(text), Table(("count", "records"), tuple((name, str(n)) for name, n in counts.items())))
+
+
+def _notes(snapshot: Mapping[str, Any]) -> list[str]:
+    """Return sentences about the frozen data. Snapshots of earlier releases lack the figures."""
+    masked, cluster = snapshot.get("masked"), snapshot.get("largest_cluster")
+    warning = crowding(PromptCluster.model_validate(cluster)) if cluster else None
+    notes = [f"{masking_note(MaskedData.model_validate(masked))}."] if masked else []
+    return notes + ([f"Warning: {warning}."] if warning else [])
 
 
 def _probe(cycle: CycleView) -> Section | None:

@@ -30,6 +30,20 @@ def disjoint(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(kept)
 
 
+def beside(findings: Iterable[Finding], taken: Iterable[tuple[int, int]], text: str) -> list[Finding]:
+    """Return the parts of findings in `text` that lie outside of the ranges `taken`, without spaces at their ends."""
+    ranges, result = sorted(taken), list[Finding]()
+    for one in findings:
+        at = one.start
+        for low, high in [*((max(low, one.start), high) for low, high in ranges if low < one.end and high > one.start), (one.end, one.end)]:
+            part = text[at:low]
+            if part.strip():
+                start = at + len(part) - len(part.lstrip())
+                result.append(one._replace(start=start, end=start + len(part.strip())))
+            at = max(at, high)
+    return result
+
+
 def digits(text: str) -> str:
     """Return the ASCII digits of a text."""
     return "".join(sign for sign in text if "0" <= sign <= "9")

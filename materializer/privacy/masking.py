@@ -18,7 +18,8 @@ from contracts.errors import Rejected
 from contracts.loop import PrivacySettings
 from materializer.dialects.values import dump
 from materializer.privacy.contacts import find_emails, find_ips, phone_finder
-from materializer.privacy.finding import Finding, disjoint
+from materializer.privacy.finding import Finding, beside, disjoint
+from materializer.privacy.names import NameFinder
 from materializer.privacy.numbers import find_cards, find_ibans, find_identities
 from materializer.privacy.secrets import find_secrets
 
@@ -28,6 +29,8 @@ Detector = Callable[[str], Iterable[Finding]]
 _TAKEN = re.compile(r"\[([A-Z][A-Z_]{1,30})_(\d{1,6})\]")
 _DEPTH = 64
 """Nesting of JSON below which texts are masked. Deeper JSON is masked as one text."""
+_STRUCTURE = frozenset({"role", "type", "id", "tool_call_id"})
+"""Keys of messages whose values are no text of people. They are not searched for names: a model that takes `user` for one breaks them."""
 
 
 def detectors(settings: PrivacySettings) -> list[Detector]:
@@ -45,6 +48,11 @@ def detectors(settings: PrivacySettings) -> list[Detector]:
     return [known[kind] for kind in settings.mask] + own
 
 
+def kinds_of(settings: PrivacySettings) -> list[str]:
+    """Return the kinds that the settings mask, in the order of the settings."""
+    return [*settings.mask, *sorted(settings.patterns), *(name.lower() for name in (settings.ner.entities if settings.ner else ()))]
+
+
 def _pattern_finder(kind: str, pattern: re.Pattern[str]) -> Detector:
     return lambda text: (Finding(*match.span(), kind, match.group()) for match in pattern.finditer(text) if match.group())
 
@@ -56,6 +64,8 @@ class Masking:
     detectors: Sequence[Detector]
     allowed: frozenset[str] = frozenset()
     """Values in lower case that stay, for example the address of the support."""
+    names: Detector | None = None
+    """Finds names. Other findings, and placeholders that a text already contains, take precedence over its findings."""
     counts: Counter[str] = field(default_factory=Counter)
     """Kind -> number of replaced parts."""
     _names: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -67,13 +77,18 @@ class Masking:
             for kind, number in _TAKEN.findall(text):
                 self._last[kind] = max(self._last[kind], int(number))
 
-    def text(self, text: str, name: str = "") -> str:
-        """Return the text with placeholders. `name` is the key under which a JSON document has the text; it may tell what a number is."""
+    def text(self, text: str, name: str = "", named: bool = True) -> str:
+        """Return the text with placeholders. `name` is the key under which a JSON document has the text; it may tell what a number is.
+
+        The text is searched for names only if `named` is true.
+        """
         if text.startswith("data:") and ";base64," in text[:128]:
             return text  # the bytes of an image
         before = f"{name}: " if name else ""
         searched = before + text
         found = disjoint(one for detector in self.detectors for one in detector(searched))
+        if named and self.names is not None:
+            found = sorted(found + self._named(text, searched, found, len(before)))
         parts, at = [], len(before)
         for one in found:
             if one.start < len(before) or one.value.casefold() in self.allowed or searched[one.start : one.end].casefold() in self.allowed:
@@ -83,28 +98,43 @@ class Masking:
             at = one.end
         return "".join([*parts, searched[at:]])
 
-    def content(self, value: Any, name: str = "", depth: int = 0) -> Any:
-        """Return a JSON value with placeholders in all texts, also in texts that are JSON documents themselves, and for whole numbers."""
+    def _named(self, text: str, searched: str, found: list[Finding], begin: int) -> list[Finding]:
+        """Return the names in a text, which is `searched` from `begin` on, where there are no other findings and no placeholders."""
+        assert self.names is not None
+        taken = [(one.start, one.end) for one in found] + [match.span() for match in _TAKEN.finditer(searched)]
+        names = [one._replace(start=one.start + begin, end=one.end + begin) for one in self.names(text)]
+        return beside(disjoint(names), taken, searched)
+
+    def content(self, value: Any, name: str = "", depth: int = 0, named: bool = True, structure: frozenset[str] = _STRUCTURE) -> Any:
+        """Return a JSON value with placeholders in all texts, also in texts that are JSON documents themselves, and for whole numbers.
+
+        It is searched for names only if `named` is true, and then without what is structure: keys of one word, values of the keys
+        `structure`, and the names of functions. Texts that are JSON documents, for example the arguments of a tool, have no structure.
+        """
         if depth > _DEPTH:
-            return self.text(json.dumps(value, ensure_ascii=False))
+            return self.text(json.dumps(value, ensure_ascii=False), named=named)
         if isinstance(value, str):
-            return self._document(value, name, depth) if value[:1] in ("{", "[") else self.text(value, name)
+            return self._document(value, name, depth, named) if value[:1] in ("{", "[") else self.text(value, name, named)
         if isinstance(value, dict):
-            return {self.text(key): self.content(item, key, depth + 1) for key, item in value.items()}
+            fixed = structure | {"name"} if structure and value.keys() >= {"name", "arguments"} else structure
+            return {
+                self.text(key, named=named and " " in key): self.content(item, key, depth + 1, named and key not in fixed, structure)
+                for key, item in value.items()
+            }
         if isinstance(value, list):
-            return [self.content(item, name, depth + 1) for item in value]
+            return [self.content(item, name, depth + 1, named, structure) for item in value]
         if isinstance(value, int) and not isinstance(value, bool):
-            masked = self.text(str(value), name)
+            masked = self.text(str(value), name, named=False)
             return value if masked == str(value) else masked
         return value
 
-    def _document(self, text: str, name: str, depth: int) -> str:
+    def _document(self, text: str, name: str, depth: int, named: bool) -> str:
         """Return the masked text. The strings of a JSON document are masked one by one, because its escapes could hide a value."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            return self.text(text, name)
-        masked = self.content(value, name, depth + 1)
+            return self.text(text, name, named)
+        masked = self.content(value, name, depth + 1, named, frozenset())
         return text if masked == value else json.dumps(masked, ensure_ascii=False)
 
     def _name(self, one: Finding) -> str:
@@ -123,6 +153,13 @@ def _list(masking: Masking, text: str) -> str:
     return text if masked == value else dump(masked)
 
 
+def _tools(masking: Masking, text: str) -> str:
+    """Mask the tools, which the application defines. They are not searched for names: a call must fit their definition."""
+    value = json.loads(text)
+    masked = masking.content(value, named=False)
+    return text if masked == value else dump(masked)
+
+
 def _answer(masking: Masking, text: str) -> str:
     """Mask an answer, which is text or a message with tool calls."""
     return stored_answer(masking.content(answer_message(text)))
@@ -136,7 +173,7 @@ def _text(masking: Masking, text: str) -> str:
 _COLUMN: Mapping[str, Callable[[Masking, str], str]] = {
     "messages": _list,
     "answer": _answer,
-    "tools": _list,
+    "tools": _tools,
     "reference": _text,
     "text": _text,
 }
@@ -149,6 +186,23 @@ class Masker:
     def __init__(self, settings: PrivacySettings) -> None:
         self._detectors = detectors(settings)
         self._allowed = frozenset(value.casefold() for value in settings.allow)
+        self._settings = settings
+        self._is_ready = False
+        self._names = None if settings.ner is None else NameFinder(settings.ner)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that are masked."""
+        return kinds_of(self._settings)
+
+    def ready(self) -> None:
+        """Load the models of names at the first call. Raises ConfigError if a package or a model is missing or damaged."""
+        if self._names is not None and not self._is_ready:
+            self._names.ready()
+            self._is_ready = True
+
+    def _masking(self) -> Masking:
+        return Masking(self._detectors, self._allowed, self._names)
 
     def masked_messages(self, messages: str) -> str:
         """Return the masked form of a JSON list of messages."""
@@ -157,16 +211,22 @@ class Masker:
         return row["messages"]
 
     def masked_value(self) -> Callable[[Any], Any]:
-        """Return a function that masks the texts of one record, one JSON value after the other. They share the placeholders."""
-        return Masking(self._detectors, self._allowed).content
+        """Return a function that masks the texts of one record, one JSON value after the other. They share the placeholders.
+
+        Raises ConfigError if a model of names is missing.
+        """
+        self.ready()
+        return self._masking().content
 
     def mask(self, row: dict[str, Any]) -> Counter[str]:
         """Replace personal data in the texts of a row in place, and return the number of replaced parts by kind.
 
-        All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot be searched.
+        All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot be searched, and ConfigError if a
+        model of names is missing.
         """
+        self.ready()
         texts = {name: row[name] for name in _COLUMN if row.get(name)}
-        masking = Masking(self._detectors, self._allowed)
+        masking = self._masking()
         try:
             masking.reserve(texts.values())
             masked = {name: _COLUMN[name](masking, text) for name, text in texts.items()}

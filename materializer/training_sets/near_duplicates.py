@@ -1,24 +1,24 @@
-"""Finds near-duplicate texts: MinHash signatures, locality-sensitive hashing in bands, and a check of every pair that is found.
+"""Finds near-duplicate texts: MinHash signatures, locality-sensitive hashing in bands, and a check of the pairs that are found.
 
 Two texts are near-duplicates if the Jaccard similarity of their sets of character 5-grams, after normalisation, is at least 0.8
 (`benchmarks/near_duplicates.py` compares other shingles and thresholds). The recipe has a version. Signatures are stored, so a change of
 what they mean needs a new version; a test compares them with recorded values.
+
+The search of one text looks at a limited number of others, so its cost does not grow with their number, even if all were made from one
+template.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
 from contracts.ids import content_text, normalise
-
-if TYPE_CHECKING:
-    from datasketch import MinHash
 
 RECIPE = 1
 """Version of shingles, hashes, bands and threshold."""
@@ -27,12 +27,20 @@ THRESHOLD = 0.8
 SHINGLE = 5
 """Characters of a shingle."""
 _BANDS, _ROWS = 25, 5
-"""A pair with similarity 0.8 shares a band with probability 0.99995, one with 0.5 with probability 0.55; every found pair is checked."""
+"""A pair with similarity 0.8 shares a band with probability 0.99995, one with 0.5 with probability 0.55; found pairs are checked."""
 PERMUTATIONS = _BANDS * _ROWS
-_HOPELESS = THRESHOLD - 0.22
-"""Similarity of the signatures below which a pair is not checked: six standard errors."""
+_MARGIN = 0.22
+"""A pair is not checked if the similarity of its signatures is lower than the threshold by more than this: six standard errors."""
+_KEPT = 32
+"""Texts that a bucket keeps, which are those with one value of a band. Texts of a template share buckets by the thousand."""
+_COMPARED = 256
+"""Texts whose signatures are compared with that of a text: those with which it shares the most bands."""
 _CHECKED = 16
 """Pairs that are checked per text and group, the most similar ones by their signatures first."""
+_MISSES = 32
+"""Checked pairs of a text that are no near-duplicates, after which the search ends."""
+_CACHED = 4000
+"""Characters up to which the shingles of a text are remembered, since the texts that a bucket keeps are checked often."""
 
 Shingles = npt.NDArray[np.uint32]
 """Distinct hashes of the shingles of a text, sorted."""
@@ -53,53 +61,78 @@ def shingles(text: str) -> Shingles:
 
 def jaccard(one: Shingles, other: Shingles) -> float:
     """Return the Jaccard similarity of two sets of shingles, in [0, 1]."""
-    common = len(np.intersect1d(one, other, assume_unique=True))
+    places = np.minimum(one.searchsorted(other), len(one) - 1)
+    common = int(np.count_nonzero(one[places] == other))
     return common / (len(one) + len(other) - common)
+
+
+@lru_cache(maxsize=2048)
+def _remembered(text: str) -> Shingles:
+    return shingles(text)
 
 
 def signature(found: Shingles) -> Signature:
     """Return the MinHash signature of a set of shingles."""
-    made = _minhash()
-    made.update_batch(found.tolist())
-    return np.asarray(made.hashvalues, dtype=np.uint32)
-
-
-def _minhash(values: Signature | None = None) -> MinHash:
-    from datasketch import MinHash
-
-    same: dict[str, Any] = {"seed": 1, "scheme": "affine32", "hashfunc": int, "permutations": _permutations()}
-    return MinHash(num_perm=PERMUTATIONS, **same) if values is None else MinHash(hashvalues=values, **same)
+    mixed = found ^ (found >> np.uint32(16))  # the finaliser of MurmurHash3; all products wrap around
+    mixed = mixed * np.uint32(0x85EBCA6B)
+    mixed ^= mixed >> np.uint32(13)
+    mixed *= np.uint32(0xC2B2AE35)
+    mixed ^= mixed >> np.uint32(16)
+    factors, terms = _permutations()
+    result = np.full(PERMUTATIONS, 0xFFFFFFFF, dtype=np.uint32)
+    for at in range(0, len(mixed), 4096):  # bounds the memory for a long text
+        np.minimum(result, (factors * mixed[at : at + 4096] + terms).min(axis=1), out=result)
+    return result
 
 
 @cache
-def _permutations() -> Any:
-    """Return the parameters of the permutations. Without this, each text would draw them again, which takes most of the time."""
-    from datasketch import MinHash
+def _permutations() -> tuple[Signature, Signature]:
+    """Return the factors and terms of h -> factor * h + term modulo 2^32, as columns. NumPy guarantees the numbers of this generator."""
+    draw = np.random.RandomState(1)
+    factors = draw.randint(0, 1 << 31, PERMUTATIONS, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+    return factors[:, None], draw.randint(0, 1 << 32, PERMUTATIONS, dtype=np.uint32)[:, None]
 
-    return MinHash(num_perm=PERMUTATIONS, seed=1, scheme="affine32").permutations
+
+def _buckets(signed: Signature) -> list[int]:
+    """Return a 64-bit hash of each band of a signature."""
+    bands = signed.reshape(_BANDS, _ROWS).astype(np.uint64)
+    found = np.arange(_BANDS, dtype=np.uint64)
+    for row in range(_ROWS):
+        found = (found ^ bands[:, row]) * np.uint64(0x9E3779B97F4A7C15)  # wraps around
+        found ^= found >> np.uint64(29)
+    return [int(value) for value in found]
 
 
 class NearIndex:
     """Texts by keys, of which the near-duplicates of another text are found.
 
     The text of a stored signature need not be known. A pair with it is checked by the signatures, whose standard error is 0.036.
+    `threshold` is the least Jaccard similarity of near-duplicates. A bucket keeps the texts that were added first.
     """
 
-    def __init__(self) -> None:
-        from datasketch import MinHashLSH
-
-        self._bands = MinHashLSH(num_perm=PERMUTATIONS, params=(_BANDS, _ROWS))
-        self._signatures: dict[str, Signature] = {}
+    def __init__(self, threshold: float = THRESHOLD) -> None:
+        self._threshold = threshold
+        self._keys: list[str] = []
+        self._known: set[str] = set()
+        self._signatures = np.empty((64, PERMUTATIONS), dtype=np.uint32)
+        self._bands: defaultdict[int, list[int]] = defaultdict(list)
         self._texts: dict[str, str] = {}
 
     def __contains__(self, key: str) -> bool:
-        return key in self._signatures
+        return key in self._known
 
     def add(self, key: str, found: Signature, text: str | None = None) -> None:
         """Add a text by its signature, once. `text` is normalised; None if it is not known."""
-        if key not in self._signatures:
-            self._bands.insert(key, _minhash(found), check_duplication=False)
-            self._signatures[key] = found
+        if key not in self._known:
+            number = len(self._keys)
+            if number == len(self._signatures):
+                self._signatures = np.concatenate([self._signatures, np.empty_like(self._signatures)])
+            self._signatures[number] = found
+            self._keys.append(key)
+            self._known.add(key)
+            for bucket in _buckets(found):
+                if len(kept := self._bands[bucket]) < _KEPT:
+                    kept.append(number)
         if text is not None:
             self._texts[key] = text
 
@@ -108,33 +141,42 @@ class NearIndex:
 
         Of the keys for which `group` returns the same value, one is returned.
         """
-        keys: list[str] = sorted(self._bands.query(_minhash(signed)))
-        if not keys:
+        kept = [self._bands[bucket] for bucket in _buckets(signed) if bucket in self._bands]
+        if not kept:
             return []
-        alike = (np.stack([self._signatures[key] for key in keys]) == signed).mean(axis=1)
-        found, result = shingles(text), list[str]()
+        numbers, shared = np.unique(np.concatenate(kept), return_counts=True)
+        numbers = numbers[np.argsort(-shared, kind="stable")[:_COMPARED]]
+        alike = (self._signatures[numbers] == signed).mean(axis=1)
+        found, result, missed = shingles(text), list[str](), 0
         tried: dict[object, int] = {}
-        for at in np.lexsort((np.arange(len(keys)), -alike)).tolist():
-            if alike[at] < _HOPELESS:
+        for at in np.argsort(-alike, kind="stable").tolist():
+            if alike[at] < self._threshold - _MARGIN or missed == _MISSES:
                 break
-            key, of = keys[at], group(keys[at])
+            key = self._keys[numbers[at]]
+            of = group(key)
             if tried.get(of, 0) >= _CHECKED:
                 continue
             tried[of] = tried.get(of, 0) + 1
-            other = self._texts.get(key)
-            similarity = float(alike[at]) if other is None else jaccard(found, shingles(other))
-            if similarity >= THRESHOLD:
+            if self._similarity(found, key, float(alike[at])) >= self._threshold:
                 result.append(key)
                 tried[of] = _CHECKED
+            else:
+                missed += 1
         return result
 
+    def _similarity(self, found: Shingles, key: str, estimate: float) -> float:
+        other = self._texts.get(key)
+        if other is None:
+            return estimate
+        return jaccard(found, _remembered(other) if len(other) <= _CACHED else shingles(other))
 
-def clusters(texts: Mapping[str, str]) -> dict[str, str]:
+
+def clusters(texts: Mapping[str, str], threshold: float = THRESHOLD) -> dict[str, str]:
     """Map the key of each text to the key of its cluster. Texts in a chain of near-duplicates are in one cluster.
 
     `texts` are normalised. The result depends on the texts only, not on their order.
     """
-    index, joined = NearIndex(), Joined()
+    index, joined = NearIndex(threshold), Joined()
     for key in sorted(texts):
         signed = signature(shingles(texts[key]))
         for other in index.near(texts[key], signed, joined.root):
@@ -143,13 +185,13 @@ def clusters(texts: Mapping[str, str]) -> dict[str, str]:
     return {key: joined.root(key) for key in texts}
 
 
-def prompt_clusters(prompts: Mapping[str, str]) -> dict[str, str]:
+def prompt_clusters(prompts: Mapping[str, str], threshold: float = THRESHOLD) -> dict[str, str]:
     """Map the ids of prompts to clusters of near-duplicates. `prompts` are JSON lists of messages, which are compared as whole texts."""
     texts = {}
     for identity, prompt in prompts.items():
         messages = orjson.loads(prompt)
         texts[identity] = "\n".join(f"{message['role']}: {normalise(content_text(message['content']))}" for message in messages)
-    return clusters(texts)
+    return clusters(texts, threshold)
 
 
 class Joined:

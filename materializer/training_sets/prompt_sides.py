@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from contracts.ids import Digest
-from materializer.training_sets.near_duplicates import RECIPE, Joined, NearIndex, Signature, shingles, signature
+from materializer.training_sets.near_duplicates import RECIPE, THRESHOLD, Joined, NearIndex, Signature, shingles, signature
 
 FILE = "prompts.sqlite"
 """Name of the database in the folder of a lake. It contains digests and signatures, and no texts."""
@@ -41,10 +41,14 @@ class Placed(NamedTuple):
 
 
 class PromptSides:
-    """The assignments of one line. The caller of `assign` holds the lake's write lock."""
+    """The assignments of one line. The caller of `assign` holds the lake's write lock.
 
-    def __init__(self, folder: Path) -> None:
+    `threshold` is the least Jaccard similarity of near-duplicates.
+    """
+
+    def __init__(self, folder: Path, threshold: float = THRESHOLD) -> None:
         self._path = folder / FILE
+        self._threshold = threshold
 
     def assign(self, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool = False) -> dict[Digest, Placed]:
         """Return the side and the cluster of each prompt, and decide those that are new, in one transaction.
@@ -88,10 +92,10 @@ class PromptSides:
         joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
         new = sorted(texts.keys() - known.keys())
         if new:
-            index = _index(connection, texts)
+            indexes = _indexes(connection, texts, self._threshold)
             hashed = founding and not known
             for root in new:
-                self._place(connection, root, texts[root], index, known, joined, is_held, hashed)
+                self._place(connection, root, texts[root], indexes, known, joined, is_held, hashed)
         return {root: Placed(known[root].side, joined.root(known[root].cluster)) for root in texts}
 
     def _place(
@@ -99,29 +103,34 @@ class PromptSides:
         connection: sqlite3.Connection,
         root: Digest,
         text: str,
-        index: NearIndex,
+        indexes: Mapping[Side, NearIndex],
         known: dict[str, Placed],
         joined: Joined,
         is_held: Callable[[Digest], bool],
         hashed: bool,
     ) -> None:
         signed = signature(shingles(text))
-        near = index.near(text, signed, lambda key: (known[key].side, joined.root(known[key].cluster)))
-        sides = {known[key].side for key in near} - {Side.NEITHER}
+
+        def near(side: Side) -> list[str]:
+            return indexes[side].near(text, signed, lambda key: joined.root(known[key].cluster))
+
+        found = {side: near(side) for side in (Side.TRAIN, Side.HELD)}
+        sides = [side for side in found if found[side]]
         own = Side.HELD if is_held(root) else Side.TRAIN
-        side = own if hashed or not sides else sides.pop() if len(sides) == 1 else Side.NEITHER
-        alike = [known[key].cluster for key in near if known[key].side is side]
+        side = own if hashed or not sides else sides[0] if len(sides) == 1 else Side.NEITHER
+        alike = [known[key].cluster for key in (near(side) if side is Side.NEITHER else found[side])]
         cluster = alike[0] if alike else root
         for other in alike[1:]:
             connection.execute("INSERT OR IGNORE INTO joins VALUES (?, ?)", (cluster, other))
             joined.join(cluster, other)
         connection.execute("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", (root, int(side), cluster, signed.tobytes(), RECIPE))
         known[root] = Placed(side, cluster)
-        index.add(root, signed, text)
+        indexes[side].add(root, signed, text)
 
 
-def _index(connection: sqlite3.Connection, texts: Mapping[Digest, str]) -> NearIndex:
-    index = NearIndex()
-    for root, data in connection.execute("SELECT root, signature FROM prompts WHERE recipe = ?", (RECIPE,)):
-        index.add(root, np.frombuffer(data, dtype=np.uint32), texts.get(root))
-    return index
+def _indexes(connection: sqlite3.Connection, texts: Mapping[Digest, str], threshold: float) -> dict[Side, NearIndex]:
+    """Return an index per side. A search is limited, so that prompts of a crowded side would displace the few of the other one."""
+    indexes = {side: NearIndex(threshold) for side in Side}
+    for root, side, data in connection.execute("SELECT root, side, signature FROM prompts WHERE recipe = ?", (RECIPE,)):
+        indexes[Side(side)].add(root, np.frombuffer(data, dtype=np.uint32), texts.get(root))
+    return indexes

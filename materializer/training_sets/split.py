@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import orjson
 import polars as pl
 
+from contracts.data.datasets import PromptCluster
 from contracts.errors import ConfigError
 from contracts.ids import NORMALISER, Digest, root_text
 from contracts.loop import Loop
@@ -14,8 +15,8 @@ from contracts.ports import Artifacts
 from contracts.schema import stamped, unstamped
 from materializer.lake.tables import Lake
 from materializer.training_sets.holdout import held_out
-from materializer.training_sets.near_duplicates import RECIPE, NearIndex, shingles, signature
-from materializer.training_sets.prompt_sides import Placed, PromptSides
+from materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
+from materializer.training_sets.prompt_sides import Placed, PromptSides, Side
 
 
 class Split:
@@ -66,8 +67,12 @@ class Split:
         bound = self._artifacts.resolve(f"near/{self._line.name}")
         founding = bound is not None and bool(unstamped(self._artifacts.get(bound), "near-duplicates")["founding"])
         with self._lake.writing():
-            sides = PromptSides(self._lake.root)
+            sides = PromptSides(self._lake.root, self._settings.similarity)
             return sides.assign(texts, lambda root: held_out(root, self._line.salt, self._settings.fraction), founding)
+
+    def clusters(self, prompts: Mapping[str, str]) -> dict[str, str]:
+        """Map the ids of prompts, which are JSON lists of messages, to clusters of near-duplicates."""
+        return prompt_clusters(prompts, self._settings.similarity)
 
     def unlike(self, train: pl.DataFrame, golden: Mapping[Digest, str]) -> pl.DataFrame:
         """Return the traces whose roots are no near-duplicates of golden prompts, which are no part of the split.
@@ -76,7 +81,7 @@ class Split:
         """
         if not golden or not self.near():
             return train
-        index = NearIndex()
+        index = NearIndex(self._settings.similarity)
         for root, text in golden.items():
             index.add(root, signature(shingles(text)), text)
         known, alike = PromptSides(self._lake.root).signatures(), []
@@ -86,3 +91,17 @@ class Split:
             if index.near(text, signed):
                 alike.append(root)
         return train.filter(~pl.col("root_id").is_in(alike))
+
+
+def largest_cluster(traces: pl.DataFrame) -> PromptCluster | None:
+    """Return the largest cluster of near-duplicate prompts of traces with the columns root_id, cluster, held and excluded.
+
+    Of equally large ones, the first by name is returned. None without traces.
+    """
+    roots = traces.select("root_id", "cluster", "held", "excluded").unique("root_id")
+    if roots.is_empty():
+        return None
+    sizes = roots.group_by("cluster", "held", "excluded").len("prompts").sort("prompts", "cluster", descending=[True, False])
+    first = sizes.row(0, named=True)
+    side = Side.HELD if first["held"] else Side.NEITHER if first["excluded"] else Side.TRAIN
+    return PromptCluster(prompts=first["prompts"], of=len(roots), side=side.name.lower())

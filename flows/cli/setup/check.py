@@ -30,7 +30,7 @@ def check(loop: Path, as_json: bool) -> None:
     """
     with watched(as_json, f"reading {loop} …") as progress:
         context = open_installation(progress).context(loop)
-        parts = (_schedule, _rewards, _sources, _trainers, _machine, _serving, _checks, _golden, _quarantine, _power)
+        parts = (_schedule, _rewards, _sources, _trainers, _machine, _serving, _checks, _golden, _privacy, _quarantine, _prompts, _power)
         findings = [finding for part in parts for finding in part(context)]
     bad = [text for level, _, text in findings if level == "error"]
     if as_json:
@@ -149,6 +149,19 @@ def _golden(context: LineContext) -> list[Finding]:
     return [("ok", "gate", f"golden set of {lines} prompts")]
 
 
+def _privacy(context: LineContext) -> list[Finding]:
+    from materializer.privacy.masking import Masker
+
+    masker = Masker(context.loop.privacy)
+    if context.loop.privacy.ner is not None:
+        context.progress("loading the models of names …", 0, 0)
+    try:
+        masker.ready()
+    except ConfigError as error:
+        return [("error", "privacy", str(error))]
+    return [("ok", "privacy", f"masked at ingest: {', '.join(masker.kinds) or 'nothing'}")]
+
+
 def _quarantine(context: LineContext) -> list[Finding]:
     from flows.core.quarantine_alarm import alarm_text, is_alarm
 
@@ -159,6 +172,17 @@ def _quarantine(context: LineContext) -> list[Finding]:
     alarm = is_alarm(counts, settings, context.line_view().alarm is not None)
     advice = f"; see `ratchet quarantine list {context.line}`" if alarm else ""
     return [("warning" if alarm else "ok", "quarantine", f"in the last {settings.alarm_window / 3600:g} h, {alarm_text(counts)}{advice}")]
+
+
+def _prompts(context: LineContext) -> list[Finding]:
+    """Warn if one cluster of near-duplicates made up too much of the prompts of the newest freeze."""
+    from contracts.cycle import Step
+    from contracts.data.datasets import Snapshot
+    from flows.core.data_notes import crowding
+
+    frozen = next((cycle.done[Step.FREEZE] for cycle in reversed(_cycles(context)) if Step.FREEZE in cycle.done), None)
+    warning = crowding(Snapshot.model_validate(frozen["snapshot"]).largest_cluster) if frozen else None
+    return [("warning", "prompts", warning)] if warning else []
 
 
 def _power(context: LineContext) -> list[Finding]:

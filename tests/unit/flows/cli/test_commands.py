@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from contracts.cycle import Answer, Append, Identity, Row
+from contracts.cycle import Answer, Append, Identity, Row, Step
 from contracts.errors import ConfigError, RatchetError, Rejected
 from contracts.ids import line_stream
 from flows.cli.main import ALIASES, COMMANDS, HINTS, cli, main
@@ -350,6 +351,28 @@ def test_tokens_print_json(line: Home) -> None:
     assert Path(made["file"]).exists()
     assert as_json("token", "rotate", "loop.toml", "ann")["name"] == "ann"
     assert as_json("token", "revoke", "loop.toml", "ann", "--old") == {"name": "ann", "revoked": "old"}
+
+
+def test_check_says_what_to_do_about_a_missing_model_of_names(line: Home, tmp_path: Path) -> None:
+    loop = tmp_path / "loop.toml"
+    loop.write_text(LOOP + '[privacy.ner]\nmodels = { en = "xx_no_such_model" }\n')
+    said = refused("check", loop)
+    assert "privacy.ner" in said
+    assert "python -m spacy download xx_no_such_model" in said or "install ratchet[presidio]" in said
+
+
+def test_check_warns_if_most_prompts_of_the_newest_freeze_are_near_duplicates(
+    line: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = SimulatedLine(Scenario(seed=1))
+    snapshot.live()
+    frozen = snapshot.view().done[Step.FREEZE]
+    crowded = {**frozen, "snapshot": {**frozen["snapshot"], "largest_cluster": {"prompts": 80, "of": 100, "side": "held"}}}
+    monkeypatch.setattr("flows.cli.setup.check._cycles", lambda context: [SimpleNamespace(done={Step.FREEZE: crowded})])
+    monkeypatch.setattr("flows.cli.setup.check._visible_gains", lambda context: iter(()))
+    [warning] = [one for one in as_json("check", tmp_path / "loop.toml")["findings"] if one["about"] == "prompts"]
+    assert warning["level"] == "warning"
+    assert "80 of 100 prompts" in warning["text"]
 
 
 def test_check_warns_of_missing_gpus_and_says_what_the_gate_sees(line: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
         )
         for n in range(4)
     ]
-    corrected = span(9, TRAIN[5], "no", [evaluation("user_correction", text="private correction", user__id="eve")], user__id="eve")
+    corrected = span(9, TRAIN[5], "ask a@b.org", [evaluation("user_correction", text="private correction", user__id="eve")], user__id="eve")
     cycle, artifacts = _cycle(tmp_path, *rated, corrected)
     page = as_markdown("Card", dataset_card(cycle, artifacts))
     assert "6 answers. Deciding tier: feedback 4, verifiable 2." in page
@@ -49,7 +49,9 @@ def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
     assert "| 0.0 to 0.1 | 3 | " in page
     assert "2 users; the most active one has 4 answers (66.7%)." in page
     assert "| considered | 6 |" in page
-    assert "Masked at ingest: email, phone, card, iban, national_id, secret, ip." in page
+    masked = "replaced personal data at ingest: email 1, phone 0, card 0, iban 0, national_id 0, secret 0, ip 0. The rules (version 1-"
+    assert masked in page
+    assert "do not mask: person, location; " in page
     assert "Training set " in page
     assert "private answer" in page
     assert page.count("| question ") == 5

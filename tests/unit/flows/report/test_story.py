@@ -17,7 +17,7 @@ from flows.core.folds import fold_rollout
 from flows.engine.line import cycle_requests
 from flows.engine.training_curves import accepted_line, read_event_logs
 from flows.report.page import render_report
-from flows.report.story import ledger_table, tell
+from flows.report.story import _notes, ledger_table, tell
 from tests.browser import PHONE, content_width
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
@@ -36,6 +36,14 @@ def words(sim: SimulatedLine) -> str:
     sections = tell(sim.ledger.read(sim.cycle_stream()), fold_rollout(rows) if rows else None, requests, sim.clock.now())
     cells = [cell for s in sections if s.table for row in s.table.rows for cell in row]
     return "\n".join([*(s.title for s in sections), *(t for s in sections for t in s.text), *cells])
+
+
+def test_the_data_say_what_was_masked_and_whether_most_prompts_are_alike() -> None:
+    masked = {"rules": "1-ab", "on": ["email"], "off": ["person"], "found": {"email": 3}}
+    said = _notes({"masked": masked, "largest_cluster": {"prompts": 90, "of": 100, "side": "train"}})
+    assert "email 3" in said[0]
+    assert said[1].startswith("Warning: 90 of 100 prompts (90%)")
+    assert _notes({"content": "a snapshot of an earlier release"}) == []
 
 
 def test_report_of_a_promotion_contains_figures_and_approvers() -> None:

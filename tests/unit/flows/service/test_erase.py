@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from contracts.cycle import State, Step
+from contracts.data.senders import Role, Sender
 from contracts.errors import ConfigError
 from contracts.ids import line_stream
 from flows.cli.main import cli
@@ -25,10 +27,12 @@ from flows.service.erase import LineEraser, People, erase_people, pseudonyms_of
 from flows.service.receipts import Receipt
 from materializer.erasure.lake_rows import Target
 from materializer.lake.tables import Lake
+from materializer.receive.spool import Spool
 from runtime.job_protocol import plan_folder
 from runtime.secrets.keyring import add_key
 from tests.command import ROOT, environment
-from tests.markers import LINE, LOOP, fill, install, marks_in, opened, perform, planned, promoted, user
+from tests.markers import LINE, LOOP, SHOP, fill, install, marker, marks_in, opened, perform, planned, promoted, user
+from tests.unit.materializer.records import evaluation, logs, span, spans
 
 
 def erase(installation: Installation, *people: int) -> Receipt:
@@ -75,6 +79,56 @@ def test_no_file_contains_a_byte_of_the_erased_people_and_the_others_lose_nothin
     cycle = planned(opened(installation, tmp_path), home)  # the line goes on, from the model before the recalled one
     assert (cycle.start.number, cycle.baseline.number, cycle.champion.tag) == (0, 0, version.tag)
     assert marks_in(home.root).keys() == others
+
+
+def stated(installation: Installation, sender: Sender, *people: int) -> None:
+    """Deliver a consent of these people, which is newer than everything before."""
+    spool = Spool(installation.home.spool(LINE))
+    for n in people:
+        said = evaluation("user_consent", 1.0, at=time.time_ns(), user__id=user(n)) | {"eventName": "gen_ai.evaluation.result"}
+        spool.put_json(sender, json.dumps(logs(said)).encode())
+
+
+def newly_asked(installation: Installation, n: int, number: int) -> None:
+    """Deliver a new trace of a user, with consent."""
+    body = spans(span(number, f"{marker(n)} why?", f"{marker(n)} because", at=time.time_ns(), user__id=user(n)))
+    Spool(installation.home.spool(LINE)).put_json(SHOP, json.dumps(body).encode())
+
+
+@pytest.mark.slow
+def test_a_late_consent_of_the_application_brings_nothing_of_an_erased_person_back(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 8)
+    home = installation.home
+    erase(installation, 0, 1)
+    stated(installation, SHOP, 0, 1)
+    ingest(context)
+    fill(home, range(2))  # the old records again, after the consent
+    newly_asked(installation, 0, 900)
+    report = ingest(context)
+    assert report.traces.reasons["erased"] == 5
+    assert report.traces.kept == 0
+    assert marks_in(home.root).keys() == set(range(2, 8))
+    planned(opened(installation, tmp_path), home)
+    assert marks_in(home.root).keys() == set(range(2, 8))
+
+
+@pytest.mark.slow
+def test_after_a_consent_of_the_operator_new_records_of_an_erased_person_are_stored_and_old_traces_are_not(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 8)
+    home = installation.home
+    before = len(traces(installation))
+    erase(installation, 0, 1)
+    stated(installation, Sender(name="ops", roles=(Role.OPERATOR,)), 0)
+    ingest(context)
+    fill(home, range(2))
+    report = ingest(context)
+    assert (report.traces.kept, report.traces.duplicate, report.traces.reasons["erased"]) == (0, 2, 2)
+    assert marks_in(home.lake(LINE) / "warehouse" / "ratchet" / "traces").keys() == set(range(2, 8))
+    newly_asked(installation, 0, 900)
+    newly_asked(installation, 1, 901)
+    assert ingest(context).traces.kept == 1
+    assert 1 not in marks_in(home.lake(LINE))
+    assert len(traces(installation)) == before - 4 + 1
 
 
 class Killed(BaseException):

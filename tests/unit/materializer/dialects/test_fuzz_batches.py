@@ -20,6 +20,7 @@ from materializer.dialects.decode import decode
 from materializer.lake.schemas import arrow_table
 from materializer.privacy.masking import Masker
 from materializer.quarantine.writing import Keeping, write_entries
+from tests.soak_results import record
 from tests.unit.materializer.dialects.conversations import forms as f
 from tests.unit.materializer.dialects.conversations.test_fuzz_conversations import mutate
 from tests.unit.materializer.records import T0, attribute, evaluation, logs, raw, span, spans
@@ -207,7 +208,7 @@ def test_three_hundred_mutated_records_in_batches(name: str) -> None:
 @pytest.mark.parametrize("name", RECORDS)
 def test_ten_thousand_mutated_records_in_batches(name: str) -> None:
     total = attack(name, 10_000, seed=1)
-    print(f"{name}: {dict(total)}")
+    record("fuzz_batches", {"form": name, "records": 10_000, **total})
 
 
 def _filled(value: Any, text: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ from contracts.loop import SnapshotSettings
 from contracts.schema import stamped
 from materializer.datasets import LakeDatasets
 from materializer.lake.schemas import frame_of
+from materializer.training_sets import near_duplicates
 from materializer.training_sets.near_duplicates import (
     THRESHOLD,
     NearIndex,
@@ -104,6 +106,60 @@ def test_a_pair_below_the_threshold_is_no_near_duplicate_although_it_shares_a_ba
     assert jaccard(shingles(one), shingles(other)) < THRESHOLD
     assert index.near(other, signature(shingles(other))) == []
     assert index.near(varied(one, 5), signature(shingles(varied(one, 5)))) == ["one"]
+
+
+_TEMPLATE = "Return the category, the urgency and an answer to the following message of a customer: {} End of the message."
+
+
+@pytest.mark.parametrize("words", [1, 3, 5])  # from near-duplicates of each other to texts that are less similar
+def test_the_search_of_a_text_looks_at_a_limited_number_of_a_template(words: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, looked = Counter[int](), Counter[int]()
+    exact = near_duplicates.jaccard
+
+    def counted(one: Any, other: Any) -> float:
+        checked[number] += 1
+        return exact(one, other)
+
+    def group(key: str) -> str:
+        looked[number] += 1
+        return key
+
+    monkeypatch.setattr(near_duplicates, "jaccard", counted)
+    index = NearIndex()
+    for number in range(1500):
+        text = normalise(_TEMPLATE.format(sentence(number, words)))
+        signed = signature(shingles(text))
+        if number in (300, 1499):
+            index.near(text, signed, group)
+        index.add(str(number), signed, text)
+    assert checked[1499] <= 200
+    assert looked[1499] <= 256
+
+
+def test_a_typo_among_a_thousand_texts_of_a_template_is_found() -> None:
+    texts = [normalise(_TEMPLATE.format(sentence(n, 20))) for n in range(1000)]
+    index = NearIndex()
+    for n, text in enumerate(texts):
+        index.add(str(n), signature(shingles(text)), text)
+    for n in range(0, 1000, 40):
+        text = texts[n].replace("urgency", "urgencu", 1)
+        assert index.near(text, signature(shingles(text)))[:1] == [str(n)]
+
+
+def test_a_higher_threshold_separates_the_prompts_of_a_template(tmp_path: Path) -> None:
+    texts = roots(*(_TEMPLATE.format(f"order {n * 7919} is late") for n in range(60)))
+    together = PromptSides(tmp_path / "low").assign(texts, held)
+    apart = PromptSides(tmp_path / "high", 0.99).assign(texts, held)
+    assert len({placed.side for placed in together.values()}) == 1
+    assert {placed.side for placed in apart.values()} == {Side.TRAIN, Side.HELD}
+
+
+def test_another_threshold_changes_no_earlier_side(tmp_path: Path) -> None:
+    texts = roots(*(_TEMPLATE.format(f"order {n * 7919} is late") for n in range(40)))
+    before = PromptSides(tmp_path).assign(texts, held)
+    more = texts | roots(*(_TEMPLATE.format(f"order {n * 7907} is lost") for n in range(40)))
+    after = PromptSides(tmp_path, 0.99).assign(more, held)
+    assert {root: after[root].side for root in before} == {root: placed.side for root, placed in before.items()}
 
 
 # Sides
@@ -264,6 +320,14 @@ def test_a_near_duplicate_of_a_golden_prompt_is_not_trained_on(tmp_path: Path) -
     _, trained, counts = frozen_prompts(datasets)
     assert not any(alike(sentence(3), text) for text in trained)
     assert counts["considered"] == sum(n for name, n in counts.items() if name.startswith("out:")) + counts["holdout"] + counts["used"]
+
+
+def test_a_freeze_names_the_largest_cluster_of_prompts(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(asked(*(_TEMPLATE.format(f"order {n * 7919} is late") for n in range(60)), *(sentence(n) for n in range(40))))
+    found = datasets.freeze("s", LATER, datasets.edition(1)).largest_cluster
+    assert found is not None
+    assert (found.prompts, found.of, found.side in ("train", "held")) == (60, 100, True)
 
 
 # Pairs

@@ -1,0 +1,38 @@
+"""Tests of the sentences about frozen data."""
+
+from __future__ import annotations
+
+import pytest
+
+from contracts.data.datasets import MaskedData, PromptCluster
+from flows.core.data_notes import crowding, masking_note
+
+
+@pytest.mark.parametrize(
+    ("prompts", "of", "warned"), [(50, 200, True), (49, 60, False), (200, 1000, False), (201, 1000, True), (0, 0, False)]
+)
+def test_a_cluster_is_reported_above_a_fifth_of_the_prompts(prompts: int, of: int, warned: bool) -> None:
+    assert (crowding(PromptCluster(prompts=prompts, of=of, side="train")) is not None) == warned
+
+
+@pytest.mark.parametrize(
+    ("side", "consequence"), [("train", "the gate does not measure"), ("held", "no version is trained"), ("neither", "none")]
+)
+def test_the_warning_says_how_many_what_follows_and_what_to_do(side: str, consequence: str) -> None:
+    said = crowding(PromptCluster.model_validate({"prompts": 1840, "of": 2300, "side": side}))
+    assert said is not None
+    assert "1,840 of 2,300 prompts (80%)" in said
+    assert consequence in said
+    assert "holdout.similarity" in said
+    assert "system message" in said
+
+
+def test_no_clusters_give_no_warning() -> None:
+    assert crowding(None) is None
+
+
+def test_the_note_names_counts_rules_and_what_is_off() -> None:
+    said = masking_note(MaskedData(rules="1-ab", on=("email", "ip"), off=("phone", "person"), found={"email": 1200, "phone": 2}))
+    assert "email 1,200, ip 0, phone 2." in said  # a phone number from before the rules were changed
+    assert "(version 1-ab) do not mask: phone, person" in said
+    assert masking_note(MaskedData(rules="1-ab", on=(), off=("email",), found={})) == "Personal data in the texts is not masked"
