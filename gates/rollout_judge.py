@@ -7,8 +7,8 @@ errors and slow answers.
 The error budget alpha is divided evenly over the four metrics. Errors, refused requests and slow answers are also tested for the current
 step alone, because a version may fail only under more load. These tests share the budget of their metric.
 
-Median and 95th percentile of the latency are compared by ratios without a test, and are not part of the budget. No step advances on evidence
-that is missing, stale or contradictory, or whose sessions are not split as the route says.
+Median and 95th percentile of the latency are compared by ratios without a test, and are not part of the budget. No step advances on
+evidence that is missing, stale or contradictory, or whose sessions are not split as the route says.
 """
 
 from __future__ import annotations
