@@ -22,7 +22,7 @@ import numpy as np
 
 from contracts.ids import digest, digest_file
 from contracts.loop import RolloutSettings
-from contracts.serving import Arm, Evidence, StepResult, Stratum, latency_bucket
+from contracts.serving import LATENCY_BASE, Arm, Evidence, StepResult, Stratum
 from flows.core.rollout import candidate_share, is_largest_concurrent
 from gates.rollout_judge import METRICS, EvidenceJudge
 from gates.sequential import rating_difference
@@ -93,7 +93,7 @@ class Traffic:
         ms = 500 * np.exp(LATENCY_SPREAD * draw.normal(size=n))
         late = draw.random(n) < world.slow
         self.ms = np.array([ms, np.where(late, 20 * ms, ms)])
-        self.bucket = np.array([[latency_bucket(one) for one in row] for row in self.ms])
+        self.bucket = np.floor(np.log(self.ms) / math.log(LATENCY_BASE)).astype(int)
 
 
 def window(traffic: Traffic, begin: int, end: int, share: float) -> Stratum:
@@ -110,23 +110,24 @@ def _arm(traffic: Traffic, which: np.ndarray, side: int) -> Arm:
     failed = traffic.failed[side][which]
     answered = which[~failed]
     rated = which[traffic.rated[which]]
-    people, index, numbers = np.unique(traffic.user[rated], return_inverse=True, return_counts=True)
-    sums = np.bincount(index, traffic.good[side][rated], len(people))
+    numbers, sums = np.bincount(traffic.user[rated]), np.bincount(traffic.user[rated], traffic.good[side][rated])
+    people = np.flatnonzero(numbers)
     ms = traffic.ms[side][answered]
     p50, p95 = np.quantile(ms, [0.5, 0.95]) if len(ms) else (None, None)
-    bucket, count = np.unique(traffic.bucket[side][answered], return_counts=True)
+    answers = np.bincount(traffic.bucket[side][answered])
+    buckets = np.flatnonzero(answers)
     return Arm.model_construct(
         tag=("old", "new")[side],
         requests=len(which),
         errors=int(failed.sum()),
         refused=0,
-        sessions=len(np.unique(traffic.place[which])),
-        users=len(np.unique(traffic.user[which])),
+        sessions=len(which) and 1 + int(np.count_nonzero(np.diff(which // PER_SESSION))),
+        users=int(np.count_nonzero(np.bincount(traffic.user[which]))),
         latency_p50_ms=p50,
         latency_p95_ms=p95,
-        rated=tuple(zip(numbers.tolist(), sums.tolist(), strict=True)),
+        rated=tuple(zip(numbers[people].tolist(), sums[people].tolist(), strict=True)),
         raters=tuple(map(str, people.tolist())),
-        latencies=tuple(zip(bucket.tolist(), count.tolist(), strict=True)),
+        latencies=tuple(zip(buckets.tolist(), answers[buckets].tolist(), strict=True)),
     )
 
 

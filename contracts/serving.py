@@ -96,12 +96,13 @@ class Route(Frozen):
 
 
 _ROUNDING = 1e-6
-_LATENCY_BASE = 1.1
+LATENCY_BASE = 1.1
+"""Ratio of the limits of two neighbouring buckets of latencies."""
 
 
 def latency_bucket(ms: float) -> int:
-    """Return the bucket of a latency in milliseconds. Bucket n contains the latencies from 1.1^n to below 1.1^(n+1)."""
-    return math.floor(math.log(max(ms, 1e-3)) / math.log(_LATENCY_BASE))
+    """Return the bucket of a latency in milliseconds. Bucket n contains the latencies from LATENCY_BASE^n to below LATENCY_BASE^(n+1)."""
+    return math.floor(math.log(max(ms, 1e-3)) / math.log(LATENCY_BASE))
 
 
 def latency_buckets(latencies: Iterable[float]) -> tuple[tuple[int, int], ...]:
