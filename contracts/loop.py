@@ -318,7 +318,7 @@ class RolloutSettings(Frozen):
     """Probability of a false rollback, over all metrics, evaluations and steps."""
     beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Probability that a version worse than the margin is promoted, over all evaluations."""
-    min_people: Positive = 20
+    min_people: Positive = 30
     """Minimum effective number of raters of each version before ratings decide anything. Users with unequal numbers of ratings count as
     fewer."""
     min_requests: Positive = 100

@@ -208,12 +208,14 @@ class SequentialTest(Frozen):
     error: Magnitude
     """Standard error of the estimate."""
     margin: Magnitude
-    evidence: Finite
-    """Log-likelihood ratio of no difference against a loss of the margin. Positive values speak for the candidate."""
-    good: Finite
-    """Evidence from which a loss of the margin is excluded, with error `rollout.beta`."""
+    equal: Finite
+    """Evidence of equality: log-likelihood ratio of no difference against a loss of the margin."""
+    equal_at: Finite
+    """Evidence of equality from which a loss of the margin is excluded, with error `rollout.beta`."""
     harm: Finite
-    """Evidence down to which the candidate is rolled back, with this metric's part of `rollout.alpha`."""
+    """Evidence of harm: log-likelihood ratio of a loss against no difference. For shares, a mixture of losses of the margin and more."""
+    harm_at: Finite
+    """Evidence of harm from which the candidate is rolled back, with this metric's part of `rollout.alpha`."""
     n: Count
     """Number of ratings, requests or answers of both versions."""
     people: Magnitude | None = None

@@ -76,7 +76,7 @@ def ratings_needed(settings: RolloutSettings) -> int:
 def deciding_share(settings: RolloutSettings) -> float:
     """Return the share of the sessions that the candidate gets at the step that decides: the largest weight below 100."""
     below = [weight for weight in settings.steps if weight < 100]
-    return (below[-1] if below else 100 - settings.holdback or 50.0) / 100
+    return (below[-1] if below else min(100 - settings.holdback, 99.9)) / 100
 
 
 def information(settings: RolloutSettings) -> float:

@@ -20,7 +20,7 @@ from itertools import pairwise
 from contracts.evaluation import Interval
 from contracts.loop import RolloutSettings
 from contracts.serving import Arm, Evidence, SequentialTest, StepJudgement, StepResult, Stratum, latency_bucket
-from gates.sequential import Share, mean_evidence, rating_difference, share_difference, share_evidence
+from gates.sequential import Share, harm_evidence, mean_evidence, rating_difference, share_difference, share_evidence
 from gates.statistics import sample_ratio_p
 
 METRICS = 4
@@ -49,10 +49,10 @@ class EvidenceJudge:
     def __init__(self, settings: RolloutSettings) -> None:
         self._settings = settings
         alpha = settings.alpha / METRICS
-        self._good = math.log(1 / settings.beta)
-        self._harm_of_ratings = -math.log(1 / alpha)
-        self._harm = -math.log(1 / (alpha * _ALL_STEPS))
-        self._harm_of_step = -math.log(max(1, len(settings.steps) - 1) / (alpha * (1 - _ALL_STEPS)))
+        self._equal = math.log(1 / settings.beta)
+        self._harm_of_ratings = math.log(1 / alpha)
+        self._harm = math.log(1 / (alpha * _ALL_STEPS))
+        self._harm_of_step = math.log(max(1, len(settings.steps) - 1) / (alpha * (1 - _ALL_STEPS)))
 
     def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum]) -> StepJudgement:
         """Roll back on evidence of harm, wait while evidence is missing or invalid, otherwise advance."""
@@ -86,16 +86,17 @@ class EvidenceJudge:
             return None
         margin = self._margin(name)
         estimate, error = share_difference(pairs)
-        evidence, n = sum(share_evidence(old, new, margin) for old, new in pairs), sum(old[1] + new[1] for old, new in pairs)
-        return SequentialTest(estimate=estimate, error=error, margin=margin, evidence=evidence, good=self._good, harm=self._harm, n=n)
+        equal, harm = sum(share_evidence(old, new, margin) for old, new in pairs), harm_evidence(pairs, margin)
+        found = {"estimate": estimate, "error": error, "margin": margin, "n": sum(old[1] + new[1] for old, new in pairs)}
+        return SequentialTest(equal=equal, equal_at=self._equal, harm=harm, harm_at=self._harm, **found)
 
     def _rating_test(self, strata: Sequence[Stratum]) -> SequentialTest | None:
         found = rating_difference([(stratum.mature.champion, stratum.mature.candidate) for stratum in strata])
         if found is None:
             return None
         margin = self._settings.margin
-        evidence = mean_evidence(found.estimate, found.variance, margin)
-        limits = {"margin": margin, "evidence": evidence, "good": self._good, "harm": self._harm_of_ratings}
+        equal = mean_evidence(found.estimate, found.variance, margin)
+        limits = {"margin": margin, "equal": equal, "equal_at": self._equal, "harm": -equal, "harm_at": self._harm_of_ratings}
         return SequentialTest(estimate=found.estimate, error=math.sqrt(found.variance), n=found.ratings, people=found.people, **limits)
 
     def _enough_people(self, test: SequentialTest) -> bool:
@@ -104,18 +105,18 @@ class EvidenceJudge:
     def _harms(self, tests: dict[str, SequentialTest], shares: dict[str, list[tuple[Share, Share]]], fresh: Evidence) -> list[str]:
         harm = []
         ratings = tests.get("ratings")
-        if ratings and self._enough_people(ratings) and ratings.evidence <= ratings.harm:
+        if ratings and self._enough_people(ratings) and ratings.harm >= ratings.harm_at:
             harm.append(f"the mean rating is lower: {_show(ratings)}")
         for name, pairs in shares.items():
             test, least = tests.get(name), self._settings.min_requests if name == "slow" else 1
             if test is None or sum(new[1] for _, new in pairs) < least:
                 continue
             old, new = pairs[-1]
-            here = share_evidence(old, new, test.margin)
-            if test.evidence <= test.harm:
+            here = harm_evidence([(old, new)], test.margin)
+            if test.harm >= test.harm_at:
                 harm.append(f"the {_WORDS[name]} is higher: {_show(test)}")
-            elif here <= self._harm_of_step and new[1] >= least:
-                told = f"{new[0]}/{new[1]} against {old[0]}/{old[1]}; evidence {here:+.1f}, roll back at {self._harm_of_step:+.1f}"
+            elif here >= self._harm_of_step and new[1] >= least:
+                told = f"{new[0]}/{new[1]} against {old[0]}/{old[1]}; evidence of harm {here:.1f} of {self._harm_of_step:.1f}"
                 harm.append(f"the {_WORDS[name]} is higher at this step: {told}")
         slow = _slower(fresh, self._settings.latency_ratio, self._settings.min_requests)
         return [*harm, slow] if slow else harm
@@ -155,13 +156,13 @@ class EvidenceJudge:
             missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: no ratings on both sides")
         elif not self._enough_people(ratings):
             missing.append(f"{ratings.people:.0f} of {settings.min_people} effective people have rated")
-        elif ratings.evidence < ratings.good:
+        elif ratings.equal < ratings.equal_at:
             missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: {_show(ratings)}")
         for name in ("errors", "slow"):
             test = tests.get(name)
             if test is None:
                 missing.append(f"the {_WORDS[name]} is not known yet")
-            elif test.evidence < test.good:
+            elif test.equal < test.equal_at:
                 missing.append(f"an increase of the {_WORDS[name]} by {test.margin:g} is not excluded yet: {_show(test)}")
         return missing
 
@@ -244,7 +245,7 @@ def _interval(test: SequentialTest) -> Interval:
 
 
 def _show(test: SequentialTest) -> str:
-    """Show a test in words: its estimate with the standard error, its size, and its evidence between the two limits."""
+    """Show a test in words: its estimate with the standard error, its size, and its evidence beside the limits."""
     size = f"{test.n} requests" if test.people is None else f"{test.n} ratings, {test.people:.0f} effective people"
-    limits = f"evidence {test.evidence:+.1f}, advance at {test.good:+.1f}, roll back at {test.harm:+.1f}"
+    limits = f"evidence of equality {test.equal:.1f} of {test.equal_at:.1f}, of harm {test.harm:.1f} of {test.harm_at:.1f}"
     return f"{test.estimate:+.3f} ± {test.error:.3f} ({size}; {limits})"

@@ -106,6 +106,23 @@ def share_evidence(old: Share, new: Share, margin: float) -> float:
     return _likelihood(old, pooled) + _likelihood(new, pooled) - _likelihood(old, base) - _likelihood(new, base + margin)
 
 
+def harm_evidence(strata: Sequence[tuple[Share, Share]], margin: float) -> float:
+    """Return the log-likelihood ratio of higher shares of `new` against equal shares, over strata of (old, new).
+
+    The alternative is a mixture of increases: half of it is `margin`, and the rest are its doublings below 1. An increase of the margin
+    alone would not recognise a version that always fails, because it explains many failures hardly better than equal shares do.
+    """
+    increases = [margin]
+    while 2 * increases[-1] < 1:
+        increases.append(2 * increases[-1])
+    parts = [0.5] + [0.5 / (len(increases) - 1)] * (len(increases) - 1) if len(increases) > 1 else [1.0]
+    logs = [
+        math.log(part) - sum(share_evidence(old, new, more) for old, new in strata) for part, more in zip(parts, increases, strict=True)
+    ]
+    most = max(logs)
+    return most + math.log(sum(math.exp(one - most) for one in logs))
+
+
 def _likelihood(share: Share, probability: float) -> float:
     events, trials = share
     none, some = min(1.0, max(1e-12, 1 - probability)), min(1.0, max(1e-12, probability))

@@ -165,10 +165,10 @@ def _quarantine(context: LineContext) -> list[Finding]:
 
 def _power(context: LineContext) -> list[Finding]:
     """Estimate which gains the gate can see, and which margins the rollout can decide with the line's ratings."""
-    return [*(("note", "gate", text) for text in _visible_gains(context)), *_decisions(context)]
+    return [*(("note", "gate", text) for text in _visible_gains(context)), *decidable(context)]
 
 
-def _decisions(context: LineContext) -> Iterator[Finding]:
+def decidable(context: LineContext) -> Iterator[Finding]:
     """Yield findings about the margin that the rollout can decide with the champion's ratings of the past time of one step."""
     from gates.rollout_forecast import forecast, ratings_needed, time_needed
 
@@ -184,12 +184,8 @@ def _decisions(context: LineContext) -> Iterator[Finding]:
     who = f"{found.people:,} users gave {found.ratings:,.0f} ratings in the last {days:.3g} days"
     if not found.enough_people:
         enough = f"they count as {found.effective:.0f} of rollout.min_people = {settings.min_people} effective people per version"
-        remedy = 'set rollout.unit = "session", or wait' if settings.unit == "user" else "wait"
-        yield (
-            "error" if settings.unit == "user" else "warning",
-            "rollout",
-            f"{who}; {enough}, so no rollout can be decided; {remedy} until more users rate",
-        )
+        level, remedy = ("error", 'set rollout.unit = "session", or wait') if settings.unit == "user" else ("warning", "wait")
+        yield level, "rollout", f"{who}; {enough}, so no rollout can be decided; {remedy} until more users rate"
         return
     smallest = math.ceil(found.margin * 1000) / 1000
     decided = f"a step of rollout.max_seconds decides margins of {smallest:g} and more, if both versions are equal (probability 0.8)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -162,7 +163,7 @@ def test_a_tail_of_slow_answers_rolls_back_although_median_and_p95_do_not_change
 
 
 def test_a_tail_that_is_not_excluded_yet_holds_the_step_that_decides() -> None:
-    seen = evidence(slow_arm("old", 1000, 0), slow_arm("new", 1000, 40))
+    seen = evidence(slow_arm("old", 500, 6), slow_arm("new", 500, 17))
     assert judged(seen, largest=False).result is StepResult.ADVANCE
     found = judged(seen, largest=True)
     assert found.result is StepResult.WAIT
@@ -194,10 +195,10 @@ def test_harm_causes_rollback_although_evidence_is_missing() -> None:
 
 def test_errors_of_earlier_steps_count() -> None:
     """In each of two steps alone, the errors are not yet harm; together they are."""
-    first = evidence(arm("old", 700), arm("new", 70, errors=5), seconds=100, since=NOW - timedelta(seconds=200))
-    second = evidence(arm("old", 700), arm("new", 70, errors=5))
-    assert judged(first, seconds=100).result is judged(second).result is StepResult.ADVANCE
-    assert judged(second, before=(Stratum(share=10, fresh=first, mature=first),)).result is StepResult.ROLL_BACK
+    first = evidence(arm("old", 700), arm("new", 70, errors=2), seconds=100, since=NOW - timedelta(seconds=200))
+    second = evidence(arm("old", 700), arm("new", 70, errors=2))
+    assert judged(first, share=9, seconds=100).result is judged(second, share=9).result is StepResult.ADVANCE
+    assert judged(second, share=9, before=(Stratum(share=9, fresh=first, mature=first),)).result is StepResult.ROLL_BACK
 
 
 def test_errors_that_begin_at_a_later_step_are_not_hidden_by_good_ones() -> None:
@@ -262,10 +263,10 @@ def test_judgement_contains_its_figures_and_limits() -> None:
     assert judgement.errors is not None
     assert set(judgement.tests) == {"ratings", "errors", "refused", "slow"}
     test = judgement.tests["ratings"]
-    assert test.evidence > test.good > 0 > test.harm
+    assert test.equal > test.equal_at > 0
+    assert test.harm < 0 < test.harm_at
     assert (test.n, round(test.people or 0)) == (800, 400)
-    assert "evidence +" in judgement.reasons[0]
-    assert "advance at +3.0, roll back at -4.4" in judgement.reasons[0]
+    assert re.search(r"evidence of equality [\d.]+ of 3.0, of harm -[\d.]+ of 4.4", judgement.reasons[0])
 
 
 def test_judgements_of_earlier_releases_are_readable() -> None:

@@ -49,7 +49,7 @@ def test_a_rater_has_the_same_name_in_both_versions_and_all_windows(tmp_path: Pa
         span(n, at=T0 + second * 10**9 + n, ratchet__model_version=version, user__id=user)
         for n, (version, user, second) in enumerate(calls, 1)
     ]
-    ratings = [log(n, evaluation("user_feedback", 1)) for n in range(1, len(calls) + 1)]
+    ratings = [log(n, evaluation("user_feedback", 1, at=T0 + 3 * 10**9)) for n in range(1, len(calls) + 1)]
     datasets.ingest(batch(spans(*(signed(tmp_path, item) for item in items)), logs(*ratings)))
     metrics = LakeMetrics(tmp_path / "lake")
     first, second = (metrics.evidence("old", "new", SINCE + timedelta(seconds=at), SINCE + timedelta(seconds=at + 1)) for at in (0, 2))
