@@ -79,7 +79,7 @@ class Traffic:
         often = np.log(activity)
         often = (often - often.mean()) / often.std()
         satisfaction = world.correlation * often + math.sqrt(1 - world.correlation**2) * draw.normal(size=users)
-        level = 0.7 + world.spread * satisfaction
+        level = np.clip(0.7 + world.spread * satisfaction, 0, 1)  # before the loss, which would be smaller for the most satisfied users
         loss = world.loss + world.uneven * draw.normal(size=users)
         whose = draw.choice(users, sessions, p=activity / activity.sum())
         places = draw.random(users)[whose] if world.unit == "user" else draw.random(sessions)
