@@ -62,9 +62,8 @@ class LakeMetrics:
 def _arm(tag: str, traces: pl.DataFrame, rated: pl.DataFrame) -> Arm:
     own = traces.filter(pl.col("model_version") == tag)
     latencies = own.filter(pl.col("status") == "ok")["latency_ms"].drop_nulls()
-    people = (
-        rated.filter(pl.col("model_version") == tag).group_by("person").agg(pl.len().alias("n"), pl.col("value").sum())
-    )
+    people = rated.filter(pl.col("model_version") == tag).group_by("person").agg(pl.len().alias("n"), pl.col("value").sum())
+    people = people.sort("n", "value", "person")
     return Arm(
         tag=tag,
         requests=len(own),
