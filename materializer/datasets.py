@@ -31,15 +31,15 @@ from materializer.governance import Governed, govern
 from materializer.labels.conflicts import pooled, uncontested
 from materializer.labels.credible import without_newcomers
 from materializer.labels.scores import attach, label, prompts_of, references
-from materializer.lake.concealment import concealed
 from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.ingest import ingest_batch
 from materializer.lake.schemas import empty_frame, parquet, read_parquet
-from materializer.lake.tables import Lake, preferred, until
+from materializer.lake.tables import Lake
 from materializer.privacy.masking import Masker
 from materializer.quarantine.replay import LakeQuarantine, Rules
 from materializer.quarantine.writing import Keeping
 from materializer.receive.sources import open_file
+from materializer.settled import Settled, SettledReader
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
 from materializer.training_sets.facts import label_noise, measure
 from materializer.training_sets.holdout import choose_edition, identify_prompts, read_golden
@@ -56,34 +56,8 @@ Result = TypeVar("Result", bound=Frozen)
 
 _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
 
-
-_TEXT_COLUMNS = (
-    *("source", "id", "response_id", "user", "session", "sender", "time", "consent", "consent_time"),
-    *("messages", "reference"),
-)
 NOTHING_WITHDRAWN = digest([])
 """`Snapshot.withdrawn` of a snapshot from which nothing was left out."""
-
-
-@dataclass(frozen=True)
-class Settled:
-    """Traces and feedback with their present consent."""
-
-    traces: pl.DataFrame
-    """One row per trace, with the columns of `settle`."""
-    feedback: pl.DataFrame
-    """records.FEEDBACK, also of refused traces."""
-    refusing: list[str]
-    """Users whose feedback must not be used."""
-    pinned: dict[str, int | None]
-    """Table -> Iceberg snapshot id."""
-
-    @property
-    def withdrawn(self) -> Digest:
-        """Digest over the traces whose content must not be used although it is stored, and over the refusing users who gave feedback."""
-        refused = self.traces.filter(pl.col("refused") & pl.col("messages").is_not_null()).select("source", "id").sort("source", "id")
-        raters = set(self.refusing) & set(self.feedback["rater"].to_list())
-        return digest([*refused.rows(), *sorted(raters)])
 
 
 @dataclass(frozen=True)
@@ -121,6 +95,7 @@ class LakeDatasets:
         self._seen = DedupIndex(self.lake)
         self._masker = Masker(loop.privacy)
         self._split = Split(loop, artifacts, self.lake)
+        self._settled = SettledReader(self.lake, self._pseudonyms)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Commit one batch to the lake, exactly once.
@@ -186,6 +161,8 @@ class LakeDatasets:
         their consent since. Raises Inconclusive if no prompt qualifies.
         """
         name = f"edition/{self.loop.line.name}/{number}"
+        if self.artifacts.resolve(name) is None:  # it is made with the present consent
+            return self._once(name, HoldoutEdition, lambda: self._edition(name, number))
         return self._with_consent(self._once(name, HoldoutEdition, lambda: self._edition(name, number)))
 
     def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
@@ -242,20 +219,6 @@ class LakeDatasets:
         both = [form for prompt in set(prompts) for form in (prompt, self._masker.masked_messages(prompt))]
         return {root_id(messages): root_text(messages) for messages in map(orjson.loads, both)}
 
-    def _settled(self, as_of: datetime | None, tag: str) -> Settled:
-        """Return the traces and the feedback with their present consent, from the Iceberg snapshots that are tagged `tag`.
-
-        Statements about consent are neither pinned nor cut at `as_of`: a refusal counts as soon as it is ingested.
-        """
-        pinned = {"traces": self.lake.pin("traces", tag), "feedback": self.lake.pin("feedback", tag)}
-        where = until(as_of) if as_of else None
-        statements = self.lake.scan("consent")
-        hide = self._pseudonyms()  # a snapshot that an earlier release has pinned has ids in clear
-        traces = concealed(self.lake.scan("traces", where=where, snapshot=pinned["traces"]), hide)
-        traces = preferred(settle(traces, statements))
-        feedback = concealed(self.lake.scan("feedback", where=where, snapshot=pinned["feedback"]), hide)
-        return Settled(traces, feedback, refusing_users(statements), pinned)
-
     def _governed(self, settled: Settled, as_of: datetime | None = None) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int]]:
         """Return (governed, identified traces, feedback on them, counts of other feedback). Without `as_of`, new users do not wait."""
         governed = govern(settled.traces, self.loop.governance)
@@ -273,11 +236,10 @@ class LakeDatasets:
 
     def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
         """Return the edition without the prompts and references that are no longer used with consent."""
-        statements = self.lake.scan("consent")
-        if statements["given"].all():
+        rows = self._settled.current()
+        if rows.consent["given"].all():
             return edition
-        traces, feedback = settle(self.lake.scan("traces", _TEXT_COLUMNS), statements), self.lake.scan("feedback")
-        prompts, texts = withdrawn_texts(traces, feedback, refusing_users(statements))
+        prompts, texts = withdrawn_texts(settle(rows.traces, rows.consent), rows.feedback, refusing_users(rows.consent))
         stored = read_parquet(self.artifacts.get(edition.prompts), PROMPTS)
         kept = stored.filter(~pl.col("prompt").is_in(sorted(prompts)) & ~pl.col("reference").is_in(sorted(texts)))
         if len(kept) == len(stored):
@@ -291,15 +253,14 @@ class LakeDatasets:
 
     def _current(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot, computed again if consent was withdrawn or given since it was frozen."""
-        settled = self._settled(snapshot.as_of, snapshot.name)
-        if settled.withdrawn == (snapshot.withdrawn or NOTHING_WITHDRAWN):
+        if self._settled.withdrawn(snapshot.as_of, snapshot.name) == (snapshot.withdrawn or NOTHING_WITHDRAWN):
             return snapshot
-        return self._frozen(snapshot.name, snapshot.as_of, snapshot.edition, settled)
+        return self._frozen(snapshot.name, snapshot.as_of, snapshot.edition, self._settled.read(snapshot.as_of, snapshot.name))
 
     def _edition(self, name: str, number: int) -> HoldoutEdition:
         self._split.pin()
         golden = self._golden()
-        _, traces, feedback, _ = self._governed(self._settled(None, name))
+        _, traces, feedback, _ = self._governed(self._settled.read(None, name))
         held = traces.filter(pl.col("held"))
         known = references(held, feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
         prompts = prompts_of(held, known).filter(pl.col("reference").is_not_null())
@@ -328,7 +289,7 @@ class LakeDatasets:
             raise Permanent(
                 f"edition {edition.number} has another holdout.fraction or normaliser; restore holdout.fraction, or create a new line"
             )
-        return self._frozen(name, as_of, edition.number, self._settled(as_of, name))
+        return self._frozen(name, as_of, edition.number, self._settled.read(as_of, name))
 
     def _frozen(self, name: str, as_of: datetime, edition: int, settled: Settled) -> Snapshot:
         governed, traces, feedback, ignored = self._governed(settled, as_of)

@@ -22,7 +22,7 @@ UNDISTURBED: dict[str, str] = {}
 
 def spec_of(workshop: Workshop, **changes: Any) -> JobSpec:
     """Return a DPO job for two nodes, with changes to its recipe."""
-    plan = workshop.plan(Method.DPO, **{"steps": STEPS, "save_every": 20, **changes})
+    plan = workshop.plan(Method.DPO, **{"steps": STEPS, "save_every": 40, **changes})
     return TRAINERS[Method.DPO].job(plan, Attempt(number=1, timeout=600, nodes=2))
 
 
@@ -67,7 +67,7 @@ def undisturbed(workshop: Workshop) -> str:
 
     The result is the same for every workshop, because start model and data are the same.
     """
-    twin = TRAINERS[Method.DPO].job(workshop.plan(Method.DPO, steps=STEPS, save_every=20), Attempt(number=2, timeout=600))
+    twin = TRAINERS[Method.DPO].job(workshop.plan(Method.DPO, steps=STEPS, save_every=40), Attempt(number=2, timeout=600))
     if twin.plan not in UNDISTURBED:
         alone = LocalExecutor(workshop.folder / "alone", workshop.artifacts.root)
         twin = twin.model_copy(update={"environment": {**twin.environment, "RATCHET_PROCESSES": "2"}})

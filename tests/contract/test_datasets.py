@@ -103,6 +103,7 @@ def test_a_replay_without_open_entries_does_nothing(datasets: Datasets) -> None:
     assert datasets.cursor() == before
 
 
+@pytest.mark.slow
 def test_named_results_are_created_once(datasets: Datasets) -> None:
     datasets.ingest(_batch(0))
 
@@ -117,6 +118,7 @@ def test_named_results_are_created_once(datasets: Datasets) -> None:
     assert everything(1) == first
 
 
+@pytest.mark.slow
 def test_results_reference_their_inputs(datasets: Datasets) -> None:
     datasets.ingest(_batch(0))
     edition = datasets.edition(3)
@@ -135,6 +137,7 @@ def test_training_set_without_a_probe(datasets: Datasets) -> None:
     assert datasets.assemble("c", snapshot, None).probe is None
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same_results(tmp_path: Path) -> None:
     one = _open("lake", tmp_path)
     one.ingest(_batch(0))

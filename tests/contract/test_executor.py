@@ -37,6 +37,7 @@ def test_unknown_job_is_absent(bench: Any) -> None:
     bench.executor.cancel("rt-unknown-a1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("behaviour", "outcome"), [("done", Outcome.DONE), ("failed", Outcome.FAILED), ("silent", Outcome.LOST)])
 def test_job_runs_and_ends(bench: Any, behaviour: str, outcome: Outcome) -> None:
     spec = bench.spec(behaviour)
@@ -47,6 +48,7 @@ def test_job_runs_and_ends(bench: Any, behaviour: str, outcome: Outcome) -> None
     assert bench.until(spec.name) == status, "an ended job keeps its status"
 
 
+@pytest.mark.slow
 def test_submit_is_idempotent(bench: Any) -> None:
     spec = bench.spec("done")
     for _ in range(3):
@@ -70,6 +72,7 @@ def test_next_incarnation_runs_after_the_first(bench: Any) -> None:
     assert (bench.starts(spec, 1), bench.starts(spec, 2)) == (1, 1)
 
 
+@pytest.mark.slow
 def test_events_are_read_from_a_given_number(bench: Any) -> None:
     spec = bench.spec("done")
     bench.executor.submit(spec, 1)
@@ -138,6 +141,7 @@ def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(machine: Loca
     assert machine.until(spec.name).outcome == Outcome.LOST
 
 
+@pytest.mark.slow
 def test_attempts_run_independently(bench: Any) -> None:
     first, second = bench.spec("failed", attempt=1), bench.spec("done", attempt=2)
     bench.executor.submit(first, 1)
@@ -207,6 +211,7 @@ def test_an_end_is_observed_at_once_and_its_result_is_stored_by_reconcile(bench:
     assert bench.until(spec.name).outcome == Outcome.LOST
 
 
+@pytest.mark.slow
 def test_a_repeated_reconcile_changes_nothing(bench: Any) -> None:
     spec = bench.spec("failed")
     bench.executor.submit(spec, 1)
@@ -220,6 +225,7 @@ def test_a_repeated_reconcile_changes_nothing(bench: Any) -> None:
     assert bench.snapshot() == before
 
 
+@pytest.mark.slow
 def test_only_reconcile_stops_a_job(bench: Any) -> None:
     spec = bench.overdue()
     for _ in range(3):
@@ -231,6 +237,7 @@ def test_only_reconcile_stops_a_job(bench: Any) -> None:
     assert bench.until(spec.name, lambda _: bench.executor.live() == []) == status
 
 
+@pytest.mark.slow
 def test_cancel_reports_only_the_first_stop(bench: Any) -> None:
     spec = bench.spec("stays")
     assert not bench.executor.cancel(spec.name)

@@ -83,6 +83,7 @@ def test_readers_of_sqlite_do_not_wait_for_a_writer(tmp_path: Path) -> None:
         assert ledger.holder("a") is None
 
 
+@pytest.mark.slow
 def test_rows_are_read_in_order_as_a_chain(ledger: Ledger) -> None:
     written = ledger.append([rows("a", 0, "one", "two")], None, NOON) + ledger.append([rows("a", 2, "three")], None, NOON)
     assert ledger.read("a") == written

@@ -252,6 +252,7 @@ def test_better_candidate_passes_and_worse_candidate_fails(backend: Backend, oth
     assert {body["temperature"] for body in backend.asked} == {0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("how", ["500", "empty", "garbage", "null content", "closed", "bad gzip"])
 @pytest.mark.parametrize("sick", ["champion", "candidate"])

@@ -27,6 +27,7 @@ def compared(draw: np.random.Generator, gains: list[float], n: int) -> list[Comp
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10, 40])
 @pytest.mark.parametrize("gain", [0.0, 0.05])
 def test_noise_rarely_looks_like_a_loss(count: int, gain: float) -> None:

@@ -21,6 +21,7 @@ def _slack(share: float, trials: int) -> float:
     return 3 * math.sqrt(share * (1 - share) / trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [20, 100, 400])
 @pytest.mark.parametrize("losses", [0.1, 0.3])
 def test_paired_interval_has_at_least_its_nominal_coverage(n: int, losses: float) -> None:

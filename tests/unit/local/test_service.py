@@ -146,6 +146,7 @@ def test_stop_ends_the_service_and_can_be_repeated(folder: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_stop_returns_after_the_end_of_a_killed_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = service(folder, DEAF).ensure()["pid"]
     family = [psutil.Process(pid)]

@@ -235,6 +235,7 @@ def test_a_later_consent_counts_although_its_record_is_a_duplicate(tmp_path: Pat
     assert used(datasets, "c") == {"A: 3"}
 
 
+@pytest.mark.slow
 def test_a_consent_that_was_given_before_a_withdrawal_does_not_lift_it_although_the_call_is_later(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     deliver(datasets, logs(said("user_consent", False, 10, user__id="user-1")), sender=DESK)
@@ -264,6 +265,7 @@ def test_consent_in_the_resource_counts_and_a_refusal_on_either_side_wins(
     assert (row["consent"], row["messages"] is not None) == (agreed, agreed)
 
 
+@pytest.mark.slow
 def test_a_newer_consent_of_the_span_overrides_its_resource(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     request = spans(span(1, TRAIN[0], "A: 3", metadata__consent_time=when(0.001)))
@@ -302,6 +304,7 @@ def test_files_of_the_operator_state_consent_for_traces_sessions_and_users(tmp_p
     assert "nobody" not in str(datasets.lake.scan("consent").to_dicts())
 
 
+@pytest.mark.slow
 def test_a_bare_refusal_in_a_file_is_no_conflict(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     record = {"id": "t1", "timestamp": "2026-10-01T00:00:00Z"}

@@ -103,6 +103,7 @@ def ready() -> Echo:
     return app
 
 
+@pytest.mark.slow
 def test_a_head_that_is_too_slow_ends_the_connection() -> None:
     with served(ready(), head_seconds=0.3) as port:
         assert answered(sent(port, b"")).startswith(b"HTTP/1.1 408")

@@ -32,6 +32,7 @@ def test_a_command_sets_the_variables_before_it_runs(monkeypatch: pytest.MonkeyP
     assert main.main([]) == NO_TELEMETRY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["DO_NOT_TRACK", "MLFLOW_DISABLE_TELEMETRY"])
 def test_mlflow_accepts_the_value(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLflow 3 sends statistics with DO_NOT_TRACK=1. Only its own switch turns them off."""

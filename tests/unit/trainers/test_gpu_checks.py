@@ -93,6 +93,7 @@ def test_disk_is_measured_and_judged(tmp_path: Path) -> None:
     assert gpu_checks.judge_disk(tmp_path, 1 << 30, 500e6, 1e9)[0] == "ok"
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_is_an_error_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho unknown output\n")

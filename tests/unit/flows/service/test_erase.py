@@ -119,6 +119,7 @@ def test_an_erasure_that_dies_at_each_step_in_turn_removes_what_one_without_deat
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_dry_run_changes_no_file_and_counts_what_an_erasure_removes(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 8)
     promoted(context, installation.home)
@@ -136,6 +137,7 @@ def test_a_dry_run_changes_no_file_and_counts_what_an_erasure_removes(tmp_path: 
     assert [one.tag for one in preview.recalled] == [one.tag for one in done.recalled]
 
 
+@pytest.mark.slow
 def test_a_cycle_whose_plan_has_erased_rows_ends_and_its_run_folder_goes(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 8)
     cycle = planned(context, installation.home)
@@ -152,6 +154,7 @@ def test_a_cycle_whose_plan_has_erased_rows_ends_and_its_run_folder_goes(tmp_pat
     assert following.number == 2
 
 
+@pytest.mark.slow
 def test_a_cycle_that_has_no_plan_yet_goes_on_without_the_erased_rows(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 8)
     cycle = perform(context, open_cycle(context, "test"), Step.FREEZE, Step.PROBE)
@@ -162,6 +165,7 @@ def test_a_cycle_that_has_no_plan_yet_goes_on_without_the_erased_rows(tmp_path: 
     assert marks_in(installation.home.root).keys() == set(range(2, 8))
 
 
+@pytest.mark.slow
 def test_what_was_trained_from_a_recalled_version_is_recalled_and_no_cycle_uses_it(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 8)
     first = promoted(context, installation.home, "1")
@@ -177,6 +181,7 @@ def test_what_was_trained_from_a_recalled_version_is_recalled_and_no_cycle_uses_
     assert rows == ["recalled", "recalled"]
 
 
+@pytest.mark.slow
 def test_a_plan_whose_artifacts_were_filtered_before_is_found_by_a_later_erasure(tmp_path: Path) -> None:
     """Its rows name the digests from before the first erasure, which removed the data of somebody else without a recall."""
     installation, context = install(tmp_path, 8)
@@ -192,6 +197,7 @@ def test_a_plan_whose_artifacts_were_filtered_before_is_found_by_a_later_erasure
     assert [one.tag for one in receipt.lines[0].recalled] == [version.tag]
 
 
+@pytest.mark.slow
 def test_texts_that_somebody_else_has_too_stay_and_a_person_without_rows_gets_an_empty_receipt(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 8)
     version = promoted(context, installation.home)
@@ -201,6 +207,7 @@ def test_texts_that_somebody_else_has_too_stay_and_a_person_without_rows_gets_an
     assert version.tag not in installation.line(LINE).recalled
 
 
+@pytest.mark.slow
 def test_the_command_reads_a_file_of_users_and_never_shows_their_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installation, context = install(tmp_path, 8)
     promoted(context, installation.home)
@@ -220,6 +227,7 @@ def test_the_command_reads_a_file_of_users_and_never_shows_their_ids(tmp_path: P
     assert "No further version is trained from it" in explained.output
 
 
+@pytest.mark.slow
 def test_all_versions_of_the_pseudonyms_key_are_taken(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 2)
     add_key(installation.home.user_keys, context.clock.now())
@@ -229,6 +237,7 @@ def test_all_versions_of_the_pseudonyms_key_are_taken(tmp_path: Path) -> None:
     assert marks_in(installation.home.root).keys() == {1, 3}
 
 
+@pytest.mark.slow
 def test_without_the_key_of_the_pseudonyms_nothing_is_called_erased(tmp_path: Path) -> None:
     installation, _ = install(tmp_path, 2)
     installation.home.user_keys.unlink()
@@ -237,6 +246,7 @@ def test_without_the_key_of_the_pseudonyms_nothing_is_called_erased(tmp_path: Pa
     assert marks_in(installation.home.root).keys() == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_session_is_erased_without_the_other_sessions_of_its_user(tmp_path: Path) -> None:
     installation, _ = install(tmp_path, 3)
     receipt = erase_people(installation, pseudonyms_of(installation, (), [f"session of {user(1)}"]))
@@ -244,6 +254,7 @@ def test_a_session_is_erased_without_the_other_sessions_of_its_user(tmp_path: Pa
     assert len(traces(installation)) == 4
 
 
+@pytest.mark.slow
 def test_another_line_keeps_rows_with_the_same_texts_and_its_versions(tmp_path: Path) -> None:
     """Artifacts are shared by all lines, and two lines may have got equal texts from different people."""
     installation, context = install(tmp_path, 6)

@@ -38,6 +38,7 @@ def aged(artifacts: FolderArtifacts, key: Digest, days: float) -> Digest:
     return key
 
 
+@pytest.mark.slow
 def test_old_artifacts_that_nothing_names_go_and_those_of_the_line_stay(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 8)
     promoted(context, installation.home)
@@ -74,6 +75,7 @@ def test_a_content_that_was_renamed_when_a_collection_died_gets_its_name_back(tm
 _NODES = 8
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     edges=st.lists(st.tuples(st.integers(0, _NODES - 1), st.integers(0, _NODES - 1)), max_size=12),
@@ -131,6 +133,7 @@ def withdraw(installation: Any, subject: str, n: int, given: bool = False, after
     Spool(installation.home.spool(LINE)).put_json(SHOP, json.dumps(logs(log(2 * n + 1, item))).encode())
 
 
+@pytest.mark.slow
 def test_content_whose_use_is_refused_is_deleted_and_a_later_consent_brings_it_back(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 8)
     version = promoted(context, installation.home)
@@ -154,6 +157,7 @@ def test_content_whose_use_is_refused_is_deleted_and_a_later_consent_brings_it_b
     assert marks_in(installation.home.lake(LINE) / "warehouse").get(0) is None
 
 
+@pytest.mark.slow
 def test_rows_whose_retention_has_ended_go_also_from_the_artifacts(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 6)
     promoted(context, installation.home)
@@ -168,6 +172,7 @@ def test_rows_whose_retention_has_ended_go_also_from_the_artifacts(tmp_path: Pat
     assert len(lake.scan("quarantine")) == 6
 
 
+@pytest.mark.slow
 def test_no_row_is_touched_while_a_cycle_is_open(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 8)
     planned(context, installation.home)
@@ -178,6 +183,7 @@ def test_no_row_is_touched_while_a_cycle_is_open(tmp_path: Path) -> None:
     assert 0 in marks_in(installation.home.lake(LINE) / "warehouse")
 
 
+@pytest.mark.slow
 def test_an_interrupted_erasure_is_left_to_its_repetition_which_recalls_the_versions(tmp_path: Path) -> None:
     installation, context = install(tmp_path, 8)
     version = promoted(context, installation.home)

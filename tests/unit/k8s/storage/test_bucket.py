@@ -19,6 +19,7 @@ def bucket(s3: S3) -> Bucket:
     return Bucket(s3.settings)
 
 
+@pytest.mark.slow
 def test_objects_are_written_read_and_deleted(bucket: Bucket) -> None:
     assert bucket.get("a") is None
     bucket.put("a", b"1")

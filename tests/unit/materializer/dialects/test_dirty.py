@@ -63,6 +63,7 @@ def test_every_record_has_an_accepted_outcome(filled: LakeDatasets, expected: li
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_kept_records_have_the_expected_fields(filled: LakeDatasets, expected: list[dict[str, Any]]) -> None:
     stored = {row["id"]: row for row in filled.lake.scan("traces").iter_rows(named=True)}
     names = {"user_id": "user", "session_id": "session", "response": "answer"}

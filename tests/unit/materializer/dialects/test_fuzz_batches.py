@@ -194,6 +194,7 @@ def test_the_record_itself_is_read(name: str) -> None:
     assert (len(found.traces), found.bad) == (1, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDS)
 def test_three_hundred_mutated_records_in_batches(name: str) -> None:
     total = attack(name, 300, seed=0)

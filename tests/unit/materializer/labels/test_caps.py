@@ -46,12 +46,14 @@ def test_no_cap_per_person_applies_if_no_user_has_an_id(tmp_path: Path) -> None:
     assert len(pairs) == 8
 
 
+@pytest.mark.slow
 def test_corrections_without_a_rater_count_for_the_author_of_the_request(tmp_path: Path) -> None:
     items = [asked(n, "no", by(None, "user_correction", text="yes"), f"user-{n}") for n in range(8)]
     _, pairs = assembled(lines(tmp_path), *items)
     assert len(pairs) == 8
 
 
+@pytest.mark.slow
 def test_ratings_count_for_the_rater(tmp_path: Path) -> None:
     datasets = lines(tmp_path)
     training, _ = assembled(datasets, *[asked(n, f"a{n}", by("mallory", "user_feedback", 1.0), f"user-{n}") for n in range(4)])

@@ -115,7 +115,7 @@ def test_a_withdrawal_finds_its_user_in_a_snapshot_that_an_earlier_release_has_p
         datasets.lake.pin(table, "s")  # type: ignore[arg-type]
     refusal = evaluation("user_consent", 0, at=T0 + 2 * DAY, user__id="jane-1") | {"eventName": "gen_ai.evaluation.result"}
     datasets.ingest(batch(logs(refusal)))
-    settled = datasets._settled(None, "s")
+    settled = datasets._settled.read(None, "s")
     refused = settled.traces.filter(settled.traces["refused"] & settled.traces["messages"].is_not_null())
     assert refused["id"].to_list() == [span(1)["traceId"] + ":" + span(1)["spanId"]]
     assert len(settled.refusing) == 1

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from contracts.data.senders import Role, Sender
 from materializer.consent import erased_people
 from materializer.datasets import LakeDatasets
@@ -37,6 +39,7 @@ def erase(datasets: LakeDatasets, *users: str) -> None:
         purge(datasets.lake)
 
 
+@pytest.mark.slow
 def test_neither_a_snapshot_nor_a_statistic_nor_a_file_keeps_deleted_rows_and_tags_move(tmp_path: Path) -> None:
     datasets = filled(tmp_path)
     pinned = datasets.lake.pin("traces", "a snapshot")
@@ -49,6 +52,7 @@ def test_neither_a_snapshot_nor_a_statistic_nor_a_file_keeps_deleted_rows_and_ta
     assert datasets.ingest(batch(spans(span(9)))).traces.kept == 1  # the table can be written
 
 
+@pytest.mark.slow
 def test_a_table_that_loses_all_rows_goes_on(tmp_path: Path) -> None:
     datasets = filled(tmp_path)
     erase(datasets, *(f"user-{n}" for n in range(1, 5)))
@@ -57,6 +61,7 @@ def test_a_table_that_loses_all_rows_goes_on(tmp_path: Path) -> None:
     assert datasets.ingest(batch(spans(span(9)))).traces.kept == 1
 
 
+@pytest.mark.slow
 def test_records_of_erased_people_and_corrections_of_their_traces_are_skipped_and_counted(tmp_path: Path) -> None:
     datasets = filled(tmp_path)
     erase(datasets, "user-1")
@@ -70,6 +75,7 @@ def test_records_of_erased_people_and_corrections_of_their_traces_are_skipped_an
     assert 1 not in marks_in(tmp_path / "lake")
 
 
+@pytest.mark.slow
 def test_only_a_newer_consent_of_the_operator_lifts_an_erasure(tmp_path: Path) -> None:
     datasets = filled(tmp_path)
     erase(datasets, "user-1")
@@ -83,6 +89,7 @@ def test_only_a_newer_consent_of_the_operator_lifts_an_erasure(tmp_path: Path) -
     assert erased_people(datasets.lake.scan("consent")).users == set()
 
 
+@pytest.mark.slow
 def test_quarantined_records_of_a_person_and_bytes_of_nobody_are_deleted(tmp_path: Path) -> None:
     datasets = filled(tmp_path)
     mine, other = (pseudonym_of(datasets, "u", user) for user in ("user-1", "user-2"))

@@ -40,6 +40,7 @@ def test_bad_span_does_not_affect_other_spans(tmp_path: Path) -> None:
     assert bad["position"].to_list() == ["line 1, span 1", "line 1, span 2", "line 2"]
 
 
+@pytest.mark.slow
 def test_equal_record_is_a_duplicate_and_different_record_with_the_same_id_is_a_conflict(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     report = datasets.ingest(batch(spans(span(1), span(1), span(1, answer="A: 3"))))
@@ -181,6 +182,7 @@ def test_ingesting_again_after_a_crash_gives_the_same_lake(tmp_path: Path, at: i
     assert _contents(again) == _contents(undisturbed)
 
 
+@pytest.mark.slow
 def test_truncated_file_gives_its_readable_records_and_is_reported(tmp_path: Path) -> None:
     whole = b"".join(json.dumps(spans(span(n))).encode() + b"\n" for n in range(1, 400))
     path = tmp_path / "day.jsonl.gz"

@@ -92,6 +92,7 @@ def test_findings_lie_in_the_text(text: str) -> None:
         assert 0 <= one.start < one.end <= len(text)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "unit",

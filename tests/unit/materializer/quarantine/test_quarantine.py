@@ -76,6 +76,7 @@ def test_a_row_names_file_and_place_and_keeps_masked_bytes_with_pseudonyms(tmp_p
     assert (kept["id"], kept["timestamp"]) == ("b", T0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("consent", "assumed", "kept"),
     [(True, False, True), (None, False, False), (None, True, True), (False, True, False), (False, False, False), ("maybe", True, False)],
@@ -174,6 +175,7 @@ def test_bytes_expire_and_a_refusal_of_the_user_deletes_them(tmp_path: Path) -> 
 # Replay
 
 
+@pytest.mark.slow
 def test_a_received_record_is_replayed_from_its_kept_bytes_exactly_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = make_datasets(tmp_path)
     rating = evaluation("user_feedback", 1, user__id="user-7")
@@ -247,6 +249,7 @@ def test_a_file_that_has_changed_is_not_read(tmp_path: Path, monkeypatch: pytest
     assert "send the record again" in report.entries[0].detail
 
 
+@pytest.mark.slow
 def test_a_pseudonym_in_a_file_is_an_id_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a record could name the user of another one by a pseudonym."""
     datasets = make_datasets(tmp_path)
@@ -308,6 +311,7 @@ def test_parts_of_one_request_are_entries_of_their_own(tmp_path: Path, monkeypat
     assert [entry.state for entry in datasets.quarantine.entries()].count("resolved") == 2
 
 
+@pytest.mark.slow
 def test_a_file_with_many_bad_parts_is_replayed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = make_datasets(tmp_path)
     (tmp_path / "in").mkdir()
@@ -329,6 +333,7 @@ def grow(folder: Path, data: bytes, name: str = "x.jsonl") -> None:
     (folder / name).write_bytes(data)
 
 
+@pytest.mark.slow
 def test_a_cut_last_line_is_resolved_when_the_whole_line_arrives(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     lines = [json.dumps(RECORD | {"id": str(n), "consent": True}).encode() + b"\n" for n in range(3)]
@@ -371,6 +376,7 @@ def test_a_cut_gzip_stream_is_resolved_when_it_is_complete(tmp_path: Path) -> No
     assert datasets.cursor().traces == 50
 
 
+@pytest.mark.slow
 def test_a_bad_line_of_a_growing_file_is_one_entry(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     bad = b"{broken}\n"
@@ -445,6 +451,7 @@ def test_rows_of_an_earlier_release_are_listed_and_cannot_be_replayed(tmp_path: 
     assert {column.name for column in TABLES["quarantine"]} == set(datasets.lake.scan("quarantine").columns)
 
 
+@pytest.mark.slow
 def test_protobuf_frames_are_kept_as_json_and_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 

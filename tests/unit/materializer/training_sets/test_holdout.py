@@ -135,6 +135,7 @@ def test_masked_traffic_of_a_golden_prompt_is_never_used_for_training(tmp_path: 
     assert (snapshot.counts["used"], snapshot.counts["holdout"]) == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", ["edited", "removed", "edited, then the next edition"])
 def test_golden_prompts_stay_excluded_after_the_golden_file_changes(tmp_path: Path, later: str) -> None:
     held, trained = _held_and_trained(40)

@@ -82,6 +82,7 @@ def test_the_same_messages_with_other_tools_are_another_prompt(tmp_path: Path) -
     assert len({row["prompt_id"] for row in found if row["tools"] or json.loads(row["prompt"])[0]["content"] == TRAIN[0]}) == 2
 
 
+@pytest.mark.slow
 def test_a_correction_may_be_a_tool_call(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     correction = evaluation("user_correction", text=reference("right"), user__id="user-1")
@@ -141,6 +142,7 @@ def test_identities_without_tools_are_those_of_earlier_releases() -> None:
     assert root_id(messages) == "692a9daa52e42c50943f4784c639bfc764157d6b4b90b5d3306df697f29d12e7"
 
 
+@pytest.mark.slow
 def test_a_table_of_an_earlier_release_gets_the_column(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     datasets.ingest(batch(spans(span(1, TRAIN[0]))))

@@ -26,6 +26,7 @@ from tests.unit.materializer.records import T0, batch, evaluation, log, logs, sp
 from tests.unit.materializer.small_datasets import LATER, TRAIN, VERSIONS, assembled, frozen, rows
 
 
+@pytest.mark.slow
 def test_correction_is_a_reference_and_the_chosen_answer_of_a_pair(tmp_path: Path) -> None:
     wrong = span(1, TRAIN[0], "A: 3", [evaluation("user_correction", text="1 + 1 = 2\nA: 2")])
     datasets = make_datasets(tmp_path)
@@ -54,6 +55,7 @@ def test_correction_gives_a_pair_if_user_feedback_is_the_only_scorer(tmp_path: P
     assert [(pair["chosen"], pair["rejected"], pair["tier"]) for pair in pairs] == [("yes", "no", "verifiable")]
 
 
+@pytest.mark.slow
 def test_latest_rating_of_a_rater_counts_and_early_feedback_is_matched(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     second = T0 + 10**9
@@ -72,6 +74,7 @@ def test_latest_rating_of_a_rater_counts_and_early_feedback_is_matched(tmp_path:
     assert samples == {"x": (0.5, 2, "feedback"), "y": (1.0, 1, "feedback")}
 
 
+@pytest.mark.slow
 def test_feedback_after_the_freeze_changes_only_the_next_snapshot(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     first = frozen(datasets, span(1, TRAIN[0], "x"))
@@ -109,6 +112,7 @@ class Client:
         return [ChatAnswer(text=text, error=None if text else "down") for text in texts]
 
 
+@pytest.mark.slow
 def test_probe_measures_group_coverage(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(probe={"samples": 2}))
     snapshot = frozen(datasets, *(span(n, text, "A: 0", metadata__reference="1") for n, text in enumerate(TRAIN[:4], 1)), span(8, TRAIN[5]))
@@ -133,6 +137,7 @@ def test_probe_without_any_answer_is_retryable(tmp_path: Path) -> None:
         datasets.probe("p", snapshot, Client([None]), lambda *_: None)
 
 
+@pytest.mark.slow
 def test_probe_needs_a_scorer_for_unseen_answers(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     with pytest.raises(ConfigError, match="unseen"):

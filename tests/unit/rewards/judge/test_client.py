@@ -62,6 +62,7 @@ def test_a_server_without_schemas_gets_none(stub: Stub) -> None:
     assert "response_format" not in stub.bodies[0]
 
 
+@pytest.mark.slow
 def test_a_busy_server_gets_fewer_requests_and_answers_all(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.random, "uniform", lambda low, high: 0.05)
     stub.slots, stub.queue, stub.seconds = 4, 0, 0.005

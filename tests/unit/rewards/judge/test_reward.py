@@ -147,6 +147,7 @@ def test_too_few_labels_cost_nothing(stub: Stub, records: JudgeRecords) -> None:
     assert stub.requests == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -212,6 +213,7 @@ def test_references_are_withheld_when_the_agreement_is_measured(stub: Stub, reco
     assert parts(stub.bodies[-1])["reference"] == "807"
 
 
+@pytest.mark.slow
 def test_the_budget_holds_and_says_what_is_done(stub: Stub, known: JudgeRecords) -> None:
     judge = _judge(stub, known)
     used = known.used(judge.digest, datetime.now(UTC))

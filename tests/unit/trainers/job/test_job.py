@@ -30,6 +30,7 @@ def test_equal_weights_give_ordinary_epochs() -> None:
     assert drawn[:10] != drawn[10:20]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.05, 1), min_size=1, max_size=20), st.integers(0, 99))
 def test_pairs_are_sampled_in_proportion_to_their_weights(weights: list[float], seed: int) -> None:
     n = 4000
@@ -185,6 +186,7 @@ def bare(tmp_path: Path) -> Any:
     return Workshop(tmp_path, model)
 
 
+@pytest.mark.slow
 def test_a_plan_for_other_code_is_refused(bare: Any) -> None:
     spec = bare.spec(bare.plan(Method.DPO).model_copy(update={"code": "0" * 64}))
     bare.executor.submit(spec, 1)
@@ -193,6 +195,7 @@ def test_a_plan_for_other_code_is_refused(bare: Any) -> None:
     assert "plan again" in status.reason
 
 
+@pytest.mark.slow
 def test_a_plan_for_other_scorers_is_refused(bare: Any) -> None:
     plan = bare.plan(Method.GRPO)
     foreign = plan.scorers[0].model_copy(update={"code": "0" * 64})
@@ -203,6 +206,7 @@ def test_a_plan_for_other_scorers_is_refused(bare: Any) -> None:
     assert "exact_match" in status.reason
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_an_earlier_incarnation_is_not_trained_again(bare: Any, tmp_path: Path) -> None:
     plan = bare.plan(Method.DPO)
     spec = bare.spec(plan)

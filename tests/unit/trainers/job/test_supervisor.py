@@ -255,6 +255,7 @@ def test_the_reported_reason_is_the_cause_on_a_peer_and_not_its_consequence(
     assert one._derive(1, None).reason == told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_follower_waits_for_the_result_only_without_a_shared_file_system(run: Path, monkeypatch: pytest.MonkeyPatch, apart: bool) -> None:
     monkeypatch.setattr(parallel, "launch_command", lambda *_: [sys.executable, "-c", ""])

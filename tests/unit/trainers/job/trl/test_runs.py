@@ -66,7 +66,7 @@ def test_a_job_trains_and_publishes_a_model_that_loads(undisturbed: Undisturbed,
     assert model.generate(**asked, do_sample=False, max_new_tokens=3).shape[1] > asked["input_ids"].shape[1]
 
 
-@pytest.mark.parametrize("method", [Method.DPO, Method.GRPO, Method.SFT])
+@pytest.mark.parametrize("method", [Method.DPO, Method.GRPO, pytest.param(Method.SFT, marks=pytest.mark.soak)])
 def test_a_preempted_run_resumes_to_the_same_weights(workshop: Any, undisturbed: Undisturbed, method: Method) -> None:
     spec = workshop.spec(undisturbed(method).plan)
     workshop.executor.submit(spec, 1)

@@ -1,0 +1,112 @@
+"""Reads traces and feedback of one Iceberg snapshot with their present consent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import polars as pl
+
+from contracts.ids import Digest, digest
+from materializer.consent import refusing_users, settle
+from materializer.lake.concealment import concealed
+from materializer.lake.tables import Lake, preferred, until
+from runtime.secrets.pseudonyms import Subject
+
+Pinned = dict[str, int | None]
+"""Table -> Iceberg snapshot id."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Traces and feedback with their present consent."""
+
+    traces: pl.DataFrame
+    """One row per trace, with the columns of `settle`."""
+    feedback: pl.DataFrame
+    """records.FEEDBACK, also of refused traces."""
+    refusing: list[str]
+    """Users whose feedback must not be used."""
+    pinned: Pinned
+
+    @property
+    def withdrawn(self) -> Digest:
+        """Digest over the traces whose content must not be used although it is stored, and over the refusing users who gave feedback."""
+        refused = self.traces.filter(pl.col("refused") & pl.col("messages").is_not_null()).select("source", "id").sort("source", "id")
+        raters = set(self.refusing) & set(self.feedback["rater"].to_list())
+        return digest([*refused.rows(), *sorted(raters)])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as stored."""
+
+    snapshots: Pinned
+    traces: pl.DataFrame
+    feedback: pl.DataFrame
+    consent: pl.DataFrame
+
+
+class SettledReader:
+    """Pins the tables of a lake and reads them, each row as seldom as possible. `hide` returns the pseudonym function of the newest key."""
+
+    def __init__(self, lake: Lake, hide: Callable[[], Callable[[Subject, str], str]]) -> None:
+        self._lake = lake
+        self._hide = hide
+        self._unused: Rows | None = None
+        self._known: tuple[tuple[object, ...], Digest] | None = None
+
+    def read(self, as_of: datetime | None, tag: str) -> Settled:
+        """Return the rows of the Iceberg snapshots that are tagged `tag`, ingested no later than `as_of` (None: all).
+
+        Statements about consent are neither pinned nor cut at `as_of`: a refusal counts as soon as it is ingested.
+        """
+        pinned = self._pin(tag)
+        rows = self._rows(as_of, pinned)
+        hide = self._hide()  # a snapshot that an earlier release has pinned has ids in clear
+        settled = Settled(
+            traces=preferred(settle(concealed(rows.traces, hide), rows.consent)),
+            feedback=concealed(rows.feedback, hide),
+            refusing=refusing_users(rows.consent),
+            pinned=pinned,
+        )
+        self._known = (tag, as_of, rows.snapshots), settled.withdrawn
+        return settled
+
+    def current(self) -> Rows:
+        """Return all rows of the lake as they are now. Pins nothing."""
+        return self._rows(None, {"traces": self._lake.snapshot("traces"), "feedback": self._lake.snapshot("feedback")})
+
+    def withdrawn(self, as_of: datetime, tag: str) -> Digest:
+        """Return `read(as_of, tag).withdrawn`. Reads no rows if no statement about consent was added since the last call for this tag."""
+        snapshots = self._pin(tag) | {"consent": self._lake.snapshot("consent")}
+        if self._known is not None and self._known[0] == (tag, as_of, snapshots):
+            return self._known[1]
+        return self.read(as_of, tag).withdrawn
+
+    def _pin(self, tag: str) -> Pinned:
+        return {"traces": self._lake.pin("traces", tag), "feedback": self._lake.pin("feedback", tag)}
+
+    def _rows(self, as_of: datetime | None, snapshots: Pinned) -> Rows:
+        """Read the rows of these snapshots.
+
+        Rows that are read without `as_of` stay in memory until the next call: a cycle freezes its edition and then its snapshot, from the
+        same rows.
+        """
+        snapshots = snapshots | {"consent": self._lake.snapshot("consent")}
+        rows, self._unused = self._unused, None
+        if rows is None or rows.snapshots != snapshots:
+            where = until(as_of) if as_of else None
+            rows = Rows(
+                snapshots=snapshots,
+                traces=self._lake.scan("traces", where=where, snapshot=snapshots["traces"]),
+                feedback=self._lake.scan("feedback", where=where, snapshot=snapshots["feedback"]),
+                consent=self._lake.scan("consent", snapshot=snapshots["consent"]),
+            )
+        elif as_of is not None:
+            recent = pl.col("ingested") <= as_of
+            rows = replace(rows, traces=rows.traces.filter(recent), feedback=rows.feedback.filter(recent))
+        if as_of is None:
+            self._unused = rows
+        return rows

@@ -1,0 +1,85 @@
+"""Tests of the reader of rows with their present consent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.data.senders import Role, Sender
+from materializer.datasets import LakeDatasets
+from materializer.settled import SettledReader
+from tests.unit.materializer.conftest import make_datasets
+from tests.unit.materializer.records import T0, batch, evaluation, logs, span, spans
+
+DESK = Sender(name="desk", roles=(Role.FEEDBACK,))
+SECOND = 10**9
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The number of reads of each table so far."""
+    from materializer.lake.tables import Lake
+
+    counted: Counter[str] = Counter()
+    scan = Lake.scan
+
+    def counting(self: Lake, name: Any, *args: Any, **more: Any) -> Any:
+        counted[name] += 1
+        return scan(self, name, *args, **more)
+
+    monkeypatch.setattr(Lake, "scan", counting)
+    return counted
+
+
+def reader(datasets: LakeDatasets) -> SettledReader:
+    return SettledReader(datasets.lake, datasets._pseudonyms)
+
+
+def refusal(user: str) -> Any:
+    said = evaluation("user_consent", 0.0, at=T0 + 60 * SECOND, user__id=user) | {"eventName": "gen_ai.evaluation.result"}
+    return replace(batch(logs(said)), sender=DESK)
+
+
+def test_an_edition_and_the_snapshot_after_it_read_each_row_once(tmp_path: Path, scans: Counter[str]) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1), span(2))))
+    now, shared = datetime.now(UTC), reader(datasets)
+    scans.clear()
+    shared.read(None, "edition")
+    frozen = shared.read(now, "snapshot")
+    assert scans == {"traces": 1, "feedback": 1, "consent": 1}
+    alone = reader(datasets).read(now, "snapshot")
+    assert frozen.traces.equals(alone.traces)
+    assert frozen.feedback.equals(alone.feedback)
+    assert shared._unused is None, "the rows of an idle line stay in memory"
+
+
+def test_rows_that_were_ingested_after_the_given_time_are_left_out_of_shared_rows(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1))))
+    between = datasets.lake.scan("traces")["ingested"].max()
+    datasets.clock.sleep(5)
+    datasets.ingest(batch(spans(span(2)), b""))
+    shared = reader(datasets)
+    assert len(shared.current().traces) == 2
+    assert isinstance(between, datetime)
+    assert len(shared.read(between, "snapshot").traces) == 1
+
+
+@pytest.mark.slow
+def test_what_is_withdrawn_is_read_again_only_after_a_new_statement(tmp_path: Path, scans: Counter[str]) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1), span(2))))
+    now, read = datetime.now(UTC), reader(datasets)
+    before = read.read(now, "snapshot").withdrawn
+    scans.clear()
+    assert (read.withdrawn(now, "snapshot"), scans) == (before, {})
+    assert reader(datasets).withdrawn(now, "snapshot") == before
+    make_datasets(tmp_path).ingest(refusal("user-1"))  # as another process does
+    assert read.withdrawn(now, "snapshot") != before
+    assert read.withdrawn(now, "snapshot") == reader(datasets).withdrawn(now, "snapshot")
