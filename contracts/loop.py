@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 from contracts.data.records import Tier
 from contracts.jobs.cluster import ClusterSettings
 from contracts.model import Frozen
+from contracts.serving import Unit
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Percent = Annotated[float, Field(gt=0, le=100)]
@@ -314,18 +315,29 @@ class GateSettings(Frozen):
 class RolloutSettings(Frozen):
     """Settings of the rollout of an accepted candidate."""
 
-    steps: tuple[Percent, ...] = (1, 5, 25, 100)
-    """Traffic weights of the candidate in percent. They must increase and end at 100."""
+    steps: tuple[Percent, ...] = (5, 25, 50, 100)
+    """Traffic weights of the candidate in percent. They must increase and end at 100. Decisions on ratings are fastest at 50. A line with
+    tens of thousands of requests a day can begin with 1."""
+    unit: Unit = "session"
+    """What stays with one version during a rollout. session: all requests of a session; a user's sessions are compared with each other.
+    user: all requests of a user; decisions need far more users. A request that does not name it is assigned by the other one."""
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Non-inferiority margin of the mean rating. It is decided at the largest weight below 100."""
     error_margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    """Maximum increase of the error share, and of the share of refused requests."""
+    """Maximum increase of the error share, and of the share of refused requests. At the largest weight below 100, the rollout advances only
+    if a larger increase of the error share is excluded."""
     latency_ratio: Annotated[float, Field(gt=1)] = 1.5
     """Maximum latency ratio, candidate to champion. The candidate is rolled back if both the median and the 95th percentile exceed it."""
+    slow_margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Maximum increase of the share of slow answers: those that take longer than `latency_ratio` times the champion's 95th percentile. At
+    the largest weight below 100, the rollout advances only if a larger increase is excluded."""
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Probability of a false rollback, over all metrics, evaluations and steps."""
     beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Probability that a version worse than the margin is promoted, over all evaluations."""
+    min_people: Positive = 30
+    """Minimum effective number of raters of each version before ratings decide anything. Users with unequal numbers of ratings count as
+    fewer."""
     min_requests: Positive = 100
     """Minimum number of requests of each version in each step before the rollout advances. The champion needs none if the route gives it
     no sessions. Refused requests do not count."""

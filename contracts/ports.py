@@ -33,7 +33,7 @@ from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, EarlierAn
 from contracts.ids import Digest
 from contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, StepFigures, TrainingPlan
 from contracts.model import ModelRef
-from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement
+from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, Stratum
 
 Progress = Callable[[str, int, int], None]
 """Callback (activity, items done, items in total) that long operations call from time to time."""
@@ -446,13 +446,11 @@ class Metrics(Protocol):
 class RolloutJudge(Protocol):
     """Judges one rollout step, without side effects."""
 
-    def judge(self, largest: bool, seconds: float, share: float, fresh: Evidence, mature: Evidence) -> StepJudgement:
+    def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum]) -> StepJudgement:
         """Decide whether the rollout advances, waits or rolls back.
 
         `largest` is true for the step with the largest weight below 100, which decides quality. `seconds` is the time since the step
-        began. `share` is the percentage of sessions that the route assigns to the candidate. `fresh` is the evidence up to now, for
-        exposure, errors and latency. `mature` is the evidence for quality; it excludes traces that are younger than the feedback's
-        maturity lag.
+        began. `strata` is the evidence of the steps so far, in their order; the last one is the current step.
         """
 
 

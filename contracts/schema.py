@@ -20,7 +20,7 @@ from contracts.cycle import Entry, Step
 from contracts.errors import NewerRelease
 from contracts.ids import canonical, digest
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Version that this release writes. A change that an older release cannot read, or that needs an upgrade function, increases it."""
 UNVERSIONED: Final = 1
 """Version of rows and documents that carry no version."""
@@ -103,7 +103,7 @@ def _with_demonstrations(content: _Data) -> _Data:
 
 
 def _row_from_2(_kind: str, _key: str, data: _Data) -> _Data:
-    """Version 3 only adds keys with defaults. Its number makes an older router and receiver recognisable, so that they are replaced."""
+    """Versions 3 and 4 only add keys with defaults. They make an older router and receiver recognisable, so that they are replaced."""
     return data
 
 
@@ -112,7 +112,7 @@ def _document_from_2(_kind: str, content: Any) -> Any:
     return content
 
 
-_ROWS: tuple[Callable[[str, str, _Data], _Data], ...] = (_row_from_1, _row_from_2)
+_ROWS: tuple[Callable[[str, str, _Data], _Data], ...] = (_row_from_1, _row_from_2, _row_from_2)
 """Upgrades of a row's data, given its kind and key. The element at index n upgrades from version n + 1 to n + 2."""
-_DOCUMENTS: tuple[Callable[[str, Any], Any], ...] = (_document_from_1, _document_from_2)
+_DOCUMENTS: tuple[Callable[[str, Any], Any], ...] = (_document_from_1, _document_from_2, _document_from_2)
 """Upgrades of a document's content, given its type. The element at index n upgrades from version n + 1 to n + 2."""

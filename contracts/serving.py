@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
@@ -74,6 +76,10 @@ class Backend(Frozen):
     """Percentage of sessions."""
 
 
+Unit = Literal["session", "user"]
+"""Unit that a rollout assigns to a version. The other one replaces it in a request that does not name it."""
+
+
 class Route(Frozen):
     """Routing configuration of a line."""
 
@@ -85,9 +91,27 @@ class Route(Frozen):
     """Name of the object that set the route: a rollout step or an adoption."""
     salt: str = ""
     """Random text of the rollout, part of the hash that assigns sessions to versions. Empty for a rollout of a release without it."""
+    unit: Unit = "session"
+    """Whether a session or a user stays with one version."""
 
 
 _ROUNDING = 1e-6
+LATENCY_BASE = 1.1
+"""Ratio of the limits of two neighbouring buckets of latencies."""
+
+
+def latency_bucket(ms: float) -> int:
+    """Return the bucket of a latency in milliseconds. Bucket n contains the latencies from LATENCY_BASE^n to below LATENCY_BASE^(n+1)."""
+    return math.floor(math.log(max(ms, 1e-3)) / math.log(LATENCY_BASE))
+
+
+def latency_buckets(latencies: Iterable[float]) -> tuple[tuple[int, int], ...]:
+    """Return the pairs (bucket, number of answers) of latencies in milliseconds, in ascending order (see `latency_bucket`)."""
+    counts: dict[int, int] = {}
+    for ms in latencies:
+        bucket = latency_bucket(ms)
+        counts[bucket] = counts.get(bucket, 0) + 1
+    return tuple(sorted(counts.items()))
 
 
 class Arm(Frozen):
@@ -101,12 +125,21 @@ class Arm(Frozen):
     refused: Count
     """Number of requests that the version's server rejected as invalid (400, 413, 415 or 422). They are not errors."""
     sessions: Count
-    """Number of distinct sessions. A request without a session is a session of its own."""
+    """Number of distinct sessions. A request without a session counts for its user's session, one without both is a session of its own."""
+    users: Count | None = None
+    """Number of distinct users. A request without a user counts for its session, one without both is a user of its own. None: not counted;
+    a rollout with `unit = "user"` then waits."""
     latency_p50_ms: Magnitude | None
     latency_p95_ms: Magnitude | None
     rated: tuple[tuple[Annotated[int, Field(ge=1)], Finite], ...]
     """(number of ratings, sum of ratings) per user, without user ids. Users are the clusters of the statistical tests. Each rating is in
     [0, 1]."""
+    raters: tuple[str, ...] = ()
+    """For each entry of `rated`, a name of its user that is no user id, the same one for both versions and in all windows. Empty: unknown;
+    each entry then counts as a person of its own, and a decision takes more ratings."""
+    latencies: tuple[tuple[int, Annotated[int, Field(ge=1)]], ...] = ()
+    """(bucket, number of successful answers) per bucket of the latency, as `latency_buckets` returns them. Empty: not measured; a rollout
+    then waits."""
 
     @property
     def served(self) -> int:
@@ -117,6 +150,12 @@ class Arm(Frozen):
     def _consistent(self) -> Arm:
         if max(self.errors + self.refused, self.sessions) > self.requests:
             raise ValueError(f"{self.tag}: more errors, refusals or sessions than the {self.requests} requests")
+        if self.users is not None and self.users > self.requests:
+            raise ValueError(f"{self.tag}: more users than the {self.requests} requests")
+        if self.raters and (len(self.raters) != len(self.rated) or len(set(self.raters)) != len(self.raters)):
+            raise ValueError(f"{self.tag}: the raters are not one name per user")
+        if sum(n for _, n in self.latencies) > self.requests:
+            raise ValueError(f"{self.tag}: more latencies than the {self.requests} requests")
         if any(not -_ROUNDING <= total <= n + _ROUNDING for n, total in self.rated):
             raise ValueError(f"{self.tag}: the ratings of a user are not in [0, 1]")
         p50, p95 = self.latency_p50_ms, self.latency_p95_ms
@@ -142,12 +181,46 @@ class Evidence(Frozen):
         return self
 
 
+class Stratum(Frozen):
+    """Evidence of one weight of a rollout. The share of the sessions is constant within it."""
+
+    share: float = Field(ge=0, le=100)
+    """Percentage of sessions that the route gives to the candidate."""
+    fresh: Evidence
+    """Evidence of the whole window, for exposure, errors and latency."""
+    mature: Evidence
+    """Evidence for quality, without the traces that are younger than `rollout.maturity`."""
+
+
 class StepResult(StrEnum):
     """Result of judging the evidence of a step."""
 
     ADVANCE = "advance"
     WAIT = "wait"
     ROLL_BACK = "roll_back"
+
+
+class SequentialTest(Frozen):
+    """State of a sequential probability ratio test: no difference against a loss of the margin. It is valid at every evaluation."""
+
+    estimate: Finite
+    """Candidate minus champion."""
+    error: Magnitude
+    """Standard error of the estimate."""
+    margin: Magnitude
+    equal: Finite
+    """Evidence of equality: log-likelihood ratio of no difference against a loss of the margin."""
+    equal_at: Finite
+    """Evidence of equality from which a loss of the margin is excluded, with error `rollout.beta`."""
+    harm: Finite
+    """Evidence of harm: log-likelihood ratio of a loss against no difference. For shares, a mixture of losses of the margin and more."""
+    harm_at: Finite
+    """Evidence of harm from which the candidate is rolled back, with this metric's part of `rollout.alpha`."""
+    n: Count
+    """Number of ratings, requests or answers of both versions."""
+    people: Magnitude | None = None
+    """Effective number of raters of the version that has fewer: users with equal numbers of ratings that would be as informative. None for
+    other metrics than the ratings."""
 
 
 class StepJudgement(Frozen):
@@ -160,8 +233,11 @@ class StepJudgement(Frozen):
     candidate_requests: Count = 0
     """Number of requests of the candidate in the fresh window."""
     quality: Interval | None = None
-    """Mean rating of the candidate minus that of the champion. The interval is a confidence sequence, valid at every evaluation."""
+    """Mean rating of the candidate minus that of the champion over all steps. The interval is that of this evaluation alone; decisions use
+    `tests`. Earlier releases stored a confidence sequence of the step."""
     errors: Interval | None = None
-    """Error share of the candidate minus that of the champion, as a confidence sequence."""
+    """Error share of the candidate minus that of the champion, as `quality`."""
     refusals: Interval | None = None
-    """Share of refused requests of the candidate minus that of the champion, as a confidence sequence."""
+    """Share of refused requests of the candidate minus that of the champion, as `quality`."""
+    tests: dict[str, SequentialTest] = Field(default_factory=dict)
+    """The tests over all steps so far: `ratings`, `errors`, `refused`, `slow`. Earlier releases stored none."""

@@ -1,28 +1,46 @@
-"""`RolloutJudge` that decides on a rollout step from the evidence of live traffic.
+"""`RolloutJudge` that decides on a rollout step from the evidence of live traffic, over all steps so far.
 
-Steps with low weights decide on exposure, errors, refused requests and latency. The step with the largest weight below 100 also decides on
-quality, with a non-inferiority test. At any step, a candidate with significantly lower ratings rolls back, unless its whole interval is
-within the margin. The error budget alpha is divided evenly over the three tested metrics and all steps. Each user counts once, with the
-mean of the user's ratings. Latency is compared by ratios without a test and is not part of the budget.
+Ratings, errors, refused requests and slow answers are tested with sequential probability ratio tests (`sequential.py`). At any step, a
+test that shows harm rolls back. The step with the largest weight below 100 advances only if a loss of the margin is excluded for ratings,
+errors and slow answers.
 
-No step advances on evidence that is missing, stale or contradictory, or whose sessions are not split as the route says.
+The error budget alpha is divided evenly over the four metrics. Errors, refused requests and slow answers are also tested for the current
+step alone, because a version may fail only under more load. These tests share the budget of their metric.
+
+Median and 95th percentile of the latency are compared by ratios without a test, and are not part of the budget. No step advances on
+evidence that is missing, stale or contradictory, or whose sessions are not split as the route says.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from contracts.evaluation import Interval
 from contracts.loop import RolloutSettings
-from contracts.serving import Arm, Evidence, StepJudgement, StepResult
-from gates.statistics import difference_sequence, sample_ratio_p, sequence_factor, share_difference_sequence
+from contracts.serving import Arm, Evidence, SequentialTest, StepJudgement, StepResult, Stratum, latency_bucket
+from gates.sequential import Share, harm_evidence, mean_evidence, rating_difference, share_difference, share_evidence
+from gates.statistics import sample_ratio_p
 
-_METRICS = 3
-"""Number of metrics that are tested: errors, refused requests and ratings."""
+METRICS = 4
+"""Number of metrics that are tested: ratings, errors, refused requests and slow answers."""
+_ALL_STEPS = 0.5
+"""Part of a metric's error budget for the test over all steps. The tests of single steps share the rest."""
 _SAMPLE_RATIO = 1e-4
 """A p-value of the sessions' ratio below this means that the sessions were not assigned as the route says."""
 _SECONDS = 1.0
 """Largest difference between the length of a step and the window of its evidence."""
+_LEVEL = 0.9
+_QUANTILE = 1.6448536269514722
+"""Level of the shown intervals, and its quantile of the normal distribution."""
+_LEAST_FOR_P95 = 20
+"""Answers of the champion below which its 95th percentile says nothing."""
+_WORDS = {"ratings": "mean rating", "errors": "error share", "refused": "share of refused requests", "slow": "share of slow answers"}
+
+
+_Pair = Callable[[Evidence], tuple[Share, Share]]
+"""Reads a share of both versions."""
 
 
 class EvidenceJudge:
@@ -30,93 +48,185 @@ class EvidenceJudge:
 
     def __init__(self, settings: RolloutSettings) -> None:
         self._settings = settings
-        self._alpha = settings.alpha / (_METRICS * len(settings.steps))
-        self._tightest = max(20.0, float(settings.min_requests))
+        alpha = settings.alpha / METRICS
+        self._equal = math.log(1 / settings.beta)
+        self._harm_of_ratings = math.log(1 / alpha)
+        self._harm = math.log(1 / (alpha * _ALL_STEPS))
+        self._harm_of_step = math.log(max(1, len(settings.steps) - 1) / (alpha * (1 - _ALL_STEPS)))
 
-    def judge(self, largest: bool, seconds: float, share: float, fresh: Evidence, mature: Evidence) -> StepJudgement:
+    def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum]) -> StepJudgement:
         """Roll back on evidence of harm, wait while evidence is missing or invalid, otherwise advance."""
+        fresh = strata[-1].fresh
         counts = {"requests": fresh.champion.requests + fresh.candidate.requests, "candidate_requests": fresh.candidate.requests}
-        flaw = _flaw(seconds, fresh, mature)
+        flaw = _flaw(seconds, strata)
         if flaw:
             return StepJudgement(result=StepResult.WAIT, reasons=(flaw,), **counts)
-        errors = share_difference_sequence(_errors(fresh.champion), _errors(fresh.candidate), self._alpha, self._tightest)
-        refusals = share_difference_sequence(_refusals(fresh.champion), _refusals(fresh.candidate), self._alpha, self._tightest)
-        quality = difference_sequence(mature.champion.rated, mature.candidate.rated, self._alpha, self._tightest)
-        strict = difference_sequence(mature.champion.rated, mature.candidate.rated, 2 * self._settings.beta, self._tightest)
-        harm = self._harm(errors, refusals, quality, fresh)
-        missing = self._missing(largest, seconds, share, fresh, strict)
+        shares = {name: [one(stratum.fresh) for stratum in strata] for name, one in self._shares().items()}
+        tests = {name: test for name, pairs in shares.items() if (test := self._share_test(name, pairs)) is not None}
+        ratings = self._rating_test(strata)
+        tests |= {"ratings": ratings} if ratings else {}
+        harm = self._harms(tests, shares, fresh)
+        missing = self._missing(largest, seconds, strata[-1], tests)
         result = StepResult.ROLL_BACK if harm else StepResult.WAIT if missing else StepResult.ADVANCE
-        reasons = harm or missing or self._summary(largest, fresh, strict)
-        return StepJudgement(result=result, reasons=tuple(reasons), quality=strict, errors=errors, refusals=refusals, **counts)
+        reasons = harm or missing or self._summary(largest, fresh, tests)
+        intervals = {field: _interval(tests[name]) for name, field in _INTERVALS.items() if name in tests}
+        return StepJudgement(result=result, reasons=tuple(reasons), tests=tests, **intervals, **counts)
 
-    def _harm(self, errors: Interval | None, refusals: Interval | None, quality: Interval | None, fresh: Evidence) -> list[str]:
-        settings = self._settings
+    def _shares(self) -> dict[str, _Pair]:
+        ratio = self._settings.latency_ratio
+        return {"errors": _errors, "refused": _refusals, "slow": lambda evidence: _slow(evidence, ratio)}
+
+    def _margin(self, name: str) -> float:
+        return {"ratings": self._settings.margin, "slow": self._settings.slow_margin}.get(name, self._settings.error_margin)
+
+    def _share_test(self, name: str, pairs: Sequence[tuple[Share, Share]]) -> SequentialTest | None:
+        """Test a share over all steps. Each step has its own share of the champion, because that may change with time."""
+        pairs = [(old, new) for old, new in pairs if old[1] and new[1]]
+        if not pairs:
+            return None
+        margin = self._margin(name)
+        estimate, error = share_difference(pairs)
+        equal, harm = sum(share_evidence(old, new, margin) for old, new in pairs), harm_evidence(pairs, margin)
+        found = {"estimate": estimate, "error": error, "margin": margin, "n": sum(old[1] + new[1] for old, new in pairs)}
+        return SequentialTest(equal=equal, equal_at=self._equal, harm=harm, harm_at=self._harm, **found)
+
+    def _rating_test(self, strata: Sequence[Stratum]) -> SequentialTest | None:
+        found = rating_difference([(stratum.mature.champion, stratum.mature.candidate) for stratum in strata])
+        if found is None:
+            return None
+        margin = self._settings.margin
+        equal = mean_evidence(found.estimate, found.variance, margin)
+        limits = {"margin": margin, "equal": equal, "equal_at": self._equal, "harm": -equal, "harm_at": self._harm_of_ratings}
+        return SequentialTest(estimate=found.estimate, error=math.sqrt(found.variance), n=found.ratings, people=found.people, **limits)
+
+    def _enough_people(self, test: SequentialTest) -> bool:
+        return test.people is not None and test.people >= self._settings.min_people
+
+    def _harms(self, tests: dict[str, SequentialTest], shares: dict[str, list[tuple[Share, Share]]], fresh: Evidence) -> list[str]:
         harm = []
-        for what, interval in (("error share", errors), ("share of refused requests", refusals)):
-            if interval is not None and interval.low > settings.error_margin:
-                harm.append(f"the {what} is higher by {_show(interval)}, more than the margin {settings.error_margin:g}")
-        if quality is not None and quality.high < 0 and quality.low <= -settings.margin:
-            harm.append(f"the mean rating is lower by {_show(quality)}; a loss beyond the margin {settings.margin:g} cannot be ruled out")
-        slow = _slower(fresh, settings.latency_ratio, settings.min_requests)
+        ratings = tests.get("ratings")
+        if ratings and self._enough_people(ratings) and ratings.harm >= ratings.harm_at:
+            harm.append(f"the mean rating is lower: {_show(ratings)}")
+        for name, pairs in shares.items():
+            test, least = tests.get(name), self._settings.min_requests if name == "slow" else 1
+            if test is None or sum(new[1] for _, new in pairs) < least:
+                continue
+            old, new = pairs[-1]
+            here = harm_evidence([(old, new)], test.margin)
+            if test.harm >= test.harm_at:
+                harm.append(f"the {_WORDS[name]} is higher: {_show(test)}")
+            elif here >= self._harm_of_step and new[1] >= least:
+                told = f"{new[0]}/{new[1]} against {old[0]}/{old[1]}; evidence of harm {here:.1f} of {self._harm_of_step:.1f}"
+                harm.append(f"the {_WORDS[name]} is higher at this step: {told}")
+        slow = _slower(fresh, self._settings.latency_ratio, self._settings.min_requests)
         return [*harm, slow] if slow else harm
 
-    def _missing(self, largest: bool, seconds: float, share: float, fresh: Evidence, quality: Interval | None) -> list[str]:
-        settings, n = self._settings, fresh.candidate.served
+    def _missing(self, largest: bool, seconds: float, stratum: Stratum, tests: dict[str, SequentialTest]) -> list[str]:
+        settings, fresh, share = self._settings, stratum.fresh, stratum.share
+        n = fresh.candidate.served
         missing = []
         if n < settings.min_requests:
             missing.append(f"{n} of {settings.min_requests} requests seen")
         if fresh.champion.served < settings.min_requests and (largest or share < 100):
             missing.append(f"{fresh.champion.served} of {settings.min_requests} requests of the champion seen for a comparison")
         missing += [f"the latency of {arm.tag} is not measured" for arm in (fresh.champion, fresh.candidate) if _unmeasured(arm)]
-        p = sample_ratio_p(fresh.champion.sessions, fresh.candidate.sessions, share / 100)
-        if not p >= _SAMPLE_RATIO:
-            told = f"{fresh.candidate.sessions} of {fresh.champion.sessions + fresh.candidate.sessions} sessions"
-            missing.append(f"the versions are not comparable: {told} on the candidate, although the route says {share:g} % (p {p:.1g})")
+        missing += self._split(fresh, share)
         if seconds < settings.min_seconds:
             missing.append(f"{seconds:.0f} of {settings.min_seconds:g} s elapsed")
-        if largest and (quality is None or not quality.low > -settings.margin):
-            known = _show(quality) if quality else "no ratings on both sides"
-            missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: {known}")
+        if largest:
+            missing += self._not_shown(tests)
         return missing
 
-    def _summary(self, largest: bool, fresh: Evidence, quality: Interval | None) -> list[str]:
+    def _split(self, fresh: Evidence, share: float) -> list[str]:
+        """Return a reason to wait if sessions or users are not split as the route says."""
+        by_user = self._settings.unit == "user"
+        old, new = (arm.users if by_user else arm.sessions for arm in (fresh.champion, fresh.candidate))
+        if old is None or new is None:
+            return ['the metrics do not count users, which rollout.unit = "user" needs']
+        p = sample_ratio_p(old, new, share / 100)
+        if p >= _SAMPLE_RATIO:
+            return []
+        told = f"{new} of {old + new} {self._settings.unit}s"
+        return [f"the versions are not comparable: {told} on the candidate, although the route says {share:g} % (p {p:.1g})"]
+
+    def _not_shown(self, tests: dict[str, SequentialTest]) -> list[str]:
+        """Return what is not shown yet at the step that decides."""
+        settings, ratings, missing = self._settings, tests.get("ratings"), []
+        if ratings is None:
+            missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: no ratings on both sides")
+        elif not self._enough_people(ratings):
+            missing.append(f"{ratings.people:.0f} of {settings.min_people} effective people have rated")
+        elif ratings.equal < ratings.equal_at:
+            missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: {_show(ratings)}")
+        for name in ("errors", "slow"):
+            test = tests.get(name)
+            if test is None:
+                missing.append(f"the {_WORDS[name]} is not known yet")
+            elif test.equal < test.equal_at:
+                missing.append(f"an increase of the {_WORDS[name]} by {test.margin:g} is not excluded yet: {_show(test)}")
+        return missing
+
+    def _summary(self, largest: bool, fresh: Evidence, tests: dict[str, SequentialTest]) -> list[str]:
         old, new = fresh.champion, fresh.candidate
         errors = f"errors {new.errors}/{new.served} against {old.errors}/{old.served}"
         if new.refused or old.refused:
             errors += f"; refused {new.refused}/{new.requests} against {old.refused}/{old.requests}"
-        rated = f"; ratings {_show(quality)}, above -{self._settings.margin:g}" if largest and quality else ""
-        return [errors + rated]
+        return [errors + (f"; ratings {_show(tests['ratings'])}, a loss of {self._settings.margin:g} is excluded" if largest else "")]
 
 
-def _flaw(seconds: float, fresh: Evidence, mature: Evidence) -> str | None:
-    """Return why the evidence does not belong to this step, or None."""
-    if (fresh.champion.tag, fresh.candidate.tag) != (mature.champion.tag, mature.candidate.tag):
-        return "the evidence for errors and the evidence for quality name other versions"
+_INTERVALS = {"ratings": "quality", "errors": "errors", "refused": "refusals"}
+"""Test -> field of the judgement with its interval."""
+
+
+def _flaw(seconds: float, strata: Sequence[Stratum]) -> str | None:
+    """Return why the evidence does not belong to this rollout and step, or None."""
+    fresh = strata[-1].fresh
+    tags = {(one.champion.tag, one.candidate.tag) for stratum in strata for one in (stratum.fresh, stratum.mature)}
+    if len(tags) > 1:
+        return "the evidence for errors and the evidence for quality name other versions, or steps do"
     covered = (fresh.until - fresh.since).total_seconds()
     if abs(covered - seconds) > _SECONDS:
         return f"the evidence covers {covered:.0f} s, but the step is {seconds:.0f} s old"
-    if mature.since != fresh.since or mature.until > fresh.until:
+    if any(one.mature.since != one.fresh.since or one.mature.until > one.fresh.until for one in strata):
         return "the evidence for quality is from another time than the evidence for errors"
+    if any(later.fresh.since < earlier.fresh.until for earlier, later in pairwise(strata)):
+        return "the evidence of two steps overlaps"
     return None
 
 
-def _errors(arm: Arm) -> tuple[int, int]:
-    return arm.errors, arm.served
+def _errors(evidence: Evidence) -> tuple[Share, Share]:
+    old, new = evidence.champion, evidence.candidate
+    return (old.errors, old.served), (new.errors, new.served)
 
 
-def _refusals(arm: Arm) -> tuple[int, int]:
-    return arm.refused, arm.requests
+def _refusals(evidence: Evidence) -> tuple[Share, Share]:
+    old, new = evidence.champion, evidence.candidate
+    return (old.refused, old.requests), (new.refused, new.requests)
+
+
+def _slow(evidence: Evidence, ratio: float) -> tuple[Share, Share]:
+    """Return the slow answers of both versions: above `ratio` times the champion's 95th percentile. No trials if that is unknown."""
+    old, new = evidence.champion, evidence.candidate
+    answers = sum(n for _, n in old.latencies)
+    if answers < _LEAST_FOR_P95 or old.latency_p95_ms is None:
+        return (0, 0), (0, 0)
+    limit = latency_bucket(ratio * old.latency_p95_ms)
+    return _above(old, limit), _above(new, limit)
+
+
+def _above(arm: Arm, bucket: int) -> Share:
+    return sum(n for at, n in arm.latencies if at > bucket), sum(n for _, n in arm.latencies)
 
 
 def _unmeasured(arm: Arm) -> bool:
     """Whether an arm has answers but no latency. One answer is not enough for percentiles."""
-    return arm.served - arm.errors > 1 and arm.latency_p50_ms is None
+    return arm.served - arm.errors > 1 and (arm.latency_p50_ms is None or not arm.latencies)
 
 
 def _slower(fresh: Evidence, ratio: float, enough: int) -> str | None:
-    """Return a reason if the candidate is slower by more than `ratio`, otherwise None.
+    """Return a reason if the candidate as a whole is slower by more than `ratio`, otherwise None.
 
-    Both the median and the 95th percentile must exceed the ratio, because single slow requests or a busy machine affect only the tail.
+    Both the median and the 95th percentile must exceed the ratio. Single slow answers are tested by their share.
     """
     old, new = fresh.champion, fresh.candidate
     if min(old.served, new.served) < enough:
@@ -128,25 +238,14 @@ def _slower(fresh: Evidence, ratio: float, enough: int) -> str | None:
     return f"the candidate is slower: median ×{ratios[0]:.2f}, p95 ×{ratios[1]:.2f}, more than ×{ratio:g}"
 
 
-def _show(interval: Interval) -> str:
-    return f"{interval.estimate:+.3f} ({interval.low:+.3f} to {interval.high:+.3f}, {interval.n} clusters)"
+def _interval(test: SequentialTest) -> Interval:
+    half = _QUANTILE * test.error
+    n = test.n if test.people is None else round(test.people)
+    return Interval(estimate=test.estimate, low=test.estimate - half, high=test.estimate + half, level=_LEVEL, n=n)
 
 
-def ratings_to_decide(settings: RolloutSettings, difference: float = 0.0, deviation: float = 0.5) -> int:
-    """Estimate the number of ratings that the quality step needs to show non-inferiority.
-
-    The number covers both versions, with one rating per user. `difference` is the assumed true difference of the mean ratings,
-    `deviation` the standard deviation of a rating. Returns -1 if the number is not reachable.
-    """
-    below = [weight for weight in settings.steps if weight < 100]
-    share = (below[-1] if below else 50.0) / 100
-    room = settings.margin + difference
-    if room <= 0:
-        return -1
-    n = 20.0
-    while n < 1e9:
-        error = deviation * math.sqrt(1 / (n * share) + 1 / (n * (1 - share)))
-        if error * sequence_factor(n, 2 * settings.beta, max(20.0, float(settings.min_requests))) <= room:
-            return math.ceil(n)
-        n *= 1.02
-    return -1
+def _show(test: SequentialTest) -> str:
+    """Show a test in words: its estimate with the standard error, its size, and its evidence beside the limits."""
+    size = f"{test.n} requests" if test.people is None else f"{test.n} ratings, {test.people:.0f} effective people"
+    limits = f"evidence of equality {test.equal:.1f} of {test.equal_at:.1f}, of harm {test.harm:.1f} of {test.harm_at:.1f}"
+    return f"{test.estimate:+.3f} ± {test.error:.3f} ({size}; {limits})"

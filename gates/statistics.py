@@ -1,7 +1,4 @@
-"""Statistics: paired confidence intervals for the gate, and confidence sequences for the rollout.
-
-A confidence sequence remains valid however often it is evaluated.
-"""
+"""Statistics: paired confidence intervals for the gate, and the sample ratio of a rollout. `sequential.py` has the rollout's tests."""
 
 from __future__ import annotations
 
@@ -74,66 +71,6 @@ def length_adjusted_interval(differences: Sequence[float], longer: Sequence[floa
     return Interval(estimate=estimate, low=estimate - half, high=estimate + half, level=level, n=n)
 
 
-def clustered_mean(clusters: Sequence[tuple[int, float]]) -> tuple[float, float, int] | None:
-    """Return (mean, variance of the mean, number of clusters) over clusters given as (items, sum). None for fewer than two clusters.
-
-    A cluster contains the ratings of one user. Each cluster counts once, with its own mean, so that frequent raters get no extra weight.
-    The variance is the variance between the cluster means. Its lower limit is the binomial variance of ratings in [0, 1] within users,
-    smoothed by half a user with rating 0 and half a user with rating 1. Without the limit, a few unanimous raters would seem certain.
-    """
-    kept = [(n, total) for n, total in clusters if n > 0]
-    count = len(kept)
-    if count < 2:
-        return None
-    sizes, means = np.array([n for n, _ in kept], dtype=float), np.array([total / n for n, total in kept], dtype=float)
-    smoothed = (float(means.sum()) + 0.5) / (count + 1)
-    floor = smoothed * (1 - smoothed) * float((1 / sizes).mean()) / count
-    return float(means.mean()), max(float(means.var(ddof=1)) / count, floor), count
-
-
-def sequence_factor(t: float, alpha: float, tightest_at: float) -> float:
-    """Return the half-width, in standard errors, of an asymptotic confidence sequence after `t` observations.
-
-    `alpha` is the two-sided error over all evaluations together. The parameter rho is chosen so that the sequence is narrowest at
-    `tightest_at` observations. Source: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: Time-uniform central limit theory and asymptotic
-    confidence sequences, theorem 2.2.
-    """
-    rho2 = (-2 * math.log(alpha) + math.log(-2 * math.log(alpha) + 1)) / tightest_at
-    return math.sqrt(2 * (t * rho2 + 1) / (t * rho2) * math.log(math.sqrt(t * rho2 + 1) / alpha))
-
-
-def difference_sequence(
-    champion: Sequence[tuple[int, float]], candidate: Sequence[tuple[int, float]], alpha: float, tightest_at: float
-) -> Interval | None:
-    """Return the confidence sequence of the candidate's mean minus the champion's mean, clustered by user (see `clustered_mean`).
-
-    The true difference is within the interval at all evaluations together with probability 1 - alpha. Returns None if either side has
-    fewer than two users.
-    """
-    old, new = clustered_mean(champion), clustered_mean(candidate)
-    if old is None or new is None:
-        return None
-    estimate, error, n = new[0] - old[0], math.sqrt(old[1] + new[1]), old[2] + new[2]
-    half = error * sequence_factor(n, alpha, tightest_at)
-    return Interval(estimate=estimate, low=estimate - half, high=estimate + half, level=1 - alpha, n=n)
-
-
-def share_difference_sequence(old: tuple[int, int], new: tuple[int, int], alpha: float, tightest_at: float) -> Interval | None:
-    """Return the confidence sequence of the difference `new` minus `old` of two shares, each given as (events, trials).
-
-    Each trial is one cluster. Returns None if either side has no trials.
-    """
-    if old[1] == 0 or new[1] == 0:
-        return None
-    variance = 0.0
-    for events, trials in (old, new):
-        share = (events + 1) / (trials + 2)
-        variance += share * (1 - share) / trials
-    estimate, n = new[0] / new[1] - old[0] / old[1], old[1] + new[1]
-    half = math.sqrt(variance) * sequence_factor(n, alpha, tightest_at)
-    return Interval(estimate=estimate, low=estimate - half, high=estimate + half, level=1 - alpha, n=n)
-
-
 def sample_ratio_p(champion: int, candidate: int, share: float) -> float:
     """Return the p-value for the hypothesis that each session was assigned to the candidate with probability `share`.
 
@@ -150,6 +87,11 @@ def sample_ratio_p(champion: int, candidate: int, share: float) -> float:
 def normal_quantile(share: float) -> float:
     """Return the quantile of the standard normal distribution."""
     return float(_special().ndtri(share))
+
+
+def normal_share(quantile: float) -> float:
+    """Return the share of the standard normal distribution below a quantile."""
+    return float(_special().ndtr(quantile))
 
 
 def detectable_effect(n: int, level: float, power: float = 0.8, deviation: float = 0.5) -> float:

@@ -1,7 +1,7 @@
 """Live evidence per model version from the traces and feedback in the lake. Implements the `Metrics` port.
 
 The module only counts and groups; the rollout judge evaluates the evidence. User ids define the groups and are not part of the
-result.
+result: a hash of it tells which figures of two windows belong to one person, and is not stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import polars as pl
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
 
 from contracts.data.records import FeedbackKind
-from contracts.serving import Arm, Evidence
+from contracts.serving import Arm, Evidence, latency_buckets
 from materializer.labels.credible import credible
 from materializer.lake.tables import Lake
 
@@ -63,15 +63,19 @@ def _arm(tag: str, traces: pl.DataFrame, rated: pl.DataFrame) -> Arm:
     own = traces.filter(pl.col("model_version") == tag)
     latencies = own.filter(pl.col("status") == "ok")["latency_ms"].drop_nulls()
     people = rated.filter(pl.col("model_version") == tag).group_by("person").agg(pl.len().alias("n"), pl.col("value").sum())
+    people = people.sort("n", "value", "person")
     return Arm(
         tag=tag,
         requests=len(own),
         errors=int((own["status"] == "error").sum()),
         refused=int((own["status"] == "refused").sum()),
-        sessions=own.select(pl.coalesce("session", "id")).n_unique(),
+        sessions=own.select(pl.coalesce("session", "user", "id")).n_unique(),
+        users=own.select(pl.coalesce("user", "session", "id")).n_unique(),
         latency_p50_ms=latencies.quantile(0.5, "linear"),
         latency_p95_ms=latencies.quantile(0.95, "linear"),
-        rated=tuple((int(n), float(total)) for n, total in people.select("n", "value").sort("n", "value").iter_rows()),
+        rated=tuple((int(n), float(total)) for n, total in people.select("n", "value").iter_rows()),
+        raters=tuple(f"{name:x}" for name in people["person"].hash()),
+        latencies=latency_buckets(latencies),
     )
 
 

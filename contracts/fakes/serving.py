@@ -16,7 +16,7 @@ from contracts.ids import digest
 from contracts.jobs.training import StepFigures
 from contracts.model import ModelRef
 from contracts.ports import ModelClient, Progress
-from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult
+from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult, Stratum
 
 
 class FakeServer:
@@ -196,8 +196,9 @@ class FakeJudge:
         self.enough = enough
         self.bad = roll_back_when_largest
 
-    def judge(self, largest: bool, seconds: float, share: float, fresh: Evidence, mature: Evidence) -> StepJudgement:  # noqa: ARG002
-        """Judge by the number of candidate requests only."""
+    def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum]) -> StepJudgement:  # noqa: ARG002
+        """Judge by the number of candidate requests of the current step only."""
+        fresh = strata[-1].fresh
         n = fresh.candidate.requests
         result = StepResult.WAIT if n < self.enough else StepResult.ROLL_BACK if largest and self.bad else StepResult.ADVANCE
         return StepJudgement(result=result, reasons=(f"{n} requests",), requests=n + fresh.champion.requests, candidate_requests=n)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, Step
@@ -348,6 +349,8 @@ class RolloutStep:
     index: int
     weight: float
     since: datetime
+    until: datetime | None = None
+    """Time when the next weight was decided, after which requests may follow its route. None for the last step."""
 
 
 @dataclass(frozen=True)
@@ -385,7 +388,13 @@ def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
     """Fold a rollout's rows into its view. The first row must be `opened`."""
     entries = upgraded(entries)
     done = [entry for entry in entries if entry.kind == "done" and "index" in entry.data]
-    steps = tuple(RolloutStep(entry.data["index"], entry.data["weight"], entry.at) for entry in done)
+    decided = {entry.key: entry.at for entry in reversed(entries) if entry.kind == "intended"}
+    steps = tuple(
+        RolloutStep(
+            row.data["index"], row.data["weight"], row.at, decided.get(f"weight/{later.data['index']}", later.at) if later else None
+        )
+        for row, later in zip_longest(done, done[1:])
+    )
     ended = next((entry for entry in entries if entry.kind == "ended"), None)
     return RolloutView(
         id=entries[0].stream,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from contracts.loop import RolloutSettings
 from contracts.serving import Backend, Endpoint, Evidence, StepJudgement, StepResult
-from flows.core.folds import RolloutView
+from flows.core.folds import RolloutStep, RolloutView
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,19 @@ def is_largest_concurrent(settings: RolloutSettings, index: int) -> bool:
     """Whether this step has the largest weight below 100, where quality is decided. Without such a step, it is the last one."""
     below = [i for i, weight in enumerate(settings.steps) if weight < 100]
     return index == (below[-1] if below else len(settings.steps) - 1)
+
+
+def windows(steps: Sequence[RolloutStep], now: datetime) -> list[tuple[float, datetime, datetime]]:
+    """Return (weight, begin, end) of the evidence of each step; the last one ends now.
+
+    An earlier step ends before any later one begins. It is left out if it would end before its begin, because the clock was set back.
+    """
+    found = []
+    for number, step in enumerate(steps[:-1]):
+        ends = [later.since for later in steps[number + 1 :]] + [step.until or step.since]
+        if min(ends) > step.since:
+            found.append((step.weight, step.since, min(ends)))
+    return [*found, (steps[-1].weight, steps[-1].since, now)]
 
 
 def mismatch(evidence: Evidence, champion: str, candidate: str, since: datetime, until: datetime) -> str | None:

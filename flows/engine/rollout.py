@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from contracts.cycle import Append, Lease, Row
 from contracts.errors import Permanent, RatchetError, Retryable
 from contracts.loop import RolloutSettings
-from contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult
+from contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult, Stratum
 from flows.core.folds import RolloutView
 from flows.core.rollout import (
     Delivery,
@@ -25,6 +25,7 @@ from flows.core.rollout import (
     is_largest_concurrent,
     mismatch,
     weights,
+    windows,
 )
 from flows.engine.context import LineContext, leased
 from flows.engine.effects import sole_route
@@ -94,9 +95,8 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
     if seconds < 0:
         return _judge_before_its_begin(-seconds)
     try:
-        fresh = _evidence(view, context, step.since, now)
-        mature = _evidence(view, context, step.since, max(step.since, now - timedelta(seconds=settings.maturity)))
-        deliveries = _deliveries(view, settings, context, fresh) if seconds > settings.dark else ()
+        strata = [_stratum(view, settings, context, (since, until, now), weight) for weight, since, until in windows(view.steps, now)]
+        deliveries = _deliveries(view, settings, context, strata[-1].fresh) if seconds > settings.dark else ()
     except Exception as error:
         if isinstance(error, RatchetError) and not isinstance(error, Retryable):
             raise
@@ -107,12 +107,22 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
     darkness = dark(deliveries, settings.dark)
     if darkness:
         return StepJudgement(result=StepResult.ROLL_BACK, reasons=(darkness,))
-    share = candidate_share(step.weight, settings)
-    judgement = context.judge.judge(is_largest_concurrent(settings, step.index), seconds, share, fresh, mature)
+    judgement = context.judge.judge(is_largest_concurrent(settings, step.index), seconds, strata)
     gap = incomplete(deliveries)
     if gap and judgement.result is StepResult.ADVANCE:
         return judgement.model_copy(update={"result": StepResult.WAIT, "reasons": (gap,)})
     return judgement
+
+
+def _stratum(
+    view: RolloutView, settings: RolloutSettings, context: LineContext, times: tuple[datetime, datetime, datetime], weight: float
+) -> Stratum:
+    """Return the evidence of one weight. `times` are the begin and the end of its window, and the current time."""
+    since, until, now = times
+    grown = max(since, min(until, now - timedelta(seconds=settings.maturity)))
+    fresh = _evidence(view, context, since, until)
+    mature = fresh if grown == until else _evidence(view, context, since, grown)
+    return Stratum(share=candidate_share(weight, settings), fresh=fresh, mature=mature)
 
 
 def _evidence(view: RolloutView, context: LineContext, since: datetime, until: datetime) -> Evidence:
@@ -164,7 +174,7 @@ def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, co
     backends = weights(step.weight, settings, context.server.ensure(view.champion), context.server.ensure(view.candidate))
     annotation = f"{view.id}/{step.index}"
     served = context.loop.line.served_model
-    return Route(line=context.line, served_model=served, backends=backends, annotation=annotation, salt=view.salt)
+    return Route(line=context.line, served_model=served, backends=backends, annotation=annotation, salt=view.salt, unit=settings.unit)
 
 
 def _finish(decision: Finish, view: RolloutView, context: LineContext, lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""The router's application: it assigns each request to a version, forwards it, and traces it.
+"""The router's application: it assigns each request to a version by its session or its user, forwards it, and traces it.
 
 A request gives its user, session, consent, region and slice in headers, or in the `user` and `metadata` fields of the API. A trace
 contains content only with the caller's consent. If consent is assumed, it also contains content if the caller does not mention consent.
@@ -43,6 +43,9 @@ class RouterSettings:
     """Maximum number of requests of one caller at the same time."""
 
 
+_UNITS = ((RouterHeader.SESSION, "session"), (RouterHeader.USER, "user"))
+
+
 class Router:
     """What the requests of one line share. `client` sends them to the model servers."""
 
@@ -84,8 +87,9 @@ class Router:
 
     def _begin(self, route: Route, body: dict[str, Any], request: Request) -> Call:
         """Choose the version of a request and count it as in flight until it is finished. Raises Refused if the caller has too many."""
-        session = caller_value(request, body, RouterHeader.SESSION, "session")
-        backend = assign(route.backends, position(route.line, session, route.salt) if session else random.uniform(0, 100))
+        session, user = (caller_value(request, body, header, field) for header, field in _UNITS)
+        unit = (user or session) if route.unit == "user" else (session or user)
+        backend = assign(route.backends, position(route.line, unit, route.salt) if unit else random.uniform(0, 100))
         caller = caller_of(request, body)
         self._callers.enter(caller)
         interval = self.forwarded.begin(backend.tag, time.time())

@@ -168,6 +168,20 @@ def test_sessions_keep_their_version_and_every_answer_is_attributed(local: Local
             assert ask(url, session).headers["x-ratchet-version"] == "new"
 
 
+def test_a_user_keeps_a_version_without_a_session_and_if_users_are_the_unit(local: LocalRouter, site: Site) -> None:
+    """Fourteen requests of one user on one version by chance would have a probability of 0.0001."""
+    old, new = site.backend("old", 50), site.backend("new", 50)
+    for unit, sessions in (("session", [None] * 14), ("user", [f"s{n}" for n in range(14)])):
+        local.set(route(old, new).model_copy(update={"unit": unit, "salt": "grain"}))
+        url = local.url()
+        users = {
+            name: {ask(url, session, headers={"x-user-id": name}).headers["x-ratchet-version"] for session in sessions}
+            for name in ("ann", "bob", "cy", "dan", "eve", "fay")
+        }
+        assert all(len(versions) == 1 for versions in users.values()), (unit, users)
+        assert len(set.union(*users.values())) == 2, "both versions get users"
+
+
 def test_traces_contain_metadata_and_content_only_with_consent(local: LocalRouter, site: Site, tmp_path: Path) -> None:
     (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
     local.set(route(site.backend("old", 100)))

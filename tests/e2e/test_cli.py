@@ -50,7 +50,7 @@ def test_from_init_to_status(ratchet, tmp_path: Path) -> None:
     assert "already exists" in ratchet("init", "loop.toml", code=2).stderr
     findings = json.loads(ratchet("check", "loop.toml", "--json").stdout)
     assert findings["ok"]
-    assert any("non-inferiority within 0.05 needs about" in f["text"] for f in findings["findings"])
+    assert any("a margin of 0.05 needs about" in f["text"] for f in findings["findings"])
     assert "no line" in ratchet("status").stderr
     assert json.loads(ratchet("status", "--json").stdout) == []
     assert "has no *.safetensors" in ratchet("adopt", "loop.toml", tmp_path, code=1).stderr

@@ -222,7 +222,7 @@ Figures = dict[str, Any]
 def figures(n: int, **changes: Any) -> Figures:
     """Figures of a good version with `n` requests, all rated."""
     good = {"requests": n, "errors": 0, "refused": 0, "sessions": n, "latency_p50_ms": 10.0, "latency_p95_ms": 20.0}
-    return good | {"rated": tuple((1, 1.0) for _ in range(n))} | changes
+    return good | {"rated": tuple((1, 1.0) for _ in range(n)), "latencies": ((24, n),) if n else ()} | changes
 
 
 class Traffic:
@@ -303,6 +303,8 @@ def resplit(share: float) -> Fault:
 BAD_TRAFFIC: dict[str, dict[str, Fault]] = {
     "missing": {
         "no metrics": raising(Retryable("the lake is not readable")),
+        "no latencies by answer": change("candidate", latencies=()),
+        "no latencies by answer of the champion": change("champion", latencies=()),
         "no latency": change("candidate", latency_p50_ms=None, latency_p95_ms=None),
         "no latency of the champion": change("champion", latency_p50_ms=None, latency_p95_ms=None),
         "no requests": lambda fields: (empty("champion")(fields), empty("candidate")(fields), None)[-1],
@@ -323,12 +325,17 @@ BAD_TRAFFIC: dict[str, dict[str, Fault]] = {
         "errors": some("errors", 0.5),
         "exception": raising(ZeroDivisionError("no requests")),
         "slow": change("candidate", latency_p50_ms=100.0, latency_p95_ms=200.0),
+        "a tail of slow answers": change(
+            "candidate", latencies=lambda arm: ((24, arm["requests"] - arm["requests"] // 3), (60, arm["requests"] // 3))
+        ),
         "ratings": change("candidate", rated=((1, 0.0),) * 500),
     },
     "conflicting": {
         "swapped tags": swap_tags,
         "other version": change("candidate", tag="v-other"),
         "same version": lambda fields: fields["candidate"].update(tag=fields["champion"]["tag"]),
+        "more latencies than requests": change("candidate", latencies=lambda arm: ((24, arm["requests"] + 1),)),
+        "other raters than ratings": change("candidate", raters=("ann",)),
         "negative errors": change("candidate", errors=-5),
         "errors above requests": change("candidate", errors=lambda arm: arm["requests"] + 1),
         "ratings out of range": change("candidate", rated=((1, 7.0),) * 500),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from datetime import datetime
@@ -10,7 +11,7 @@ from statistics import quantiles
 from typing import Any
 
 from contracts.errors import Retryable
-from contracts.serving import Arm, Evidence
+from contracts.serving import Arm, Evidence, latency_buckets
 
 
 class AccessLog:
@@ -44,7 +45,10 @@ def _arm(tag: str, lines: Iterable[dict[str, Any]]) -> Arm:
         errors=len(own) - len(latencies) - refused,
         refused=refused,
         sessions=len({line["session"] for line in own}),
+        users=len({line["user"] for line in own}),
         latency_p50_ms=cuts[9] if cuts else None,
         latency_p95_ms=cuts[18] if cuts else None,
         rated=tuple((len(values), sum(values)) for values in rated.values()),
+        raters=tuple(hashlib.sha256(user.encode()).hexdigest()[:16] for user in rated),
+        latencies=latency_buckets(latencies),
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, RatchetError
 from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
 from flows.cli.terminal import say
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 def check(loop: Path, as_json: bool) -> None:
     """Validate the loop file at the path LOOP.
 
-    Checks keys, schedule, scorers, sources, GPUs and servers. Also estimates which gains the gate can see, and how many ratings the rollout
-    needs for a decision.
+    Checks keys, schedule, scorers, sources, GPUs and servers. Also estimates which gains the gate can see, and which loss of ratings the
+    rollout can exclude with the line's users.
     """
     with watched(as_json, f"reading {loop} …") as progress:
         context = open_installation(progress).context(loop)
@@ -186,25 +188,50 @@ def _prompts(context: LineContext) -> list[Finding]:
 
 
 def _power(context: LineContext) -> list[Finding]:
-    """Estimate which gains the gate can see, and the number of ratings and the time that the rollout needs."""
-    from gates.rollout_judge import ratings_to_decide
+    """Estimate which gains the gate can see, and which margins the rollout can decide with the line's ratings."""
+    return [*(("note", "gate", text) for text in _visible_gains(context)), *decidable(context)]
 
-    loop = context.loop
-    found: list[Finding] = [("note", "gate", text) for text in _visible_gains(context)]
-    ratings = ratings_to_decide(loop.rollout)
-    found.append(
-        ("note", "rollout", f"non-inferiority within {loop.rollout.margin:g} needs about {ratings} ratings if both versions are equal")
-    )
+
+def decidable(context: LineContext) -> Iterator[Finding]:
+    """Yield findings about the margin that the rollout can decide with the champion's ratings of the past time of one step."""
+    from gates.rollout_forecast import forecast, ratings_needed, time_needed
+
+    settings = context.loop.rollout
     context.progress("reading the lake …", 0, 0)
-    cursor = context.datasets.cursor()
-    line = context.line_view()
-    if cursor.feedback and cursor.newest and line.rows:
-        days = max((cursor.newest - line.rows[0].at).total_seconds() / 86_400, 1e-6)
-        wait = ratings / (cursor.feedback / days)
-        found.append(
-            ("note", "rollout", f"at the current feedback rate ({cursor.feedback} in {days:.2f} days), this takes {wait:.2g} days")
-        )
-    return found
+    days = settings.max_seconds / 86_400
+    rated = _rated(context, settings.max_seconds)
+    found = forecast(settings, rated)
+    if found is None:
+        needed = f"a margin of {settings.margin:g} needs about {ratings_needed(settings):,} ratings if each is of another user"
+        yield "note", "rollout", f"fewer than two users have rated live answers in the last {days:.3g} days; {needed}"
+        return
+    who = f"{found.people:,} users gave {found.ratings:,.0f} ratings in the last {days:.3g} days"
+    if not found.enough_people:
+        enough = f"they count as {found.effective:.0f} of rollout.min_people = {settings.min_people} effective people per version"
+        level, remedy = ("error", 'set rollout.unit = "session", or wait') if settings.unit == "user" else ("warning", "wait")
+        yield level, "rollout", f"{who}; {enough}, so no rollout can be decided; {remedy} until more users rate"
+        return
+    smallest = math.ceil(found.margin * 1000) / 1000
+    decided = f"a step of rollout.max_seconds decides margins of {smallest:g} and more, if both versions are equal (probability 0.8)"
+    if found.margin <= settings.margin:
+        yield "ok", "rollout", f"{who}; {decided}"
+        return
+    times = time_needed(settings, rated)
+    longer = f", or rollout.max_seconds to {times * settings.max_seconds:,.0f}" if times else ""
+    by_session = ', or rollout.unit to "session"' if settings.unit == "user" else ""
+    remedy = f"set rollout.margin to {smallest:g} or more{longer}{by_session}"
+    yield "warning", "rollout", f"{who}; {decided}, not rollout.margin = {settings.margin:g}; {remedy}"
+
+
+def _rated(context: LineContext, seconds: float) -> tuple[tuple[int, float], ...]:
+    """Return (number of ratings, sum) per user of the champion's live answers in the last `seconds`. Empty if that cannot be measured."""
+    champion, now = context.line_view().champion, context.clock.now()
+    if champion is None:
+        return ()
+    try:
+        return context.metrics.evidence(champion.tag, "-", now - timedelta(seconds=seconds), now).champion.rated
+    except (RatchetError, ValueError):
+        return ()
 
 
 def _visible_gains(context: LineContext) -> Iterator[str]:

@@ -35,7 +35,7 @@ fraction = 0.2                   # share of prompts that are never used for trai
 min_effect = 0.0                 # the lower confidence bound of the improvement must exceed this
 
 [rollout]
-steps = [1, 5, 25, 100]          # percent of sessions routed to the candidate
+steps = [5, 25, 50, 100]         # percent of sessions routed to the candidate
 margin = 0.05                    # non-inferiority margin on the mean rating
 
 [approvals.training]

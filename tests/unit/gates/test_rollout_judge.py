@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 
 from contracts.loop import RolloutSettings
-from contracts.serving import Arm, Evidence, StepResult
-from gates.rollout_judge import EvidenceJudge, ratings_to_decide
+from contracts.serving import Arm, Evidence, StepJudgement, StepResult, Stratum, latency_buckets
+from gates.rollout_judge import EvidenceJudge
 from gates.statistics import sample_ratio_p
 from local.proxy.assignment import position
 
@@ -33,11 +34,20 @@ def arm(
 ) -> Arm:
     """Return an arm in which each request is a session of its own."""
     latency = {"latency_p50_ms": p50, "latency_p95_ms": p95}
-    return Arm(tag=tag, requests=requests, errors=errors, refused=refused, sessions=requests, rated=rated, **latency)
+    latencies = latency_buckets([10.0] * (requests - errors - refused)) if p50 else ()
+    return Arm(tag=tag, requests=requests, errors=errors, refused=refused, sessions=requests, rated=rated, latencies=latencies, **latency)
 
 
-def evidence(champion: Arm, candidate: Arm, seconds: float = LONG) -> Evidence:
-    return Evidence(since=NOW, until=NOW + timedelta(seconds=seconds), champion=champion, candidate=candidate)
+def evidence(champion: Arm, candidate: Arm, seconds: float = LONG, since: datetime = NOW) -> Evidence:
+    return Evidence(since=since, until=since + timedelta(seconds=seconds), champion=champion, candidate=candidate)
+
+
+def judged(
+    seen: Evidence, largest: bool = False, share: float = 50, seconds: float = LONG, before: tuple[Stratum, ...] = (), **changes: object
+) -> StepJudgement:
+    """Judge a step with this evidence, after the steps `before`."""
+    judge = EvidenceJudge(SETTINGS.model_copy(update=changes))
+    return judge.judge(largest, seconds, [*before, Stratum(share=share, fresh=seen, mature=seen)])
 
 
 class World:
@@ -51,8 +61,9 @@ class World:
     def run(self, ticks: int = 60, each: int = 60) -> str:
         judge = EvidenceJudge(SETTINGS)
         below = [weight for weight in SETTINGS.steps if weight < 100]
+        strata: list[Stratum] = []
         for weight in SETTINGS.steps:
-            counts, errors = np.zeros(2, int), np.zeros(2, int)
+            counts, errors, since = np.zeros(2, int), np.zeros(2, int), NOW + timedelta(seconds=LONG * len(strata))
             rated: list[list[tuple[int, float]]] = [[], []]
             result = StepResult.WAIT
             share = min(weight, 95) / 100
@@ -64,10 +75,12 @@ class World:
                     ratings = self.draw.random(self.draw.binomial(n, 0.66)) < self.good[side]
                     rated[side] += [(1, float(rating)) for rating in ratings]
                 arms = [arm(tag, int(counts[i]), int(errors[i]), tuple(rated[i])) for i, tag in enumerate(("old", "new"))]
-                seen = evidence(*arms)
-                result = judge.judge(weight == below[-1], LONG, 100 * share, seen, seen).result
+                seen = evidence(*arms, since=since)
+                here = [*strata, Stratum(share=100 * share, fresh=seen, mature=seen)]
+                result = judge.judge(weight == below[-1], LONG, here).result
                 if result is not StepResult.WAIT:
                     break
+            strata = here
             if result is StepResult.ROLL_BACK:
                 return "rolled back"
             if result is StepResult.WAIT:
@@ -106,25 +119,22 @@ RATED = tuple((1, 1.0) for _ in range(400))
 
 
 def test_quality_is_not_shown_without_ratings() -> None:
-    judge = EvidenceJudge(SETTINGS)
     bare = evidence(arm("old", 1000), arm("new", 1000))
-    assert judge.judge(True, LONG, 50, bare, bare).result is StepResult.WAIT
-    assert judge.judge(False, LONG, 50, bare, bare).result is StepResult.ADVANCE
+    assert judged(bare, largest=True).result is StepResult.WAIT
+    assert judged(bare).result is StepResult.ADVANCE
     full = evidence(arm("old", 1000, rated=RATED), arm("new", 1000, rated=RATED))
-    assert judge.judge(True, LONG, 50, full, full).result is StepResult.ADVANCE
+    assert judged(full, largest=True).result is StepResult.ADVANCE
 
 
 @pytest.mark.parametrize(("old", "new"), [(0, 1000), (1000, 0), (0, 0), (1000, 49)])
 def test_rollout_waits_if_a_version_has_too_few_requests(old: int, new: int) -> None:
-    seen = evidence(arm("old", old, rated=RATED), arm("new", new, rated=RATED))
-    assert EvidenceJudge(SETTINGS).judge(False, LONG, 50, seen, seen).result is StepResult.WAIT
+    assert judged(evidence(arm("old", old, rated=RATED), arm("new", new, rated=RATED))).result is StepResult.WAIT
 
 
 def test_step_lasts_at_least_its_minimum_time() -> None:
-    patient = EvidenceJudge(SETTINGS.model_copy(update={"min_seconds": 60.0}))
     for seconds, result in ((59, StepResult.WAIT), (60, StepResult.ADVANCE)):
         seen = evidence(arm("old", 1000, rated=RATED), arm("new", 1000, rated=RATED), seconds)
-        assert patient.judge(True, seconds, 50, seen, seen).result is result
+        assert judged(seen, largest=True, seconds=seconds, min_seconds=60.0).result is result
 
 
 @pytest.mark.parametrize(
@@ -136,21 +146,80 @@ def test_step_lasts_at_least_its_minimum_time() -> None:
         (None, None, StepResult.WAIT),
     ],
 )
-def test_latency_is_harm_only_if_both_median_and_p95_are_worse(p50: float | None, p95: float | None, result: StepResult) -> None:
-    seen = evidence(arm("old", 1000), arm("new", 1000, p50=p50, p95=p95))
-    assert EvidenceJudge(SETTINGS).judge(False, LONG, 50, seen, seen).result is result
+def test_latency_as_a_whole_is_worse_only_if_both_median_and_p95_are(p50: float | None, p95: float | None, result: StepResult) -> None:
+    assert judged(evidence(arm("old", 1000), arm("new", 1000, p50=p50, p95=p95))).result is result
+
+
+def slow_arm(tag: str, answers: int, slow: int) -> Arm:
+    """Return an arm in which `slow` answers take 20 times as long."""
+    return arm(tag, answers, rated=RATED).model_copy(update={"latencies": latency_buckets([10.0] * (answers - slow) + [200.0] * slow)})
+
+
+def test_a_tail_of_slow_answers_rolls_back_although_median_and_p95_do_not_change_both() -> None:
+    found = judged(evidence(slow_arm("old", 1000, 0), slow_arm("new", 1000, 100)))
+    assert found.result is StepResult.ROLL_BACK
+    assert "the share of slow answers is higher: +0.100" in found.reasons[0]
+    assert judged(evidence(slow_arm("old", 1000, 10), slow_arm("new", 1000, 12)), largest=True).result is StepResult.ADVANCE
+
+
+def test_a_tail_that_is_not_excluded_yet_holds_the_step_that_decides() -> None:
+    seen = evidence(slow_arm("old", 500, 6), slow_arm("new", 500, 17))
+    assert judged(seen, largest=False).result is StepResult.ADVANCE
+    found = judged(seen, largest=True)
+    assert found.result is StepResult.WAIT
+    assert "an increase of the share of slow answers by 0.05 is not excluded yet" in found.reasons[0]
+
+
+def test_few_slow_answers_of_a_cold_server_do_not_roll_back() -> None:
+    assert judged(evidence(slow_arm("old", 1000, 0), slow_arm("new", 49, 5))).result is StepResult.WAIT
+
+
+def test_latencies_that_are_not_counted_hold_the_step() -> None:
+    bare = arm("new", 1000, rated=RATED).model_copy(update={"latencies": ()})
+    assert judged(evidence(arm("old", 1000, rated=RATED), bare)).reasons == ("the latency of new is not measured",)
+
+
+def test_an_increase_of_the_errors_that_is_not_excluded_yet_holds_the_step_that_decides() -> None:
+    """Two percent more errors within 60 requests are neither shown nor excluded."""
+    seen = evidence(arm("old", 60, rated=RATED), arm("new", 60, errors=1, rated=RATED))
+    found = judged(seen, largest=True, slow_margin=0.5)
+    assert found.result is StepResult.WAIT
+    assert "an increase of the error share by 0.03 is not excluded yet" in found.reasons[0]
+    assert judged(seen).result is StepResult.ADVANCE
 
 
 def test_harm_causes_rollback_although_evidence_is_missing() -> None:
     for new in (arm("new", 40, errors=40), arm("new", 40, refused=40, p50=None, p95=None)):
-        seen = evidence(arm("old", 40), new, 0)
-        assert EvidenceJudge(SETTINGS).judge(False, 0, 50, seen, seen).result is StepResult.ROLL_BACK
+        assert judged(evidence(arm("old", 40), new, 0), seconds=0).result is StepResult.ROLL_BACK
+
+
+def test_errors_of_earlier_steps_count() -> None:
+    """In each of two steps alone, the errors are not yet harm; together they are."""
+    first = evidence(arm("old", 700), arm("new", 70, errors=2), seconds=100, since=NOW - timedelta(seconds=200))
+    second = evidence(arm("old", 700), arm("new", 70, errors=2))
+    assert judged(first, share=9, seconds=100).result is judged(second, share=9).result is StepResult.ADVANCE
+    assert judged(second, share=9, before=(Stratum(share=9, fresh=first, mature=first),)).result is StepResult.ROLL_BACK
+
+
+def test_errors_that_begin_at_a_later_step_are_not_hidden_by_good_ones() -> None:
+    """A version may fail only under more load."""
+    clean = evidence(arm("old", 5000), arm("new", 5000), seconds=100, since=NOW - timedelta(seconds=200))
+    found = judged(evidence(arm("old", 500), arm("new", 500, errors=40)), before=(Stratum(share=50, fresh=clean, mature=clean),))
+    assert found.result is StepResult.ROLL_BACK
+    assert "the error share is higher at this step: 40/500 against 0/500" in found.reasons[0]
+
+
+def test_a_change_of_the_champions_errors_with_time_is_no_difference() -> None:
+    """Both versions fail in a tenth of the requests later, when the candidate has more of the traffic."""
+    calm = evidence(arm("old", 5000), arm("new", 50), seconds=100, since=NOW - timedelta(seconds=200))
+    found = judged(evidence(arm("old", 500, errors=50), arm("new", 500, errors=50)), before=(Stratum(share=1, fresh=calm, mature=calm),))
+    assert found.result is StepResult.ADVANCE
+    assert abs(found.tests["errors"].estimate) < 0.001
 
 
 def test_invalid_requests_to_both_versions_are_no_harm() -> None:
     """A client that sends invalid requests must not be able to cause a rollback."""
-    seen = evidence(arm("old", 1000, refused=300), arm("new", 1000, refused=310))
-    judgement = EvidenceJudge(SETTINGS).judge(False, LONG, 50, seen, seen)
+    judgement = judged(evidence(arm("old", 1000, refused=300), arm("new", 1000, refused=310)))
     assert judgement.result is StepResult.ADVANCE
     assert judgement.refusals is not None
     assert judgement.refusals.low < 0.01 < judgement.refusals.high
@@ -161,29 +230,49 @@ def test_invalid_requests_to_both_versions_are_no_harm() -> None:
     ("at", "sessions", "result"), [(5, 500, StepResult.WAIT), (50, 500, StepResult.ADVANCE), (95, 500, StepResult.WAIT)]
 )
 def test_sessions_must_be_split_as_the_route_says(at: float, sessions: int, result: StepResult) -> None:
-    seen = evidence(arm("old", sessions), arm("new", sessions))
-    assert EvidenceJudge(SETTINGS).judge(False, LONG, at, seen, seen).result is result
+    assert judged(evidence(arm("old", sessions), arm("new", sessions)), share=at).result is result
 
 
 def test_many_requests_of_few_sessions_do_not_raise_the_sample_ratio() -> None:
     """A session stays on one version, so a busy session says nothing about the assignment."""
     busy = arm("new", 5000).model_copy(update={"sessions": 6})
-    seen = evidence(arm("old", 100), busy)
-    assert EvidenceJudge(SETTINGS).judge(False, LONG, 5, seen, seen).result is StepResult.ADVANCE
+    assert judged(evidence(arm("old", 100), busy), share=5).result is StepResult.ADVANCE
 
 
-def test_judgement_contains_its_figures() -> None:
+def test_users_must_be_split_as_the_route_says_if_they_are_the_unit() -> None:
+    few, many = (arm(tag, 1000).model_copy(update={"users": n}) for tag, n in (("old", 20), ("new", 22)))
+    assert judged(evidence(few, many), unit="user").result is StepResult.ADVANCE
+    assert "22 of 42 users" in judged(evidence(few, many), unit="user", share=5).reasons[0]
+    assert "do not count users" in judged(evidence(arm("old", 1000), arm("new", 1000)), unit="user").reasons[0]
+
+
+def test_few_effective_people_decide_nothing() -> None:
+    """One person gives a thousand bad ratings to the candidate; nobody knows whether the others like it."""
+    for rated in (((900, 0.0), *((1, 1.0),) * 15), ((40, 0.0),) * 10):
+        seen = evidence(arm("old", 1000, rated=RATED), arm("new", 1000, rated=rated))
+        found = judged(seen, largest=True)
+        assert found.result is StepResult.WAIT
+        assert "effective people have rated" in found.reasons[0]
+
+
+def test_judgement_contains_its_figures_and_limits() -> None:
     seen = evidence(arm("old", 1000, errors=10, rated=RATED), arm("new", 500, errors=5, rated=RATED))
-    judgement = EvidenceJudge(SETTINGS).judge(True, LONG, 100 / 3, seen, seen)
+    judgement = judged(seen, largest=True, share=100 / 3)
     assert (judgement.requests, judgement.candidate_requests) == (1500, 500)
     assert judgement.quality is not None
     assert judgement.errors is not None
-    assert judgement.reasons
+    assert set(judgement.tests) == {"ratings", "errors", "refused", "slow"}
+    test = judgement.tests["ratings"]
+    assert test.equal > test.equal_at > 0
+    assert test.harm < 0 < test.harm_at
+    assert (test.n, round(test.people or 0)) == (800, 400)
+    assert re.search(r"evidence of equality [\d.]+ of 3.0, of harm -[\d.]+ of 4.4", judgement.reasons[0])
 
 
-def test_ratings_to_decide_grow_as_the_margin_shrinks() -> None:
-    assert ratings_to_decide(SETTINGS) > ratings_to_decide(SETTINGS.model_copy(update={"margin": 0.2})) > 0
-    assert ratings_to_decide(SETTINGS, difference=-0.2) == -1
+def test_judgements_of_earlier_releases_are_readable() -> None:
+    interval = {"estimate": 0.0, "low": -0.1, "high": 0.1, "level": 0.9, "n": 5}
+    old = StepJudgement.model_validate({"result": "wait", "reasons": ["figures"], "requests": 5, "quality": interval})
+    assert (old.tests, old.quality is not None) == ({}, True)
 
 
 @pytest.mark.slow

@@ -10,13 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gates.statistics import (
-    clustered_mean,
     detectable_effect,
-    difference_sequence,
     length_adjusted_interval,
     paired_interval,
-    sequence_factor,
-    share_difference_sequence,
 )
 
 
@@ -56,108 +52,6 @@ def test_interval_contains_its_estimate_and_widens_with_its_level(values: list[f
     mirrored = paired_interval([-value for value in values], level)
     assert mirrored is not None
     assert mirrored.high == pytest.approx(-narrow.low)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("alpha", "tightest"), [(0.05, 20.0), (0.05, 100.0), (0.0125, 100.0)])
-@pytest.mark.parametrize("share", [0.5, 0.9, 0.02])
-def test_confidence_sequence_error_over_all_looks_is_at_most_alpha(alpha: float, tightest: float, share: float) -> None:
-    """Both versions are equal, with a look after every 10 requests up to 2000.
-
-    The share of simulations in which any look excludes zero is at most alpha.
-    """
-    draw, worlds, horizon = np.random.default_rng(7), 600, 2000
-    looks = np.arange(10, horizon + 1, 10)
-    missed = 0
-    for _ in range(worlds):
-        old, new = (np.cumsum(draw.random(horizon) < share)[looks - 1] for _ in range(2))
-        for n, a, b in zip(looks, old, new, strict=True):
-            interval = share_difference_sequence((int(a), int(n)), (int(b), int(n)), alpha, tightest)
-            assert interval is not None
-            if not interval.low <= 0 <= interval.high:
-                missed += 1
-                break
-    assert missed / worlds <= alpha + _slack(alpha, worlds)
-
-
-def _misses_zero_at_some_look(people: list[list[tuple[int, float]]], alpha: float) -> bool:
-    """Whether the interval excludes zero at any of 75 looks, for two sides without a true difference."""
-    looks = (difference_sequence(people[0][:n], people[1][:n], alpha, 40.0) for n in range(4, 301, 4))
-    return any(interval is not None and not interval.low <= 0 <= interval.high for interval in looks)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("repeat", [1, 5])
-def test_repeated_ratings_of_the_same_users_keep_the_error_below_alpha(repeat: int) -> None:
-    """All ratings of one user agree, so each user is one source of noise."""
-    draw, worlds, alpha, missed = np.random.default_rng(3), 400, 0.05, 0
-    for _ in range(worlds):
-        people = [[(repeat, float(repeat * (draw.random() < 0.6))) for _ in range(300)] for _ in range(2)]
-        missed += _misses_zero_at_some_look(people, alpha)
-    assert missed / worlds <= alpha + _slack(alpha, worlds)
-
-
-def test_user_with_many_ratings_does_not_dominate() -> None:
-    """Each user counts once: 5000 ratings of one user move the interval hardly more than one rating does."""
-    like = [(1, 1.0)] * 80 + [(1, 0.0)] * 20
-    worse = [(1, 0.0)] * 95 + [(1, 1.0)] * 5
-    for heavy in (0.0, 1.0):
-        for others in (like, worse):
-            often = difference_sequence(like, [*others, (5000, 5000 * heavy)], 0.05, 100.0)
-            once = difference_sequence(like, [*others, (1, heavy)], 0.05, 100.0)
-            assert often is not None
-            assert once is not None
-            assert often.estimate == once.estimate
-            assert abs(often.low - once.low) < 0.01
-    promoted = difference_sequence(like, [*worse, (5000, 5000.0)], 0.1, 100.0)
-    assert promoted is not None
-    assert promoted.high < 0
-
-
-def test_interval_narrows_with_more_ratings_per_user() -> None:
-    """The number of users stays 80; only the number of ratings per user grows."""
-    widths = []
-    for ratings in (1, 4, 16):
-        draw = np.random.default_rng(5)
-        sides = [[(ratings, float(draw.binomial(ratings, 0.6))) for _ in range(80)] for _ in range(2)]
-        interval = difference_sequence(sides[0], sides[1], 0.1, 20.0)
-        assert interval is not None
-        widths.append(interval.high - interval.low)
-    assert widths[1] < 0.6 * widths[0]
-    assert widths[2] < 0.6 * widths[1]
-
-
-@pytest.mark.slow
-def test_users_with_unequal_numbers_of_ratings_keep_the_error_below_alpha() -> None:
-    """About 5 % of the users give 200 equal ratings each. The error over all looks stays below alpha."""
-    draw, worlds, alpha, missed = np.random.default_rng(4), 400, 0.05, 0
-    for _ in range(worlds):
-        often = np.where(draw.random((2, 300)) < 0.05, 200, 1)
-        likes = draw.random((2, 300)) < 0.6
-        people = [[(int(n), float(n * like)) for n, like in zip(often[side], likes[side], strict=True)] for side in range(2)]
-        missed += _misses_zero_at_some_look(people, alpha)
-    assert missed / worlds <= alpha + _slack(alpha, worlds)
-
-
-def test_confidence_sequence_narrows_and_is_wider_than_a_fixed_interval() -> None:
-    factors = [sequence_factor(t, 0.05, 100.0) / math.sqrt(t) for t in (10, 100, 1000, 10_000)]
-    assert factors == sorted(factors, reverse=True)
-    assert all(sequence_factor(t, 0.05, 100.0) > 1.96 for t in (1, 10, 100, 1e4, 1e6))
-
-
-def test_no_estimate_with_fewer_than_two_clusters_per_side() -> None:
-    assert clustered_mean([]) is None
-    assert clustered_mean([(5, 5.0)]) is None
-    assert clustered_mean([(5, 5.0), (0, 0.0)]) is None
-    assert difference_sequence([(1, 1.0)], [(1, 1.0), (1, 0.0)], 0.05, 20.0) is None
-    assert share_difference_sequence((0, 0), (1, 5), 0.05, 20.0) is None
-
-
-def test_unanimous_ratings_keep_a_positive_variance() -> None:
-    known = clustered_mean([(1, 1.0)] * 5)
-    assert known is not None
-    assert known[0] == 1.0
-    assert known[1] > 0.005
 
 
 def test_detectable_effect_is_detected_with_its_nominal_power() -> None:

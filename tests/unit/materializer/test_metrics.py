@@ -38,6 +38,26 @@ def test_evidence_counts_both_versions_in_the_window(tmp_path: Path) -> None:
     assert (evidence.candidate.requests, evidence.candidate.errors) == (4, 1)
     assert evidence.candidate.rated == ((1, 1.0), (3, 2.0))  # the anonymous session, and ann with two traces
     assert evidence.candidate.latency_p50_ms == 5.0
+    assert sum(n for _, n in evidence.candidate.latencies) == 3, "successful answers only"
+    assert (evidence.candidate.sessions, evidence.candidate.users) == (3, 3)
+
+
+def test_a_rater_has_the_same_name_in_both_versions_and_all_windows(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    calls = [("old", "ann", 0), ("new", "ann", 0), ("new", "bob", 0), ("new", "ann", 2), ("old", "bob", 2)]
+    items = [
+        span(n, at=T0 + second * 10**9 + n, ratchet__model_version=version, user__id=user)
+        for n, (version, user, second) in enumerate(calls, 1)
+    ]
+    ratings = [log(n, evaluation("user_feedback", 1, at=T0 + 3 * 10**9)) for n in range(1, len(calls) + 1)]
+    datasets.ingest(batch(spans(*(signed(tmp_path, item) for item in items)), logs(*ratings)))
+    metrics = LakeMetrics(tmp_path / "lake")
+    first, second = (metrics.evidence("old", "new", SINCE + timedelta(seconds=at), SINCE + timedelta(seconds=at + 1)) for at in (0, 2))
+    (ann,) = first.champion.raters
+    (bob,) = second.champion.raters
+    assert set(first.candidate.raters) == {ann, bob}
+    assert second.candidate.raters == (ann,)
+    assert "ann" not in ann
 
 
 def test_refused_requests_are_counted_separately_from_errors(tmp_path: Path) -> None:

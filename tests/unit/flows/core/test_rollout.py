@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from contracts.serving import Arm, Evidence
-from flows.core.rollout import Delivery, dark, incomplete, mismatch
+from flows.core.folds import RolloutStep
+from flows.core.rollout import Delivery, dark, incomplete, mismatch, windows
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DAY = 86_400
@@ -38,6 +39,26 @@ def test_evidence_of_other_versions_or_of_another_time_is_found(
     given = Evidence(since=window[0], until=window[1], champion=arm(sides[0]), candidate=arm(sides[1]))
     found = mismatch(given, "old", "new", NOON, NOON + timedelta(hours=1))
     assert (found is None) if wrong is None else wrong in str(found)
+
+
+def step(index: int, since: float, until: float | None = None) -> RolloutStep:
+    return RolloutStep(
+        index, 5.0 * (index + 1), NOON + timedelta(seconds=since), None if until is None else NOON + timedelta(seconds=until)
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds"),
+    [
+        ([step(0, 0)], [(0, 500)]),
+        ([step(0, 0, 99), step(1, 100, 199), step(2, 200)], [(0, 99), (100, 199), (200, 500)]),
+        ([step(0, 0, 150), step(1, 100)], [(0, 100), (100, 500)]),  # the clock was set back between the two rows
+        ([step(0, 0, 99), step(1, 100, 199), step(2, 50)], [(0, 50), (50, 500)]),  # and by more than a step
+    ],
+)
+def test_windows_of_the_steps_do_not_overlap(steps: list[RolloutStep], seconds: list[tuple[int, int]]) -> None:
+    found = windows(steps, NOON + timedelta(seconds=500))
+    assert [((since - NOON).total_seconds(), (until - NOON).total_seconds()) for _, since, until in found] == seconds
 
 
 def delivery(sent: int, traced: int, sent_lately: int = 0, traced_lately: int = 0, tag: str = "new") -> Delivery:

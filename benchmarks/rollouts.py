@@ -1,0 +1,248 @@
+"""How often a rollout promotes, rolls back and does not decide, and how much traffic it needs.
+
+The product's own `EvidenceJudge` judges simulated traffic at every look. Users differ in activity (Zipf 1) and in satisfaction, a share of
+the requests is rated, and a session of three requests stays with one version. The figures of the former rule (confidence sequences per step
+over the means of users; steps 1, 5, 25, 100) were measured in the same world, and stand beside.
+
+`python benchmarks/rollouts.py [--worlds 400] [--seed 1] [--quick]`
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from contracts.ids import digest, digest_file
+from contracts.loop import RolloutSettings
+from contracts.serving import LATENCY_BASE, Arm, Evidence, StepResult, Stratum
+from flows.core.rollout import candidate_share, is_largest_concurrent
+from gates.rollout_judge import METRICS, EvidenceJudge
+from gates.sequential import rating_difference
+from gates.statistics import normal_quantile
+
+ROOT = Path(__file__).parent
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+LOOK = 200
+"""Requests of both versions between two looks."""
+PER_SESSION = 3
+RATED = 0.3
+LATENCY_SPREAD = 0.5
+"""Standard deviation of the logarithm of a latency."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Traffic and candidate."""
+
+    margin: float = 0.05
+    loss: float = 0.0
+    requests: int = 22_000
+    users: int = 240
+    spread: float = 0.15
+    """Standard deviation of the users' satisfaction."""
+    correlation: float = 0.0
+    """Correlation of the users' activity with their satisfaction."""
+    uneven: float = 0.0
+    """Standard deviation of the loss between users."""
+    errors: tuple[float, float] = (0.01, 0.01)
+    slow: float = 0.0
+    """Share of the candidate's answers that take 20 times as long."""
+    unit: str = "session"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A rollout's end."""
+
+    end: str
+    why: str
+    requests: int
+    candidate: int
+    """Requests that the candidate got."""
+    ratings: int
+
+
+class Traffic:
+    """All requests of a world, drawn in advance. `good`, `failed` and `slow` have one row per version."""
+
+    def __init__(self, draw: np.random.Generator, world: World) -> None:
+        users, sessions = world.users, -(-world.requests // PER_SESSION)
+        activity = draw.permutation(1 / np.arange(1, users + 1))
+        often = np.log(activity)
+        often = (often - often.mean()) / often.std()
+        satisfaction = world.correlation * often + math.sqrt(1 - world.correlation**2) * draw.normal(size=users)
+        level = np.clip(0.7 + world.spread * satisfaction, 0, 1)  # before the loss, which would be smaller for the most satisfied users
+        loss = world.loss + world.uneven * draw.normal(size=users)
+        whose = draw.choice(users, sessions, p=activity / activity.sum())
+        places = draw.random(users)[whose] if world.unit == "user" else draw.random(sessions)
+        self.user, self.place = (np.repeat(one, PER_SESSION)[: world.requests] for one in (whose, places))
+        n = world.requests
+        self.rated = draw.random(n) < RATED
+        chance = draw.random(n)
+        self.good = np.array([chance < np.clip(level - side * loss, 0, 1)[self.user] for side in (0, 1)])
+        chance = draw.random(n)
+        self.failed = np.array([chance < share for share in world.errors])
+        ms = 500 * np.exp(LATENCY_SPREAD * draw.normal(size=n))
+        late = draw.random(n) < world.slow
+        self.ms = np.array([ms, np.where(late, 20 * ms, ms)])
+        self.bucket = np.floor(np.log(self.ms) / math.log(LATENCY_BASE)).astype(int)
+
+
+def window(traffic: Traffic, begin: int, end: int, share: float) -> Stratum:
+    """Return the evidence of the requests from `begin` to before `end`, of which the candidate gets `share` percent of the sessions."""
+    since = BEGIN + timedelta(seconds=begin)
+    candidate = traffic.place[begin:end] < share / 100
+    arms = [_arm(traffic, np.flatnonzero(candidate == bool(side)) + begin, side) for side in (0, 1)]
+    evidence = Evidence.model_construct(since=since, until=BEGIN + timedelta(seconds=end), champion=arms[0], candidate=arms[1])
+    return Stratum.model_construct(share=share, fresh=evidence, mature=evidence)
+
+
+def _arm(traffic: Traffic, which: np.ndarray, side: int) -> Arm:
+    """Return the evidence of the version `side` on the requests `which`, without the validation, which would take most of the time."""
+    failed = traffic.failed[side][which]
+    answered = which[~failed]
+    rated = which[traffic.rated[which]]
+    numbers, sums = np.bincount(traffic.user[rated]), np.bincount(traffic.user[rated], traffic.good[side][rated])
+    people = np.flatnonzero(numbers)
+    ms = traffic.ms[side][answered]
+    p50, p95 = np.quantile(ms, [0.5, 0.95]) if len(ms) else (None, None)
+    answers = np.bincount(traffic.bucket[side][answered])
+    buckets = np.flatnonzero(answers)
+    return Arm.model_construct(
+        tag=("old", "new")[side],
+        requests=len(which),
+        errors=int(failed.sum()),
+        refused=0,
+        sessions=len(which) and 1 + int(np.count_nonzero(np.diff(which // PER_SESSION))),
+        users=int(np.count_nonzero(np.bincount(traffic.user[which]))),
+        latency_p50_ms=p50,
+        latency_p95_ms=p95,
+        rated=tuple(zip(numbers[people].tolist(), sums[people].tolist(), strict=True)),
+        raters=tuple(map(str, people.tolist())),
+        latencies=tuple(zip(buckets.tolist(), answers[buckets].tolist(), strict=True)),
+    )
+
+
+def run(draw: np.random.Generator, world: World) -> Run:
+    """Roll out a candidate in a simulated world until it is promoted, rolled back, or the requests are used up."""
+    settings = RolloutSettings(margin=world.margin, unit=world.unit)  # type: ignore[arg-type]
+    traffic, judge, strata, begin, used, candidate = Traffic(draw, world), EvidenceJudge(settings), [], 0, 0, 0
+
+    def ended(end: str, why: str = "") -> Run:
+        return Run(end, why, used, candidate, int(traffic.rated[:used].sum()))
+
+    for index, weight in enumerate(settings.steps):
+        share, result = candidate_share(weight, settings), StepResult.WAIT
+        while result is StepResult.WAIT:
+            if used >= world.requests:
+                return ended("undecided")
+            used = min(used + LOOK, world.requests)
+            seen = [*strata, window(traffic, begin, used, share)]
+            candidate = sum(one.fresh.candidate.requests for one in seen)
+            judgement = judge.judge(is_largest_concurrent(settings, index), used - begin, seen)
+            result = judgement.result
+            if result is StepResult.ROLL_BACK:
+                return ended("rolled back", judgement.reasons[0])
+        strata, begin = seen, used
+    return ended("promoted")
+
+
+ENDS = ("promoted", "rolled back", "undecided")
+DECISIONS: tuple[tuple[str, World, dict[str, float]], ...] = (
+    ("equal, margin 0.05", World(), {"rolled back": 0.017, "undecided": 0.57}),
+    ("equal, margin 0.10", World(margin=0.1), {}),
+    ("equal, margin 0.05, busy users more satisfied", World(correlation=0.6), {}),
+    ("loss 0.05, margin 0.05", World(loss=0.05), {"promoted": 0.0275}),
+    ("loss 0.05, margin 0.05, busy users more satisfied", World(loss=0.05, correlation=0.6), {"promoted": 0.245}),
+    ("loss 0.10, margin 0.10", World(loss=0.1, margin=0.1), {}),
+    ("loss 0.10, margin 0.10, busy users more satisfied", World(loss=0.1, margin=0.1, correlation=0.6), {}),
+    ("loss 0.10, margin 0.05", World(loss=0.1), {"rolled back": 0.645}),
+    ("loss 0.20, margin 0.10", World(loss=0.2, margin=0.1), {}),
+    ("loss 0.05 that differs between users by 0.1, margin 0.05", World(loss=0.05, uneven=0.1), {}),
+    ("equal, margin 0.10, by user", World(margin=0.1, unit="user"), {}),
+    (
+        "loss 0.10, margin 0.10, by user, busy users more satisfied",
+        World(margin=0.1, loss=0.1, unit="user", correlation=0.6),
+        {"promoted": 0.065},
+    ),
+    ("errors 6 % instead of 1 %, margin 0.05", World(errors=(0.01, 0.06)), {}),
+    ("errors 10 % in both, margin 0.05", World(errors=(0.1, 0.1)), {}),
+    ("10 % of the answers 20 times slower, margin 0.05", World(slow=0.1), {"rolled back": 0.0}),
+    ("5 % of the answers 20 times slower, margin 0.05", World(slow=0.05), {"rolled back": 0.0}),
+)
+"""Name, world, and the shares that were measured for the former rule."""
+
+
+def decisions(seed: int, worlds: int) -> Iterator[tuple[str, Any]]:
+    """Yield the shares of the ends, and the requests and ratings that they took."""
+    for name, world, former in DECISIONS:
+        draw = np.random.default_rng(seed)
+        runs = [run(draw, world) for _ in range(worlds)]
+        shares = {end: round(float(np.mean([one.end == end for one in runs])), 4) for end in ENDS}
+        back = [one.candidate for one in runs if one.end == "rolled back"]
+        median, most = (round(float(one)) for one in np.quantile(back, [0.5, 0.95])) if back else (None, None)
+        mean = {what: round(float(np.mean([getattr(one, what) for one in runs]))) for what in ("requests", "ratings")}
+        reasons = sorted({one.why.split(":")[0] for one in runs if one.why})
+        yield name, {**shares, **mean, "candidate_requests_to_rollback": [median, most], "reasons": reasons, "former": former}
+
+
+def ratings(seed: int, worlds: int) -> Iterator[tuple[str, Any]]:
+    """Yield the mean ratings to a decision, beside those of a test with the same errors that looks once.
+
+    The fixed test gets all its ratings at the share that decides. The time is not limited, so that each rollout decides.
+    """
+    for margin, requests in ((0.1, 44_000), (0.05, 110_000)):
+        limits = World(margin=margin, requests=requests)
+        needed = [_fixed(np.random.default_rng(seed + number), limits) for number in range(max(1, worlds // 10))]
+        row: dict[str, Any] = {"fixed": round(float(np.mean(needed)))}
+        for loss in (0.0, margin, 2 * margin):
+            draw = np.random.default_rng(seed)
+            runs = [run(draw, replace(limits, loss=loss)) for _ in range(max(1, worlds // 4))]
+            row[f"loss {loss:g}"] = round(float(np.mean([one.ratings for one in runs])))
+            row[f"loss {loss:g}, undecided"] = round(float(np.mean([one.end == "undecided" for one in runs])), 4)
+        row["mean"] = round(float(np.mean([row[f"loss {loss:g}"] for loss in (0.0, margin, 2 * margin)])))
+        yield f"margin {margin:g}", {**row, "change": round(row["mean"] / row["fixed"] - 1, 3), "former": {"change": 0.09}}
+
+
+def _fixed(draw: np.random.Generator, world: World) -> int:
+    """Return the ratings at which a single look has the errors of the test of ratings: beta, and its part of alpha."""
+    settings = RolloutSettings(margin=world.margin)
+    quantiles = normal_quantile(settings.beta) + normal_quantile(settings.alpha / METRICS)
+    traffic = Traffic(draw, world)
+    for used in range(LOOK, world.requests + 1, LOOK):
+        one = window(traffic, 0, used, 50).fresh
+        found = rating_difference([(one.champion, one.candidate)])
+        if found is not None and found.variance <= (world.margin / quantiles) ** 2:
+            return found.ratings
+    raise ValueError("the world has too few requests")
+
+
+@click.command()
+@click.option("--worlds", default=400, help="Simulated rollouts per figure.")
+@click.option("--seed", default=1)
+@click.option("--quick", is_flag=True, help="Two rollouts per figure, to see that the program works; writes nothing.")
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "results" / "rollouts.json")
+def main(worlds: int, seed: int, quick: bool, out: Path) -> None:
+    """Simulate, print the figures and write them."""
+    worlds = 2 if quick else worlds
+    code = digest({path.name: digest_file(path) for path in sorted((ROOT.parent / "gates").glob("*.py"))})[:12]
+    result: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "code": code, "worlds": worlds}
+    for section in (decisions, ratings):
+        result[section.__name__] = {}
+        for name, figures in section(seed, worlds):
+            result[section.__name__][name] = figures
+            click.echo(f"{section.__name__}: {name}: {json.dumps(figures)}")
+    if not quick:
+        out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

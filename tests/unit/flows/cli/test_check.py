@@ -1,0 +1,60 @@
+"""Tests of what `ratchet check` says about a rollout's decisions: it counts people, and names what can be decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from contracts.serving import Arm, Evidence
+from flows.cli.setup.check import decidable
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+
+
+class Ratings:
+    """Metrics that know the ratings of the champion."""
+
+    def __init__(self, rated: tuple[tuple[int, float], ...]) -> None:
+        self.rated = rated
+
+    def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
+        n = sum(count for count, _ in self.rated)
+        figures: dict[str, Any] = {"errors": 0, "refused": 0, "latency_p50_ms": None, "latency_p95_ms": None}
+        old = Arm(tag=champion, requests=n, sessions=n, rated=self.rated, **figures)
+        return Evidence(since=since, until=until, champion=old, candidate=Arm(tag=candidate, requests=0, sessions=0, rated=(), **figures))
+
+
+def findings(rated: tuple[tuple[int, float], ...], **changes: Any) -> list[tuple[str, str, str]]:
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+    settings = context.loop.rollout.model_copy(update={"margin": 0.05, "max_seconds": 7 * 86_400.0, "steps": (5.0, 50.0, 100.0), **changes})
+    context = replace(context, loop=context.loop.model_copy(update={"rollout": settings}), metrics=Ratings(rated))
+    return list(decidable(context))
+
+
+def test_a_line_with_many_raters_decides_its_margin() -> None:
+    [(level, about, text)] = findings(((20, 14.0),) * 1000)
+    assert (level, about) == ("ok", "rollout")
+    assert "1,000 users gave 20,000 ratings in the last 7 days" in text
+
+
+def test_a_small_line_is_told_what_it_can_decide() -> None:
+    [(level, _, text)] = findings(((10, 7.0),) * 60)
+    assert level == "warning"
+    assert "not rollout.margin = 0.05; set rollout.margin to 0.1" in text
+    assert "or rollout.max_seconds to " in text
+    [(_, _, smaller)] = findings(((3, 2.0),) * 30)
+    assert "max_seconds to" not in smaller, "thirty people never decide this margin, because at most 40 ratings of each count"
+
+
+def test_too_few_people_decide_nothing_and_cannot_be_the_unit() -> None:
+    for unit, level in (("session", "warning"), ("user", "error")):
+        [(found, _, text)] = findings(((5000, 4000.0), *((1, 1.0),) * 15), unit=unit)
+        assert (found, "no rollout can be decided" in text) == (level, True)
+    assert 'set rollout.unit = "session"' in text
+
+
+def test_without_ratings_the_needed_number_is_told() -> None:
+    [(level, _, text)] = findings(())
+    assert level == "note"
+    assert "fewer than two users have rated" in text
+    assert "a margin of 0.05 needs about 3," in text
