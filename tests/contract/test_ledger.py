@@ -93,6 +93,7 @@ def test_rows_are_read_in_order_as_a_chain(ledger: Ledger) -> None:
     verify_chain(ledger.read("a"))
 
 
+@pytest.mark.slow
 def test_heads_are_the_last_rows_of_all_streams(ledger: Ledger) -> None:
     assert ledger.heads() == []
     ledger.append([rows("b", 0, "one", "two"), rows("a/1", 0, "one")], None, NOON)
@@ -267,6 +268,7 @@ def test_concurrent_processes_write_every_row_once(url: str) -> None:
     assert sorted(entry.key for entry in entries) == sorted(f"{worker}-{n}" for worker in range(4) for n in range(6))
 
 
+@pytest.mark.slow
 def test_one_of_eight_concurrent_appends_succeeds_and_the_others_conflict(url: str) -> None:
     ledger, outcomes, gate = SqlLedger(url), [], threading.Barrier(8)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from contracts.evaluation import Result
 from contracts.loop import GateSettings
@@ -54,6 +55,7 @@ def test_losses_that_add_up_over_promotions_fail_and_one_within_the_margin_does_
     assert [judged(share) for share in (0.0, 0.06, 0.30)] == [Result.PASS, Result.PASS, Result.FAIL]
 
 
+@pytest.mark.slow
 def test_equal_versions_fail_in_no_more_than_their_share_of_evaluations() -> None:
     rng, lost = np.random.default_rng(1), 0
     for _ in range(400):

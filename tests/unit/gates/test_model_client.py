@@ -194,6 +194,7 @@ def test_request_to_a_busy_server_is_retried(backend: Backend) -> None:
     assert len(backend.asked) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_timeout_is_an_error_of_the_answer_and_a_refused_connection_one_of_the_server(backend: Backend) -> None:
     stop = threading.Event()
@@ -291,6 +292,7 @@ def test_candidate_that_fails_on_a_whole_slice_or_set_does_not_pass(backend: Bac
     assert all(check.check(report).result is not Result.PASS for check in checks(settings))
 
 
+@pytest.mark.slow
 def test_repeated_prompt_is_one_observation(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")

@@ -73,6 +73,7 @@ def test_a_change_of_the_share_and_of_the_level_is_no_difference() -> None:
     assert math.sqrt(found.variance) < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "linked"), [(0.5, True), (0.2, True), (0.5, False)])
 def test_the_variance_is_that_of_repeated_rollouts(share: float, linked: bool) -> None:
     """Without names of the raters, the variance is too large and never too small, because people are compared with themselves."""

@@ -64,6 +64,7 @@ def test_the_work_ends_when_the_caller_is_gone() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_the_result_or_the_error_of_the_work_is_passed_on() -> None:
     async def scenario() -> None:
         caller = Caller(b"{}")

@@ -92,6 +92,7 @@ def test_a_service_outlives_its_starter(folder: Path) -> None:
     assert service(folder).ensure() == found
 
 
+@pytest.mark.slow
 def test_a_killed_service_is_started_again(folder: Path) -> None:
     first = service(folder).ensure()
     os.kill(first["pid"], signal.SIGKILL)

@@ -89,6 +89,7 @@ def test_a_version_is_served_found_again_and_stopped(tmp_path: Path, version: Mo
         httpx.get(f"{endpoint.url}/health", trust_env=False)
 
 
+@pytest.mark.slow
 def test_without_vllm_the_error_names_a_remedy(tmp_path: Path, version: ModelVersion) -> None:
     with pytest.raises(Permanent, match=r"install vLLM, or set serving\.options\.executable"):
         server(tmp_path, executable="no-such-program").ensure(version)

@@ -283,6 +283,7 @@ def test_a_damaged_resource_gives_no_consent(tmp_path: Path, resource: Any) -> N
     assert not datasets.lake.scan("traces")["consent"].any()
 
 
+@pytest.mark.slow
 def test_files_of_the_operator_state_consent_for_traces_sessions_and_users(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     record = {"timestamp": "2026-10-01T00:00:00Z", "response": "A: 3", "consent": True}
@@ -324,6 +325,7 @@ def test_a_record_that_states_consent_unclearly_is_a_refusal(tmp_path: Path) -> 
     assert sorted(datasets.lake.scan("consent")["given"]) == [False, False, True]
 
 
+@pytest.mark.slow
 def test_a_freeze_that_is_repeated_after_a_crash_uses_what_was_withdrawn_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = make_datasets(tmp_path)
     deliver(datasets, spans(span(1, TRAIN[0], "A: 3"), span(900, questions(True, 1)[0], metadata__reference="1")))

@@ -25,6 +25,7 @@ def test_prompts_of_too_few_users_are_left_out_and_counted(tmp_path: Path, least
     assert len(governed.used) + sum(governed.out.values()) == len(rows)
 
 
+@pytest.mark.slow
 def test_prompts_that_differ_in_masked_values_only_count_together(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(governance={"min_users": 2}))
     datasets.ingest(batch(spans(span(1, "write to a.b@example-mail.com"), span(2, "write to c.d@example-mail.com"))))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from materializer.metrics import LakeMetrics
 from tests.unit.materializer.conftest import make_datasets, signed
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
@@ -12,6 +14,7 @@ from tests.unit.materializer.records import T0, batch, evaluation, log, logs, sp
 SINCE = datetime.fromtimestamp(T0 / 1e9, UTC)
 
 
+@pytest.mark.slow
 def test_evidence_counts_both_versions_in_the_window(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     ms = 1_000_000
@@ -42,6 +45,7 @@ def test_evidence_counts_both_versions_in_the_window(tmp_path: Path) -> None:
     assert (evidence.candidate.sessions, evidence.candidate.users) == (3, 3)
 
 
+@pytest.mark.slow
 def test_a_rater_has_the_same_name_in_both_versions_and_all_windows(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     calls = [("old", "ann", 0), ("new", "ann", 0), ("new", "bob", 0), ("new", "ann", 2), ("old", "bob", 2)]

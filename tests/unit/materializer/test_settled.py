@@ -59,6 +59,7 @@ def test_an_edition_and_the_snapshot_after_it_read_each_row_once(tmp_path: Path,
     assert shared._unused is None, "the rows of an idle line stay in memory"
 
 
+@pytest.mark.slow
 def test_rows_that_were_ingested_after_the_given_time_are_left_out_of_shared_rows(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1))))

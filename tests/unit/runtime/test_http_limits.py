@@ -110,6 +110,7 @@ def test_a_head_that_is_too_slow_ends_the_connection() -> None:
         assert drip(sent(port, b"POST / HTTP/1.1\r\n"), b"x-slow: " + b"y" * 500).startswith(b"HTTP/1.1 408")
 
 
+@pytest.mark.slow
 def test_the_head_of_a_later_request_has_the_same_deadline() -> None:
     with served(ready(), head_seconds=0.3) as port:
         connection = sent(port, FULL % 2 + b"ok")
@@ -117,12 +118,14 @@ def test_the_head_of_a_later_request_has_the_same_deadline() -> None:
         assert b"HTTP/1.1 408" in drip(connection, b"POST / HTTP/1.1\r\nx-slow: " + b"y" * 500)
 
 
+@pytest.mark.slow
 def test_a_body_that_is_too_slow_is_refused() -> None:
     with served(ready(), body_seconds=0.3) as port:
         assert drip(sent(port, FULL % 1000), b"x" * 500).startswith(b"HTTP/1.1 408")
         assert answered(sent(port, b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")).endswith(b"\r\n2")
 
 
+@pytest.mark.slow
 def test_a_slow_answer_does_not_count_as_a_slow_request() -> None:
     app = Echo()
     with served(app, head_seconds=0.2, body_seconds=0.2) as port:

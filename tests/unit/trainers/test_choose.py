@@ -217,6 +217,7 @@ def test_more_noise_never_starts_training(found: Facts, settings: TrainingSettin
     assert trains(found, settings, unseen) or not trains(noisier, settings, unseen)
 
 
+@pytest.mark.slow
 @given(some_facts, some_settings, st.booleans(), st.floats(0, 1), st.integers(1, 5))
 def test_more_to_learn_never_stops_training(found: Facts, settings: TrainingSettings, unseen: bool, better: float, extra: int) -> None:
     changes = {

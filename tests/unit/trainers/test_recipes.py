@@ -128,6 +128,7 @@ def test_a_trainer_refuses_jobs_that_it_cannot_run() -> None:
         DPO().job(plan(Method.DPO, start=START.model_copy(update={"parent": "f" * 64})), FIRST)
 
 
+@pytest.mark.slow
 def test_planning_and_supervision_load_no_torch() -> None:
     modules = "trainers.choose, trainers.backends.trl, trainers.job.supervisor"
     code = f"import sys, {modules}; print({{'torch', 'trl', 'transformers'}} & set(sys.modules))"

@@ -319,6 +319,7 @@ def end_cycle(ledger: SqlLedger) -> None:
     ledger.append(rows, None, datetime.now(UTC))
 
 
+@pytest.mark.slow
 def test_trigger_and_retry_open_cycles_and_record_who_asked(line: Home, tmp_path: Path) -> None:
     opened = as_json("trigger", "sim", "--why", "new labels", "--by", "hana")
     assert opened == {"cycle": "cycle/sim/0001", "reason": "triggered by hana"}
@@ -353,6 +354,7 @@ def test_tokens_print_json(line: Home) -> None:
     assert as_json("token", "revoke", "loop.toml", "ann", "--old") == {"name": "ann", "revoked": "old"}
 
 
+@pytest.mark.slow
 def test_check_says_what_to_do_about_a_missing_model_of_names(line: Home, tmp_path: Path) -> None:
     loop = tmp_path / "loop.toml"
     loop.write_text(LOOP + '[privacy.ner]\nmodels = { en = "xx_no_such_model" }\n')

@@ -131,6 +131,7 @@ def test_estimate_allows_every_method_of_the_included_loop_files(name: str, weig
     assert chosen(cost=costing(weights), **settings)[0].method == method
 
 
+@pytest.mark.slow
 @given(st.floats(1, 1e5), st.floats(1, 1e5), st.floats(0.1, 1e4), st.floats(0.1, 1e4), st.integers(1, 10**6), st.integers(1, 10**6))
 def test_more_time_or_budget_never_prevents_training(time: float, more: float, cap: float, larger: float, sft: int, dpo: int) -> None:
     recipes: dict[str, Any] = {"methods": ("sft", "dpo"), "sft": {"steps": sft}, "dpo": {"steps": dpo}}

@@ -74,6 +74,7 @@ def external(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         api.shutdown()
 
 
+@pytest.mark.slow
 def test_external_server_without_a_login_is_refused_unless_it_is_accepted(
     home: Home, external: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_external_server_without_a_login_is_refused_unless_it_is_accepted(
     assert server.join_or_start(home) == external
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "value", "header"),
     [("PREFECT_API_AUTH_STRING", "ada:secret", "Basic YWRhOnNlY3JldA=="), ("PREFECT_API_KEY", "pnu_1", "Bearer pnu_1")],
@@ -98,6 +100,7 @@ def test_external_server_gets_the_login_of_the_user(
     assert "PREFECT_API_AUTH_STRING" not in server.settings(home, external), "the user's own login stays"
 
 
+@pytest.mark.slow
 def test_own_server_of_an_older_release_is_restarted_with_a_login(home: Home, external: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stub stands for a running server that answers without a login."""
     monkeypatch.delenv("PREFECT_API_URL")

@@ -31,6 +31,7 @@ def test_objects_are_written_read_and_deleted(bucket: Bucket) -> None:
     assert bucket.get("a") is None
 
 
+@pytest.mark.slow
 def test_an_existing_key_is_not_replaced(bucket: Bucket) -> None:
     bucket.put_new("name", b"first")
     bucket.put_new("name", b"second")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ def test_a_backend_of_weight_zero_gets_no_sessions(weights: list[float], at: flo
     assert assign(backends(*weights), at).weight > 0
 
 
+@pytest.mark.slow
 def test_the_shares_follow_the_weights() -> None:
     for weight in (1, 5, 25, 50, 95):
         route = backends(100 - weight, weight)

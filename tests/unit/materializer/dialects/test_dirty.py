@@ -87,6 +87,7 @@ def test_kept_records_have_the_expected_fields(filled: LakeDatasets, expected: l
     assert compared > 200
 
 
+@pytest.mark.slow
 def test_failed_calls_are_stored_but_excluded_from_training(filled: LakeDatasets) -> None:
     traces = filled.lake.scan("traces")
     governed = govern(settle(traces, filled.lake.scan("consent")), filled.loop.governance)

@@ -40,6 +40,7 @@ def test_corrections_count_for_their_author(raters: list[str | None], tmp_path: 
     assert training.facts.pairs_dropped == {"per_person": 6}
 
 
+@pytest.mark.slow
 def test_no_cap_per_person_applies_if_no_user_has_an_id(tmp_path: Path) -> None:
     """With a cap, an application that logs no user ids would yield almost no training data."""
     _, pairs = assembled(lines(tmp_path), *[asked(n, "no", by(None, "user_correction", text="yes"), None) for n in range(8)])

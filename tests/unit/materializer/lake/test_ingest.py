@@ -202,6 +202,7 @@ def test_missing_file_is_retryable(tmp_path: Path) -> None:
         make_datasets(tmp_path).ingest(gone)
 
 
+@pytest.mark.slow
 def test_lost_index_is_rebuilt_from_the_lake(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1), span(2))))
@@ -210,6 +211,7 @@ def test_lost_index_is_rebuilt_from_the_lake(tmp_path: Path) -> None:
     assert datasets.ingest(batch(spans(span(2), span(3)))).traces.duplicate == 1
 
 
+@pytest.mark.slow
 def test_index_of_an_earlier_release_is_built_again(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1), span(2, metadata__consent=None))))

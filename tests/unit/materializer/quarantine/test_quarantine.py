@@ -97,6 +97,7 @@ def test_bytes_are_kept_only_with_consent(tmp_path: Path, consent: Any, assumed:
     assert kept or b"1 + 1" not in store.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_resource_cannot_consent_for_a_signed_span_and_its_refusal_counts(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     one = span(1, metadata__consent=None, ratchet__origin="batch", ratchet__signature="v1:0:00")
@@ -145,6 +146,7 @@ def test_masking_that_fails_keeps_no_bytes_and_costs_no_other_record(tmp_path: P
     assert datasets.quarantine.content(only(datasets).id) is None
 
 
+@pytest.mark.slow
 def test_bytes_are_limited_per_record_and_in_total(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(quarantine={"max_bytes": 1000, "max_total_bytes": 1500}))
     datasets.ingest(batch(*(spans(span(n, "x" * 2000, ratchet__origin="batch")) for n in (1, 2))))
@@ -156,6 +158,7 @@ def test_bytes_are_limited_per_record_and_in_total(tmp_path: Path) -> None:
     assert len([one for one in datasets.quarantine.entries() if datasets.quarantine.content(one.id)]) == 1
 
 
+@pytest.mark.slow
 def test_bytes_expire_and_a_refusal_of_the_user_deletes_them(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(received(spans(span(1, ratchet__origin="batch"))))
@@ -201,6 +204,7 @@ def test_a_received_record_is_replayed_from_its_kept_bytes_exactly_once(tmp_path
     assert datasets.quarantine.content(entry.id) is None
 
 
+@pytest.mark.slow
 def test_a_replay_that_was_interrupted_is_repeated_without_a_second_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(received(spans(span(1, ratchet__origin="batch"))))
@@ -223,6 +227,7 @@ def test_a_replay_that_was_interrupted_is_repeated_without_a_second_row(tmp_path
     assert datasets.cursor().traces == 1
 
 
+@pytest.mark.slow
 def test_a_record_is_replayed_from_its_file_without_kept_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = make_datasets(tmp_path, make_loop(quarantine={"keep_days": 0}))
     (tmp_path / "in").mkdir()
@@ -272,6 +277,7 @@ def test_a_replay_uses_the_role_that_the_sender_had(tmp_path: Path) -> None:
     assert datasets.cursor().traces == 0
 
 
+@pytest.mark.slow
 def test_a_conflict_of_ids_stays_one(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(received(spans(span(1)), spans(span(1, answer="A: 3"))))
@@ -281,6 +287,7 @@ def test_a_conflict_of_ids_stays_one(tmp_path: Path) -> None:
     assert datasets.lake.scan("traces")["answer"].to_list() == ["A: 2"]
 
 
+@pytest.mark.slow
 def test_a_record_that_is_bad_for_another_reason_keeps_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(received(spans(span(1, ratchet__origin="batch"))))
@@ -297,6 +304,7 @@ def test_a_record_that_is_bad_for_another_reason_keeps_the_new_one(tmp_path: Pat
     assert datasets.lake.size("quarantine")[0] == rows == 2
 
 
+@pytest.mark.slow
 def test_parts_of_one_request_are_entries_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = make_datasets(tmp_path)
     request = spans(span(1, ratchet__origin="batch"), span(2) | {"traceId": ""}, span(3, ratchet__origin="batch"))
@@ -351,6 +359,7 @@ def test_a_cut_last_line_is_resolved_when_the_whole_line_arrives(tmp_path: Path)
     assert replayed(datasets).entries == ()
 
 
+@pytest.mark.slow
 def test_a_cut_line_can_be_replayed_when_its_file_has_grown(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     line = json.dumps(RECORD | {"consent": True}).encode()
@@ -363,6 +372,7 @@ def test_a_cut_line_can_be_replayed_when_its_file_has_grown(tmp_path: Path) -> N
     assert (again.traces.kept, again.traces.duplicate, datasets.cursor().traces) == (0, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_cut_gzip_stream_is_resolved_when_it_is_complete(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     lines = b"".join(json.dumps(RECORD | {"id": str(n), "consent": True, "x": digest(n)}).encode() + b"\n" for n in range(50))
@@ -420,6 +430,7 @@ def test_counts_of_the_window_count_a_batch_once(tmp_path: Path) -> None:
     assert datasets.quarantine.counts(2e9).read == 0
 
 
+@pytest.mark.slow
 def test_rows_of_an_earlier_release_are_listed_and_cannot_be_replayed(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     old = iceberg_schema(QUARANTINE[:7])

@@ -104,6 +104,7 @@ def test_edition_without_references_is_inconclusive(tmp_path: Path) -> None:
         datasets.edition(1)
 
 
+@pytest.mark.slow
 def test_edition_that_was_inconclusive_sees_what_was_ingested_since(tmp_path: Path) -> None:
     held, _ = _held_and_trained(40)
     datasets = make_datasets(tmp_path)
@@ -114,6 +115,7 @@ def test_edition_that_was_inconclusive_sees_what_was_ingested_since(tmp_path: Pa
     assert datasets.edition(1).size == 1
 
 
+@pytest.mark.slow
 def test_golden_prompts_are_never_used_for_training(tmp_path: Path) -> None:
     held, trained = _held_and_trained(40)
     (tmp_path / "golden.jsonl").write_text(json.dumps({"question": f" {trained[0].upper()}", "reference": 5, "slice": "a"}) + "\n")
@@ -125,6 +127,7 @@ def test_golden_prompts_are_never_used_for_training(tmp_path: Path) -> None:
     assert (snapshot.counts["used"], snapshot.counts["holdout"]) == (2, 2)
 
 
+@pytest.mark.slow
 def test_masked_traffic_of_a_golden_prompt_is_never_used_for_training(tmp_path: Path) -> None:
     masked = (f"write to [EMAIL_1] about item {n}" for n in range(99))
     kept = next(text for text in masked if not held_out(root_id([{"role": "user", "content": text}]), "ratchet", 0.2))

@@ -111,6 +111,7 @@ def test_a_pair_below_the_threshold_is_no_near_duplicate_although_it_shares_a_ba
 _TEMPLATE = "Return the category, the urgency and an answer to the following message of a customer: {} End of the message."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [1, 3, 5])  # from near-duplicates of each other to texts that are less similar
 def test_the_search_of_a_text_looks_at_a_limited_number_of_a_template(words: int, monkeypatch: pytest.MonkeyPatch) -> None:
     checked, looked = Counter[int](), Counter[int]()
@@ -136,6 +137,7 @@ def test_the_search_of_a_text_looks_at_a_limited_number_of_a_template(words: int
     assert looked[1499] <= 256
 
 
+@pytest.mark.slow
 def test_a_typo_among_a_thousand_texts_of_a_template_is_found() -> None:
     texts = [normalise(_TEMPLATE.format(sentence(n, 20))) for n in range(1000)]
     index = NearIndex()
@@ -211,6 +213,7 @@ def test_an_interrupted_assignment_leaves_nothing(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM prompts").fetchone() == (1,)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 40), max_size=4))
 def test_no_order_of_batches_changes_an_earlier_side_or_splits_near_duplicates(
@@ -257,6 +260,7 @@ def planted() -> list[str]:
     return [varied(sentence(n), k) if k else sentence(n) for n in range(40) for k in range(3)]
 
 
+@pytest.mark.slow
 def test_near_duplicates_never_end_on_both_sides_of_a_new_line(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked(*planted()))
@@ -268,6 +272,7 @@ def test_near_duplicates_never_end_on_both_sides_of_a_new_line(tmp_path: Path) -
     assert counts["prompt_clusters"] < len(trained)
 
 
+@pytest.mark.slow
 def test_a_freeze_is_deterministic(tmp_path: Path) -> None:
     made = []
     for name in ("one", "two"):
@@ -285,6 +290,7 @@ def old_line(datasets: LakeDatasets) -> None:
     datasets.artifacts.bind("split/math", datasets.artifacts.put(stamped(split)))
 
 
+@pytest.mark.slow
 def test_an_older_line_keeps_its_split_until_the_setting_is_switched_on(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     old_line(datasets)
@@ -304,6 +310,7 @@ def test_an_older_line_keeps_its_split_until_the_setting_is_switched_on(tmp_path
     assert not evaluated & after
 
 
+@pytest.mark.slow
 def test_it_cannot_be_switched_off_again(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked(*planted()))
@@ -313,6 +320,7 @@ def test_it_cannot_be_switched_off_again(tmp_path: Path) -> None:
         off.edition(2)
 
 
+@pytest.mark.slow
 def test_a_near_duplicate_of_a_golden_prompt_is_not_trained_on(tmp_path: Path) -> None:
     (tmp_path / "golden.jsonl").write_text(json.dumps({"prompt": sentence(3), "reference": "2"}))
     datasets = make_datasets(tmp_path, make_loop(holdout={"golden": "golden.jsonl"}))
@@ -322,6 +330,7 @@ def test_a_near_duplicate_of_a_golden_prompt_is_not_trained_on(tmp_path: Path) -
     assert counts["considered"] == sum(n for name, n in counts.items() if name.startswith("out:")) + counts["holdout"] + counts["used"]
 
 
+@pytest.mark.slow
 def test_a_freeze_names_the_largest_cluster_of_prompts(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked(*(_TEMPLATE.format(f"order {n * 7919} is late") for n in range(60)), *(sentence(n) for n in range(40))))

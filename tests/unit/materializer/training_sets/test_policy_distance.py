@@ -57,12 +57,14 @@ def test_answers_of_the_same_policy_have_distance_zero(policy: Policy, seed: int
     assert abs(far) < 3.5 * error < 0.15
 
 
+@pytest.mark.slow
 def test_answers_that_the_model_never_gives_have_a_large_distance() -> None:
     assert distance(free_text, mostly_the_same) == (1.0, 0.0)
     far, error = distance(other_words, free_text)
     assert far - 2 * error > 0.5
 
 
+@pytest.mark.slow
 def test_distance_equals_the_share_of_answers_of_another_policy() -> None:
     def mixed(share: float) -> Policy:
         return lambda chance: other_words(chance) if chance.random() < share else mostly_the_same(chance)

@@ -47,6 +47,7 @@ def datasets_of(folder: Path) -> LakeDatasets:
     return make_datasets(folder, make_loop(**REWARDS))
 
 
+@pytest.mark.slow
 def test_tools_and_calls_come_through_to_pairs_prompts_and_demonstrations(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     wrong = [calling(n, question, "wrong", metadata__reference=reference("right")) for n, question in enumerate(TRAIN[:3], 1)]

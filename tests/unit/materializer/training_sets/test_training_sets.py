@@ -130,6 +130,7 @@ def test_probe_measures_group_coverage(tmp_path: Path) -> None:
     assert all(row["origin"] == "probe" and row["votes"] == 0 for row in rows(datasets, report.answers))
 
 
+@pytest.mark.slow
 def test_probe_without_any_answer_is_retryable(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     snapshot = frozen(datasets, span(1, TRAIN[0], metadata__reference="1"))

@@ -96,6 +96,7 @@ def _judge(stub: Stub, records: JudgeRecords | None, **options: Any) -> Judge:
     return judge
 
 
+@pytest.mark.slow
 def test_a_judge_that_agrees_with_people_is_believed(stub: Stub, known: JudgeRecords) -> None:
     belief = _judge(stub, known).belief()
     assert belief is not None
@@ -190,6 +191,7 @@ def test_an_answer_without_content_is_wrong_and_costs_nothing(stub: Stub, known:
     assert stub.requests == before
 
 
+@pytest.mark.slow
 def test_grades_of_people_replace_other_labels(stub: Stub, records: JudgeRecords) -> None:
     samples = labelled()
     now = datetime.now(UTC)
@@ -204,6 +206,7 @@ def test_grades_of_people_replace_other_labels(stub: Stub, records: JudgeRecords
     assert judge.believed
 
 
+@pytest.mark.slow
 def test_references_are_withheld_when_the_agreement_is_measured(stub: Stub, records: JudgeRecords) -> None:
     judge = _judge(stub, records)
     judge.calibrate([(sample | {"reference": "4"}, label) for sample, label in labelled()])
@@ -355,6 +358,7 @@ def test_at_most_so_many_answers_are_graded_and_always_the_same(stub: Stub, know
     assert stub.requests == before
 
 
+@pytest.mark.slow
 def test_new_answers_are_graded_by_a_judge_that_is_believed(stub: Stub, records: JudgeRecords) -> None:
     scorers = _set(stub, records, RewardSettings(name="exact_match"))
     new = [*sums(2, start=300), sums(1, start=400)[0] | {"reference": "A: 401"}]
@@ -380,6 +384,7 @@ def test_a_training_job_asks_no_judge(stub: Stub, known: JudgeRecords) -> None:
         planned_scorer_set(plan)
 
 
+@pytest.mark.slow
 def test_the_preference_of_several_judges_is_their_weighted_mean(stub: Stub, known: JudgeRecords) -> None:
     other = RewardSettings(name="rag_relevancy", weight=3.0, options={"url": stub.url, **QUICK})
     scorers = _set(stub, known, other)

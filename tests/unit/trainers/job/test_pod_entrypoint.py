@@ -41,6 +41,7 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pod_entrypoint.PodEn
     return made
 
 
+@pytest.mark.slow
 def test_a_failure_next_to_a_silent_peer_is_a_preemption(one: pod_entrypoint.PodEntrypoint) -> None:
     (one.folder / beat_file(1)).write_text("7")
     assert one._believed(FAILURE) == PREEMPTED
@@ -62,6 +63,7 @@ def test_a_failure_of_a_pod_that_was_stopped_is_no_failure(one: pod_entrypoint.P
     assert one._believed(0) == 0
 
 
+@pytest.mark.slow
 def test_a_pod_ends_with_its_supervisors_exit_code_and_sends_heartbeats(tmp_path: Path) -> None:
     told = {**TOLD, "RATCHET_NODES": "1", "VC_TASK_INDEX": "0", "RATCHET_ATTEMPT": "1"}
     root = Path(pod_entrypoint.__file__).parents[2]

@@ -70,6 +70,7 @@ def test_files_of_a_job_are_private_to_its_user(tmp_path: Path) -> None:
     assert umask_of(tmp_path) == 0o077
 
 
+@pytest.mark.slow
 def test_a_pod_that_runs_as_root_writes_files_that_the_service_can_use(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         lacks(Need.ROOT)

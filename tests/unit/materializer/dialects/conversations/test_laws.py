@@ -184,6 +184,7 @@ def test_a_jsonl_record_with_tools_and_a_reply_of_an_api() -> None:
     assert rows["text"]["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.slow
 def test_a_batch_of_everything_adds_up_in_the_lake(tmp_path: Any) -> None:
     datasets = make_datasets(tmp_path)
     calling = span(1) | {
