@@ -3,10 +3,14 @@
 set -eu
 BIN=${BIN:-.venv/bin}
 export RATCHET_HOME="${RATCHET_HOME:-.ratchet-gsm8k}"
+shared=$(cd "${RATCHET_SHARED:-../shared}" && pwd)
 base="$RATCHET_HOME/base"
-[ -d "$base" ] || "$BIN/python" -m flows.demo.gsm8k "${RATCHET_SHARED:-../shared}/data/gsm8k_traces" "$base"
-"$BIN/ratchet" adopt loops/gsm8k.toml "$base" --by "${USER:-somebody}"
-"$BIN/ratchet" run loops/gsm8k.toml
+loop="$RATCHET_HOME/gsm8k.toml"
+mkdir -p "$RATCHET_HOME"
+sed "s#\"../../shared/#\"$shared/#" loops/gsm8k.toml > "$loop"  # the trace data may lie elsewhere
+[ -d "$base" ] || "$BIN/python" -m flows.demo.gsm8k "$shared/data/gsm8k_traces" "$base"
+"$BIN/ratchet" adopt "$loop" "$base" --by "${USER:-somebody}"
+"$BIN/ratchet" run "$loop"
 "$BIN/ratchet" explain gsm8k
 "$BIN/ratchet" report gsm8k
-"$BIN/ratchet" serve loops/gsm8k.toml --stop
+"$BIN/ratchet" serve "$loop" --stop
