@@ -17,6 +17,7 @@ import pytest
 from flows.composition.cluster import open_cluster
 from flows.config.home import Home
 from flows.config.load import load_loop
+from tests import prefect_database
 from tests.cluster.bench import PRETENDING, Bench
 from tests.cluster.gangs import JOBS, gang, pretended
 from tests.cluster.loop_files import line_of
@@ -46,6 +47,7 @@ class Service:
 
     def __init__(self, folder: Path, bench: Bench) -> None:
         self.home, self.loop, self.log = Home(folder / "home"), folder / "loop.toml", folder / "serve.log"
+        prefect_database.place(self.home)
         self.environment = environment(self.home.root, KUBECONFIG=str(bench.rig.kubeconfig))
         self.loop.write_text(line_of("jsonl", path="traces") + SECTIONS.format(namespace=bench.namespace, mount=folder))
         (folder / "traces").mkdir()

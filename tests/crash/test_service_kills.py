@@ -28,7 +28,7 @@ from flows.config.home import Home
 from flows.engine.ingest import ingest
 from flows.prefect import server
 from materializer.lake.tables import Lake
-from tests import command
+from tests import command, prefect_database
 from tests.soak_results import record
 from tests.toy_line import Users, write_loop, write_model, write_traffic
 from tests.waiting import until
@@ -55,6 +55,7 @@ class Site:
 
     def __init__(self, folder: Path, model: Path) -> None:
         self.home = Home(folder / "home")
+        prefect_database.place(self.home)
         self.folder = folder
         self.loop = write_loop(folder)
         self.log = folder / "serve.log"

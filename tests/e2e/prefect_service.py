@@ -27,7 +27,7 @@ from flows.engine.advance import drive
 from flows.engine.line import open_cycle
 from flows.ledger.sql import SqlLedger
 from runtime.artifacts import FolderArtifacts
-from tests import command
+from tests import command, prefect_database
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
 from trainers.code_digest import code_digest
@@ -76,6 +76,7 @@ class Service:
 
     def __init__(self, folder: Path, lines: Sequence[str] = LINES, **variables: str) -> None:
         self.home = Home(folder / "home")
+        prefect_database.place(self.home)
         self.loops = {}
         for name in lines:
             self.loops[name] = folder / f"{name}.toml"
