@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import polars as pl
@@ -11,7 +11,7 @@ import polars as pl
 from contracts.ids import Digest, digest
 from materializer.consent import refusing_users, settle
 from materializer.lake.concealment import concealed
-from materializer.lake.tables import Lake, preferred, until
+from materializer.lake.tables import Lake, TableName, preferred, until
 from runtime.secrets.pseudonyms import Subject
 
 Pinned = dict[str, int | None]
@@ -62,7 +62,7 @@ class SettledReader:
 
         Statements about consent are neither pinned nor cut at `as_of`: a refusal counts as soon as it is ingested.
         """
-        pinned = self._pin(tag)
+        pinned = self._pin(tag, as_of)
         rows = self._rows(as_of, pinned)
         hide = self._hide()  # a snapshot that an earlier release has pinned has ids in clear
         settled = Settled(
@@ -80,13 +80,18 @@ class SettledReader:
 
     def withdrawn(self, as_of: datetime, tag: str) -> Digest:
         """Return `read(as_of, tag).withdrawn`. Reads no rows if no statement about consent was added since the last call for this tag."""
-        snapshots = self._pin(tag) | {"consent": self._lake.snapshot("consent")}
+        snapshots = self._pin(tag, as_of) | {"consent": self._lake.snapshot("consent")}
         if self._known is not None and self._known[0] == (tag, as_of, snapshots):
             return self._known[1]
         return self.read(as_of, tag).withdrawn
 
-    def _pin(self, tag: str) -> Pinned:
-        return {"traces": self._lake.pin("traces", tag), "feedback": self._lake.pin("feedback", tag)}
+    def _pin(self, tag: str, as_of: datetime | None) -> Pinned:
+        """Pin the tables, where the rows in memory come from if they include all that were ingested no later than `as_of`."""
+        pinned: Pinned = {}
+        for name in ("traces", "feedback"):
+            read = self._unused.snapshots[name] if self._unused else None
+            pinned[name] = self._lake.pin(name, tag, (read, as_of) if read and as_of else None)
+        return pinned
 
     def _rows(self, as_of: datetime | None, snapshots: Pinned) -> Rows:
         """Read the rows of these snapshots.
@@ -95,18 +100,16 @@ class SettledReader:
         same rows.
         """
         snapshots = snapshots | {"consent": self._lake.snapshot("consent")}
-        rows, self._unused = self._unused, None
-        if rows is None or rows.snapshots != snapshots:
-            where = until(as_of) if as_of else None
-            rows = Rows(
-                snapshots=snapshots,
-                traces=self._lake.scan("traces", where=where, snapshot=snapshots["traces"]),
-                feedback=self._lake.scan("feedback", where=where, snapshot=snapshots["feedback"]),
-                consent=self._lake.scan("consent", snapshot=snapshots["consent"]),
-            )
-        elif as_of is not None:
-            recent = pl.col("ingested") <= as_of
-            rows = replace(rows, traces=rows.traces.filter(recent), feedback=rows.feedback.filter(recent))
+        unused, self._unused = self._unused, None
+
+        def table(name: TableName) -> pl.DataFrame:
+            if unused is None or unused.snapshots[name] != snapshots[name]:
+                where = until(as_of) if as_of and name != "consent" else None
+                return self._lake.scan(name, where=where, snapshot=snapshots[name])
+            found: pl.DataFrame = getattr(unused, name)
+            return found if as_of is None or name == "consent" else found.filter(pl.col("ingested") <= as_of)
+
+        rows = Rows(snapshots=snapshots, traces=table("traces"), feedback=table("feedback"), consent=table("consent"))
         if as_of is None:
             self._unused = rows
         return rows

@@ -21,6 +21,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy import select
@@ -213,15 +214,16 @@ class Lake:
         known = present(table, None, TABLES[name], columns)
         return _frame(table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=known).to_arrow(), name, columns)
 
-    def pin(self, name: TableName, tag: str) -> int | None:
+    def pin(self, name: TableName, tag: str, read: tuple[int, datetime] | None = None) -> int | None:
         """Tag the current Iceberg snapshot so that it never expires, and return its id; None for an empty table.
 
-        If the tag exists, it is kept and the id of its snapshot is returned.
+        `read` is a snapshot and a time. This snapshot is tagged instead if it is the current one except for rows that were appended after
+        this time. If the tag exists, it is kept and the id of its snapshot is returned.
         """
         with self.writing():
             table = self._table(name)
             known = table.refs().get(tag)
-            current = known.snapshot_id if known else self.snapshot(name)
+            current = known.snapshot_id if known else read[0] if read and _only_appended(table, *read) else self.snapshot(name)
             if known is None and current is not None:
                 table.manage_snapshots().create_tag(current, tag).commit()
         return current
@@ -279,6 +281,20 @@ def preferred(traces: pl.DataFrame) -> pl.DataFrame:
 def until(as_of: datetime) -> BooleanExpression:
     """Return the filter for rows that were ingested no later than `as_of`."""
     return LessThanOrEqual("ingested", as_of.astimezone(UTC).isoformat())
+
+
+def _only_appended(table: Table, since: int, after: datetime) -> bool:
+    """Whether all that happened to the table since a snapshot is that rows were appended, and only after a time.
+
+    If rows were removed, a tag on the earlier snapshot would keep them.
+    """
+    at = table.current_snapshot()
+    while at is not None and at.snapshot_id != since:
+        appended = at.summary is not None and at.summary.operation is Operation.APPEND
+        if not appended or at.timestamp_ms <= after.timestamp() * 1000 or at.parent_snapshot_id is None:
+            return False
+        at = table.snapshot_by_id(at.parent_snapshot_id)
+    return at is not None
 
 
 def _frame(table: pa.Table, name: TableName, columns: Sequence[str]) -> pl.DataFrame:

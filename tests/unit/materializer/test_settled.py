@@ -12,6 +12,7 @@ import pytest
 
 from contracts.data.senders import Role, Sender
 from materializer.datasets import LakeDatasets
+from materializer.lake.deletion import Change
 from materializer.settled import SettledReader
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, logs, span, spans
@@ -84,3 +85,36 @@ def test_what_is_withdrawn_is_read_again_only_after_a_new_statement(tmp_path: Pa
     make_datasets(tmp_path).ingest(refusal("user-1"))  # as another process does
     assert read.withdrawn(now, "snapshot") != before
     assert read.withdrawn(now, "snapshot") == reader(datasets).withdrawn(now, "snapshot")
+
+
+def test_rows_that_arrive_between_an_edition_and_its_snapshot_do_not_cause_a_second_read(tmp_path: Path, scans: Counter[str]) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1))))
+    opened, shared = datetime.now(UTC), reader(datasets)
+    scans.clear()
+    assert len(shared.current().traces) == 1
+    make_datasets(tmp_path).ingest(batch(spans(span(2))))  # as the service does meanwhile
+    assert len(shared.read(opened, "snapshot").traces) == 1
+    assert scans == {"traces": 1, "feedback": 1, "consent": 1}
+    assert len(reader(datasets).read(opened, "snapshot").traces) == 1, "the tag names the rows that were read"
+
+
+def test_rows_in_memory_are_read_again_if_some_were_ingested_before_the_given_time(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1))))
+    shared = reader(datasets)
+    shared.current()
+    make_datasets(tmp_path).ingest(batch(spans(span(2))))
+    assert len(shared.read(datetime.now(UTC), "snapshot").traces) == 2
+
+
+def test_a_snapshot_with_rows_that_were_removed_meanwhile_is_not_pinned(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(batch(spans(span(1), span(2))))
+    opened, shared = datetime.now(UTC), reader(datasets)
+    before = shared.current().snapshots["traces"]
+    lake = make_datasets(tmp_path).lake
+    with lake.writing():
+        assert lake.rewrite("traces", Change(["id"], lambda rows: rows["id"] == rows["id"].min())) == 1
+    assert len(shared.read(opened, "snapshot").traces) == 1
+    assert datasets.lake.pin("traces", "snapshot") == datasets.lake.snapshot("traces") != before
