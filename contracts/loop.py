@@ -185,6 +185,9 @@ class HoldoutSettings(Frozen):
     similarity: Annotated[float, Field(ge=0.7, le=1)] = 0.8
     """Least Jaccard similarity of the character 5-grams of near-duplicates. A higher value separates prompts of one template, which
     otherwise are all on one side. A change applies to prompts that are frozen for the first time afterwards."""
+    development: Annotated[float, Field(ge=0, lt=0.5)] = 0.15
+    """Share of the training prompts, selected by hash of their cluster of near-duplicates, that the line never trains on. Training jobs
+    measure with them how long to train (`steps = "auto"`). Bound at first use. 0: none."""
     rotate_after: Positive = 8
     """Number of evaluations per edition. The next evaluation uses the next edition. All evaluations of an edition share the error
     1 - gate.level."""

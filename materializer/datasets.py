@@ -18,7 +18,7 @@ import polars as pl
 from contracts.conversation import without_call_ids
 from contracts.data.datasets import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
 from contracts.data.decoding import Limits
-from contracts.data.records import DEMONSTRATIONS, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
+from contracts.data.records import DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
 from contracts.errors import ConfigError, Inconclusive, Permanent
 from contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from contracts.loop import Loop
@@ -42,6 +42,7 @@ from materializer.quarantine.writing import Keeping
 from materializer.receive.sources import open_file
 from materializer.settled import Settled, SettledReader
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
+from materializer.training_sets.development import Part, development_rows, prompts_by_part
 from materializer.training_sets.facts import label_noise, measure
 from materializer.training_sets.holdout import choose_edition, identify_prompts, read_golden
 from materializer.training_sets.pairs import make_pairs
@@ -363,9 +364,13 @@ class LakeDatasets:
         every = _without_call_ids(pl.concat([samples, answers]))
         evidence = pooled(every)
         usable = scorable(prompts, self.rewards, in_jobs=True)
+        parts = prompts_by_part(prompts, self._split.parts)
+        development = self._development(prompts, parts[Part.DEVELOPMENT], usable, evidence, snapshot, noise)
+        trained = pl.col("prompt_id").is_in(parts[Part.TRAIN])
+        evidence, usable = evidence.filter(trained), usable.filter(trained)
         alike = self._split.clusters if self._split.near() else None
         pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt, alike)
-        shown = make_demonstrations(evidence, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
+        shown = self._shown(evidence, prompts.filter(trained), snapshot, noise)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
             self._store(_ordered(usable, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
@@ -387,8 +392,29 @@ class LakeDatasets:
                     "pair_clusters": pairs.clusters,
                 }
             ),
-            content=digest(list(stored)),
+            content=digest([*stored, *([development[0]] if development else [])]),
+            development=development[0] if development else None,
+            development_prompts=development[1] if development else 0,
         )
+
+    def _shown(self, evidence: pl.DataFrame, prompts: pl.DataFrame, snapshot: Snapshot, noise: float | None) -> pl.DataFrame:
+        return make_demonstrations(evidence, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
+
+    def _development(
+        self,
+        prompts: pl.DataFrame,
+        chosen: Sequence[str],
+        usable: pl.DataFrame,
+        evidence: pl.DataFrame,
+        snapshot: Snapshot,
+        noise: float | None,
+    ) -> tuple[Digest, int] | None:
+        """Return the artifact of the development prompts and their number; None without any."""
+        own = pl.col("prompt_id").is_in(chosen)
+        found = prompts.filter(own)
+        shown = self._shown(evidence.filter(own), found, snapshot, noise)
+        rows = development_rows(found, usable["prompt_id"].to_list(), shown, self.loop.line.salt)
+        return (self._store(rows, DEVELOPMENT, ["prompt_id"]), len(rows)) if len(rows) else None
 
 
 def _without_call_ids(samples: pl.DataFrame) -> pl.DataFrame:

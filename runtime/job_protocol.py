@@ -211,6 +211,8 @@ class RunFile(StrEnum):
     """Demonstrations, for SFT, and for DPO with rehearsal."""
     PROMPTS = "prompts.parquet"
     """Prompts, for GRPO."""
+    DEVELOPMENT = "development.parquet"
+    """Development prompts, for `steps = "auto"`."""
     RESUME = "resume.json"
     """The `ResumePoint` from which the next incarnation resumes. Without it, the incarnation begins at the start model."""
     CACHE = "cache"

@@ -50,13 +50,13 @@ def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate
     if not isinstance(recipe, Known):
         raise Permanent(f"{type(recipe).__name__} has no estimate; add it to trainers/estimate.py")
     rows, length = _rows(recipe), _length(recipe)
-    tokens = recipe.steps * rows * length
+    tokens = recipe.last_step * rows * length
     operations = float(tokens) * parameters * (8 if recipe.gradient_checkpointing else 6)
     written = 0.0
     if isinstance(recipe, DPORecipe):
-        operations += 2.0 * recipe.steps * 2 * recipe.batch * length * parameters  # reference log-probabilities, once per pair
+        operations += 2.0 * recipe.last_step * 2 * recipe.batch * length * parameters  # reference log-probabilities, once per pair
     if isinstance(recipe, GRPORecipe):
-        written = 2.0 * recipe.steps * rows * recipe.max_completion * parameters
+        written = 2.0 * recipe.last_step * rows * recipe.max_completion * parameters
     devices = nodes * gpus
     speed = GPU_SPEED * devices if devices else CPU_SPEED * recipe.cpus
     seconds = START_SECONDS + operations / speed + written / (speed * GENERATION_SHARE)
@@ -67,7 +67,7 @@ def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate
         operations=operations + written,
         seconds=seconds,
         gpu_hours=seconds * devices / 3600,
-        basis=f"at most: {recipe.steps} steps of {rows} rows of {length} tokens, {where}",
+        basis=f"at most: {recipe.last_step} steps of {rows} rows of {length} tokens, {where}",
     )
 
 

@@ -18,6 +18,7 @@ from contracts.data.records import Tier
 from contracts.errors import ConfigError
 from contracts.jobs.training import Adjustment, Method
 from contracts.model import Frozen
+from trainers.length import LEAST_STEPS, most_steps
 from trainers.nemo_recipe import NemoRL
 from trainers.save_interval import fixed_interval
 
@@ -157,15 +158,18 @@ class Recipe(Numbers):
     """Peak learning rate of AdamW. Typical values: 5e-7 to 5e-6 for all weights of a model with billions of weights, ten times that for
     LoRA, and 1e-4 to 5e-4 for a tiny model."""
     schedule: Literal["cosine", "linear", "constant", "constant_with_warmup"] = "cosine"
-    """Learning rate schedule after the warm-up."""
+    """Learning rate schedule after the warm-up. With `steps = "auto"`, the rate is constant, and falls to 0 at the end."""
     warmup_steps: int = Field(default=10, ge=0)
     """Number of warm-up steps with a linear increase to the peak."""
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay of AdamW."""
     max_grad_norm: Rate = 1.0
     """Maximum gradient norm; larger gradients are clipped to it."""
-    steps: Positive = 200
-    """Number of optimiser steps of the whole run."""
+    steps: Positive | Literal["auto"] = "auto"
+    """Number of optimiser steps of the whole run. auto: the job measures the model on the line's development prompts after steps that
+    double each time, ends once the scores no longer rise, and publishes the best model (trainers/length.py)."""
+    most_steps: Positive | Literal["auto"] = "auto"
+    """Maximum number of steps with `steps = "auto"`. auto: set at planning time to four passes over the training set, at least 1,000."""
     micro_batch: Positive = 4
     """Rows in memory at a time. Their gradients are accumulated to a full step."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
@@ -189,6 +193,13 @@ class Recipe(Numbers):
     """Adapter to train. None: all weights are trained."""
     health: Health = Health()
     """Health rules that adjust or stop a failing run."""
+
+    @property
+    def last_step(self) -> int:
+        """Maximum number of optimiser steps of the run."""
+        if self.steps != "auto":
+            return self.steps
+        return LEAST_STEPS if self.most_steps == "auto" else self.most_steps
 
 
 Loss = Literal["sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "sft"]
@@ -264,6 +275,8 @@ class GRPORecipe(Recipe):
     The rewards come from the scorers of the line.
     """
 
+    steps: Positive = 200
+    """Number of optimiser steps of the whole run."""
     loss: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
     """Averaging of the token losses. dapo: over all tokens of the step (arXiv:2503.14476)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
@@ -377,6 +390,13 @@ def adjusted(recipe: R, adjustment: Adjustment) -> R:
     return less
 
 
+def _most_steps(recipe: Recipe, facts: Facts) -> int:
+    """Upper limit of the steps of a recipe that does not name them, from the rows that it trains on."""
+    if isinstance(recipe, DPORecipe):
+        return most_steps(facts.pairs, recipe.batch)
+    return most_steps(sum(facts.demonstrations.values()), recipe.batch) if isinstance(recipe, SFTRecipe) else LEAST_STEPS
+
+
 MOST_SMOOTHING = 0.45
 """Upper limit of the label smoothing. The robust loss divides by 1 - 2 * smoothing, so higher values amplify noise by more than ten."""
 LEAST_SMOOTHING = 0.01
@@ -385,6 +405,8 @@ LEAST_SMOOTHING = 0.01
 
 def measured(recipe: R, facts: Facts | None) -> R:
     """Return the recipe with its measured settings filled in from `facts`; unchanged if there are none or no facts are given."""
+    if facts is not None and recipe.steps == recipe.most_steps == "auto":
+        recipe = recipe.model_copy(update={"most_steps": _most_steps(recipe, facts)})
     if facts is None or not isinstance(recipe, DPORecipe) or recipe.label_smoothing != "measured" or not recipe.losses.get("robust"):
         return recipe
     noise = UNMEASURED_NOISE if facts.label_noise is None else facts.label_noise

@@ -287,6 +287,11 @@ class TrainingSet(Frozen):
     """Demonstrations for SFT: Parquet artifact with the schema records.DEMONSTRATIONS."""
     facts: Facts
     content: Digest
+    development: Digest | None = None
+    """Development prompts, which are not in the other files: Parquet artifact with the schema records.DEVELOPMENT. None: the line has no
+    development split, or it has no such prompts yet."""
+    development_prompts: int = 0
+    """Number of development prompts."""
 
 
 UNMEASURED_NOISE = 0.2

@@ -68,11 +68,16 @@ class TrainingPlan(Frozen):
     scorer_options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     code: Digest
     """Digest of the packages contracts, runtime, rewards and trainers."""
+    development: Digest | None = None
+    """See `TrainingSet.development`. A job reads it if its recipe has `steps = "auto"`."""
+    answer_tokens: int | None = None
+    """Maximum tokens of an answer to a development prompt, as in the gate."""
 
     @property
     def id(self) -> Digest:
-        """Return the id of the plan, the digest of its content."""
-        return digest(self)
+        """Return the id of the plan, the digest of its content. Plans of releases without a development split keep their ids."""
+        added = {"development", "answer_tokens"} if self.development is None else set[str]()
+        return digest(self.model_dump(mode="json", exclude=added))
 
 
 class Cost(Frozen):

@@ -47,6 +47,8 @@ def drafts(context: LineContext, loop: Loop, cycle: str, start: ModelRef, seed: 
             scorers=context.rewards.versions,
             scorer_options={reward.name: reward.options for reward in loop.rewards},
             code=context.code,
+            development=dataset.development,
+            answer_tokens=loop.gate.max_tokens if dataset.development else None,
         )
 
     return draft

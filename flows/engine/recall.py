@@ -67,7 +67,7 @@ def _inputs(context: LineContext | None, cycle: CycleView) -> tuple[Digest, ...]
     plan = cycle.plan
     if plan is None:
         return ()
-    data, read = (plan.pairs, plan.prompts, plan.demonstrations), set[Digest]()
+    data, read = (plan.pairs, plan.prompts, plan.demonstrations, *filter(None, [plan.development])), set[Digest]()
     if context is not None:
         with contextlib.suppress(RatchetError, KeyError):
             read = set(job_of(context, cycle, 1).inputs.values())

@@ -75,6 +75,18 @@ class PromptSides:
             rows = connection.execute("SELECT root, signature FROM prompts WHERE recipe = ?", (RECIPE,)).fetchall()
         return {root: np.frombuffer(data, dtype=np.uint32) for root, data in rows}
 
+    def clusters(self) -> dict[Digest, tuple[str, tuple[str, ...]]]:
+        """Return for each prompt the cluster that it got when it was first seen, and all clusters that are joined with it."""
+        if not self._path.exists():
+            return {}
+        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+            rows = connection.execute("SELECT root, cluster FROM prompts").fetchall()
+            joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
+        members: dict[str, list[str]] = {}
+        for cluster in sorted({cluster for _, cluster in rows}):
+            members.setdefault(joined.root(cluster), []).append(cluster)
+        return {root: (cluster, tuple(members[joined.root(cluster)])) for root, cluster in rows}
+
     def _assign(
         self, connection: sqlite3.Connection, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool
     ) -> dict[Digest, Placed]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import orjson
 import polars as pl
@@ -14,6 +15,7 @@ from contracts.loop import Loop
 from contracts.ports import Artifacts
 from contracts.schema import stamped, unstamped
 from materializer.lake.tables import Lake
+from materializer.training_sets.development import Part, is_development, part_of
 from materializer.training_sets.holdout import held_out
 from materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
 from materializer.training_sets.prompt_sides import Placed, PromptSides, Side
@@ -35,6 +37,7 @@ class Split:
         ConfigError if the line was split with other settings.
         """
         self.near()
+        self._pin_development()
         name, split = self._line.name, {"salt": self._line.salt, "fraction": self._settings.fraction, "normaliser": NORMALISER}
         bound = self._artifacts.bind(f"split/{name}", self._artifacts.put(stamped(split)))
         if unstamped(self._artifacts.get(bound), "split") != split:
@@ -69,6 +72,37 @@ class Split:
         with self._lake.writing():
             sides = PromptSides(self._lake.root, self._settings.similarity)
             return sides.assign(texts, lambda root: held_out(root, self._line.salt, self._settings.fraction), founding)
+
+    def _pin_development(self) -> None:
+        """Bind which prompts of the training side are development prompts.
+
+        A line that was split before this release may have trained on all prompts that it knows, so only new clusters qualify; without an
+        index of near-duplicates these are not known, and the line gets no development prompts. Raises ConfigError if the line was bound
+        with another fraction.
+        """
+        name, fraction = f"development/{self._line.name}", self._settings.development
+        bound = self._artifacts.resolve(name)
+        if bound is None:
+            value: dict[str, Any] = {"wanted": fraction, "fraction": fraction, "known": []}
+            if self._artifacts.resolve(f"split/{self._line.name}") is not None:
+                known = PromptSides(self._lake.root).clusters() if self.near() else {}
+                value |= {"known": sorted({cluster for cluster, _ in known.values()}), "fraction": fraction if known else 0.0}
+            bound = self._artifacts.bind(name, self._artifacts.put(stamped(value)))
+        wanted = unstamped(self._artifacts.get(bound), "development")["wanted"]
+        if wanted != fraction:
+            raise ConfigError(
+                f"line {self._line.name!r} was split with holdout.development = {wanted:g}, and its models were never trained on these "
+                "prompts; restore the value, or create a line with a new name"
+            )
+
+    def parts(self, roots: Iterable[Digest]) -> dict[Digest, Part]:
+        """Return the part of each prompt of the training side. All are TRAIN if the line was not pinned with development prompts."""
+        bound = self._artifacts.resolve(f"development/{self._line.name}")
+        value: dict[str, Any] = unstamped(self._artifacts.get(bound), "development") if bound else {"fraction": 0.0, "known": []}
+        chosen = is_development(self._line.salt, value["fraction"], frozenset(value["known"]))
+        known = PromptSides(self._lake.root).clusters() if self.near() else {}
+        placed = {root: known.get(root, (root, (root,))) for root in roots}
+        return {root: part_of(own, joined, chosen) for root, (own, joined) in placed.items()}
 
     def clusters(self, prompts: Mapping[str, str]) -> dict[str, str]:
         """Map the ids of prompts, which are JSON lists of messages, to clusters of near-duplicates."""

@@ -45,7 +45,10 @@ class _OnTRL:
         self._fits(recipe, attempt)
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if attempt.gpus == 0 else {}
         more = {**hidden, **threads_of(recipe.cpus), **PROCESSES.to_env(max(1, attempt.gpus))}
-        return job_spec(plan, attempt, recipe, self._reads(recipe), more)
+        reads = self._reads(recipe)
+        if recipe.steps == "auto" and plan.development is not None:
+            reads = (*reads, "development")
+        return job_spec(plan, attempt, recipe, reads, more)
 
     def _reads(self, _recipe: Recipe) -> tuple[str, ...]:
         """Fields of the plan with the training data that the job reads."""

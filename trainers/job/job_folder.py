@@ -152,5 +152,5 @@ def here() -> Job:
     incarnation = INCARNATION.get(os.environ)
     folder = run / incarnation_folder(incarnation)
     folder.mkdir(exist_ok=True)
-    events = Events(folder / IncarnationFile.EVENTS, incarnation, supervised(plan).steps)
+    events = Events(folder / IncarnationFile.EVENTS, incarnation, supervised(plan).last_step)
     return Job(run, plan, ATTEMPT.get(os.environ), incarnation, GPUS.get(os.environ), events, ADJUSTMENT.get(os.environ))

@@ -84,7 +84,7 @@ class Wrapper:
         If an earlier incarnation has already published the checkpoint, return `DONE` without training.
         """
         if self._published_before():
-            return JobResult(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
+            return JobResult(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.last_step, {})
         self._check()
         self.job.events.write("started", self.job.resume.step if self.job.resume else 0, plan=self.job.plan.id)
         result = self._derive(*self._train())
@@ -110,7 +110,7 @@ class Wrapper:
         This node writes no result and publishes nothing.
         """
         if self._published():
-            return JobResult(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.steps, {})
+            return JobResult(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.last_step, {})
         self._check()
         trainer, forwarded = self._spawn(), False
         try:

@@ -132,7 +132,7 @@ class Stepwise(DPOTrainer):
 
     def order(self) -> list[int]:
         """Return the indices of the sampled pairs of the whole run, in order: `steps * batch` of them."""
-        return list(drawn(self.weights, self.recipe.steps * self.recipe.batch, self.args.seed))
+        return list(drawn(self.weights, self.recipe.last_step * self.recipe.batch, self.args.seed))
 
     @property
     def _most(self) -> int:
@@ -146,7 +146,7 @@ class Stepwise(DPOTrainer):
 
     def rows_in_order(self) -> list[int]:
         """Return the row numbers of the whole run, in order. Each step has its pairs, then its demonstrations, then gaps."""
-        order, batch, steps = self.order(), self.recipe.batch, self.recipe.steps
+        order, batch, steps = self.order(), self.recipe.batch, self.recipe.last_step
         total = round(steps * self.rehearsal.rows)
         shown = [len(self.pairs) + i for i in drawn(self.rehearsal.weights, total, self.args.seed)] if total else []
         rows: list[int] = []

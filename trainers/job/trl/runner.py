@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contracts.errors import Permanent, RatchetError
 from contracts.jobs.exit_codes import Outcome
@@ -27,6 +27,9 @@ from trainers.job.fast_exit import brief, loaded
 from trainers.job.job_folder import Job, JobResult, here
 from trainers.recipes import Recipe, adjusted
 from trainers.save_interval import Cadence, grace_shortfall, time_between
+
+if TYPE_CHECKING:
+    from trainers.job.trl.length_control import LengthControl
 
 ABSTAINED = "abstained"
 """Metric name in the library for the share of a step's answers without a reward (online_rewards.py)."""
@@ -138,6 +141,10 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
     if recipe.lora and recipe.lora.quantize != "none":
         keep_exact(trainer.model)
     watcher = _Watcher(job, recipe, stop, resume)
+    if recipe.steps == "auto":
+        from trainers.job.trl.length_control import LengthControl
+
+        watcher.length = LengthControl(job, recipe, trainer, folder)
     trainer.add_callback(watcher.callback(trainer))
     loaded()
     if parallel.agreed(trainer, stop.asked):
@@ -146,12 +153,16 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
     step = int(trainer.state.global_step)
     if watcher.wrong:
         return JobResult(Outcome.FAILED, watcher.wrong.reason, step, watcher.figures, watcher.wrong.proposal)
-    if step < recipe.steps:
-        return JobResult(Outcome.PREEMPTED, f"asked to stop; checkpointed at step {step} of {recipe.steps}", step, watcher.figures)
+    done = watcher.length.length if watcher.length and watcher.length.finished else None
+    if step < recipe.last_step and not done:
+        return JobResult(Outcome.PREEMPTED, f"asked to stop; checkpointed at step {step} of {recipe.last_step}", step, watcher.figures)
     if parallel.rank() == 0:
         job.events.write("exporting", step)
+    if watcher.length:
+        watcher.length.restore(step)
+        watcher.figures |= watcher.length.figures()
     save(trainer, job)
-    return JobResult(Outcome.DONE, f"{step} steps", step, watcher.figures)
+    return JobResult(Outcome.DONE, f"{step} steps" + (f"; {done.reason}" if done else ""), step, watcher.figures)
 
 
 CONTROL = "with answers that contain special tokens of the model"
@@ -188,10 +199,10 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
     return {
         "output_dir": str(job.folder / IncarnationFile.WORK),
         "seed": job.plan.seed,
-        "max_steps": recipe.steps,
+        "max_steps": recipe.last_step,
         "per_device_train_batch_size": recipe.micro_batch,
         "learning_rate": recipe.learning_rate,
-        "lr_scheduler_type": recipe.schedule,
+        "lr_scheduler_type": "constant_with_warmup" if recipe.steps == "auto" else recipe.schedule,
         "warmup_steps": recipe.warmup_steps,
         "weight_decay": recipe.weight_decay,
         "max_grad_norm": recipe.max_grad_norm,
@@ -298,11 +309,15 @@ class _Watcher:
         self.cadence = _cadence(job, recipe)
         self.warned = False
         self.figures: dict[str, float] = {}
+        self.length: LengthControl | None = None
+        """Controls the number of steps if the recipe does not name it."""
 
     def logged(self, step: int, logs: Mapping[str, Any]) -> None:
         if "loss" not in logs:  # the summary at the end of a run
             return
         numbers = figures(logs, self.watch.beta, time.monotonic() - self.began)
+        if self.length and (score := self.length.score_of(step)) is not None:
+            numbers["development_score"] = score
         self.figures = {name: value for name, value in numbers.items() if math.isfinite(value) and name != "step_seconds"}
         if parallel.rank() == 0:
             self.job.events.write("progress", step, **numbers)
@@ -317,7 +332,11 @@ class _Watcher:
         folder = self.job.folder / step_folder(step)
         written = self.job.folder / IncarnationFile.WORK / f"checkpoint-{step}"
         (written / "training_args.bin").unlink(missing_ok=True)  # an unnecessary pickle: the recipe has all settings
+        if self.length:
+            self.length.carry(written, step)
         manifest = checkpoints.seal(written, folder)
+        if self.length:
+            self.length.sealed(folder)
         path = folder.relative_to(self.job.run.parent).as_posix()
         self.job.events.write("checkpoint", step, path=path, manifest=manifest)
         checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.pinned, self.watch.calm)
@@ -338,7 +357,9 @@ class _Watcher:
         watcher = self
 
         class Callback(TrainerCallback):
-            def on_train_begin(self, _args: Any, _state: Any, control: Any, **library: Any) -> Any:
+            def on_train_begin(self, _args: Any, state: Any, control: Any, **library: Any) -> Any:
+                if watcher.length:
+                    watcher.length.begin(state)
                 if watcher.pinned is not None:
                     take_rate(library["lr_scheduler"], library["optimizer"], watcher.recipe.learning_rate)
                 return control
@@ -349,6 +370,9 @@ class _Watcher:
 
             def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
                 watcher.ended = time.monotonic()
+                if watcher.length and watcher.length.after(state):
+                    control.should_save = True
+                    control.should_training_stop = watcher.length.finished
                 # Save the last step, so that no steps are lost if the process dies during the export.
                 if watcher.cadence is not None and state.global_step >= state.max_steps:
                     control.should_save = True

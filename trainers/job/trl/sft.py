@@ -100,7 +100,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
 
     class Weighted(SFTTrainer):
         def _get_train_sampler(self, _dataset: Any = None) -> Any:
-            return drawn(self.train_dataset["weight"], recipe.steps * recipe.batch, job.plan.seed)
+            return drawn(self.train_dataset["weight"], recipe.last_step * recipe.batch, job.plan.seed)
 
     shared = {**shared, "per_device_train_batch_size": rows_per_process(recipe, parallel.world())}
     config = SFTConfig(

@@ -1,0 +1,175 @@
+"""Tests of runs that find their own number of steps, with the real libraries and real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.ids import Digest
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import JobEvent, Method, TrainingPlan
+from tests.unit.trainers.conftest import CONTENT, Workshop, store
+from tests.unit.trainers.runs import checkpoint_of, finish, pin_newest, weights
+
+pytestmark = pytest.mark.slow
+
+MOST = 160
+
+
+@pytest.fixture
+def workshop(warm_workshop: Workshop) -> Workshop:
+    """Return a workshop whose questions have a rule that can be learnt: the answer repeats the second word."""
+    return warm_workshop
+
+
+def asked(*words: str) -> str:
+    return json.dumps([{"role": "user", "content": " ".join(words)}])
+
+
+def planned(workshop: Workshop, method: Method, development: int = 24, answers: bool = True, **changes: Any) -> TrainingPlan:
+    """Return a plan whose training prompts and development prompts follow the same rule: the answer is the first word."""
+    questions = [(one, other) for one in CONTENT for other in CONTENT]
+    kept, trained = questions[5 :: len(questions) // development][:development], []
+    trained = [question for question in questions if question not in kept]
+    prompts, right = [asked(*question) for question in trained], [question[0] for question in trained]
+    weight = [1.0] * len(trained)
+    wrong = [CONTENT[(CONTENT.index(word) + 3) % len(CONTENT)] for word in right]
+    held = {
+        "prompt_id": [f"p{n}" for n in range(len(kept))],
+        "prompt": [asked(*question) for question in kept],
+        "reference": [question[0] if answers else None for question in kept],
+        "slice": ["even" if n % 2 else "odd" for n in range(len(kept))],
+        "answer": [question[0] for question in kept],
+    }
+    folder = workshop.folder
+    schema = {name: values if any(value is not None for value in values) else [""] * len(values) for name, values in held.items()}
+    if not answers:
+        import pyarrow as pa
+
+        schema["reference"] = pa.array([None] * len(kept), pa.string())
+    data = {
+        "demonstrations": store(workshop.artifacts, folder / "d.parquet", {"prompt": prompts, "answer": right, "weight": weight}),
+        "pairs": store(
+            workshop.artifacts, folder / "p.parquet", {"prompt": prompts, "chosen": right, "rejected": wrong, "weight": weight}
+        ),
+        "development": store(workshop.artifacts, folder / "h.parquet", schema) if development else None,
+        "answer_tokens": 3,
+    }
+    settings = {"steps": "auto", "most_steps": MOST, "batch": 16, "micro_batch": 16, "learning_rate": 1e-2, "save_every": 7}
+    return workshop.plan(method, **{**settings, **changes}).model_copy(update=data)
+
+
+def measured(events: list[JobEvent]) -> dict[int, float]:
+    return {event.step: event.data["score"] for event in events if event.kind == "measured"}
+
+
+@pytest.mark.parametrize("method", [Method.SFT, Method.DPO])
+def test_a_run_ends_when_unseen_answers_no_longer_become_better(workshop: Workshop, method: Method) -> None:
+    spec = workshop.spec(planned(workshop, method))
+    checkpoint = finish(workshop, spec)
+    events = workshop.executor.events(spec.name)
+    scores = measured(events)
+    assert scores[0] < 0.3
+    last = [event for event in events if event.kind == "measured"][-1]
+    assert last.data["action"] == "end"
+    assert scores[int(last.data["kept"])] > 0.9, scores
+    assert last.step <= MOST
+    assert checkpoint.metrics["published_step"] == last.data["kept"]
+    assert checkpoint.metrics["development_gain"] > 0.6
+    rates = {event.step: event.data["learning_rate"] for event in events if event.kind == "progress"}
+    assert rates[max(rates)] < 0.3 * max(rates.values()), "the rate falls at the end"
+
+
+def test_the_published_weights_are_those_that_were_measured_best(workshop: Workshop) -> None:
+    """The mapping is learnt early. The model of the first good measurement is published, although the run went on."""
+    spec = workshop.spec(planned(workshop, Method.SFT))
+    checkpoint = finish(workshop, spec)
+    events = workshop.executor.events(spec.name)
+    kept = int(checkpoint.metrics["published_step"])
+    assert kept < max(event.step for event in events), measured(events)
+    folder = next(iter((workshop.run_folder(spec) / "i1").glob(f"step_{max(e.step for e in events if e.kind == 'checkpoint')}")))
+    carried = folder / "kept" / "weights" / "model.safetensors"
+    assert carried.exists()
+    assert tensors(carried) == tensors(workshop.artifacts.fetch(checkpoint.files, workshop.folder / "out") / "model.safetensors")
+
+
+def tensors(path: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {name: value.tolist() for name, value in load_file(path).items()}
+
+
+@pytest.mark.parametrize("method", [Method.SFT, Method.DPO])
+@pytest.mark.parametrize("step", [12, 70])
+def test_a_preempted_run_measures_and_publishes_the_same(workshop: Workshop, method: Method, step: int) -> None:
+    whole = workshop.spec(planned(workshop, method))
+    expected = published(workshop, whole, finish(workshop, whole))
+    spec = workshop.spec(planned(workshop, method), attempt=2)
+    assert spec.plan == whole.plan
+    workshop.executor.submit(spec, 1)
+    workshop.preempt(spec, step)
+    pin_second(workshop, spec)
+    status_weights = published(workshop, spec, finish(workshop, spec, 2))
+    assert status_weights == expected
+    assert measured(workshop.executor.events(spec.name)) == measured(workshop.executor.events(whole.name))
+
+
+def pin_second(workshop: Workshop, spec: Any) -> None:
+    event = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"][-1]
+    from contracts.jobs.training import ResumePoint
+
+    workshop.executor.pin(spec, ResumePoint(attempt=2, incarnation=event.incarnation, step=event.step, **event.data))
+
+
+def published(workshop: Workshop, spec: Any, checkpoint: Any) -> Digest:
+    assert checkpoint.attempt == spec.attempt
+    return weights(workshop.artifacts, checkpoint)
+
+
+def test_without_references_the_likelihood_of_right_answers_decides(workshop: Workshop) -> None:
+    spec = workshop.spec(planned(workshop, Method.SFT, answers=False))
+    checkpoint = finish(workshop, spec)
+    events = [event for event in workshop.executor.events(spec.name) if event.kind == "measured"]
+    assert {event.data["by"] for event in events} == {"likelihood"}
+    assert events[0].data["score"] < events[-1].data["score"] < 0
+    assert checkpoint.metrics["published_step"] > 0
+
+
+@pytest.mark.parametrize("development", [0, 6])
+def test_too_few_development_prompts_train_for_three_passes(workshop: Workshop, development: int) -> None:
+    spec = workshop.spec(planned(workshop, Method.SFT, development=development or 1) if development else without(workshop))
+    checkpoint = finish(workshop, spec)
+    events = workshop.executor.events(spec.name)
+    assert checkpoint.step == (36 if development else 37), "three passes over 190 or 195 rows in batches of 16"
+    assert any("not measured" in event.data.get("reason", "") for event in events if event.kind == "warning")
+    assert not measured(events)
+
+
+def without(workshop: Workshop) -> TrainingPlan:
+    plan = planned(workshop, Method.SFT, development=1)
+    return plan.model_copy(update={"development": None, "answer_tokens": None})
+
+
+def test_an_adapter_is_restored_from_the_best_measurement(workshop: Workshop) -> None:
+    plan = planned(workshop, Method.SFT, lora={"rank": 8}, learning_rate=3e-2)
+    whole, spec = workshop.spec(plan), workshop.spec(plan, attempt=2)
+    expected = published(workshop, whole, finish(workshop, whole))
+    workshop.executor.submit(spec, 1)
+    workshop.preempt(spec, 20)
+    pin_second(workshop, spec)
+    assert published(workshop, spec, finish(workshop, spec, 2)) == expected
+
+
+def test_a_run_that_dies_while_it_publishes_trains_no_further_step(workshop: Workshop) -> None:
+    plan = planned(workshop, Method.SFT)
+    whole = workshop.spec(plan)
+    expected = published(workshop, whole, finish(workshop, whole))
+    spec = workshop.spec(plan, attempt=2)
+    point = pin_newest(workshop, whole)
+    workshop.executor.pin(spec, point)
+    assert published(workshop, spec, finish(workshop, spec)) == expected
+    assert not [event for event in workshop.executor.events(spec.name) if event.kind == "progress"]
+    assert workshop.executor.observe(spec.name).outcome == Outcome.DONE

@@ -1,0 +1,146 @@
+"""Tests of the decision how long a run trains."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainers.length import (
+    Measurement,
+    cooldown_steps,
+    cooling,
+    decide,
+    difference,
+    mean,
+    most_steps,
+    points,
+    share_of_rate,
+    unmeasured_steps,
+    worse_slices,
+)
+
+MOST = 1000
+N = 60
+
+
+def binary(step: int, share: float, cooled: bool = False, n: int = N) -> Measurement:
+    """A measurement in which the first prompts are right. The right answers of a better model include those of a worse one."""
+    return Measurement(step, tuple(float(i < round(share * n)) for i in range(n)), cooled)
+
+
+def curve(*shares: float) -> list[Measurement]:
+    return [binary(0, shares[0]), *(binary(step, share) for step, share in zip(points(MOST), shares[1:], strict=False))]
+
+
+@given(st.integers(1, 100_000))
+def test_the_points_double_and_leave_room_for_the_cooldown(most: int) -> None:
+    found = points(most)
+    assert found[0] >= 1
+    assert list(found) == sorted(set(found))
+    assert found[-1] + cooldown_steps(found[-1]) <= most + 1
+    assert all(later <= 2 * earlier + 1 for earlier, later in zip(found, found[1:], strict=False))
+    if most >= 100:
+        assert found[-1] + cooldown_steps(found[-1]) >= 0.98 * most
+
+
+def test_training_goes_on_while_the_scores_rise() -> None:
+    rising = curve(0.2, 0.25, 0.3, 0.4, 0.5)
+    assert decide(rising, [None] * N, MOST).action == "train"
+    assert cooling(rising, [None] * N, MOST) is None
+
+
+def test_training_ends_when_two_measurements_are_not_above_the_best() -> None:
+    flat = curve(0.2, 0.4, 0.6, 0.6, 0.6)
+    length = decide(flat, [None] * N, MOST)
+    assert (length.action, length.kept) == ("cool", points(MOST)[1])
+    assert decide(flat[:-1], [None] * N, MOST).action == "train", "one measurement may be unlucky"
+    start, steps = cooling(flat, [None] * N, MOST) or (0, 0)
+    assert start == flat[-1].step
+    end = [*flat, binary(start + steps, 0.6, cooled=True)]
+    assert decide(end, [None] * N, MOST).action == "end"
+    assert cooling(end, [None] * N, MOST) == (start, steps), "a resumed run knows the same cooldown"
+
+
+def test_a_model_that_becomes_worse_is_not_cooled() -> None:
+    length = decide(curve(0.2, 0.4, 0.7, 0.5, 0.3), [None] * N, MOST)
+    assert (length.action, length.kept) == ("end", points(MOST)[1])
+    assert "longer training became worse" in length.reason
+
+
+def test_the_last_point_ends_a_run_that_still_rises() -> None:
+    assert decide(curve(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8), [None] * N, MOST).action == "cool"
+
+
+def test_a_longer_training_must_be_better_by_more_than_one_standard_error() -> None:
+    same = curve(0.2, 0.5, 0.5, 0.5)
+    assert decide(same, [None] * N, MOST).kept == points(MOST)[0]
+    noisy = Measurement(points(MOST)[1], tuple(float(i % 2) for i in range(N)))
+    gain, error = difference(noisy, same[1])
+    assert abs(gain) <= error
+    assert decide([*same[:2], noisy], [None] * N, MOST).kept == points(MOST)[0]
+    assert decide(curve(0.2, 0.5, 0.6), [None] * N, MOST).kept == points(MOST)[1]
+
+
+def test_the_cooled_model_replaces_the_last_one_unless_it_is_worse() -> None:
+    rising = curve(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+    end = rising[-1].step + cooldown_steps(rising[-1].step)
+    assert decide([*rising, binary(end, 0.8, cooled=True)], [None] * N, MOST).kept == end
+    assert decide([*rising, binary(end, 0.7, cooled=True)], [None] * N, MOST).kept == rising[-1].step
+
+
+def test_a_model_with_a_worse_slice_is_not_published() -> None:
+    slices = ["a"] * 30 + ["b"] * 30
+    start = Measurement(0, (0.0,) * 30 + (1.0,) * 30)
+    good = Measurement(13, (1.0,) * 10 + (0.0,) * 20 + (1.0,) * 30)
+    forgets = Measurement(26, (1.0,) * 30 + (1.0,) * 15 + (0.0,) * 15)
+    assert worse_slices(forgets, start, slices) == ["b"]
+    assert worse_slices(good, start, slices) == []
+    assert decide([start, good, forgets], slices, MOST).kept == 13
+    only = decide([start, forgets], slices, MOST)
+    assert only.kept == 26
+    assert "worse in a slice (b)" in only.reason
+
+
+def test_small_slices_are_not_compared() -> None:
+    slices = ["a"] * 51 + ["b"] * 9
+    start, other = Measurement(0, (1.0,) * N), Measurement(13, (1.0,) * 51 + (0.0,) * 9)
+    assert worse_slices(other, start, slices) == []
+
+
+def test_prompts_without_a_score_are_left_out() -> None:
+    one, other = Measurement(1, (1.0, None, 1.0, 0.0)), Measurement(2, (0.0, 1.0, None, 0.0))
+    assert difference(one, other)[0] == 0.5
+    assert mean(one) == pytest.approx(2 / 3)
+    assert difference(Measurement(1, (None,)), Measurement(2, (1.0,))) == (0.0, float("inf"))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=7), st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_what_is_kept_is_never_withdrawn_for_another_earlier_model(shares: list[float], seed: int) -> None:
+    """A checkpoint carries only the weights of the model that would be published. So a later measurement may only choose itself."""
+    draw = random.Random(seed)
+    slices = [draw.choice(["a", "b", None]) for _ in range(N)]
+    steps = points(MOST)
+    measured = [Measurement(0, tuple(float(draw.random() < 0.5) for _ in range(N)))]
+    before = 0
+    for step, share in zip(steps, shares, strict=False):
+        measured.append(Measurement(step, tuple(float(draw.random() < share) for _ in range(N))))
+        kept = decide(measured, slices, MOST).kept
+        assert kept in (before, step)
+        before = kept
+
+
+def test_the_rate_rises_stays_and_falls() -> None:
+    assert [share_of_rate(step, 4, None) for step in (0, 2, 4, 900)] == [0.0, 0.5, 1.0, 1.0]
+    assert [share_of_rate(step, 0, (100, 20)) for step in (99, 100, 110, 119, 120, 200)] == pytest.approx([1, 1, 0.5, 0.05, 0, 0])
+
+
+def test_limits_follow_the_size_of_the_training_set() -> None:
+    assert most_steps(900, 32) == 1000
+    assert most_steps(50_000, 32) == 6250
+    assert unmeasured_steps(900, 32, 1000) == 85
+    assert unmeasured_steps(10, 32, 1000) == 32
+    assert unmeasured_steps(900, 32, 50) == 50

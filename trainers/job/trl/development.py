@@ -1,0 +1,155 @@
+"""Scores of the model on the development prompts of its line, for `steps = "auto"`.
+
+With a verifiable scorer, the model answers the prompts greedily and its answers are scored, as in the gate. Otherwise, and in a run of
+several processes, the score is the log-probability per token of the known right answers. The prompts are never trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from trl.models.utils import disable_gradient_checkpointing
+
+from contracts.conversation import stored_answer
+from contracts.data.records import Tier
+from contracts.errors import Permanent
+from runtime.chat_template import read_answer
+from runtime.job_protocol import RunFile
+from trainers.job import parallel
+from trainers.job.job_folder import Job
+from trainers.job.prompt_length import own_call_format, rendered_prompt
+from trainers.job.trl.conversations import Example, answer_text, assistant_message, encode, messages, shows_tools, tools_of
+from trainers.length import LEAST
+
+ROWS = 32
+"""Prompts that are answered at a time."""
+
+
+class Development:
+    """The development prompts of a job, and how they are scored."""
+
+    def __init__(self, job: Job, tokenizer: Any, max_length: int) -> None:
+        """Read the prompts of `job`. Prompts of `max_length` tokens or more are left out. Without the file, there are no prompts."""
+        self.by = "answers"
+        """answers | likelihood: what is scored."""
+        self._scorers = _verifiable(job)
+        self._tokenizer = tokenizer
+        self._tokens = job.plan.answer_tokens or 256
+        found = _rows(job)
+        tools = shows_tools(tokenizer)
+        usable = [row for row in found if tools or not _example(row).needs_tools]
+        asked = [row for row in usable if row["reference"] is not None or (self._scorers and self._scorers.without_reference())]
+        if self._scorers is None or len(asked) < LEAST or not parallel.alone():
+            self.by, asked = "likelihood", [row for row in usable if row["answer"] is not None]
+        lengths = [len(self._ids(row)) for row in asked]
+        self.rows = [row for row, length in zip(asked, lengths, strict=True) if length < max_length]
+        self.enough = len(self.rows) >= LEAST
+        """Whether the prompts can decide how long to train."""
+
+    @property
+    def slices(self) -> list[str | None]:
+        """Slice of each prompt."""
+        return [row["slice"] for row in self.rows]
+
+    def scores(self, trainer: Any) -> tuple[float | None, ...]:
+        """Return the score of each prompt under the trainer's present model. All processes of a run must call it together."""
+        with _at_rest(trainer):
+            return tuple(self._answers(trainer) if self.by == "answers" else self._likelihoods(trainer))
+
+    def _answers(self, trainer: Any) -> list[float | None]:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        texts: dict[int, str] = {}
+        by_length = sorted(range(len(self.rows)), key=lambda i: (len(self._ids(self.rows[i])), i))
+        for start in range(0, len(by_length), ROWS):
+            some = by_length[start : start + ROWS]
+            texts |= dict(zip(some, self._generated(model, [self._ids(self.rows[i]) for i in some]), strict=True))
+        calls = own_call_format(self._tokenizer)
+        samples = [
+            {
+                "prompt": row["prompt"],
+                "answer": stored_answer(read_answer(texts[i], calls if row["tools"] else None)),
+                "reference": row["reference"],
+            }
+            for i, row in enumerate(self.rows)
+        ]
+        return [label.reward for label in self._scorers.verify(samples)]
+
+    def _generated(self, model: Any, prompts: Sequence[list[int]]) -> list[str]:
+        pad = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else self._tokenizer.eos_token_id or 0
+        width = max(len(ids) for ids in prompts)
+        ids = torch.tensor([[pad] * (width - len(one)) + one for one in prompts], device=model.device)
+        mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts], device=model.device)
+        written = model.generate(
+            input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=self._tokens, pad_token_id=pad, use_cache=True
+        )
+        return [self._tokenizer.decode(row[width:], skip_special_tokens=True) for row in written.tolist()]
+
+    def _likelihoods(self, trainer: Any) -> list[float | None]:
+        """Mean log-probability per token of the right answers, in nats."""
+        limit = 1 << 30
+        found: list[float | None] = []
+        for row in self.rows:
+            ((_, pair),) = encode(self._tokenizer, [_example(row)], limit)
+            known = pair.chosen if pair.prompt else pair.chosen[1:]
+            ids = torch.tensor([[*pair.prompt, *pair.chosen]], device=trainer.accelerator.device)
+            logits = trainer.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -len(known) - 1 : -1]
+            logps = logits.float().log_softmax(-1).gather(-1, ids[0, -len(known) :, None])
+            found.append(float(logps.mean()))
+        return found
+
+    def _ids(self, row: dict[str, Any]) -> list[int]:
+        text = rendered_prompt(self._tokenizer, row["prompt"], row["tools"])
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@contextmanager
+def _at_rest(trainer: Any) -> Iterator[None]:
+    """Put the model in evaluation mode without gradients, and restore its mode afterwards."""
+    model = trainer.model
+    was_training = model.training
+    model.eval()
+    try:
+        with (
+            torch.no_grad(),
+            disable_gradient_checkpointing(model, trainer.args.gradient_checkpointing_kwargs),
+            trainer.accelerator.autocast(),
+        ):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def _verifiable(job: Job) -> Any:
+    """The plan's scorers, or None if none of them verifies new answers."""
+    from rewards.scorer_set import planned_scorer_set
+
+    try:
+        scorers = planned_scorer_set(job.plan)
+    except Permanent:
+        return None
+    return scorers if any(version.tier is Tier.VERIFIABLE for version in scorers.versions) else None
+
+
+def _rows(job: Job) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    path = job.run / RunFile.DEVELOPMENT
+    if not path.exists():
+        return []
+    known = ["tools"] if "tools" in pq.read_schema(path).names else []
+    rows = pq.read_table(path, columns=["prompt", "reference", "slice", "answer", *known]).to_pylist()
+    return [
+        {**row, "prompt": messages(row["prompt"], f"development prompt {n}"), "tools": tools_of(row, f"development prompt {n}")}
+        for n, row in enumerate(rows)
+    ]
+
+
+def _example(row: dict[str, Any]) -> Example:
+    from runtime.chat_template import template_messages
+
+    answer = assistant_message(answer_text(row["answer"] or row["reference"] or json.dumps(""), "development prompt", "answer"))
+    return Example(template_messages(row["prompt"]), answer, None, row["tools"], 1.0)

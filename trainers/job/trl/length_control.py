@@ -1,0 +1,185 @@
+"""Controls the length of a run with `steps = "auto"`: measures at the planned steps, lets the rate fall, and keeps the best model.
+
+The measurements are in the state of the library's trainer, which each checkpoint contains. Each checkpoint also contains the weights of
+the model that would be published. So a resumed run continues as if it had not been interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from trainers.job import parallel
+from trainers.job.job_folder import Job
+from trainers.job.trl.development import Development
+from trainers.length import (
+    LEAST,
+    Length,
+    Measurement,
+    cooldown_steps,
+    cooling,
+    decide,
+    difference,
+    mean,
+    points,
+    share_of_rate,
+    unmeasured_steps,
+)
+from trainers.recipes import Recipe
+
+STATE = "trainer_state.json"
+"""File of a checkpoint with the state of the library's trainer."""
+SCORES = "development_scores"
+"""Key of a measurement in the history of the library's trainer state."""
+KEPT = ("kept", "weights")
+"""Folder in a checkpoint with the weights of the model to publish, if they are not its own. The library would read a direct subfolder as
+an adapter."""
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json", "pytorch_model_fsdp.bin")
+
+
+class LengthControl:
+    """Length of one run."""
+
+    def __init__(self, job: Job, recipe: Recipe, trainer: Any, resumed: Path | None) -> None:
+        """`resumed` is the folder of the checkpoint from which the run goes on. If the run had ended there, no further step is trained."""
+        self._job = job
+        self._recipe = recipe
+        self._most = recipe.last_step
+        self._development = Development(job, trainer.processing_class, getattr(recipe, "max_length", 1 << 30))
+        rows, batch = len(getattr(trainer, "pairs", trainer.train_dataset)), int(getattr(recipe, "batch", 1))
+        self._fixed = None if self._development.enough else unmeasured_steps(rows, batch, self._most)
+        self._points = points(self._most)
+        self._trainer = trainer
+        self._measured: list[Measurement] = []
+        self._kept_at: Path | None = None
+        self.length: Length | None = None
+        """The newest decision."""
+        if resumed is not None:
+            self.sealed(resumed)
+            if self._ended_in(resumed):
+                trainer.args.max_steps = json.loads((resumed / STATE).read_bytes())["global_step"]
+
+    def begin(self, state: Any) -> None:
+        """Continue from the trainer's state, and measure the start model in a new run."""
+        self._measured = [_measurement(entry) for entry in state.log_history if SCORES in entry]
+        schedule = getattr(self._trainer.lr_scheduler, "scheduler", self._trainer.lr_scheduler)
+        schedule.lr_lambdas = [lambda step: self._share(step) for _ in schedule.lr_lambdas]  # functions are not saved in checkpoints
+        if self._fixed is not None:
+            self.length = Length("train", 0, "")
+            if int(state.global_step) >= self._fixed:
+                self.after(state)
+            elif parallel.rank() == 0:
+                reason = f"only {len(self._development.rows)} development prompts of {LEAST}: trains for {self._fixed} steps, not measured"
+                self._job.events.write("warning", int(state.global_step), reason=reason)
+        elif not self._measured:
+            self._measure(state)
+        else:
+            self.length = decide(self._measured, self._development.slices, self._most)
+
+    def _ended_in(self, folder: Path) -> bool:
+        """Return whether the run that wrote the checkpoint in `folder` had ended, so that only the publication is missing."""
+        state = json.loads((folder / STATE).read_bytes())
+        if self._fixed is not None:
+            return int(state["global_step"]) >= self._fixed
+        measured = [_measurement(entry) for entry in state["log_history"] if SCORES in entry]
+        return bool(measured) and decide(measured, self._development.slices, self._most).action == "end"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended."""
+        return self.length is not None and self.length.action == "end"
+
+    def after(self, state: Any) -> bool:
+        """Measure the model if a measurement is due after this step, and return whether a checkpoint must be saved."""
+        step = int(state.global_step)
+        if self._fixed is not None:
+            if step >= self._fixed:
+                self.length = Length("end", step, f"{self._fixed} steps, which were not measured: too few development prompts")
+            return self.finished
+        cooled = self._cooling()
+        if step in self._points and cooled is None:
+            self._measure(state)
+        elif cooled is not None and step >= sum(cooled):
+            self._measure(state, cooled=True)
+        else:
+            return False
+        return True
+
+    def score_of(self, step: int) -> float | None:
+        """Return the mean score of the model after `step`; None if it was not measured."""
+        return next((mean(one) for one in self._measured if one.step == step), None)
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of the finished run: the published step, its score and that of the start model."""
+        if self.length is None or not self._measured:
+            return {}
+        kept = next(one for one in self._measured if one.step == self.length.kept)
+        gain, error = difference(kept, self._measured[0])
+        shown = {"published_step": float(kept.step), "development_score": mean(kept), "development_start": mean(self._measured[0])}
+        return shown | {"development_gain": gain, "development_gain_error": error}
+
+    def carry(self, written: Path, step: int) -> None:
+        """Add the weights of the model to publish to the checkpoint in `written`, unless it is its own."""
+        if self._fixed is not None or self.length is None or self.length.kept in (0, step) or self._kept_at is None:
+            return
+        folder = written.joinpath(*KEPT)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in (found for pattern in WEIGHTS for found in self._kept_at.glob(pattern)):
+            _link(path, folder / path.name)
+
+    def sealed(self, folder: Path) -> None:
+        """Remember where the weights of the model to publish are after a checkpoint was sealed."""
+        carried = folder.joinpath(*KEPT)
+        self._kept_at = carried if carried.exists() else folder
+
+    def restore(self, step: int) -> None:
+        """Load the model to publish into the trainer, if it is not the model after `step`."""
+        if self.length is not None and self._fixed is None and self.length.kept != step and self._kept_at is not None:
+            wrapped = {"model": self._trainer.model_wrapped} if self._trainer.is_fsdp_enabled else {}
+            self._trainer._load_from_checkpoint(str(self._kept_at), **wrapped)
+
+    def _cooling(self) -> tuple[int, int] | None:
+        if self._fixed is not None:
+            steps = cooldown_steps(int(self._fixed / 1.2))
+            return self._fixed - steps, steps
+        return cooling(self._measured, self._development.slices, self._most)
+
+    def _share(self, step: int) -> float:
+        return share_of_rate(step, self._recipe.warmup_steps, self._cooling())
+
+    def _measure(self, state: Any, cooled: bool = False) -> None:
+        began = time.monotonic()
+        scores = self._development.scores(self._trainer)
+        one = Measurement(int(state.global_step), scores, cooled)
+        self._measured.append(one)
+        state.log_history.append({"step": one.step, SCORES: list(scores), "cooled": cooled})
+        self.length = decide(self._measured, self._development.slices, self._most)
+        if parallel.rank() == 0:
+            self._job.events.write(
+                "measured",
+                one.step,
+                score=mean(one),
+                by=self._development.by,
+                prompts=len(scores),
+                kept=self.length.kept,
+                action=self.length.action,
+                reason=self.length.reason,
+                seconds=round(time.monotonic() - began, 3),
+            )
+
+
+def _measurement(entry: dict[str, Any]) -> Measurement:
+    return Measurement(int(entry["step"]), tuple(entry[SCORES]), bool(entry["cooled"]))
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make `target` the same file as `source`, or a copy on file systems without links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
