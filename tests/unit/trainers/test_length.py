@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -41,7 +42,7 @@ def test_the_points_double_and_leave_room_for_the_cooldown(most: int) -> None:
     assert found[0] >= 1
     assert list(found) == sorted(set(found))
     assert found[-1] + cooldown_steps(found[-1]) <= most + 1
-    assert all(later <= 2 * earlier + 1 for earlier, later in zip(found, found[1:], strict=False))
+    assert all(later <= 2 * earlier + 1 for earlier, later in itertools.pairwise(found))
     if most >= 100:
         assert found[-1] + cooldown_steps(found[-1]) >= 0.98 * most
 

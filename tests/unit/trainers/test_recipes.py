@@ -156,7 +156,7 @@ def test_the_robust_loss_uses_the_measured_noise(noise: float | None, tiers: dic
     assert found["label_smoothing"] == pytest.approx(smoothing)
     assert DPO().recipe(found, facts) == found
     assert DPO().recipe(ROBUST | {"label_smoothing": 0.1}, facts)["label_smoothing"] == 0.1
-    assert DPO().recipe({}, facts) == DPO().recipe({})
+    assert DPO().recipe({"steps": 9}, facts) == DPO().recipe({"steps": 9})
 
 
 def test_a_robust_loss_without_a_measurement_is_refused() -> None:

@@ -12,7 +12,7 @@ from contracts.ids import Digest
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import JobEvent, Method, TrainingPlan
 from tests.unit.trainers.conftest import CONTENT, Workshop, store
-from tests.unit.trainers.runs import checkpoint_of, finish, pin_newest, weights
+from tests.unit.trainers.runs import finish, pin_newest, weights
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +52,7 @@ def planned(workshop: Workshop, method: Method, development: int = 24, answers: 
         schema["reference"] = pa.array([None] * len(kept), pa.string())
     data = {
         "demonstrations": store(workshop.artifacts, folder / "d.parquet", {"prompt": prompts, "answer": right, "weight": weight}),
-        "pairs": store(
-            workshop.artifacts, folder / "p.parquet", {"prompt": prompts, "chosen": right, "rejected": wrong, "weight": weight}
-        ),
+        "pairs": store(workshop.artifacts, folder / "p.parquet", {"prompt": prompts, "chosen": right, "rejected": wrong, "weight": weight}),
         "development": store(workshop.artifacts, folder / "h.parquet", schema) if development else None,
         "answer_tokens": 3,
     }

@@ -1,0 +1,175 @@
+"""Tests of the development prompts: never trained on, with all their near-duplicates, for the life of a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.data.datasets import TrainingSet
+from contracts.data.records import DEMONSTRATIONS, PROMPTS
+from contracts.errors import ConfigError
+from contracts.ids import hash_share, root_id
+from contracts.schema import stamped
+from materializer.datasets import LakeDatasets
+from materializer.lake.schemas import frame_of
+from materializer.training_sets.development import MOST, Part, development_rows, is_development, part_of
+from materializer.training_sets.prompt_sides import PromptSides
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import batch, span, spans
+from tests.unit.materializer.small_datasets import HELD, LATER, rows
+from tests.unit.materializer.training_sets.test_near_duplicates import sentence, varied
+
+COUNT = 120
+
+
+def asked(texts: list[str], first: int = 1) -> Any:
+    """Spans with right answers to the questions, and one held-out question."""
+    items = (span(first + n, text, answer="A: 2", metadata__reference="2") for n, text in enumerate(texts))
+    return batch(spans(span(9000 + first, HELD, metadata__reference="1"), *items))
+
+
+def assembled(datasets: LakeDatasets, name: str) -> TrainingSet:
+    return datasets.assemble(f"t/{name}", datasets.freeze(name, LATER, datasets.edition(1)), None)
+
+
+def texts_of(datasets: LakeDatasets, key: str | None) -> set[str]:
+    return {json.loads(row["prompt"])[0]["content"] for row in rows(datasets, key)} if key else set()
+
+
+def trained_on(datasets: LakeDatasets, training: TrainingSet) -> set[str]:
+    return set().union(*(texts_of(datasets, key) for key in (training.pairs, training.prompts, training.demonstrations)))
+
+
+def test_a_share_of_the_prompts_is_never_trained_on(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(asked([sentence(n) for n in range(COUNT)]))
+    snapshot = datasets.freeze("s", LATER, datasets.edition(1))
+    training = datasets.assemble("t", snapshot, None)
+    development = texts_of(datasets, training.development)
+    assert training.development_prompts == len(development) > 5
+    trained = trained_on(datasets, training)
+    assert trained
+    assert not development & trained
+    assert development | trained == texts_of(datasets, snapshot.prompts)
+    assert {row["answer"] for row in rows(datasets, str(training.development))} == {"A: 2"}
+    assert {row["reference"] for row in rows(datasets, str(training.development))} == {"2"}
+
+
+@pytest.mark.slow
+def test_near_duplicates_are_in_the_same_part_in_all_cycles(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    texts = [sentence(n) for n in range(COUNT)]
+    datasets.ingest(asked(texts))
+    first = assembled(datasets, "one")
+    before, trained = texts_of(datasets, first.development), trained_on(datasets, first)
+    datasets.ingest(asked([varied(text, n) for n, text in enumerate(texts)], 2000))
+    second = assembled(datasets, "two")
+    after, trained_after = texts_of(datasets, second.development), trained_on(datasets, second)
+    assert before <= after
+    assert not after & (trained | trained_after)
+    of_text = {varied(text, n): text for n, text in enumerate(texts)}
+    for text in after - before:
+        assert of_text[text] in before, "a near-duplicate of a trained prompt must not measure"
+    for text in trained_after - trained:
+        assert of_text[text] not in before, "a near-duplicate of a development prompt must not be trained on"
+    assert after - before
+    assert trained_after - trained
+
+
+def test_a_prompt_that_joins_two_clusters_makes_the_development_cluster_unused() -> None:
+    assert part_of("a", ("a",), {"a"}.__contains__) is Part.DEVELOPMENT
+    assert part_of("a", ("a", "b"), {"a"}.__contains__) is Part.NEITHER
+    assert part_of("b", ("a", "b"), {"a"}.__contains__) is Part.TRAIN
+    assert part_of("a", ("a", "b"), {"a", "b"}.__contains__) is Part.DEVELOPMENT
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12), st.sets(st.integers(0, 9)))
+def test_a_trained_prompt_never_becomes_a_development_prompt(joins: list[tuple[int, int]], chosen: set[int]) -> None:
+    """Joins are only added. After each, the parts may change from development to neither, and in no other way."""
+    members = {n: {n} for n in range(10)}
+    before = {n: part_of(str(n), {str(n)}, lambda c: int(c) in chosen) for n in range(10)}
+    for one, other in joins:
+        both = members[one] | members[other]
+        for n in both:
+            members[n] = both
+        after = {n: part_of(str(n), {str(m) for m in members[n]}, lambda c: int(c) in chosen) for n in range(10)}
+        for n in range(10):
+            assert after[n] is before[n] or (before[n], after[n]) == (Part.DEVELOPMENT, Part.NEITHER)
+        before = after
+
+
+def test_an_older_line_measures_only_with_prompts_that_it_never_knew(tmp_path: Path) -> None:
+    """What an earlier release may have trained on stays trained on, also its near-duplicates."""
+    old = make_datasets(tmp_path, make_loop(holdout={"development": 0}))
+    texts = [sentence(n) for n in range(60)]
+    old.ingest(asked(texts))
+    assert assembled(old, "one").development is None
+    names = (old.artifacts.root / "names").iterdir()
+    (bound,) = [path for path in names if json.loads(path.read_bytes())["name"].startswith("development/")]
+    bound.unlink()  # an earlier release knew no such name
+    datasets = make_datasets(tmp_path)
+    fresh = [sentence(n) for n in range(500, 560)]
+    datasets.ingest(asked([*(varied(text, n) for n, text in enumerate(texts)), *fresh], 3000))
+    second = assembled(datasets, "two")
+    assert texts_of(datasets, second.development)
+    assert texts_of(datasets, second.development) <= set(fresh)
+
+
+def test_another_share_is_refused_once_the_line_was_split(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(asked([sentence(1)]))
+    assembled(datasets, "one")
+    other = make_datasets(tmp_path, make_loop(holdout={"development": 0.3}))
+    with pytest.raises(ConfigError, match=r"holdout.development = 0.15.*restore the value"):
+        other.freeze("two", LATER, other.edition(1))
+
+
+def test_rows_are_limited_and_have_an_answer_or_a_reference() -> None:
+    prompts = [
+        {"prompt_id": f"p{n}", "prompt": "[]", "reference": "r", "reference_kind": "logged", "slice": None, "tools": None}
+        for n in range(MOST + 50)
+    ]
+    shown = frame_of(
+        [
+            {"prompt_id": "p1", "prompt": "[]", "answer": text, "source": "verifiable", "weight": weight, "slice": None, "tools": None}
+            for text, weight in (("weak", 0.2), ("strong", 0.9))
+        ],
+        DEMONSTRATIONS,
+    )
+    found = development_rows(frame_of(prompts, PROMPTS), [f"p{n}" for n in range(MOST + 50)], shown, "salt")
+    assert len(found) == MOST
+    assert found.filter(pl.col("prompt_id") == "p1")["answer"].to_list() in ([], ["strong"])
+    only = development_rows(frame_of(prompts, PROMPTS), ["p0"], shown, "salt").sort("prompt_id")
+    assert only.select("prompt_id", "reference", "answer").rows() == [("p0", "r", None), ("p1", None, "strong")]
+
+
+def test_the_sides_tell_clusters_without_changing_anything(tmp_path: Path) -> None:
+    sides = PromptSides(tmp_path)
+    assert sides.clusters() == {}
+    texts = {root_id([{"role": "user", "content": text}]): text for text in (sentence(1), varied(sentence(1), 3), sentence(2))}
+    placed = sides.assign(texts, lambda _root: False)
+    assert {root: joined[0] for root, joined in sides.clusters().items()} == {root: place.cluster for root, place in placed.items()}
+
+
+def test_the_share_is_by_hash() -> None:
+    chosen = is_development("salt", 0.15, frozenset({"c3"}))
+    found = [name for name in (f"c{n}" for n in range(2000)) if chosen(name)]
+    assert 0.12 < len(found) / 2000 < 0.18
+    assert all(hash_share("development", "salt", name) < 0.15 for name in found)
+    assert "c3" not in found
+
+
+def test_a_line_that_was_never_pinned_trains_on_everything(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.artifacts.bind("split/math", datasets.artifacts.put(stamped({"salt": "ratchet", "fraction": 0.2, "normaliser": 1})))
+    datasets.ingest(asked([sentence(n) for n in range(40)]))
+    snapshot = datasets.freeze("one", LATER, datasets.edition(1))
+    training = datasets.assemble("t/one", snapshot, None)
+    assert training.development is None
+    assert texts_of(datasets, training.demonstrations) == texts_of(datasets, snapshot.prompts)
