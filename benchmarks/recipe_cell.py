@@ -39,6 +39,7 @@ from materializer.datasets import IngestKeys, LakeDatasets
 from materializer.lake.schemas import frame_of, parquet, read_parquet
 from rewards.scorer_set import ScorerSet, build_scorer_set
 from runtime.artifacts import FolderArtifacts
+from runtime.job_protocol import RunFile
 from runtime.secrets.keyring import KeyFile, ensure_keyring
 from runtime.secrets.span_signature import SPAN_KEYS
 from trainers.backends.trl import DPO, GRPO, SFT
@@ -202,6 +203,8 @@ class Bench:
             scorers=self.scorer_set.versions,
             scorer_options={reward.name: reward.options for reward in self.loop.rewards},
             code=code_digest(),
+            development=data.development,
+            answer_tokens=self.loop.gate.max_tokens if data.development else None,
         )
 
     def train(self, plan: TrainingPlan, model: Path, name: str) -> Path | None:
@@ -216,6 +219,8 @@ class Bench:
         (run / "model").symlink_to(model, target_is_directory=True)
         for kind in ("pairs", "prompts", "demonstrations"):
             self.artifacts.fetch(getattr(plan, kind), run / f"{kind}.parquet")
+        if plan.development:
+            self.artifacts.fetch(plan.development, run / RunFile.DEVELOPMENT)
         with _inside(run):
             runner.train_job(BUILD[plan.method], KINDS[plan.method])
         result = json.loads((run / "i1" / "result.json").read_bytes())

@@ -155,6 +155,18 @@ def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKi
     return Section(title, (f"Requested, not answered; the request expires at {expires}.",))
 
 
+def _length(metrics: Mapping[str, float]) -> list[str]:
+    """Say which of the measured models was published, if the run found its own number of steps."""
+    if "published_step" not in metrics:
+        return []
+    return [
+        f"The run measured its model on {metrics['development_prompts']:.0f} development prompts, which the line never trains on, and "
+        f"published the one after step {metrics['published_step']:.0f}: score {metrics['development_score']:.3f}, start model "
+        f"{metrics['development_start']:.3f}, difference {metrics['development_gain']:+.3f} with a standard error of "
+        f"{metrics['development_gain_error']:.3f}."
+    ]
+
+
 def _training(cycle: CycleView) -> Section | None:
     if cycle.plan is None:
         return None
@@ -165,6 +177,7 @@ def _training(cycle: CycleView) -> Section | None:
             f"The checkpoint of step {cycle.checkpoint.step} was accepted as version "
             f"{cycle.candidate.tag if cycle.candidate else '?'} ({figures})."
         )
+        text += _length(cycle.checkpoint.metrics)
     text += [_minted(cycle, attempt) for attempt in sorted(cycle.adjustments)]
     text += [
         f"An accepted checkpoint could not be used for resuming: {refused}."

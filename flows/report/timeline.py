@@ -66,6 +66,8 @@ def _event_text(event: JobEvent) -> str:
             return f"checkpoint at {step}"
         case "started":
             return f"incarnation {event.incarnation} started" + (f" at {step}" if event.step else "")
+        case "measured":
+            return f"measured at {step}: development score {event.data['score']:.3f}; {event.data['reason']}"
         case "warning" | "stopped":
             return f"{event.kind} at {step}" + (f": {event.data['reason']}" if event.data.get("reason") else "")
         case kind:

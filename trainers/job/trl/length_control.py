@@ -120,7 +120,8 @@ class LengthControl:
         kept = next(one for one in self._measured if one.step == self.length.kept)
         gain, error = difference(kept, self._measured[0])
         shown = {"published_step": float(kept.step), "development_score": mean(kept), "development_start": mean(self._measured[0])}
-        return shown | {"development_gain": gain, "development_gain_error": error}
+        prompts = {"development_prompts": float(len(kept.scores))}
+        return shown | prompts | {"development_gain": gain, "development_gain_error": error}
 
     def carry(self, written: Path, step: int) -> None:
         """Add the weights of the model to publish to the checkpoint in `written`, unless it is its own."""

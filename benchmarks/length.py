@@ -1,0 +1,111 @@
+"""Compares runs that find their own number of steps with constants, on the same traffic: true accuracy and compute time.
+
+`python -m benchmarks.length [--seeds N] [--tasks NAME...] [--out FILE]` appends one row per task, seed and setting, and prints a table.
+Rows that exist are not computed again. The settings are the project's former constant (60 steps), larger constants, and `auto`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.recipe_cell import TRAINERS, Bench, base, measured_code, right, traffic
+from benchmarks.recipe_grid import Cell
+from contracts.jobs.training import Method
+from contracts.model import model_ref
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "60": {"steps": 60},
+    "240": {"steps": 240},
+    "480": {"steps": 480},
+    "960": {"steps": 960},
+    "auto": {"steps": "auto"},
+}
+RESULTS = Path(__file__).resolve().parent / "results" / "length.jsonl"
+
+
+def rows_of(cell: Cell, method: Method, folder: Path, known: set[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Return a row for each setting that is not in `known`, on the same base model, traffic and training set."""
+    wanted = {name: changes for name, changes in SETTINGS.items() if (cell.task, cell.seed, method.value, name) not in known}
+    if not wanted:
+        return []
+    place = base(cell, folder)
+    here = folder / "cells" / f"{cell.name}-{method.value}"
+    shutil.rmtree(here, ignore_errors=True)
+    bench = Bench(cell, here)
+    start = model_ref(place / "model", "0" * 64)
+    data, _ = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.chance))
+    before = fmean(json.loads((place / "base.json").read_bytes()))
+    rows = []
+    for name, changes in wanted.items():
+        recipe = TRAINERS[method].recipe({**cell.recipe(method), **changes}, data.facts)
+        began = time.process_time()
+        trained = bench.train(bench.plan(data, start, method, recipe, cell.chance), place / "model", f"steps-{name}")
+        result = json.loads((here / f"steps-{name}" / "i1" / "result.json").read_bytes())
+        rows.append(
+            {
+                "task": cell.task,
+                "seed": cell.seed,
+                "method": method.value,
+                "steps": name,
+                "base": before,
+                "accuracy": fmean(right(trained, bench.world.test)) if trained else before,
+                "trained": result["step"],
+                "published": int(result["metrics"].get("published_step", result["step"])),
+                "development": data.development_prompts,
+                "cpu_seconds": round(time.process_time() - began, 1),
+                "code": measured_code()[:12],
+            }
+        )
+    shutil.rmtree(here)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return a Markdown table: mean accuracy on unseen questions, and steps, by task, method and setting."""
+    groups: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        groups[row["task"], row["method"]][row["steps"]].append(row)
+    lines = ["| task | method | base | " + " | ".join(SETTINGS) + " | steps of auto: trained, published |", "|---" * (len(SETTINGS) + 4) + "|"]
+    for (task, method), found in sorted(groups.items()):
+        accuracies = [f"{fmean(row['accuracy'] for row in found[name]):.3f}" if found[name] else "–" for name in SETTINGS]
+        auto = found["auto"]
+        steps = ", ".join(f"{fmean(row[key] for row in auto):.0f}" for key in ("trained", "published")) if auto else "–"
+        start = fmean(row["base"] for name in found for row in found[name])
+        lines.append(f"| {task} | {method} | {start:.3f} | " + " | ".join(accuracies) + f" | {steps} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--tasks", nargs="*", default=["kubectl", "sql"])
+    parser.add_argument("--methods", nargs="*", default=["sft", "dpo"])
+    parser.add_argument("--quality", type=float, default=0.6)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    rows = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    with tempfile.TemporaryDirectory() as temporary:
+        for seed in range(5, 5 + given.seeds):
+            for task in given.tasks:
+                for method in given.methods:
+                    known = {(row["task"], row["seed"], row["method"], row["steps"]) for row in rows}
+                    new = rows_of(Cell(task, given.quality, 0.15, seed), Method(method), Path(temporary), known)
+                    rows += new
+                    with given.out.open("a") as file:
+                        file.writelines(json.dumps(row) + "\n" for row in new)
+                    for row in new:
+                        print(json.dumps(row), flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
