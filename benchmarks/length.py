@@ -73,7 +73,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     groups: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         groups[row["task"], row["method"]][row["steps"]].append(row)
-    lines = ["| task | method | base | " + " | ".join(SETTINGS) + " | steps of auto: trained, published |", "|---" * (len(SETTINGS) + 4) + "|"]
+    lines = [
+        "| task | method | base | " + " | ".join(SETTINGS) + " | steps of auto: trained, published |",
+        "|---" * (len(SETTINGS) + 4) + "|",
+    ]
     for (task, method), found in sorted(groups.items()):
         accuracies = [f"{fmean(row['accuracy'] for row in found[name]):.3f}" if found[name] else "–" for name in SETTINGS]
         auto = found["auto"]

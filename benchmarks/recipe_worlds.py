@@ -1,7 +1,8 @@
-"""The two tasks of the recipe benchmark. Each question has exactly one right answer.
+"""The tasks of the recipe benchmark. Each question has exactly one right answer.
 
 `kubectl` is the demo's task: plain-language requests to a platform team. `sql` asks questions about three tables; the model must map words
-to SQL, for example months to numbers and plain words to columns and functions. All questions are determined by seeds. This module does
+to SQL, for example months to numbers and plain words to columns and functions. No constant was tuned on the other tasks
+(benchmarks/recipe_untuned.py). All questions are determined by seeds. This module does
 not depend on models or training.
 """
 
@@ -12,6 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.recipe_untuned import KINDS
 from flows.demo import task as kubectl
 
 
@@ -147,6 +149,23 @@ TASKS = {
     "kubectl": Task("kubectl", _kubectl_questions, kubectl.INTENTS, kubectl.NEW_INTENTS, kubectl.capacity(), {0.3: 66, 0.6: 100, 0.9: 140}),
     "sql": Task("sql", _sql_questions, tuple(SQL), SQL_NEW, 30_000, {0.3: 54, 0.6: 62, 0.9: 90, 1.0: 140}),
 }
+
+
+def _untuned(name: str) -> Task:
+    generate, intents, new, steps = KINDS[name]
+
+    def questions(seed: int, n: int, wanted: Sequence[str]) -> list[Question]:
+        pools = {kind: generate(kind) for kind in wanted}
+        for kind, pool in pools.items():
+            random.Random(f"{name}-{kind}-{seed}").shuffle(pool)
+        rows = [Question(prompt, answer, kind) for kind, pool in pools.items() for prompt, answer in pool[: -(-n // len(wanted))]]
+        random.Random(seed).shuffle(rows)
+        return rows[:n]
+
+    return Task(name, questions, intents, new, 100_000, steps)
+
+
+TASKS |= {name: _untuned(name) for name in KINDS}
 GOOD = 0.9
 """A base model of at least this quality is trained on every intent."""
 

@@ -3,7 +3,8 @@
 The learning rate is constant after the warm-up. The model is measured before the first step and at steps that double each time. Once the
 scores no longer rise, the rate falls to 0 over a fifth of the steps so far, and the result is measured as well (constant rate with a
 cooldown: Hägele et al. 2024, arXiv:2405.18392). Of all measured models, the one to publish is chosen by the one-standard-error rule
-(Breiman et al. 1984): a longer training replaces a shorter one only if it is better by more than the standard error of the difference.
+(Breiman et al. 1984): a longer training replaces a shorter one only if it is better by more than the standard error of the difference, in
+scores, or, where scores show no difference, in the likelihood of known right answers.
 The module is pure. Every decision is a function of the measurements, which a checkpoint contains, so a resumed run decides alike.
 """
 
@@ -46,6 +47,9 @@ class Measurement(NamedTuple):
     score."""
     cooled: bool = False
     """Whether the rate fell to 0 before this measurement."""
+    likelihoods: tuple[float | None, ...] = ()
+    """Log-probability per token, in nats, of a known right answer to each development prompt; empty if it is the score itself. It changes
+    before the scores do: a model that learns a long answer becomes less wrong before it becomes right."""
 
 
 class Length(NamedTuple):
@@ -108,9 +112,8 @@ def decide(measured: Sequence[Measurement], slices: Sequence[str | None], most: 
     if newest.cooled:
         return Length("end", kept.step, why)
     constant = [one for one in trained if not one.cooled]
-    best_before = max((mean(one) for one in constant[:-PATIENCE]), default=-math.inf)
-    flat = len(constant) > PATIENCE and all(mean(one) <= best_before for one in constant[-PATIENCE:])
-    if not flat and newest.step < points(most)[-1]:
+    rises = len(constant) <= PATIENCE or _rises([mean(one) for one in constant]) or _rises([_likelihood(one) for one in constant])
+    if rises and newest.step < points(most)[-1]:
         return Length("train", kept.step, why)
     best = max(constant, key=mean)
     lost, error = difference(best, newest)
@@ -125,6 +128,28 @@ def cooling(measured: Sequence[Measurement], slices: Sequence[str | None], most:
     if not constant or decide(constant, slices, most).action != "cool":
         return None
     return constant[-1].step, cooldown_steps(constant[-1].step)
+
+
+def _rises(values: Sequence[float]) -> bool:
+    """Whether one of the last PATIENCE values is above all values before them."""
+    best_before = max(values[:-PATIENCE], default=-math.inf)
+    return any(value > best_before for value in values[-PATIENCE:])
+
+
+def _likelihood(one: Measurement) -> float:
+    return mean(Measurement(one.step, one.likelihoods))
+
+
+def is_better(one: Measurement, other: Measurement) -> bool:
+    """Return whether `one` is better than `other` by more than one standard error of the paired difference.
+
+    The scores decide. If they differ by less than their error in both directions, the likelihoods of right answers decide.
+    """
+    gain, error = difference(one, other)
+    if abs(gain) > error:
+        return gain > 0
+    gain, error = difference(Measurement(one.step, one.likelihoods), Measurement(other.step, other.likelihoods))
+    return gain > error
 
 
 def mean(one: Measurement) -> float:
@@ -170,9 +195,9 @@ def _kept(start: Measurement, trained: Sequence[Measurement], slices: Sequence[s
     able = sound or [max(trained, key=mean)]
     kept = able[0]
     for one in able[1:]:
-        gain, error = difference(one, kept)
+        gain, _ = difference(one, kept)
         finished = one.cooled and kept.step == max(other.step for other in trained if not other.cooled)
-        if gain > error or (finished and gain >= 0):
+        if is_better(one, kept) or (finished and gain >= 0):
             kept = one
     gain, error = difference(kept, start)
     shown = f"{gain:+.3f} against the start model, standard error {error:.3f}" if math.isfinite(error) else "too few scores to compare"

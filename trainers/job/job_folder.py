@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Permanent
+from contracts.errors import ConfigError, Permanent
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Adjustment, Proposal, ResumePoint, TrainingPlan
 from contracts.schema import parse, stamped
@@ -21,7 +21,7 @@ from runtime.artifacts import write_atomic
 from runtime.job_protocol import ADJUSTMENT, ATTEMPT, GPUS, INCARNATION, TRAINER, IncarnationFile, RunFile, incarnation_folder, result_file
 from runtime.run_folder import incarnations, read_events
 from trainers.job.events import Events
-from trainers.recipes import KINDS, R, Recipe, adjusted, complete
+from trainers.recipes import KINDS, R, Recipe, adjusted, complete, typical_rate
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,12 @@ class Job:
         return self.run / incarnation_folder(self.incarnation)
 
     def recipe(self, kind: type[R]) -> R:
-        """Return the recipe of the plan with the adjustment of this attempt. Raises ConfigError if it is not valid."""
-        return adjusted(complete(kind, self.plan.recipe), self.adjustment)
+        """Return the recipe of the plan with a learning rate and the adjustment of this attempt. Raises ConfigError if it is not valid."""
+        recipe = complete(kind, self.plan.recipe)
+        if recipe.learning_rate == "auto":
+            rate = float(f"{typical_rate(recipe, _width(self.run / RunFile.MODEL)):.2g}")
+            recipe = recipe.model_copy(update={"learning_rate": rate})
+        return adjusted(recipe, self.adjustment)
 
     @property
     def resume(self) -> ResumePoint | None:
@@ -127,6 +131,16 @@ def _result(path: Path) -> JobResult | None:
     value: dict[str, Any] = json.loads(path.read_bytes())
     proposal = Proposal.model_validate(value["proposal"]) if "proposal" in value else None
     return JobResult(Outcome(value["outcome"]), value["reason"], value["step"], value["metrics"], proposal)
+
+
+def _width(model: Path) -> int:
+    """Return the size of the hidden states of a model. Raises ConfigError if its configuration does not name it."""
+    config = json.loads((model / "config.json").read_bytes())
+    for names in (config, config.get("text_config") or {}):
+        for name in ("hidden_size", "d_model", "n_embd"):
+            if isinstance(names.get(name), int):
+                return int(names[name])
+    raise ConfigError('the start model\'s config.json has no hidden_size, from which learning_rate = "auto" follows; set learning_rate')
 
 
 def supervised(plan: TrainingPlan) -> Recipe:

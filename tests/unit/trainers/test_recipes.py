@@ -21,7 +21,7 @@ from tests.builders import START, make_plan
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.code_digest import code_digest
 from trainers.job.trl.grpo import sampling
-from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe, complete
+from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe, SFTRecipe, complete, typical_rate
 
 FIRST = Attempt(number=1, timeout=60)
 
@@ -187,3 +187,23 @@ def test_vllm_samples_on_a_gpu_if_it_is_installed_and_is_refused_otherwise(monke
     assert "use_vllm" in sampling(recipe, 1, 100)
     assert "use_vllm" not in sampling(complete(GRPORecipe, {"generation": "plain"}), 1, 100)
     assert set(told) <= {field.name for field in dataclasses.fields(GRPOConfig)}, "the library must know these names"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "changes", "width", "rate"),
+    [(SFT, {}, 128, 4.2e-4), (SFT, {}, 4096, 2.9e-5), (SFT, {"lora": {}}, 4096, 2.9e-4), (DPO, {}, 4096, 7.2e-6)],
+)
+def test_the_rate_follows_from_the_width_of_the_model(trainer: Any, changes: dict[str, Any], width: int, rate: float) -> None:
+    recipe = complete(trainer.kind, changes)
+    assert recipe.learning_rate == "auto"
+    assert typical_rate(recipe, width) == pytest.approx(rate, rel=0.02)
+    with pytest.raises(ConfigError, match="set it to a number"):
+        _ = recipe.rate
+
+
+def test_the_limit_of_the_steps_is_set_at_planning() -> None:
+    assert complete(SFTRecipe, {}).last_step == 1000
+    assert complete(SFTRecipe, {"most_steps": 70}).last_step == 70
+    assert complete(SFTRecipe, {"steps": 9, "most_steps": 70}).last_step == 9
+    with pytest.raises(ConfigError, match="steps"):
+        complete(GRPORecipe, {"steps": "auto"})

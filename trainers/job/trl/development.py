@@ -55,10 +55,14 @@ class Development:
         """Slice of each prompt."""
         return [row["slice"] for row in self.rows]
 
-    def scores(self, trainer: Any) -> tuple[float | None, ...]:
-        """Return the score of each prompt under the trainer's present model. All processes of a run must call it together."""
+    def scores(self, trainer: Any) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
+        """Return the score and the likelihood of each prompt under the trainer's present model.
+
+        There are no likelihoods if they are the scores. All processes of a run must call it together.
+        """
         with _at_rest(trainer):
-            return tuple(self._answers(trainer) if self.by == "answers" else self._likelihoods(trainer))
+            likelihoods = tuple(self._likelihoods(trainer))
+            return (tuple(self._answers(trainer)), likelihoods) if self.by == "answers" else (likelihoods, ())
 
     def _answers(self, trainer: Any) -> list[float | None]:
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -89,10 +93,13 @@ class Development:
         return [self._tokenizer.decode(row[width:], skip_special_tokens=True) for row in written.tolist()]
 
     def _likelihoods(self, trainer: Any) -> list[float | None]:
-        """Mean log-probability per token of the right answers, in nats."""
+        """Mean log-probability per token of the known right answers, in nats; None for a prompt without one."""
         limit = 1 << 30
         found: list[float | None] = []
         for row in self.rows:
+            if row["answer"] is None:
+                found.append(None)
+                continue
             ((_, pair),) = encode(self._tokenizer, [_example(row)], limit)
             known = pair.chosen if pair.prompt else pair.chosen[1:]
             ids = torch.tensor([[*pair.prompt, *pair.chosen]], device=trainer.accelerator.device)

@@ -34,7 +34,8 @@ from trainers.recipes import Recipe
 STATE = "trainer_state.json"
 """File of a checkpoint with the state of the library's trainer."""
 SCORES = "development_scores"
-"""Key of a measurement in the history of the library's trainer state."""
+LIKELIHOODS = "development_likelihoods"
+"""Keys of a measurement in the history of the library's trainer state."""
 KEPT = ("kept", "weights")
 """Folder in a checkpoint with the weights of the model to publish, if they are not its own. The library would read a direct subfolder as
 an adapter."""
@@ -154,10 +155,10 @@ class LengthControl:
 
     def _measure(self, state: Any, cooled: bool = False) -> None:
         began = time.monotonic()
-        scores = self._development.scores(self._trainer)
-        one = Measurement(int(state.global_step), scores, cooled)
+        scores, likelihoods = self._development.scores(self._trainer)
+        one = Measurement(int(state.global_step), scores, cooled, likelihoods)
         self._measured.append(one)
-        state.log_history.append({"step": one.step, SCORES: list(scores), "cooled": cooled})
+        state.log_history.append({"step": one.step, SCORES: list(scores), LIKELIHOODS: list(likelihoods), "cooled": cooled})
         self.length = decide(self._measured, self._development.slices, self._most)
         if parallel.rank() == 0:
             self._job.events.write(
@@ -174,7 +175,7 @@ class LengthControl:
 
 
 def _measurement(entry: dict[str, Any]) -> Measurement:
-    return Measurement(int(entry["step"]), tuple(entry[SCORES]), bool(entry["cooled"]))
+    return Measurement(int(entry["step"]), tuple(entry[SCORES]), bool(entry["cooled"]), tuple(entry[LIKELIHOODS]))
 
 
 def _link(source: Path, target: Path) -> None:

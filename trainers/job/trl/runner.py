@@ -201,7 +201,7 @@ def arguments(job: Job, recipe: Recipe) -> dict[str, Any]:
         "seed": job.plan.seed,
         "max_steps": recipe.last_step,
         "per_device_train_batch_size": recipe.micro_batch,
-        "learning_rate": recipe.learning_rate,
+        "learning_rate": recipe.rate,
         "lr_scheduler_type": "constant_with_warmup" if recipe.steps == "auto" else recipe.schedule,
         "warmup_steps": recipe.warmup_steps,
         "weight_decay": recipe.weight_decay,
@@ -361,7 +361,7 @@ class _Watcher:
                 if watcher.length:
                     watcher.length.begin(state)
                 if watcher.pinned is not None:
-                    take_rate(library["lr_scheduler"], library["optimizer"], watcher.recipe.learning_rate)
+                    take_rate(library["lr_scheduler"], library["optimizer"], watcher.recipe.rate)
                 return control
 
             def on_step_begin(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
