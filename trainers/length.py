@@ -4,7 +4,7 @@ The learning rate is constant after the warm-up. The model is measured before th
 scores no longer rise, the rate falls to 0 over a fifth of the steps so far, and the result is measured as well (constant rate with a
 cooldown: Hägele et al. 2024, arXiv:2405.18392). Of all measured models, the one to publish is chosen by the one-standard-error rule
 (Breiman et al. 1984): a longer training replaces a shorter one only if it is better by more than the standard error of the difference, in
-scores, or, where scores show no difference, in the likelihood of known right answers.
+scores, or, where scores show no difference, in the agreement with known right answers.
 The module is pure. Every decision is a function of the measurements, which a checkpoint contains, so a resumed run decides alike.
 """
 
@@ -47,9 +47,10 @@ class Measurement(NamedTuple):
     score."""
     cooled: bool = False
     """Whether the rate fell to 0 before this measurement."""
-    likelihoods: tuple[float | None, ...] = ()
-    """Log-probability per token, in nats, of a known right answer to each development prompt; empty if it is the score itself. It changes
-    before the scores do: a model that learns a long answer becomes less wrong before it becomes right."""
+    agreement: tuple[float | None, ...] = ()
+    """Share of the tokens of a known right answer to each development prompt that the model ranks first, given the tokens before; None
+    without such an answer. It is finer than a score: a model that learns a long answer becomes less wrong before it becomes right. Unlike a
+    likelihood, it does not fall because a model becomes surer of its errors."""
 
 
 class Length(NamedTuple):
@@ -112,7 +113,7 @@ def decide(measured: Sequence[Measurement], slices: Sequence[str | None], most: 
     if newest.cooled:
         return Length("end", kept.step, why)
     constant = [one for one in trained if not one.cooled]
-    rises = len(constant) <= PATIENCE or _rises([mean(one) for one in constant]) or _rises([_likelihood(one) for one in constant])
+    rises = len(constant) <= PATIENCE or _rises([mean(one) for one in constant]) or _rises([_agreement(one) for one in constant])
     if rises and newest.step < points(most)[-1]:
         return Length("train", kept.step, why)
     best = max(constant, key=mean)
@@ -136,19 +137,19 @@ def _rises(values: Sequence[float]) -> bool:
     return any(value > best_before for value in values[-PATIENCE:])
 
 
-def _likelihood(one: Measurement) -> float:
-    return mean(Measurement(one.step, one.likelihoods))
+def _agreement(one: Measurement) -> float:
+    return mean(Measurement(one.step, one.agreement))
 
 
 def is_better(one: Measurement, other: Measurement) -> bool:
     """Return whether `one` is better than `other` by more than one standard error of the paired difference.
 
-    The scores decide. If they differ by less than their error in both directions, the likelihoods of right answers decide.
+    The scores decide. If they differ by less than their error in both directions, the agreement with right answers decides.
     """
     gain, error = difference(one, other)
     if abs(gain) > error:
         return gain > 0
-    gain, error = difference(Measurement(one.step, one.likelihoods), Measurement(other.step, other.likelihoods))
+    gain, error = difference(Measurement(one.step, one.agreement), Measurement(other.step, other.agreement))
     return gain > error
 
 

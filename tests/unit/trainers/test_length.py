@@ -66,20 +66,20 @@ def test_training_ends_when_two_measurements_are_not_above_the_best() -> None:
     assert cooling(end, [None] * N, MOST) == (start, steps), "a resumed run knows the same cooldown"
 
 
-def test_right_answers_that_become_more_likely_keep_a_run_going_and_decide_between_equal_scores() -> None:
-    def likely(one: Measurement, nats: float) -> Measurement:
-        return one._replace(likelihoods=tuple(nats + 0.01 * (i % 3) for i in range(N)))
+def test_answers_that_become_less_wrong_keep_a_run_going_and_decide_between_equal_scores() -> None:
+    def less_wrong(one: Measurement, share: float) -> Measurement:
+        return one._replace(agreement=tuple(share + 0.01 * (i % 3) for i in range(N)))
 
     flat = [binary(0, 0.4), *(binary(step, 0.4) for step in points(MOST)[:4])]
     assert decide(flat, [None] * N, MOST).action == "cool"
-    rising = [likely(one, -2.0 + 0.3 * i) for i, one in enumerate(flat)]
+    rising = [less_wrong(one, 0.2 + 0.1 * i) for i, one in enumerate(flat)]
     assert decide(rising, [None] * N, MOST).action == "train"
     assert decide(rising, [None] * N, MOST).kept == flat[-1].step
-    falling = [likely(one, -2.0 - 0.3 * i) for i, one in enumerate(flat)]
+    falling = [less_wrong(one, 0.9 - 0.1 * i) for i, one in enumerate(flat)]
     length = decide(falling, [None] * N, MOST)
     assert (length.action, length.kept) == ("cool", flat[1].step)
-    worse = likely(binary(52, 0.1), -0.1)
-    assert not is_better(worse, flat[1]), "likelihood does not excuse wrong answers"
+    worse = less_wrong(binary(52, 0.1), 0.9)
+    assert not is_better(worse, flat[1]), "agreement does not excuse wrong answers"
 
 
 def test_a_model_that_becomes_worse_is_not_cooled() -> None:

@@ -56,13 +56,13 @@ class Development:
         return [row["slice"] for row in self.rows]
 
     def scores(self, trainer: Any) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
-        """Return the score and the likelihood of each prompt under the trainer's present model.
+        """Return the score of each prompt and its agreement (`Measurement`) under the trainer's present model.
 
-        There are no likelihoods if they are the scores. All processes of a run must call it together.
+        All processes of a run must call it together.
         """
         with _at_rest(trainer):
-            likelihoods = tuple(self._likelihoods(trainer))
-            return (tuple(self._answers(trainer)), likelihoods) if self.by == "answers" else (likelihoods, ())
+            likelihoods, agreement = zip(*self._forced(trainer), strict=True)
+            return (tuple(self._answers(trainer)) if self.by == "answers" else likelihoods), agreement
 
     def _answers(self, trainer: Any) -> list[float | None]:
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -92,20 +92,24 @@ class Development:
         )
         return [self._tokenizer.decode(row[width:], skip_special_tokens=True) for row in written.tolist()]
 
-    def _likelihoods(self, trainer: Any) -> list[float | None]:
-        """Mean log-probability per token of the known right answers, in nats; None for a prompt without one."""
+    def _forced(self, trainer: Any) -> list[tuple[float | None, float | None]]:
+        """For the known right answer to each prompt: mean log-probability per token in nats, and share of tokens that are ranked first.
+
+        Both are None for a prompt without one.
+        """
         limit = 1 << 30
-        found: list[float | None] = []
+        found: list[tuple[float | None, float | None]] = []
         for row in self.rows:
             if row["answer"] is None:
-                found.append(None)
+                found.append((None, None))
                 continue
             ((_, pair),) = encode(self._tokenizer, [_example(row)], limit)
             known = pair.chosen if pair.prompt else pair.chosen[1:]
             ids = torch.tensor([[*pair.prompt, *pair.chosen]], device=trainer.accelerator.device)
-            logits = trainer.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -len(known) - 1 : -1]
-            logps = logits.float().log_softmax(-1).gather(-1, ids[0, -len(known) :, None])
-            found.append(float(logps.mean()))
+            logits = trainer.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -len(known) - 1 : -1].float()
+            right = ids[0, -len(known) :]
+            logps = logits.log_softmax(-1).gather(-1, right[:, None])
+            found.append((float(logps.mean()), float((logits.argmax(-1) == right).float().mean())))
         return found
 
     def _ids(self, row: dict[str, Any]) -> list[int]:

@@ -34,7 +34,7 @@ from trainers.recipes import Recipe
 STATE = "trainer_state.json"
 """File of a checkpoint with the state of the library's trainer."""
 SCORES = "development_scores"
-LIKELIHOODS = "development_likelihoods"
+AGREEMENT = "development_agreement"
 """Keys of a measurement in the history of the library's trainer state."""
 KEPT = ("kept", "weights")
 """Folder in a checkpoint with the weights of the model to publish, if they are not its own. The library would read a direct subfolder as
@@ -155,10 +155,10 @@ class LengthControl:
 
     def _measure(self, state: Any, cooled: bool = False) -> None:
         began = time.monotonic()
-        scores, likelihoods = self._development.scores(self._trainer)
-        one = Measurement(int(state.global_step), scores, cooled, likelihoods)
+        scores, agreement = self._development.scores(self._trainer)
+        one = Measurement(int(state.global_step), scores, cooled, agreement)
         self._measured.append(one)
-        state.log_history.append({"step": one.step, SCORES: list(scores), LIKELIHOODS: list(likelihoods), "cooled": cooled})
+        state.log_history.append({"step": one.step, SCORES: list(scores), AGREEMENT: list(agreement), "cooled": cooled})
         self.length = decide(self._measured, self._development.slices, self._most)
         if parallel.rank() == 0:
             self._job.events.write(
@@ -175,7 +175,7 @@ class LengthControl:
 
 
 def _measurement(entry: dict[str, Any]) -> Measurement:
-    return Measurement(int(entry["step"]), tuple(entry[SCORES]), bool(entry["cooled"]), tuple(entry[LIKELIHOODS]))
+    return Measurement(int(entry["step"]), tuple(entry[SCORES]), bool(entry["cooled"]), tuple(entry[AGREEMENT]))
 
 
 def _link(source: Path, target: Path) -> None:
