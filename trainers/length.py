@@ -19,6 +19,8 @@ POINTS = 7
 """Maximum number of measured steps while the rate is constant."""
 PATIENCE = 2
 """The scores no longer rise if this many measurements in a row are not above the best earlier one."""
+SOON = 100
+"""Steps before which a run does not end for lack of a rise: a few dozen prompts can show a short rise or fall by chance."""
 COOLDOWN = 0.2
 """Steps with a falling rate, as a share of the steps before."""
 LEAST = 10
@@ -113,7 +115,12 @@ def decide(measured: Sequence[Measurement], slices: Sequence[str | None], most: 
     if newest.cooled:
         return Length("end", kept.step, why)
     constant = [one for one in trained if not one.cooled]
-    rises = len(constant) <= PATIENCE or _rises([mean(one) for one in constant]) or _rises([_agreement(one) for one in constant])
+    rises = (
+        newest.step < SOON
+        or len(constant) <= PATIENCE
+        or _rises([mean(one) for one in constant])
+        or _rises([_agreement(one) for one in constant])
+    )
     if rises and newest.step < points(most)[-1]:
         return Length("train", kept.step, why)
     best = max(constant, key=mean)

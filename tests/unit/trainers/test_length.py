@@ -56,9 +56,11 @@ def test_training_goes_on_while_the_scores_rise() -> None:
 
 def test_training_ends_when_two_measurements_are_not_above_the_best() -> None:
     flat = curve(0.2, 0.4, 0.6, 0.6, 0.6)
+    assert flat[-1].step == 104
     length = decide(flat, [None] * N, MOST)
     assert (length.action, length.kept) == ("cool", points(MOST)[1])
     assert decide(flat[:-1], [None] * N, MOST).action == "train", "one measurement may be unlucky"
+    assert decide(curve(0.2, 0.6, 0.5, 0.5), [None] * N, MOST).action == "train", "a run does not end before a hundred steps"
     start, steps = cooling(flat, [None] * N, MOST) or (0, 0)
     assert start == flat[-1].step
     end = [*flat, binary(start + steps, 0.6, cooled=True)]
