@@ -172,7 +172,8 @@ def _training(cycle: CycleView) -> Section | None:
         return None
     text = [f"Plan {cycle.plan.id[:12]}: {cycle.plan.method.upper()}, seed {cycle.plan.seed}, code {cycle.plan.code[:12]}."]
     if cycle.checkpoint is not None:
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(cycle.checkpoint.metrics.items()))
+        shown = {name: value for name, value in cycle.checkpoint.metrics.items() if not name.startswith(("development_", "published_"))}
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(shown.items()))
         text.append(
             f"The checkpoint of step {cycle.checkpoint.step} was accepted as version "
             f"{cycle.candidate.tag if cycle.candidate else '?'} ({figures})."
