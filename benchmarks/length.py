@@ -1,6 +1,6 @@
 """Compares runs that find their own number of steps with constants, on the same traffic: true accuracy and compute time.
 
-`python -m benchmarks.length [--seeds N] [--tasks NAME...] [--out FILE]` appends one row per task, seed and setting, and prints a table.
+`python -m benchmarks.length [--seeds N] [--tasks NAME...] [--settings NAME...] [--out FILE]` appends one row per task, seed and setting, and prints a table.
 Rows that exist are not computed again. The settings are the project's former constant (60 steps), larger constants, and `auto`.
 """
 
@@ -31,9 +31,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 RESULTS = Path(__file__).resolve().parent / "results" / "length.jsonl"
 
 
-def rows_of(cell: Cell, method: Method, folder: Path, known: set[tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Return a row for each setting that is not in `known`, on the same base model, traffic and training set."""
-    wanted = {name: changes for name, changes in SETTINGS.items() if (cell.task, cell.seed, method.value, name) not in known}
+def rows_of(cell: Cell, method: Method, settings: list[str], folder: Path, known: set[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Return a row for each of the `settings` that is not in `known`, on the same base model, traffic and training set."""
+    wanted = {name: SETTINGS[name] for name in settings if (cell.task, cell.seed, method.value, name) not in known}
     if not wanted:
         return []
     place = base(cell, folder)
@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--tasks", nargs="*", default=["kubectl", "sql"])
     parser.add_argument("--methods", nargs="*", default=["sft", "dpo"])
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--quality", type=float, default=0.6)
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
@@ -101,7 +102,7 @@ def main() -> None:
             for task in given.tasks:
                 for method in given.methods:
                     known = {(row["task"], row["seed"], row["method"], row["steps"]) for row in rows}
-                    new = rows_of(Cell(task, given.quality, 0.15, seed), Method(method), Path(temporary), known)
+                    new = rows_of(Cell(task, given.quality, 0.15, seed), Method(method), given.settings, Path(temporary), known)
                     rows += new
                     with given.out.open("a") as file:
                         file.writelines(json.dumps(row) + "\n" for row in new)

@@ -317,8 +317,10 @@ STALL_STEPS = 3
 
 SAVING = "saving"
 """Kind of the event at the start of a checkpoint."""
-WRITING = (SAVING, "exporting")
-"""Kinds of events after which large files are written. No step is expected until the next event."""
+MEASURING = "measuring"
+"""Kind of the event at the start of a measurement on the development prompts."""
+BETWEEN_STEPS = (SAVING, "exporting", MEASURING)
+"""Kinds of events after which large files are written or the model is measured. No step is expected until the next event."""
 
 
 def stall_timeout(times: Sequence[float], health: Health, last: str = "progress", saves: Sequence[float] = ()) -> float:
@@ -330,7 +332,7 @@ def stall_timeout(times: Sequence[float], health: Health, last: str = "progress"
     """
     if last == SAVING and saves:
         return min(health.save_seconds, max(health.stall_least_seconds, health.stall_times * max(saves)))
-    if last in WRITING:
+    if last in BETWEEN_STEPS:
         return health.save_seconds
     taken = [later - sooner for sooner, later in pairwise(times)][-START * 5 :]
     if len(taken) < STALL_STEPS:

@@ -137,7 +137,7 @@ class Health(Numbers):
     stall_least_seconds: Rate = 300.0
     """Lower limit, in seconds, of the time derived from `stall_times`."""
     save_seconds: Rate = 7200.0
-    """Maximum time, in seconds, to write the first checkpoint or the finished model. No step is expected during this time.
+    """Maximum time, in seconds, to write the first checkpoint or the finished model, or to measure the model. No step is expected then.
     A later checkpoint may take `stall_times` times the longest earlier one, at least `stall_least_seconds` and at most this value."""
 
     @model_validator(mode="before")

@@ -203,7 +203,7 @@ class JobEvent(Frozen):
     """Time in seconds since the epoch."""
     incarnation: int
     kind: str
-    """started | layout | measured | progress | saving | checkpoint | warning | exporting | stopped | published"""
+    """started | layout | measuring | measured | progress | saving | checkpoint | warning | exporting | stopped | published"""
     step: int = 0
     total: int = 0
     data: dict[str, Any] = Field(default_factory=dict)

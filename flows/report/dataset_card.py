@@ -176,6 +176,7 @@ def _training(dataset: TrainingSet, artifacts: Artifacts) -> list[Section]:
                     if facts.pair_clusters is not None
                     else ()
                 ),
+                f"Development prompts, on which the line never trains: {dataset.development_prompts:,}.",
                 f"Candidates for pairs that were left out: {dropped}. Share of wrong ratings: {noise}.",
             ),
         ),

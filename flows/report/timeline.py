@@ -51,7 +51,7 @@ def _job_moments(attempt: int, events: Sequence[JobEvent]) -> Iterator[Moment]:
             if tenth == shown:
                 continue
             shown = tenth
-        if event.kind != "layout":
+        if event.kind not in ("layout", "measuring"):
             text = f"training, attempt {attempt}: {_event_text(event)}"
             yield Moment(datetime.fromtimestamp(event.at, UTC), f"job/{attempt}", number, event.kind, text)
 

@@ -165,7 +165,7 @@ class Wrapper:
             if why is None and (timeout := self._stalls()) is not None:
                 self.stalled, why = (
                     True,
-                    f"no progress{' of the save' if self._last in health_rules.WRITING else ''} for {timeout:.3g} s: the run is stalled",
+                    f"no progress{self._at_work()} for {timeout:.3g} s: the run is stalled",
                 )
                 self.job.events.write("warning", self._step(), rule="stall", reason=why)
             if why is not None:
@@ -212,6 +212,12 @@ class Wrapper:
             self._saves = health_rules.seconds_of_saves(events)
         timeout = health_rules.stall_timeout(self._steps, health, self._last, self._saves)
         return timeout if time.time() - sign > timeout else None
+
+    def _at_work(self) -> str:
+        """What the run does between two steps, for a message."""
+        if self._last == health_rules.MEASURING:
+            return " of the measurement"
+        return " of the save" if self._last in health_rules.BETWEEN_STEPS else ""
 
     def _step(self) -> int:
         """The last step that the trainer reported."""

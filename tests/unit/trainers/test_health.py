@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from contracts.errors import ConfigError
 from contracts.jobs.training import Adjustment, JobEvent
-from trainers.health import REMEDIES, RULES, HealthVerdict, Watch, out_of_memory, proposed, seconds_of_saves, stall_timeout
+from trainers.health import MEASURING, REMEDIES, RULES, HealthVerdict, Watch, out_of_memory, proposed, seconds_of_saves, stall_timeout
 from trainers.recipes import LIMITS, DPORecipe, GRPORecipe, Health, SFTRecipe, adjusted, complete
 
 CHANCE = random.Random(4)
@@ -171,7 +171,7 @@ def test_part_of_a_limit_may_be_set_and_a_misspelling_is_named() -> None:
 
 @pytest.mark.parametrize("kind", [DPORecipe, GRPORecipe, SFTRecipe])
 def test_remedies_change_their_settings(kind: type) -> None:
-    recipe = complete(kind, {})
+    recipe = complete(kind, {"learning_rate": 1e-4})
     assert adjusted(recipe, REMEDIES["not_finite"]).learning_rate == recipe.learning_rate / 2
     assert adjusted(recipe, REMEDIES["memory"]).micro_batch == recipe.micro_batch // 2
     if kind is not SFTRecipe:
@@ -300,3 +300,10 @@ def test_the_memory_remedy_halves_the_token_budget() -> None:
     assert (one.budget, adjusted(one, remedy).budget) == (1024, 512)
     assert adjusted(complete(DPORecipe, {"micro_batch": 8}), remedy).budget == complete(DPORecipe, {"micro_batch": 8}).budget // 2
     assert adjusted(one, Adjustment(learning_rate=0.5)).micro_tokens == 0, "only the memory remedy changes it"
+
+
+def test_a_measurement_has_the_time_of_a_save() -> None:
+    """Answers to hundreds of prompts take longer than a step, and no step is reported meanwhile."""
+    health = Health()
+    assert stall_timeout([1.0, 2.0, 3.0, 4.0, 5.0], health) == health.stall_least_seconds
+    assert stall_timeout([1.0, 2.0, 3.0, 4.0, 5.0], health, MEASURING) == health.save_seconds

@@ -6,7 +6,6 @@ several processes, the score is the log-probability per token of the known right
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +22,7 @@ from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.prompt_length import own_call_format, rendered_prompt
 from trainers.job.trl.conversations import Example, answer_text, assistant_message, encode, messages, shows_tools, tools_of
+from trainers.job.trl.micro_batches import PairSize
 from trainers.length import LEAST
 
 ROWS = 32
@@ -39,6 +39,7 @@ class Development:
         self._scorers = _verifiable(job)
         self._tokenizer = tokenizer
         self._tokens = job.plan.answer_tokens or 256
+        self._max_length = max_length
         found = _rows(job)
         tools = shows_tools(tokenizer)
         usable = [row for row in found if tools or not _example(row).needs_tools]
@@ -85,10 +86,16 @@ class Development:
     def _generated(self, model: Any, prompts: Sequence[list[int]]) -> list[str]:
         pad = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else self._tokenizer.eos_token_id or 0
         width = max(len(ids) for ids in prompts)
+        context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
         ids = torch.tensor([[pad] * (width - len(one)) + one for one in prompts], device=model.device)
         mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts], device=model.device)
         written = model.generate(
-            input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=self._tokens, pad_token_id=pad, use_cache=True
+            input_ids=ids,
+            attention_mask=mask,
+            do_sample=False,
+            max_new_tokens=max(1, min(self._tokens, context - width)),
+            pad_token_id=pad,
+            use_cache=True,
         )
         return [self._tokenizer.decode(row[width:], skip_special_tokens=True) for row in written.tolist()]
 
@@ -97,14 +104,17 @@ class Development:
 
         Both are None for a prompt without one.
         """
-        limit = 1 << 30
         found: list[tuple[float | None, float | None]] = []
         for row in self.rows:
             if row["answer"] is None:
                 found.append((None, None))
                 continue
-            ((_, pair),) = encode(self._tokenizer, [_example(row)], limit)
+            encoded = encode(self._tokenizer, [_example(row)], self._max_length)
+            pair = encoded[0][1] if encoded else PairSize([], [], [])
             known = pair.chosen if pair.prompt else pair.chosen[1:]
+            if not known:
+                found.append((None, None))
+                continue
             ids = torch.tensor([[*pair.prompt, *pair.chosen]], device=trainer.accelerator.device)
             logits = trainer.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -len(known) - 1 : -1].float()
             right = ids[0, -len(known) :]
@@ -162,5 +172,5 @@ def _rows(job: Job) -> list[dict[str, Any]]:
 def _example(row: dict[str, Any]) -> Example:
     from runtime.chat_template import template_messages
 
-    answer = assistant_message(answer_text(row["answer"] or row["reference"] or json.dumps(""), "development prompt", "answer"))
+    answer = assistant_message(answer_text(row["answer"] or row["reference"] or "", "development prompt", "answer"))
     return Example(template_messages(row["prompt"]), answer, None, row["tools"], 1.0)

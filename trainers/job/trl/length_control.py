@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trainers.health import MEASURING
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.trl.development import Development
@@ -155,6 +156,8 @@ class LengthControl:
 
     def _measure(self, state: Any, cooled: bool = False) -> None:
         began = time.monotonic()
+        if parallel.rank() == 0:
+            self._job.events.write(MEASURING, int(state.global_step))  # the supervisor waits longer for it than for a step
         scores, agreement = self._development.scores(self._trainer)
         one = Measurement(int(state.global_step), scores, cooled, agreement)
         self._measured.append(one)

@@ -372,7 +372,7 @@ class _Watcher:
                 watcher.ended = time.monotonic()
                 if watcher.length and watcher.length.after(state):
                     control.should_save = True
-                    control.should_training_stop = watcher.length.finished
+                    control.should_training_stop = control.should_training_stop or watcher.length.finished
                 # Save the last step, so that no steps are lost if the process dies during the export.
                 if watcher.cadence is not None and state.global_step >= state.max_steps:
                     control.should_save = True
