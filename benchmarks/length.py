@@ -1,7 +1,8 @@
 """Compares runs that find their own number of steps with constants, on the same traffic: true accuracy and compute time.
 
-`python -m benchmarks.length [--seeds N] [--tasks NAME...] [--settings NAME...] [--out FILE]` appends one row per task, seed and setting, and prints a table.
-Rows that exist are not computed again. The settings are the project's former constant (60 steps), larger constants, and `auto`.
+`python -m benchmarks.length [--seeds N] [--tasks NAME...] [--settings NAME...] [--out FILE]` appends one row per task, seed and setting,
+and prints a table. Rows that exist are not computed again. The settings are the project's former constant (60 steps), larger constants, and
+`auto`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", sorted(TASKS))
+@pytest.mark.parametrize("task", ["kubectl", "sql"])
 @pytest.mark.parametrize("quality", [0.3, 0.9])
 def test_question_sets_are_disjoint_and_large_enough(task: str, quality: float) -> None:
     world = build_world(TASKS[task], quality, seed=1)

@@ -296,9 +296,10 @@ def test_the_memory_remedy_also_samples_fewer_answers_at_once() -> None:
 
 def test_the_memory_remedy_halves_the_token_budget() -> None:
     remedy = REMEDIES["memory"]
-    one = complete(DPORecipe, {"micro_batch": 1, "max_length": 512})
+    one = complete(DPORecipe, {"micro_batch": 1, "max_length": 512, "learning_rate": 1e-5})
     assert (one.budget, adjusted(one, remedy).budget) == (1024, 512)
-    assert adjusted(complete(DPORecipe, {"micro_batch": 8}), remedy).budget == complete(DPORecipe, {"micro_batch": 8}).budget // 2
+    large = complete(DPORecipe, {"micro_batch": 8, "learning_rate": 1e-5})
+    assert adjusted(large, remedy).budget == large.budget // 2
     assert adjusted(one, Adjustment(learning_rate=0.5)).micro_tokens == 0, "only the memory remedy changes it"
 
 

@@ -20,12 +20,17 @@ from materializer.datasets import LakeDatasets
 from materializer.lake.schemas import frame_of
 from materializer.training_sets.development import MOST, Part, development_rows, is_development, part_of
 from materializer.training_sets.prompt_sides import PromptSides
-from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer import conftest
+from tests.unit.materializer.conftest import make_loop
 from tests.unit.materializer.records import batch, span, spans
 from tests.unit.materializer.small_datasets import HELD, LATER, rows
 from tests.unit.materializer.training_sets.test_near_duplicates import sentence, varied
 
 COUNT = 120
+
+
+def make_datasets(folder: Path, share: float = 0.15) -> LakeDatasets:
+    return conftest.make_datasets(folder, make_loop(holdout={"development": share}))
 
 
 def asked(texts: list[str], first: int = 1) -> Any:
@@ -106,7 +111,7 @@ def test_a_trained_prompt_never_becomes_a_development_prompt(joins: list[tuple[i
 
 def test_an_older_line_measures_only_with_prompts_that_it_never_knew(tmp_path: Path) -> None:
     """What an earlier release may have trained on stays trained on, also its near-duplicates."""
-    old = make_datasets(tmp_path, make_loop(holdout={"development": 0}))
+    old = make_datasets(tmp_path, 0)
     texts = [sentence(n) for n in range(60)]
     old.ingest(asked(texts))
     assert assembled(old, "one").development is None
@@ -125,7 +130,7 @@ def test_another_share_is_refused_once_the_line_was_split(tmp_path: Path) -> Non
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked([sentence(1)]))
     assembled(datasets, "one")
-    other = make_datasets(tmp_path, make_loop(holdout={"development": 0.3}))
+    other = make_datasets(tmp_path, 0.3)
     with pytest.raises(ConfigError, match=r"holdout.development = 0.15.*restore the value"):
         other.freeze("two", LATER, other.edition(1))
 
