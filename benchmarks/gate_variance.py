@@ -1,12 +1,12 @@
 """Which ways to reduce the variance of the gate's paired test are valid, and what they are worth.
 
-Simulates prompts with an own probability of a right answer for champion and candidate. In every world, 30 % of the prompts differ if each
-model answers once. `one answer` and `N answers` are the product's `paired_interval` over the mean difference of each prompt. The other rules
-are not in the product: `residual` regresses the differences on the champion's score in an earlier evaluation, centred within the sample, and
-takes its error from the residuals; `own score` uses the score of the same evaluation; `pool` knows the champion's mean from four times as
-many prompts (a control variate).
+Simulates prompts with an own probability of a right answer for champion and candidate. In every world, about 30 % of the prompts differ
+if each model answers once. `one answer` and `N answers` are the product's `paired_interval` over the mean difference of each prompt. The
+other rules are not in the product: `residual` regresses the differences on the champion's score in an earlier evaluation, centred within
+the sample, and takes its error from the residuals; `own score` uses the score of the same evaluation; `pool` knows the champion's mean
+from four times as many prompts (a control variate).
 
-`python benchmarks/gate_variance.py [--worlds 2000] [--seed 1]`
+`python -m benchmarks.gate_variance [--worlds 2000] [--seed 1]`
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ROOT = Path(__file__).parent
 PROMPTS = 600
 CRITICAL = normal_quantile((1 + LEVEL) / 2)
 WORLDS = ("noise", "half", "fixed", "skewed")
-"""noise: all discordance is chance of decoding. half: half of it is a lasting difference of the models. fixed: all of it is, so another answer
-to a prompt tells nothing. skewed: the candidate gains on prompts that the champion gets wrong and loses on those it gets right."""
+"""noise: all discordance is chance of decoding. half: half of it is a lasting difference of the models. fixed: all of it is, so another
+answer to a prompt tells nothing. skewed: the candidate gains on prompts that the champion gets wrong and loses on those it gets right."""
 REPEATS = (1, 2, 4)
 
 
@@ -119,7 +119,8 @@ def main(worlds: int, seed: int, out: Path) -> None:
     for world, rules in found.items():
         for name, shares in rules.items():
             click.echo(f"{world}: {name}: equal {shares['equal']:.1%} per edition, better by 0.05 {shares['better']:.1%}")
-    out.write_text(json.dumps({"date": datetime.now(UTC).date().isoformat(), "code": code, "worlds": worlds, "rules": found}, indent=2) + "\n")
+    result = {"date": datetime.now(UTC).date().isoformat(), "code": code, "worlds": worlds, "rules": found}
+    out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
