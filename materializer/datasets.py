@@ -384,7 +384,7 @@ class LakeDatasets:
             prompts=stored[1],
             demonstrations=stored[2],
             facts=measure(
-                samples, prompts, pairs, shown, teachable(shown, every, snapshot.scorers, noise), noise, probe, answers
+                samples, prompts.filter(trained), pairs, shown, teachable(shown, every, snapshot.scorers, noise), noise, probe, answers
             ).model_copy(
                 update={
                     "usable_prompts": len(usable),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.example_plugin import build, on_path
@@ -25,6 +26,8 @@ CLUSTER = "tests/cluster/"
 BESIDE = pytest.StashKey[bool]()
 """Whether the tests of this run include the cluster tests."""
 
+settings.register_profile("shared-cores", deadline=None)  # other workers may take the core in the middle of an example
+settings.load_profile("shared-cores")
 gc.disable()  # until the tests are collected: the imports create a million permanent objects, and each collection would visit them again
 
 

@@ -37,9 +37,7 @@ MARKER = ".ratchet-demo"
 """Marker file in every folder created by the demo. The demo deletes only folders that contain it."""
 BAD_RECIPE = {
     'methods = ["sft", "dpo", "grpo"]': 'methods = ["dpo"]',
-    "losses = { sigmoid = 0.2, sft = 1.0 }\nbeta = 0.1\nmost_steps = 250": (
-        "losses = { sigmoid = 1.0 }\nbeta = 0.1\nlearning_rate = 1e-3\nsteps = 60"
-    ),
+    "losses = { sigmoid = 0.2, sft = 1.0 }\nbeta = 0.1\nmost_steps = 250": ("losses = { sigmoid = 1.0 }\nlearning_rate = 1e-3\nsteps = 60"),
 }
 """Changes to the loop file before the second cycle: preference loss only, with a learning rate that is far too high, for a fixed number of
 steps, so that nothing but the gate holds the result back."""

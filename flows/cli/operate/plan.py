@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +44,21 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
     if not found.probed:
         show("Without a probe of the start model, group coverage and headroom are unknown.")
     if cost is not None and found.recipe is not None:
-        changed = ", ".join(f"{key} {found.recipe[key]:g}" for key in ("steps", "learning_rate"))
-        show(f"A cycle would run {found.choice.method.upper()} ({changed}) on a model with {cost['parameters']:,} parameters.")
+        show(
+            f"A cycle would run {found.choice.method.upper()} ({_length(found.recipe)}) on a model with {cost['parameters']:,} parameters."
+        )
         spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
         spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
         show(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
         if cost["seconds"] > context.loop.training.timeout:
             show(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
+
+
+def _length(recipe: Mapping[str, Any]) -> str:
+    """Describe how long and at which rate a recipe trains."""
+    steps, rate = recipe["steps"], recipe["learning_rate"]
+    long = f"at most {recipe['most_steps']} steps, ended by scores on development prompts" if steps == "auto" else f"steps {steps}"
+    return f"{long}, {'a learning rate for the width of the model' if rate == 'auto' else f'learning_rate {rate:g}'}"
 
 
 def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:

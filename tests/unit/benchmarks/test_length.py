@@ -34,6 +34,7 @@ def test_the_table_shows_each_setting_beside_the_others() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_row_comes_from_a_real_run(tmp_path: Path) -> None:
     """It runs in a process of its own, as the trainer changes the process that it runs in."""
     given = ["--seeds", "1", "--tasks", "route", "--methods", "sft", "--settings", "auto", "--out", str(tmp_path / "rows.jsonl")]

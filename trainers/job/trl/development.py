@@ -24,16 +24,21 @@ from trainers.job.prompt_length import own_call_format, rendered_prompt
 from trainers.job.trl.conversations import Example, answer_text, assistant_message, encode, messages, shows_tools, tools_of
 from trainers.job.trl.micro_batches import PairSize
 from trainers.length import LEAST
+from trainers.recipes import Recipe
 
-ROWS = 32
-"""Prompts that are answered at a time."""
+MOST_ROWS = 32
+"""Maximum number of prompts that are answered at a time."""
+ROWS_PER_MICRO_BATCH = 4
+"""Prompts that are answered at a time per row of a micro-batch: an answer needs no gradients. The memory remedy halves both."""
 
 
 class Development:
     """The development prompts of a job, and how they are scored."""
 
-    def __init__(self, job: Job, tokenizer: Any, max_length: int) -> None:
+    def __init__(self, job: Job, tokenizer: Any, recipe: Recipe) -> None:
         """Read the prompts of `job`. Prompts of `max_length` tokens or more are left out. Without the file, there are no prompts."""
+        max_length = int(getattr(recipe, "max_length", 1 << 30))
+        self._at_once = min(MOST_ROWS, ROWS_PER_MICRO_BATCH * recipe.micro_batch)
         self.by = "answers"
         """answers | likelihood: what is scored."""
         self._scorers = _verifiable(job)
@@ -59,18 +64,23 @@ class Development:
     def scores(self, trainer: Any) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
         """Return the score of each prompt and its agreement (`Measurement`) under the trainer's present model.
 
-        All processes of a run must call it together.
+        All processes of a run must call it together. They get the scores of rank 0, so that they all decide alike.
         """
         with _at_rest(trainer):
             likelihoods, agreement = zip(*self._forced(trainer), strict=True)
-            return (tuple(self._answers(trainer)) if self.by == "answers" else likelihoods), agreement
+            found = [(tuple(self._answers(trainer)) if self.by == "answers" else likelihoods, agreement)]
+        if not parallel.alone():
+            from accelerate.utils import broadcast_object_list
+
+            broadcast_object_list(found)
+        return found[0]
 
     def _answers(self, trainer: Any) -> list[float | None]:
         model = trainer.accelerator.unwrap_model(trainer.model)
         texts: dict[int, str] = {}
         by_length = sorted(range(len(self.rows)), key=lambda i: (len(self._ids(self.rows[i])), i))
-        for start in range(0, len(by_length), ROWS):
-            some = by_length[start : start + ROWS]
+        for start in range(0, len(by_length), self._at_once):
+            some = by_length[start : start + self._at_once]
             texts |= dict(zip(some, self._generated(model, [self._ids(self.rows[i]) for i in some]), strict=True))
         calls = own_call_format(self._tokenizer)
         samples = [

@@ -51,9 +51,13 @@ class LengthControl:
         self._job = job
         self._recipe = recipe
         self._most = recipe.last_step
-        self._development = Development(job, trainer.processing_class, getattr(recipe, "max_length", 1 << 30))
+        self._development = Development(job, trainer.processing_class, recipe)
         rows, batch = len(getattr(trainer, "pairs", trainer.train_dataset)), int(getattr(recipe, "batch", 1))
-        self._fixed = None if self._development.enough else unmeasured_steps(rows, batch, self._most)
+        together = parallel.alone() or not parallel.apart()  # all processes read the weights that are published
+        self._fixed = None if self._development.enough and together else unmeasured_steps(rows, batch, self._most)
+        self._why = (
+            f"only {len(self._development.rows)} development prompts of {LEAST}" if together else "nodes without a shared file system"
+        )
         self._points = points(self._most)
         self._trainer = trainer
         self._measured: list[Measurement] = []
@@ -75,7 +79,7 @@ class LengthControl:
             if int(state.global_step) >= self._fixed:
                 self.after(state)
             elif parallel.rank() == 0:
-                reason = f"only {len(self._development.rows)} development prompts of {LEAST}: trains for {self._fixed} steps, not measured"
+                reason = f"{self._why}: trains for {self._fixed} steps, not measured"
                 self._job.events.write("warning", int(state.global_step), reason=reason)
         elif not self._measured:
             self._measure(state)
@@ -100,7 +104,7 @@ class LengthControl:
         step = int(state.global_step)
         if self._fixed is not None:
             if step >= self._fixed:
-                self.length = Length("end", step, f"{self._fixed} steps, which were not measured: too few development prompts")
+                self.length = Length("end", step, f"{self._fixed} steps, which were not measured: {self._why}")
             return self.finished
         cooled = self._cooling()
         if step in self._points and cooled is None:

@@ -335,8 +335,6 @@ class _Watcher:
         if self.length:
             self.length.carry(written, step)
         manifest = checkpoints.seal(written, folder)
-        if self.length:
-            self.length.sealed(folder)
         path = folder.relative_to(self.job.run.parent).as_posix()
         self.job.events.write("checkpoint", step, path=path, manifest=manifest)
         checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.pinned, self.watch.calm)
@@ -396,6 +394,8 @@ class _Watcher:
                 if parallel.rank() == 0:
                     watcher.saved(state.global_step)
                 trainer.accelerator.wait_for_everyone()
+                if watcher.length:
+                    watcher.length.sealed(watcher.job.folder / step_folder(state.global_step))
                 watcher.timed(state.global_step)
                 if watcher.cadence is not None:
                     watcher.cadence.saved(time.monotonic() - watcher.ended)

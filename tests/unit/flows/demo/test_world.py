@@ -36,9 +36,10 @@ def test_every_prompt_has_one_reference() -> None:
     assert len({r.prompt for r in every}) == len(every)
 
 
-def test_bad_recipe_is_a_valid_loop_file_that_differs_in_three_lines() -> None:
+def test_bad_recipe_is_a_valid_loop_file_that_differs_in_four_lines() -> None:
     good, bad = demo_loop(), spoil(demo_loop())
-    assert sum(a != b for a, b in zip(good.splitlines(), bad.splitlines(), strict=True)) == 3
+    assert sum(a != b for a, b in zip(good.splitlines(), bad.splitlines(), strict=True)) == 4
     before, after = (parse_loop(tomllib.loads(text), "demo").training for text in (good, bad))
     assert (before.methods, after.methods) == (("sft", "dpo", "grpo"), ("dpo",))
-    assert {key for key in before.dpo if before.dpo[key] != after.dpo[key]} == {"losses", "learning_rate"}
+    changed = {"losses", "learning_rate", "steps", "most_steps", "beta"}
+    assert {key for key in {**before.dpo, **after.dpo} if before.dpo.get(key) != after.dpo.get(key)} == changed

@@ -12,6 +12,7 @@ from contracts.ids import Digest
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import JobEvent, Method, TrainingPlan
 from tests.unit.trainers.conftest import CONTENT, Workshop, store
+from tests.unit.trainers.job.test_parallel import on_two
 from tests.unit.trainers.runs import finish, pin_newest, weights
 
 pytestmark = pytest.mark.slow
@@ -171,3 +172,12 @@ def test_a_run_that_dies_while_it_publishes_trains_no_further_step(workshop: Wor
     assert published(workshop, spec, finish(workshop, spec)) == expected
     assert not [event for event in workshop.executor.events(spec.name) if event.kind == "progress"]
     assert workshop.executor.observe(spec.name).outcome == Outcome.DONE
+
+
+def test_two_processes_measure_and_publish_as_one_does(workshop: Workshop) -> None:
+    plan = planned(workshop, Method.SFT, answers=False)
+    alone, both = workshop.spec(plan), on_two(workshop.spec(plan, attempt=2))
+    one, two = finish(workshop, alone), finish(workshop, both)
+    assert one.metrics["published_step"] == two.metrics["published_step"]
+    scores, same = (measured(workshop.executor.events(spec.name)) for spec in (alone, both))
+    assert same == pytest.approx(scores, rel=0.05, abs=1e-3)
