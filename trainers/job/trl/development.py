@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from trl.models.utils import disable_gradient_checkpointing
 
 from contracts.conversation import stored_answer
@@ -47,7 +48,7 @@ class Development:
         self._max_length = max_length
         found = _rows(job)
         tools = shows_tools(tokenizer)
-        usable = [row for row in found if tools or not _example(row).needs_tools]
+        usable = [row for row in found if (tools or not _example(row).needs_tools) and self._is_rendered(row)]
         asked = [row for row in usable if row["reference"] is not None or (self._scorers and self._scorers.without_reference())]
         if self._scorers is None or len(asked) < LEAST or not parallel.alone():
             self.by, asked = "likelihood", [row for row in usable if row["answer"] is not None]
@@ -131,6 +132,15 @@ class Development:
             logps = logits.log_softmax(-1).gather(-1, right[:, None])
             found.append((float(logps.mean()), float((logits.argmax(-1) == right).float().mean())))
         return found
+
+    def _is_rendered(self, row: dict[str, Any]) -> bool:
+        """Whether the chat template accepts the prompt and its known answer. A prompt that only measures must not end the run."""
+        try:
+            self._ids(row)
+            encode(self._tokenizer, [_example(row)], self._max_length)
+        except (Permanent, TemplateError, TypeError):
+            return False
+        return True
 
     def _ids(self, row: dict[str, Any]) -> list[int]:
         text = rendered_prompt(self._tokenizer, row["prompt"], row["tools"])

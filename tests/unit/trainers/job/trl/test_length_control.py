@@ -6,14 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from contracts.ids import Digest
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import JobEvent, Method, TrainingPlan
-from tests.unit.trainers.conftest import CONTENT, Workshop, store
+from runtime.job_protocol import RunFile
+from tests.unit.trainers.conftest import CONTENT, TEMPLATE, Workshop, store
 from tests.unit.trainers.job.test_parallel import on_two
 from tests.unit.trainers.runs import finish, pin_newest, weights
+from trainers.job.events import Events
+from trainers.job.job_folder import Job
+from trainers.recipes import SFTRecipe, complete
 
 pytestmark = pytest.mark.slow
 
@@ -48,8 +54,6 @@ def planned(workshop: Workshop, method: Method, development: int = 24, answers: 
     folder = workshop.folder
     schema = {name: values if any(value is not None for value in values) else [""] * len(values) for name, values in held.items()}
     if not answers:
-        import pyarrow as pa
-
         schema["reference"] = pa.array([None] * len(kept), pa.string())
     data = {
         "demonstrations": store(workshop.artifacts, folder / "d.parquet", {"prompt": prompts, "answer": right, "weight": weight}),
@@ -139,7 +143,7 @@ def test_without_references_the_likelihood_of_right_answers_decides(workshop: Wo
 
 @pytest.mark.parametrize("development", [0, 6])
 def test_too_few_development_prompts_train_for_three_passes(workshop: Workshop, development: int) -> None:
-    spec = workshop.spec(planned(workshop, Method.SFT, development=development or 1) if development else without(workshop))
+    spec = workshop.spec(planned(workshop, Method.SFT, development=development) if development else without(workshop))
     checkpoint = finish(workshop, spec)
     events = workshop.executor.events(spec.name)
     assert checkpoint.step == (36 if development else 37), "three passes over 190 or 195 rows in batches of 16"
@@ -181,3 +185,21 @@ def test_two_processes_measure_and_publish_as_one_does(workshop: Workshop) -> No
     assert one.metrics["published_step"] == two.metrics["published_step"]
     scores, same = (measured(workshop.executor.events(spec.name)) for spec in (alone, both))
     assert same == pytest.approx(scores, rel=0.05, abs=1e-3)
+
+
+def test_a_prompt_that_the_chat_template_refuses_is_left_out(workshop: Workshop, tiny_model: Path, tmp_path: Path) -> None:
+    """It only measures, so it must not end the run."""
+    from transformers import AutoTokenizer
+
+    from trainers.job.trl.development import Development
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TEMPLATE
+    system = json.dumps([{"role": "system", "content": "one"}, {"role": "user", "content": "two"}])
+    rows = {"prompt": [system, *(asked(word) for word in CONTENT)], "reference": ["one"] * 15, "slice": ["a"] * 15, "answer": ["one"] * 15}
+    pq.write_table(pa.table(rows), tmp_path / RunFile.DEVELOPMENT)
+    plan = planned(workshop, Method.SFT)
+    job = Job(tmp_path, plan, 1, 1, 0, Events(tmp_path / "events.jsonl", 1, 1))
+    found = Development(job, tokenizer, complete(SFTRecipe, plan.recipe))
+    assert [row["prompt"][0]["content"] for row in found.rows] == list(CONTENT)
+    assert (found.enough, found.by) == (True, "answers")
