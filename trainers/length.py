@@ -204,8 +204,7 @@ def _kept(start: Measurement, trained: Sequence[Measurement], slices: Sequence[s
     kept = able[0]
     for one in able[1:]:
         gain, _ = difference(one, kept)
-        finished = one.cooled and kept.step == max(other.step for other in trained if not other.cooled)
-        if is_better(one, kept) or (finished and gain >= 0):
+        if is_better(one, kept) or (one.cooled and gain >= 0):  # a cooldown removes noise of the rate, which few prompts do not show
             kept = one
     gain, error = difference(kept, start)
     shown = f"{gain:+.3f} against the start model, standard error {error:.3f}" if math.isfinite(error) else "too few scores to compare"

@@ -164,3 +164,10 @@ def test_limits_follow_the_size_of_the_training_set() -> None:
     assert unmeasured_steps(900, 32, 1000) == 85
     assert unmeasured_steps(10, 32, 1000) == 32
     assert unmeasured_steps(900, 32, 50) == 50
+
+
+def test_the_cooled_model_wins_a_tie() -> None:
+    flat = curve(0.2, 0.6, 0.5, 0.5, 0.5)
+    assert decide(flat, [None] * N, MOST).kept == points(MOST)[0]
+    assert decide([*flat, binary(125, 0.6, cooled=True)], [None] * N, MOST).kept == 125
+    assert decide([*flat, binary(125, 0.58, cooled=True)], [None] * N, MOST).kept == points(MOST)[0]

@@ -36,12 +36,14 @@ def asked(*words: str) -> str:
     return json.dumps([{"role": "user", "content": " ".join(words)}])
 
 
-def planned(workshop: Workshop, method: Method, development: int = 24, answers: bool = True, **changes: Any) -> TrainingPlan:
-    """Return a plan whose training prompts and development prompts follow the same rule: the answer is the first word."""
+def planned(
+    workshop: Workshop, method: Method, development: int = 24, answers: bool = True, taught: int = 0, **changes: Any
+) -> TrainingPlan:
+    """Return a plan with development prompts whose answer is the first word. The training prompts teach the word number `taught`."""
     questions = [(one, other) for one in CONTENT for other in CONTENT]
     kept, trained = questions[5 :: len(questions) // development][:development], []
     trained = [question for question in questions if question not in kept]
-    prompts, right = [asked(*question) for question in trained], [question[0] for question in trained]
+    prompts, right = [asked(*question) for question in trained], [question[taught] for question in trained]
     weight = [1.0] * len(trained)
     wrong = [CONTENT[(CONTENT.index(word) + 3) % len(CONTENT)] for word in right]
     held = {
@@ -87,8 +89,8 @@ def test_a_run_ends_when_unseen_answers_no_longer_become_better(workshop: Worksh
 
 
 def test_the_published_weights_are_those_that_were_measured_best(workshop: Workshop) -> None:
-    """The mapping is learnt early. The model of the first good measurement is published, although the run went on."""
-    spec = workshop.spec(planned(workshop, Method.SFT))
+    """The training data teach another rule, so the model first becomes better by chance and then worse. The better one is published."""
+    spec = workshop.spec(planned(workshop, Method.SFT, taught=1))
     checkpoint = finish(workshop, spec)
     events = workshop.executor.events(spec.name)
     kept = int(checkpoint.metrics["published_step"])
