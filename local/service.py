@@ -184,9 +184,12 @@ def _has_ended(process: psutil.Process) -> bool:
     if child is not None and child.poll() is not None:
         return True
     try:
-        return not process.is_running() or is_zombie(process)
+        ended = not process.is_running() or is_zombie(process)
     except psutil.NoSuchProcess:
-        return True
+        ended = True
+    if ended and child is not None:
+        child.poll()  # it may have ended since the first poll
+    return ended
 
 
 def _was_killed(process: psutil.Process) -> bool:
