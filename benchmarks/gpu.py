@@ -33,7 +33,7 @@ import click
 from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_model
 
 from contracts.errors import Permanent
-from runtime.job_protocol import NEMO_RL
+from runtime.jobs.job_protocol import NEMO_RL
 from trainers.code_digest import code_digest
 from trainers.health import out_of_memory as is_short
 from trainers.health import proposed

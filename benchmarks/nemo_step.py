@@ -19,7 +19,7 @@ from contracts.model import model_ref
 from local.executor import LocalExecutor
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
-from runtime.job_protocol import NEMO_RL
+from runtime.jobs.job_protocol import NEMO_RL
 from trainers.backends.nemo.backend import NemoGRPO
 from trainers.code_digest import code_digest
 from trainers.job.nemo import release

@@ -39,7 +39,7 @@ from materializer.datasets import IngestKeys, LakeDatasets
 from materializer.lake.schemas import frame_of, parquet, read_parquet
 from rewards.scorer_set import ScorerSet, build_scorer_set
 from runtime.artifacts import FolderArtifacts
-from runtime.job_protocol import RunFile
+from runtime.jobs.job_protocol import RunFile
 from runtime.secrets.keyring import KeyFile, ensure_keyring
 from runtime.secrets.span_signature import SPAN_KEYS
 from trainers.backends.trl import DPO, GRPO, SFT

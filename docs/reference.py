@@ -38,8 +38,8 @@ from flows.config.home import Home  # noqa: E402
 from flows.config.values import FORMS  # noqa: E402
 from flows.core.folds import _STATE_AFTER  # noqa: E402
 from materializer.receive import receiver  # noqa: E402
-from runtime import job_protocol  # noqa: E402
-from runtime.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
+from runtime.jobs import job_protocol  # noqa: E402
+from runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
 from runtime.serving import announcement  # noqa: E402
 from trainers import recipes  # noqa: E402
 

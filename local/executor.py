@@ -1,7 +1,7 @@
 """Implements the `Executor` port on one machine: process 1 of a job is a detached subprocess in its own run folder.
 
 The executor prepares files, and starts, observes and stops jobs. It never decides to start a job again. Its whole state is in files
-(runtime/run_folder.py), so after a crash of the service, jobs are found again by pid and start time. Its own files in the folder of an
+(runtime/jobs/run_folder.py), so after a crash of the service, jobs are found again by pid and start time. Its own files in the folder of an
 incarnation are process.json, submitted.json, cancel.json and output.log.
 """
 
@@ -22,11 +22,11 @@ from contracts.jobs.exit_codes import ALREADY_STARTED, Outcome, outcome_of
 from contracts.jobs.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
 from contracts.schema import stamped
 from local.processes import ProcessIdentity, alive, child_environment, identity_in, kill_tree, terminate
-from runtime import job_drop
 from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.job_files import BadJobFile, is_number, is_there, read_job_object
-from runtime.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, RunFile
-from runtime.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status, tail
+from runtime.jobs import job_drop
+from runtime.jobs.job_files import BadJobFile, is_number, is_there, read_job_object
+from runtime.jobs.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, RunFile
+from runtime.jobs.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status, tail
 
 PENDING_SECONDS = 60.0
 """Seconds for which a submitted incarnation without a process is pending. After that, it counts as never started."""

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, NoReturn
 import psutil
 
 from contracts.jobs.exit_codes import ALREADY_STARTED, PERMANENT, Outcome
-from runtime.job_files import BadJobFile, is_number, read_job_object
-from runtime.job_protocol import LOCK_FD, IncarnationFile, RunFile
+from runtime.jobs.job_files import BadJobFile, is_number, read_job_object
+from runtime.jobs.job_protocol import LOCK_FD, IncarnationFile, RunFile
 from runtime.process_identity import is_running, process_identity
 from runtime.telemetry import NO_TELEMETRY
 

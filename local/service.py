@@ -25,8 +25,8 @@ from contracts.errors import ConfigError, Permanent, Retryable
 from contracts.ids import canonical
 from local.processes import alive, child_environment, is_zombie, kill_tree, own_record, recorded, terminate
 from runtime.artifacts import write_atomic
+from runtime.jobs.run_folder import last_words
 from runtime.json_files import read_json
-from runtime.run_folder import last_words
 from runtime.serving.announcement import READY, SERVICE, STARTED
 
 _LOG_BYTES = 20_000_000

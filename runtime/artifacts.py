@@ -22,7 +22,7 @@ from contracts.errors import Permanent, Retryable
 from contracts.ids import Digest, canonical, digest, digest_file
 from contracts.model import Frozen
 from contracts.schema import parse, stamped, unstamped
-from runtime.job_files import open_job_file, regular_files
+from runtime.jobs.job_files import open_job_file, regular_files
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from contracts.ids import canonical
 from contracts.jobs.training import JobEvent
-from runtime.job_files import HIGHEST_STEP, BadJobFile, open_job_file
+from runtime.jobs.job_files import HIGHEST_STEP, BadJobFile, open_job_file
 
 LINE_BYTES = 256 << 10
 """Maximum length of a line of the event log."""

@@ -14,7 +14,7 @@ from contracts.errors import Permanent
 from contracts.ids import Digest, digest
 from contracts.schema import stamped, unstamped
 from runtime.artifacts import write_atomic
-from runtime.job_files import MANIFEST_BYTES, BadJobFile, open_job_file, read_job_file, regular_files
+from runtime.jobs.job_files import MANIFEST_BYTES, BadJobFile, open_job_file, read_job_file, regular_files
 
 MANIFEST = "manifest.json"
 

@@ -30,7 +30,7 @@ from flows.engine.effects import EFFECTS, job_of
 from flows.engine.ingest import ingest
 from flows.engine.line import adopt, open_cycle
 from materializer.receive.spool import Spool
-from runtime.run_folder import RunFolders
+from runtime.jobs.run_folder import RunFolders
 from tests.unit.materializer.records import evaluation, log, logs, span, spans
 
 SHOP = Sender(name="shop", roles=(Role.TRACES, Role.FEEDBACK))

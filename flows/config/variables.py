@@ -1,4 +1,4 @@
-"""Environment variables of the service. Those of jobs are in `runtime/job_protocol.py`."""
+"""Environment variables of the service. Those of jobs are in `runtime/jobs/job_protocol.py`."""
 
 from __future__ import annotations
 

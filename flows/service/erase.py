@@ -40,7 +40,7 @@ from materializer.erasure.marks import Marks
 from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.tables import Lake
 from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.job_protocol import plan_folder
+from runtime.jobs.job_protocol import plan_folder
 from runtime.secrets.keyring import ensure_keyring, read_keyring
 from runtime.secrets.pseudonyms import Subject, is_pseudonym, pseudonym
 

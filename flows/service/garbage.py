@@ -30,7 +30,7 @@ from materializer.erasure.lake_rows import Target, sweep
 from materializer.lake.tables import Lake, TableName
 from materializer.quarantine.kept import KeptRecords
 from runtime.artifacts import DIGEST, FolderArtifacts
-from runtime.job_protocol import plan_folder
+from runtime.jobs.job_protocol import plan_folder
 
 _DAY = 86_400.0
 

@@ -18,9 +18,9 @@ from k8s.gangs.meter import settle
 from k8s.gangs.observer import GangObserver, reported
 from k8s.gangs.submissions import Submission
 from k8s.storage.sync import Remote
-from runtime import job_drop
 from runtime.artifacts import FolderArtifacts
-from runtime.run_folder import newest_sign
+from runtime.jobs import job_drop
+from runtime.jobs.run_folder import newest_sign
 
 
 class GangCollector:

@@ -2,7 +2,7 @@
 
 If a gang loses a pod, Volcano restarts the whole gang. The gang's incarnation is the Job's first incarnation plus the number of
 restarts in the pods' annotation. Events, results and checkpoints arrive through the shared volume or the bucket
-(`runtime/run_folder.py`); states come from the API server.
+(`runtime/jobs/run_folder.py`); states come from the API server.
 
 Each submission is recorded before the API request. A repeated call, or a later version that would render the Job differently, therefore
 finds it. The executor never decides to make another attempt.
@@ -34,7 +34,7 @@ from k8s.profiles.profile import Profile
 from k8s.storage.bucket import Bucket
 from k8s.storage.sync import Remote
 from runtime.artifacts import FolderArtifacts
-from runtime.run_folder import RunFolders, disk
+from runtime.jobs.run_folder import RunFolders, disk
 
 
 class KubernetesExecutor:

@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from k8s.api.client import Object
 from k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, VERSION
-from runtime.job_protocol import beat_file
+from runtime.jobs.job_protocol import beat_file
 
 
 class GangState(StrEnum):

@@ -20,7 +20,7 @@ from k8s.api.client import COMMAND, JOB, NODE_CLAIM, POD, POD_GROUP, AlreadyExis
 from k8s.gangs.gang_informers import GangInformers, launched, node_name, serves
 from k8s.gangs.gang_state import Act, Gang, GangState, due, unheard
 from k8s.manifests.gang_manifest import RATCHET
-from runtime.job_protocol import SILENT_SECONDS
+from runtime.jobs.job_protocol import SILENT_SECONDS
 
 START = 60.0
 """Minimum seconds that a process has for its first heartbeat after its peers' first heartbeats, while all pods run.

@@ -9,8 +9,8 @@ from contracts.errors import Retryable
 from k8s.gangs.gang_state import Gang
 from k8s.gangs.submissions import Submissions
 from k8s.storage.sync import Remote
-from runtime.job_protocol import incarnation_folder
-from runtime.run_folder import RunFolders, read_beats
+from runtime.jobs.job_protocol import incarnation_folder
+from runtime.jobs.run_folder import RunFolders, read_beats
 
 
 class Heartbeats:

@@ -14,8 +14,8 @@ from k8s.api.client import JOB, POD
 from k8s.gangs.executor import KubernetesExecutor
 from k8s.gangs.gang_state import ENDED_PHASES, phase_of
 from k8s.manifests.gang_manifest import GANG, RATCHET
-from runtime.job_files import BadJobFile, read_tail
-from runtime.run_folder import disk, incarnations
+from runtime.jobs.job_files import BadJobFile, read_tail
+from runtime.jobs.run_folder import disk, incarnations
 
 SIZE = 65_536
 """Maximum bytes of one pod's log."""

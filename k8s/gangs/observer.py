@@ -10,8 +10,8 @@ from k8s.gangs.gang_informers import GangInformers
 from k8s.gangs.gang_objects import GangObjects, owner
 from k8s.gangs.gang_state import Gang, GangState
 from k8s.gangs.submissions import Submission, Submissions
-from runtime.job_protocol import incarnation_folder
-from runtime.run_folder import Ended, RunFolders, disk, ended_status, incarnations, read_ended, status
+from runtime.jobs.job_protocol import incarnation_folder
+from runtime.jobs.run_folder import Ended, RunFolders, disk, ended_status, incarnations, read_ended, status
 
 STARTED = (GangState.WHOLE, GangState.HALF_ALIVE)
 """States of a gang in which its job runs. In the others, the job is pending."""

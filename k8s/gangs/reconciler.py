@@ -20,7 +20,7 @@ from k8s.gangs.meter import Meter, count
 from k8s.gangs.observer import STARTED, GangObserver
 from k8s.gangs.submissions import Submission
 from k8s.storage.sync import Remote
-from runtime.run_folder import RunFolders, disk
+from runtime.jobs.run_folder import RunFolders, disk
 
 ROUND_SECONDS = 1.0
 """Minimum seconds between two rounds of the guardian. Calls within this time share one round."""

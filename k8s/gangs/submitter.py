@@ -19,7 +19,7 @@ from k8s.manifests.pod_objects import manifest
 from k8s.profiles.profile import Profile
 from k8s.storage.sync import Remote
 from runtime.artifacts import FolderArtifacts
-from runtime.run_folder import RunFolders, disk
+from runtime.jobs.run_folder import RunFolders, disk
 
 
 class GangSubmitter:

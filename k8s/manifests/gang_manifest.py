@@ -47,8 +47,8 @@ from k8s.manifests.pod_objects import (
     manifest,
 )
 from k8s.profiles.profile import Profile
-from runtime import job_protocol
-from runtime.job_protocol import PodTask, RunFile, TrainerBackend, attempt_folder, plan_folder
+from runtime.jobs import job_protocol
+from runtime.jobs.job_protocol import PodTask, RunFile, TrainerBackend, attempt_folder, plan_folder
 from runtime.telemetry import NO_TELEMETRY
 
 MEETING_PORT, RAY_PORT = 29500, 6379

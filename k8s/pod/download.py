@@ -15,9 +15,9 @@ from contracts.jobs.training import JobSpec, ResumePoint
 from contracts.schema import parse, stamped
 from k8s.pod.pod_context import NAMES, PodContext
 from runtime.artifacts import write_atomic
-from runtime.job_protocol import IncarnationFile, RunFile, incarnation_folder, job_record
+from runtime.jobs.job_protocol import IncarnationFile, RunFile, incarnation_folder, job_record
+from runtime.jobs.run_folder import inside, lay_inputs
 from runtime.manifest import MANIFEST
-from runtime.run_folder import inside, lay_inputs
 
 POLL_SECONDS = 2.0
 """Seconds between two polls for the start file of the gang's first pod."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from contracts.ids import Digest
 from k8s.storage.bucket import Bucket
 from runtime.artifacts import FolderArtifacts
-from runtime.gang_member import identity
-from runtime.job_protocol import ARTIFACTS, JOB, MOUNT, NODES, POD_GRACE, SPEC, incarnation_folder
+from runtime.jobs.gang_member import identity
+from runtime.jobs.job_protocol import ARTIFACTS, JOB, MOUNT, NODES, POD_GRACE, SPEC, incarnation_folder
 
 NAMES = "names"
 """Folder in a plan's folder of the bucket, with the names that the plan's jobs have bound."""

@@ -24,8 +24,8 @@ from k8s.pod import download
 from k8s.pod.pod_context import PodContext
 from k8s.pod.upload import Outbound
 from k8s.storage.bucket import Bucket
-from runtime.gang_member import heartbeat
-from runtime.job_protocol import APART, BEAT_SECONDS, BUCKET, GRACE, beat_file
+from runtime.jobs.gang_member import heartbeat
+from runtime.jobs.job_protocol import APART, BEAT_SECONDS, BUCKET, GRACE, beat_file
 
 POLL_SECONDS = 2.0
 """Seconds between two checks for files to upload, and between retries."""

@@ -29,10 +29,10 @@ from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import JobEvent, ResumePoint
 from contracts.schema import parse
 from k8s.pod.pod_context import NAMES, PodContext
-from runtime.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder, result_file, step_folder, step_of
+from runtime.jobs.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder, result_file, step_folder, step_of
+from runtime.jobs.run_folder import inside
 from runtime.json_files import read_json
 from runtime.manifest import MANIFEST
-from runtime.run_folder import inside
 
 LOG_SECONDS, LOG_BYTES = 10.0, 1 << 20
 """Minimum seconds between two uploads of a log, and the maximum number of bytes from its end that are uploaded."""

@@ -20,10 +20,10 @@ from contracts.schema import stamped
 from k8s.storage.bucket import Bucket, BucketObject
 from runtime.artifacts import FolderArtifacts, write_atomic
 from runtime.event_log import EVENT_BYTES
-from runtime.job_files import SMALL_BYTES
-from runtime.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder
+from runtime.jobs.job_files import SMALL_BYTES
+from runtime.jobs.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder
+from runtime.jobs.run_folder import RunFolders, inside
 from runtime.manifest import MANIFEST
-from runtime.run_folder import RunFolders, inside
 
 _NAMES = (re.escape(IncarnationFile.EVENTS), re.escape(IncarnationFile.ENDED), beat_file(r"\d{1,6}"), r"[a-z][a-z0-9_-]{0,60}\.log")
 SMALL = re.compile(incarnation_folder(r"\d{1,9}") + f"/(?:{'|'.join(_NAMES)})")

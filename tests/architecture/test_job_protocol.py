@@ -13,11 +13,11 @@ from contracts.jobs import exit_codes
 from flows.config import variables
 from local import service
 from materializer.receive import receiver
-from runtime import job_protocol
-from runtime.job_protocol import IncarnationFile, RunFile, Variable
+from runtime.jobs import job_protocol
+from runtime.jobs.job_protocol import IncarnationFile, RunFile, Variable
 from tests.architecture.test_rules import PACKAGES, REPO, SOURCES
 
-PROTOCOL, CODES = REPO / "runtime/job_protocol.py", REPO / "contracts/jobs/exit_codes.py"
+PROTOCOL, CODES = REPO / "runtime/jobs/job_protocol.py", REPO / "contracts/jobs/exit_codes.py"
 VARIABLES = sorted(one.name for one in vars(job_protocol).values() if isinstance(one, Variable))
 FILES = sorted({file.value for kind in (RunFile, IncarnationFile) for file in kind if "." in file})
 """Names with an extension. The names `model`, `work`, `cache` and `lock` are common words, which other modules use for other things."""
@@ -49,7 +49,7 @@ def found(pattern: str) -> set[tuple[str, str]]:
 @pytest.mark.slow
 def test_variables_of_jobs_are_named_only_in_the_protocol() -> None:
     names = "|".join(map(re.escape, VARIABLES))
-    assert not found(rf"(?<!\w)(?:{names})(?!\w)"), "use runtime/job_protocol.py"
+    assert not found(rf"(?<!\w)(?:{names})(?!\w)"), "use runtime/jobs/job_protocol.py"
     data = [
         path for package in PACKAGES for path in (REPO / package).rglob("*") if path.suffix in (".toml", ".yaml", ".yml", ".json", ".html")
     ]
@@ -60,7 +60,7 @@ def test_variables_of_jobs_are_named_only_in_the_protocol() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_files_of_jobs_are_named_only_in_the_protocol(name: str) -> None:
     hits = found(rf"(?<![\w-]){re.escape(name)}(?!\w)")
-    assert hits == {place for place in OTHERS if place[1] == name}, "use runtime/job_protocol.py"
+    assert hits == {place for place in OTHERS if place[1] == name}, "use runtime/jobs/job_protocol.py"
 
 
 def test_numbered_files_of_jobs_are_named_only_in_the_protocol() -> None:

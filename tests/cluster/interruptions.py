@@ -14,7 +14,7 @@ from typing import Any
 from contracts.jobs.training import JobSpec, JobStatus, ResumePoint
 from contracts.schema import parse
 from k8s.manifests.gang_manifest import GANG, VERSION
-from runtime.job_protocol import RunFile
+from runtime.jobs.job_protocol import RunFile
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER

@@ -20,7 +20,7 @@ from k8s.gangs import gang_state, guardian
 from k8s.gangs.gang_state import GangState
 from k8s.manifests.pod_objects import manifest
 from k8s.manifests.pools import dynamic_pool
-from runtime.job_protocol import beat_file
+from runtime.jobs.job_protocol import beat_file
 from tests.cluster.bench import BOUGHT, Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER, Rig

@@ -17,7 +17,7 @@ from tests.example_plugin import NAMES, PLUGIN, ROOT
 PAGES = ROOT / "docs" / "extending"
 MODULES = PLUGIN / "example_plugin"
 PROJECT = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
-SURFACE = "runtime.job_protocol"
+SURFACE = "runtime.jobs.job_protocol"
 """Beside `contracts`, the only module of Ratchet that an extension may import; a trainer needs it."""
 UNNAMED = {ExtensionKind.DIALECT}
 """Kinds without lines in the loop file."""

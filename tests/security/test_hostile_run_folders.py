@@ -27,9 +27,9 @@ from local.executor import LocalExecutor
 from local.processes import own_record
 from runtime.artifacts import FolderArtifacts
 from runtime.event_log import EVENT_BYTES, LINE_BYTES, read_event_log
-from runtime.job_files import BadJobFile, read_job_file
+from runtime.jobs.job_files import BadJobFile, read_job_file
+from runtime.jobs.run_folder import read_ended
 from runtime.manifest import verify_manifest, write_manifest
-from runtime.run_folder import read_ended
 from tests.contract.executor_benches import GangBench, job_spec
 
 FOLDERS = 240

@@ -28,7 +28,7 @@ from local.processes import own_record
 from materializer.lake.schemas import read_parquet
 from materializer.lake.tables import Lake
 from runtime.artifacts import FolderArtifacts
-from runtime.job_protocol import IncarnationFile
+from runtime.jobs.job_protocol import IncarnationFile
 from tests.cluster.rig.site import free_ports
 from tests.upgrade.record_homes import HOMES, PLACE, ROOT, STATES, alone, environment
 from tests.warm import Warm

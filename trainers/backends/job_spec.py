@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contracts.errors import Permanent
 from contracts.ids import digest, job_name
 from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
-from runtime.job_protocol import SUPERVISOR, RunFile, attempt_environment
+from runtime.jobs.job_protocol import SUPERVISOR, RunFile, attempt_environment
 from trainers.recipes import Recipe
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

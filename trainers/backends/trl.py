@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from contracts.data.datasets import Facts
 from contracts.errors import ConfigError
 from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
-from runtime.job_protocol import PROCESSES
+from runtime.jobs.job_protocol import PROCESSES
 from runtime.threads import threads_of
 from trainers.backends.job_spec import check_plan, job_spec
 from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe, complete, measured

@@ -16,7 +16,7 @@ from contracts.ids import Digest
 from contracts.jobs.training import ResumePoint
 from contracts.safetensors import read_header
 from runtime.artifacts import sync
-from runtime.job_protocol import RunFile, step_folder, step_of
+from runtime.jobs.job_protocol import RunFile, step_folder, step_of
 from runtime.manifest import MANIFEST, verify_manifest, write_manifest
 
 LEAVES = frozenset({".json", ".jinja", ".txt", ".model", ".safetensors"})

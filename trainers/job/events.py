@@ -1,7 +1,7 @@
 """Event log of a job: events.jsonl, one `JobEvent` per line, written by the supervisor and the trainer.
 
 Each line is a single append to the file. So lines of the two writers are never mixed, and a kill truncates at most the last line.
-`runtime/run_folder.py` reads the log for the job and for executors, and `flows` forwards its figures to experiment trackers.
+`runtime/jobs/run_folder.py` reads the log for the job and for executors, and `flows` forwards its figures to experiment trackers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The context of a job for the supervisor and the trainer: its plan, folders, event log and result.
 
 The working directory is the run folder of the attempt. The job writes to the folder of its incarnation below it.
-`runtime/job_protocol.py` defines the names. The module does not load torch.
+`runtime/jobs/job_protocol.py` defines the names. The module does not load torch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,18 @@ from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Adjustment, Proposal, ResumePoint, TrainingPlan
 from contracts.schema import parse, stamped
 from runtime.artifacts import write_atomic
-from runtime.job_protocol import ADJUSTMENT, ATTEMPT, GPUS, INCARNATION, TRAINER, IncarnationFile, RunFile, incarnation_folder, result_file
-from runtime.run_folder import incarnations, read_events
+from runtime.jobs.job_protocol import (
+    ADJUSTMENT,
+    ATTEMPT,
+    GPUS,
+    INCARNATION,
+    TRAINER,
+    IncarnationFile,
+    RunFile,
+    incarnation_folder,
+    result_file,
+)
+from runtime.jobs.run_folder import incarnations, read_events
 from trainers.job.events import Events
 from trainers.recipes import KINDS, R, Recipe, adjusted, complete, typical_rate
 

@@ -1,7 +1,7 @@
 """Distributed training: start of the processes, agreement between ranks, and sharding of large models.
 
 torchrun starts one process per GPU on each node. A single node chooses its own rendezvous. Several nodes read it from the environment
-that the executor sets (`runtime/job_protocol.py`): NODES, NODE, MASTER_ADDRESS and MASTER_PORT. The nodes share one run folder. If
+that the executor sets (`runtime/jobs/job_protocol.py`): NODES, NODE, MASTER_ADDRESS and MASTER_PORT. The nodes share one run folder. If
 APART is set, each node has its own run folder, and another component transfers the written files.
 Only rank 0 writes events, the manifests of checkpoints, and the result. On GPUs, the model is sharded with FSDP2. On CPUs, every
 process holds the complete model (DDP). FSDP2 has not been run on GPUs; a test runs it on CPUs.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent
-from runtime.job_protocol import APART, MASTER_ADDRESS, MASTER_PORT, NODE, NODES, PARENT, PROCESSES
+from runtime.jobs.job_protocol import APART, MASTER_ADDRESS, MASTER_PORT, NODE, NODES, PARENT, PROCESSES
 
 LOOPBACK = "127.0.0.1"
 """Rendezvous address of a run on one machine. It is numeric because not every machine resolves a host name."""

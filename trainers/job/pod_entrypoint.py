@@ -18,8 +18,8 @@ from pathlib import Path
 
 from contracts.errors import Permanent
 from contracts.jobs.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
-from runtime.gang_member import heartbeat, identity
-from runtime.job_protocol import (
+from runtime.jobs.gang_member import heartbeat, identity
+from runtime.jobs.job_protocol import (
     BACKEND,
     BEAT_SECONDS,
     GPUS,

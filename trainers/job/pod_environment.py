@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contracts.errors import Permanent
-from runtime.job_protocol import ENVIRONMENT_SCRIPT, LIBRARY_PATH
+from runtime.jobs.job_protocol import ENVIRONMENT_SCRIPT, LIBRARY_PATH
 
 SCRIPT_SECONDS = 60.0
 """Maximum duration of the script of a network plugin."""

@@ -25,7 +25,7 @@ from contracts.jobs.training import Checkpoint, JobEvent, Method
 from contracts.model import model_ref
 from contracts.schema import stamped
 from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.job_protocol import (
+from runtime.jobs.job_protocol import (
     ARTIFACTS,
     BACKEND,
     GRACE,
@@ -41,7 +41,7 @@ from runtime.job_protocol import (
     incarnation_folder,
     trainer_log,
 )
-from runtime.run_folder import read_events
+from runtime.jobs.run_folder import read_events
 from trainers import health as health_rules
 from trainers.code_digest import code_digest
 from trainers.job import parallel

@@ -17,7 +17,7 @@ from contracts.ids import digest, job_name
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from contracts.schema import parse
-from runtime.job_protocol import INCARNATION, SUPERVISOR, TRAINER, IncarnationFile, RunFile, attempt_environment, incarnation_folder
+from runtime.jobs.job_protocol import INCARNATION, SUPERVISOR, TRAINER, IncarnationFile, RunFile, attempt_environment, incarnation_folder
 
 DEFAULTS: dict[str, Any] = {"steps": 1, "min_count": 1}
 """The recipe. `min_count` is the number of demonstrations that the answer must have."""

@@ -18,8 +18,8 @@ from k8s.pod.upload import Outbound
 from k8s.storage.bucket import Bucket
 from k8s.storage.sync import Remote
 from runtime.artifacts import FolderArtifacts
+from runtime.jobs.run_folder import RunFolders
 from runtime.manifest import write_manifest
-from runtime.run_folder import RunFolders
 from tests.s3 import S3
 
 REPO = Path(__file__).resolve().parents[3]

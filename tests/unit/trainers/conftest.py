@@ -23,7 +23,7 @@ from contracts.model import model_ref
 from local.executor import LocalExecutor
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
-from runtime.job_protocol import trainer_log
+from runtime.jobs.job_protocol import trainer_log
 from tests.unit.trainers.judge import SOURCE, Judge, install, judging
 from tests.waiting import has_result, job_until
 from tests.warm import TRAINER, Warm, WarmExecutor

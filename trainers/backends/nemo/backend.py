@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from contracts.data.datasets import Facts
 from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
-from runtime.job_protocol import BACKEND, TrainerBackend
+from runtime.jobs.job_protocol import BACKEND, TrainerBackend
 from trainers.backends.job_spec import check_plan, job_spec
 from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, check_prompts
 from trainers.backends.nemo.config import Places, RunCounts, render_config

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from contracts.errors import Permanent, RatchetError
 from contracts.jobs.exit_codes import Outcome
-from runtime.job_protocol import GRACE, LOCK_FD, IncarnationFile, RunFile, step_folder, trainer_log
+from runtime.jobs.job_protocol import GRACE, LOCK_FD, IncarnationFile, RunFile, step_folder, trainer_log
 from trainers.health import HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints
 from trainers.job.fast_exit import brief, loaded

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contracts.errors import ConfigError, Permanent
 from contracts.model import refuse_custom_code
-from runtime.job_protocol import NODES, TIMEOUT, RunFile
+from runtime.jobs.job_protocol import NODES, TIMEOUT, RunFile
 from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic
 from trainers.backends.nemo.config import Places, RunCounts, render_config
 from trainers.backends.nemo.keys import refuse_unknown

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import Permanent
-from runtime.job_protocol import NEMO_RL
+from runtime.jobs.job_protocol import NEMO_RL
 from trainers.backends.nemo.config import Dialect
 from trainers.backends.nemo.keys import Tree, tree_of
 

@@ -18,7 +18,7 @@ from contracts.conversation import stored_answer
 from contracts.data.records import Tier
 from contracts.errors import Permanent
 from runtime.chat_template import read_answer
-from runtime.job_protocol import RunFile
+from runtime.jobs.job_protocol import RunFile
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.prompt_length import own_call_format, rendered_prompt

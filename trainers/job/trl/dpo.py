@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import Permanent
-from runtime.job_protocol import RunFile
+from runtime.jobs.job_protocol import RunFile
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.trl.conversations import OMITTED, Example, control_words, encode, imitable, read, read_shown, shows_tools

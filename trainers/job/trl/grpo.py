@@ -17,7 +17,7 @@ from typing import Any
 from contracts.conversation import stored_answer
 from contracts.errors import Permanent
 from runtime.chat_template import CallFormat, read_answer
-from runtime.job_protocol import RunFile
+from runtime.jobs.job_protocol import RunFile
 from trainers.job.job_folder import Job
 from trainers.job.online_rewards import comparable, scored
 from trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt

@@ -15,7 +15,7 @@ from typing import Any
 from contracts.errors import RatchetError
 from contracts.ids import digest
 from runtime.artifacts import FolderArtifacts
-from runtime.job_protocol import ARTIFACTS, RunFile, attempt_folder
+from runtime.jobs.job_protocol import ARTIFACTS, RunFile, attempt_folder
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.trl.micro_batches import PairSize, plan_micro_batches

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from contracts.errors import Permanent, RatchetError
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import ResumePoint
-from runtime.job_protocol import GRACE, IncarnationFile, RunFile, step_folder
+from runtime.jobs.job_protocol import GRACE, IncarnationFile, RunFile, step_folder
 from trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints, parallel
 from trainers.job.fast_exit import brief, loaded

@@ -7,7 +7,7 @@ from typing import Any
 
 from contracts.errors import Permanent
 from runtime.chat_template import template_messages
-from runtime.job_protocol import RunFile
+from runtime.jobs.job_protocol import RunFile
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.trl.conversations import (

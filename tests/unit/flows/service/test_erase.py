@@ -28,7 +28,7 @@ from flows.service.receipts import Receipt
 from materializer.erasure.lake_rows import Target
 from materializer.lake.tables import Lake
 from materializer.receive.spool import Spool
-from runtime.job_protocol import plan_folder
+from runtime.jobs.job_protocol import plan_folder
 from runtime.secrets.keyring import add_key
 from tests.command import ROOT, environment
 from tests.markers import LINE, LOOP, SHOP, fill, install, marker, marks_in, opened, perform, planned, promoted, user

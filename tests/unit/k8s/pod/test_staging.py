@@ -18,7 +18,7 @@ from contracts.ids import canonical, checkpoint_name, digest
 from contracts.jobs.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
 from k8s.pod import upload
 from k8s.pod.upload import KEPT_SECONDS
-from runtime.run_folder import read_events
+from runtime.jobs.run_folder import read_events
 from tests.s3 import S3
 from tests.unit.k8s.shared import PLAN, Shared, kill, save, tell
 from tests.waiting import until

@@ -13,7 +13,7 @@ from contracts.errors import Permanent, Retryable
 from contracts.ids import canonical, checkpoint_name, digest
 from contracts.schema import stamped
 from k8s.storage import sync
-from runtime.run_folder import newest_sign
+from runtime.jobs.run_folder import newest_sign
 from tests.s3 import S3
 from tests.unit.k8s.shared import PLAN, Shared, save
 

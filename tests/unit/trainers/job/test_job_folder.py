@@ -9,7 +9,7 @@ import pytest
 from contracts.errors import ConfigError
 from contracts.jobs.training import Method, TrainingPlan
 from contracts.model import ModelRef
-from runtime.job_protocol import TRAINER
+from runtime.jobs.job_protocol import TRAINER
 from trainers.job.job_folder import supervised
 
 START = ModelRef(**dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "files"), "a" * 64))

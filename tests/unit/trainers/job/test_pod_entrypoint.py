@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contracts.jobs.exit_codes import FAILURE, PREEMPTED, STOPPED
-from runtime.job_protocol import beat_file
+from runtime.jobs.job_protocol import beat_file
 from trainers.job import pod_entrypoint
 
 TOLD = {"RATCHET_FIRST_INCARNATION": "3", "RATCHET_RESTARTS": "2", "RATCHET_TASK": "worker", "VC_TASK_INDEX": "1", "RATCHET_NODES": "2"}

@@ -24,7 +24,7 @@ from contracts.ids import checkpoint_name
 from contracts.jobs.exit_codes import FAILURE, Outcome
 from contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
 from runtime.artifacts import FolderArtifacts
-from runtime.run_folder import read_events
+from runtime.jobs.run_folder import read_events
 from trainers.job import parallel, supervisor
 from trainers.job.events import Events
 from trainers.job.job_folder import Job, JobResult, here

@@ -13,7 +13,7 @@ import pytest
 from contracts.ids import Digest
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import JobEvent, Method, TrainingPlan
-from runtime.job_protocol import RunFile
+from runtime.jobs.job_protocol import RunFile
 from tests.unit.trainers.conftest import CONTENT, TEMPLATE, Workshop, store
 from tests.unit.trainers.job.test_parallel import on_two
 from tests.unit.trainers.runs import finish, pin_newest, weights

@@ -1,7 +1,7 @@
 """Protocol between the service and a job: environment variables, and names of the files that a job and its executor exchange.
 
 Trainer backends, executors, the processes of a pod, the supervisor and the trainer take all these names from here. The exit codes are in
-`contracts/jobs/exit_codes.py`, and the types of the files' contents in `contracts/jobs/training.py`. `runtime/run_folder.py` reads and
+`contracts/jobs/exit_codes.py`, and the types of the files' contents in `contracts/jobs/training.py`. `runtime/jobs/run_folder.py` reads and
 writes run folders. This module loads only the standard library, so that the process that launches a job starts fast.
 """
 

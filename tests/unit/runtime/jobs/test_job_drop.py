@@ -16,8 +16,8 @@ from contracts.ids import canonical, checkpoint_name, digest
 from contracts.jobs.training import Checkpoint, JobSpec
 from contracts.model import model_ref
 from contracts.schema import parse, stamped
-from runtime import job_drop
 from runtime.artifacts import FolderArtifacts
+from runtime.jobs import job_drop
 
 PLAN = "b" * 64
 SPEC = JobSpec(

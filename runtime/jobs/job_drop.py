@@ -17,8 +17,8 @@ from contracts.ids import Digest, canonical, checkpoint_name, digest
 from contracts.jobs.training import Checkpoint, JobSpec
 from contracts.schema import parse, unstamped
 from runtime.artifacts import DIGEST, MANIFEST_BYTES, FolderArtifacts
-from runtime.job_files import SMALL_BYTES, BadJobFile, is_folder, is_there, open_job_file, read_job_file
-from runtime.job_protocol import RunFile
+from runtime.jobs.job_files import SMALL_BYTES, BadJobFile, is_folder, is_there, open_job_file, read_job_file
+from runtime.jobs.job_protocol import RunFile
 
 GROWTH, ROOM_BYTES = 8, 1 << 30
 """A trained model may have at most GROWTH times the bytes of its job's inputs, plus ROOM_BYTES. A full-precision model that is trained from

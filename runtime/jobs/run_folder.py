@@ -1,6 +1,6 @@
 """Run folders: inputs and output of jobs, on a local file system or on one that a cluster's nodes share.
 
-Executors create and read run folders. A job writes only to the folder of its own incarnation. `runtime/job_protocol.py` defines the
+Executors create and read run folders. A job writes only to the folder of its own incarnation. `runtime/jobs/job_protocol.py` defines the
 names; `<plan>/aN` is the run folder of attempt N, and `<plan>/aN/iM` is the folder of its incarnation M.
 """
 
@@ -23,7 +23,7 @@ from contracts.ports import Artifacts
 from contracts.schema import parse, stamped
 from runtime.artifacts import write_atomic
 from runtime.event_log import parse_event, read_event_log
-from runtime.job_files import (
+from runtime.jobs.job_files import (
     BEAT_BYTES,
     HIGHEST_STEP,
     SMALL_BYTES,
@@ -35,7 +35,7 @@ from runtime.job_files import (
     read_job_object,
     read_tail,
 )
-from runtime.job_protocol import (
+from runtime.jobs.job_protocol import (
     IncarnationFile,
     RunFile,
     attempt_folder,
