@@ -230,6 +230,14 @@ class ProbeSettings(Frozen):
     """Maximum tokens per answer."""
 
 
+class SearchSettings(Frozen):
+    """Search over recipes: suitable methods and learning rates, compared on the line's development prompts."""
+
+    budget: Annotated[float, Field(ge=0)] = 0
+    """Seconds of job time that a cycle may spend on further recipes after the plan's own one, lost and preempted time included. 0: no
+    search."""
+
+
 class TrainingSettings(Frozen):
     """Settings for the choice of the training method, its requirements and its resources."""
 
@@ -264,6 +272,8 @@ class TrainingSettings(Frozen):
     """Maximum number of restarts within one attempt after preemption or loss."""
     timeout: Seconds = 86_400
     """Maximum duration of one attempt in seconds, over all its incarnations."""
+    search: SearchSettings = SearchSettings()
+    """Search over recipes."""
     nodes: Positive = 1
     """Number of nodes that train together."""
     gpus: int = Field(default=0, ge=0)

@@ -13,7 +13,9 @@ from contracts.evaluation import EvalReport, Interval, Result
 from contracts.jobs.training import Usage
 from contracts.serving import StepJudgement
 from flows.core.data_notes import crowding, masking_note
-from flows.core.folds import ApprovalView, CycleView, LineView, RolloutView, fold_cycle, train_key
+from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, train_key
+from flows.core.requests import ApprovalView
+from flows.core.search import COLUMNS, gain_of_search, results, spent
 from flows.core.waiting import waiting_text
 
 Cells = tuple[str, ...]
@@ -52,6 +54,7 @@ def tell(
         _probe(cycle),
         _choice(cycle),
         _approval(cycle, ApprovalKind.TRAINING, requests, now),
+        _search(cycle),
         _training(cycle),
         _gate(cycle),
         _checks(cycle),
@@ -167,10 +170,28 @@ def _length(metrics: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _training(cycle: CycleView) -> Section | None:
-    if cycle.plan is None:
+def _search(cycle: CycleView) -> Section | None:
+    if cycle.plan is None or cycle.plan.search is None:
         return None
-    text = [f"Plan {cycle.plan.id[:12]}: {cycle.plan.method.upper()}, seed {cycle.plan.seed}, code {cycle.plan.code[:12]}."]
+    search = cycle.plan.search
+    text = [
+        f"The plan permits {len(search.variants)} recipes; those after the first one may take {search.budget:g} s of job time. "
+        f"{spent(cycle.trials):.0f} s were used."
+    ]
+    if cycle.chosen is not None:
+        gain, error = gain_of_search(cycle.trials, cycle.chosen)
+        worth = f" The search gained {gain:+.3f} (standard error {error:.3f}) on the development prompts over trial 1, which a cycle "
+        worth = worth + "without a search would have published." if cycle.chosen.trial > 1 and error < 1 else ""
+        text.append(f"Trial {cycle.chosen.trial} ({cycle.chosen.variant}) was chosen: {cycle.chosen.reason}.{worth}")
+    rows = tuple(results(cycle.plan, cycle.trials, cycle.chosen))
+    return Section("Search over recipes", tuple(text), Table(COLUMNS, rows) if rows else None)
+
+
+def _training(cycle: CycleView) -> Section | None:
+    plan = cycle.trained_plan
+    if plan is None:
+        return None
+    text = [f"Plan {plan.id[:12]}: {plan.method.upper()}, seed {plan.seed}, code {plan.code[:12]}."]
     if cycle.checkpoint is not None:
         shown = {name: value for name, value in cycle.checkpoint.metrics.items() if not name.startswith(("development_", "published_"))}
         figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(shown.items()))

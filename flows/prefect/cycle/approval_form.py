@@ -80,6 +80,7 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
     if probe:
         rows = [[name.replace("_", " "), _figure(value)] for name, value in probe.items() if isinstance(value, int | float)]
         sections += ["**Probe of the champion**", table(["metric", "value"], rows)]
+    sections += _space(evidence)
     recipe = [[name, _figure(value)] for name, value in sorted(evidence["recipe"].items())]
     counts = [[name, _figure(value)] for name, value in evidence["snapshot"].items()]
     return [
@@ -89,6 +90,27 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
         "**Recipe**",
         table(["setting", "value"], recipe),
     ]
+
+
+def _space(evidence: Mapping[str, Any]) -> list[str]:
+    """Return the recipes that the cycle may try, and what that costs at most. Requests of earlier releases have no search."""
+    search = evidence.get("search")
+    if not search:
+        return []
+    recipes = [[str(number), one["name"]] for number, one in enumerate(search["variants"], 1)]
+    return [
+        f"**Search over {len(recipes)} recipes**: the first one trains for at most {evidence['timeout']:g} s per attempt, "
+        f"all others together for at most {search['budget']:g} s of job time. "
+        "The model that scores best on the development prompts is evaluated.",
+        table(["order", "recipe"], recipes),
+    ]
+
+
+def _searched(search: Mapping[str, Any] | None) -> list[str]:
+    """Return the results of the search, if there was one."""
+    if not search:
+        return []
+    return ["**Search over recipes**", f"Chosen: {_cell(search['reason'])}.", table(search["columns"], search["rows"])]
 
 
 def _rollout(evidence: Mapping[str, Any]) -> list[str]:
@@ -103,6 +125,7 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
         f"**Candidate against champion** on holdout edition {report['edition']}: {report['answered_by_both']} of {report['asked']} "
         f"prompts were answered by both; failed requests: {failures}.",
         table(["comparison", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),
+        *_searched(evidence.get("search")),
         "**Rollout plan**",
         table(["setting", "value"], _plan(plan)),
     ]
