@@ -318,7 +318,7 @@ def _watch(cycle: CycleView, seen: Observation) -> Decision:
         why = "the cluster restarted the gang" + (f": {job.reason}" if job.reason else "")
         return JobEnded(now.attempt, now.number, Outcome.PREEMPTED, why, successor=job.incarnation, usage=job.usage)
     if job is not None and job.state is JobState.ENDED and job.outcome is None:
-        return Wait(f"training, attempt {now.attempt}, has ended; its result is not stored yet")
+        return Wait(f"{_named(cycle, now)}, has ended; its result is not stored yet")
     if seen.saved is not None and _newer(seen.saved, cycle, job.proposal if job else None):
         return AcceptStep(seen.saved)
     if job is None or job.state is JobState.ABSENT:
@@ -326,8 +326,14 @@ def _watch(cycle: CycleView, seen: Observation) -> Decision:
     if job.outcome is not None and job.incarnation == now.number:
         return JobEnded(now.attempt, now.number, job.outcome, job.reason, job.proposal, usage=job.usage)
     if job.state is JobState.PENDING and job.reason:
-        return Wait(f"training, attempt {now.attempt}, does not run yet: {job.reason}")
-    return Wait(f"training, attempt {now.attempt}, step {job.step} of {job.total or '?'}")
+        return Wait(f"{_named(cycle, now)}, does not run yet: {job.reason}")
+    return Wait(f"{_named(cycle, now)}, step {job.step} of {job.total or '?'}")
+
+
+def _named(cycle: CycleView, now: Incarnation) -> str:
+    trial = cycle.trial_of(now.attempt)
+    searched = f", trial {trial.number} of the search" if trial else ""
+    return f"training{searched}, attempt {now.attempt}"
 
 
 def _newer(saved: ResumePoint, cycle: CycleView, asked: Proposal | None) -> bool:

@@ -22,6 +22,10 @@ LEAST_PROMPTS = 20
 """Minimum number of development prompts for a search. With fewer, the best of several recipes is often the luckiest."""
 
 
+TIE = 1 + 1e-9
+"""Factor on the error that a gain must exceed. If two models differ on a single prompt, gain and error are equal, up to rounding."""
+
+
 @dataclass(frozen=True)
 class Tried:
     """A trial, and how it ended; None while it runs."""
@@ -77,7 +81,7 @@ def choice(plan: TrainingPlan, tried: Sequence[Tried], why_now: str) -> Chosen |
     best = able[0]
     for one in able[1:]:
         gain, error = difference(one, best)
-        if gain > error:
+        if gain > error * TIE:
             best = one
     return Chosen(
         trial=best.trial.number,

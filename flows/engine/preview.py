@@ -16,6 +16,8 @@ from contracts.model import count_parameters
 from contracts.serving import ModelVersion
 from flows.engine.choosing import choose_plan, drafts
 from flows.engine.context import LineContext
+from flows.engine.line import start_of
+from flows.engine.recall import clean_ancestor
 from flows.engine.search import last_winner, with_search
 
 EDITION = 0
@@ -46,9 +48,9 @@ def preview(context: LineContext, probe: bool) -> Preview:
     Raises Rejected if no model is adopted yet, and ConfigError if a chosen method's recipe is invalid.
     """
     line = context.line_view()
-    start = line.champion if context.loop.line.start_from == "champion" else line.base
-    if start is None:
+    if line.champion is None:
         raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
+    start = start_of(context, line, clean_ancestor(context.ledger, line, line.champion))
     seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json"), start.tag, probe])
     name = f"preview/{line.line}/{seen[:16]}"
     context.progress("freezing the data …", 0, 0)
