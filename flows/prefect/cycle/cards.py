@@ -36,7 +36,7 @@ _TITLES: dict[CycleStep, tuple[str, ...]] = {
     CycleStep.FREEZE: ("Opened", "Data"),
     CycleStep.PROBE: ("Probe",),
     CycleStep.CHOOSE: ("Choice",),
-    CycleStep.TRAIN: ("Training",),
+    CycleStep.TRAIN: ("Search", "Training"),
     CycleStep.EVALUATE: ("Gate",),
     CycleStep.JUDGE: ("Verdict",),
     CycleStep.ROLL_OUT: ("Rollout",),
@@ -69,6 +69,8 @@ def summary(step: CycleStep, cycle: CycleView) -> str:
             return f"approved by {given.actor} via {given.via}" if given else "approved"
         case CycleStep.TRAIN if cycle.incarnations:
             last = cycle.incarnations[-1]
+            if cycle.chosen is not None:
+                return f"the search chose trial {cycle.chosen.trial} ({cycle.chosen.variant}): {cycle.chosen.reason}"
             return f"attempt {last.attempt}, incarnation {last.number}: {last.outcome or 'running'}"
         case CycleStep.ACCEPT if cycle.candidate is not None and cycle.checkpoint is not None:
             return f"accepted step {cycle.checkpoint.step} as {cycle.candidate.tag}"
