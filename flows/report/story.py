@@ -52,6 +52,7 @@ def tell(
         _opening(cycle),
         _data(cycle),
         _probe(cycle),
+        _evidence(cycle),
         _choice(cycle),
         _approval(cycle, ApprovalKind.TRAINING, requests, now),
         _search(cycle),
@@ -129,6 +130,25 @@ def _probe(cycle: CycleView) -> Section | None:
         f"rewards differ between answers for {_percent(report['group_coverage'])} of the prompts.",
     )
     return Section("Probe", text)
+
+
+def _evidence(cycle: CycleView) -> Section | None:
+    """Say what each correction, reference and answer of the snapshot became, or why it became nothing."""
+    account: Mapping[str, Mapping[str, int]] = cycle.done.get(Step.PLAN, {}).get("dataset", {}).get("evidence", {})
+    if not account:
+        return None
+    rows = tuple(
+        (kind, what, str(n), f"{n / sum(found.values()):.0%}")
+        for kind, found in account.items()
+        for what, n in sorted(found.items(), key=lambda one: (one[0].startswith("nothing"), -one[1]))
+    )
+    total = sum(sum(found.values()) for found in account.values())
+    unused = sum(n for found in account.values() for what, n in found.items() if what.startswith("nothing"))
+    text = (
+        f"Of {total:,} rows of evidence in the snapshot, {total - unused:,} were used; {unused:,} became nothing, for the reasons below. "
+        "GRPO also samples its own answers to all training prompts that can be scored.",
+    )
+    return Section("Evidence", text, Table(("evidence", "became", "rows", "share of its kind"), rows), folded=True)
 
 
 def _choice(cycle: CycleView) -> Section | None:
