@@ -277,6 +277,7 @@ def _train(cycle: CycleView, seen: Observation) -> Decision:
     if now.outcome is None:
         return _watch(cycle, seen)
     budget = cycle.loop.training
+    attempts = 1 if len(cycle.trials) > 1 else budget.max_attempts  # the budget of a search suffices for one attempt at each recipe
     match now.outcome:
         case Outcome.DONE:
             return Do.of(Step.ACCEPT)
@@ -284,7 +285,7 @@ def _train(cycle: CycleView, seen: Observation) -> Decision:
             return End(State.FAILED, f"training cannot succeed: {now.reason}")
         case Outcome.PREEMPTED | Outcome.LOST if _starts(cycle, now.attempt) <= budget.max_restarts:
             return Do(Step.TRAIN, train_key(now.attempt, max(now.number + 1, now.successor)))
-        case Outcome.FAILED if now.attempt - first + 1 < budget.max_attempts:
+        case Outcome.FAILED if now.attempt - first + 1 < attempts:
             return _next_attempt(cycle, now)
         case _:
             return End(

@@ -78,7 +78,9 @@ def check_attempts(sim: SimulatedLine) -> int:
     last = {i.attempt: i for i in view.incarnations}
     assert {spec.plan for spec in executor.specs.values()} <= {plan.id for plan in view.plans}
     begins = [one.trial.attempt for one in view.trials] or [1]
-    assert all(sum(begin <= attempt < end for attempt in last) <= sim.scenario.attempts for begin, end in pairwise([*begins, 10**9]))
+    counts = [sum(begin <= attempt < end for attempt in last) for begin, end in pairwise([*begins, 10**9])]
+    assert counts[0] <= sim.scenario.attempts
+    assert all(count <= 1 for count in counts[1:]), "only the first trial of a search has several attempts"
     check_search(sim)
     for attempt in minted:
         adjustment = view.adjustments[attempt]

@@ -97,12 +97,12 @@ def _space(evidence: Mapping[str, Any]) -> list[str]:
     search = evidence.get("search")
     if not search:
         return []
-    recipes = [[str(number), one["name"]] for number, one in enumerate(search["variants"], 1)]
+    names = [one["name"] for one in search["variants"]]
     return [
-        f"**Search over {len(recipes)} recipes**: the first one trains for at most {evidence['timeout']:g} s per attempt, "
+        f"**Search over {len(names)} recipes**: the first one trains for at most {evidence['timeout']:g} s per attempt, "
         f"all others together for at most {search['budget']:g} s of job time. "
         "The model that scores best on the development prompts is evaluated.",
-        table(["order", "recipe"], recipes),
+        f"In this order: {'; '.join(map(_cell, names))}.",
     ]
 
 
@@ -110,7 +110,16 @@ def _searched(search: Mapping[str, Any] | None) -> list[str]:
     """Return the results of the search, if there was one."""
     if not search:
         return []
-    return ["**Search over recipes**", f"Chosen: {_cell(search['reason'])}.", table(search["columns"], search["rows"])]
+    rows = [dict(zip(search["columns"], row, strict=True)) for row in search["rows"]]
+    told = [
+        (
+            f"{row['recipe']}{' (chosen)' if row['result'] == 'chosen' else ''}",
+            f"score {row['score']}, against trial 1 {row['against trial 1']}, {row['steps']} steps, {row['seconds']} s"
+            + (f"; {row['result']}" if row["result"].startswith("failed") else ""),
+        )
+        for row in rows
+    ]
+    return [f"**Search over recipes** on the development prompts. Chosen: {_cell(search['reason'])}.", _points(told)]
 
 
 def _rollout(evidence: Mapping[str, Any]) -> list[str]:
