@@ -178,10 +178,13 @@ def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKi
     return Section(title, (f"Requested, not answered; the request expires at {expires}.",))
 
 
+_GAIN = ("development_gain", "development_gain_error")
+
+
 def _length(metrics: Mapping[str, float]) -> list[str]:
     """Say which of the measured models was published, if the run found its own number of steps."""
-    if "published_step" not in metrics:
-        return []
+    if not {"published_step", "development_prompts", "development_score", "development_start", *_GAIN} <= metrics.keys():
+        return []  # a job writes them, so some may be missing
     return [
         f"The run measured its model on {metrics['development_prompts']:.0f} development prompts, which the line never trains on, and "
         f"published the one after step {metrics['published_step']:.0f}: score {metrics['development_score']:.3f}, start model "

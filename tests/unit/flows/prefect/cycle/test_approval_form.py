@@ -55,7 +55,9 @@ def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
 
 def test_training_form_shows_the_recipes_of_a_search_and_what_they_cost_at_most() -> None:
     page = evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING, search=True), EXPIRES)
-    assert "**Search over 3 recipes**: the first one trains for at most 86400 s per attempt, all others together for at most 1e+06 s" in page
+    assert (
+        "**Search over 3 recipes**: the first one trains for at most 86400 s per attempt, all others together for at most 1e+06 s" in page
+    )
     assert "In this order: DPO; DPO, rate × 3; DPO, rate × 0.33." in page
     assert "Search" not in evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING), EXPIRES)
 
