@@ -161,7 +161,7 @@ def _training(cycle: CycleView, artifacts: Artifacts) -> list[tuple[str, Markup]
     """Return one chart per reported training metric, with a curve per incarnation and marks for events."""
     logs = read_event_logs(cycle, artifacts)
     ticks = [Tick(mark.step, mark.kind, mark.text) for mark in curve_marks(cycle, logs)]
-    newest = max(logs, default=0)
+    newest = cycle.last.attempt if cycle.chosen and cycle.last else max(logs, default=0)
     charts = []
     for name, caption in FIGURES.items():
         lines = [

@@ -189,7 +189,29 @@ def _prompts(context: LineContext) -> list[Finding]:
 
 def _power(context: LineContext) -> list[Finding]:
     """Estimate which gains the gate can see, and which margins the rollout can decide with the line's ratings."""
-    return [*(("note", "gate", text) for text in _visible_gains(context)), *decidable(context)]
+    return [*(("note", "gate", text) for text in _visible_gains(context)), *_development(context), *decidable(context)]
+
+
+DISCORDANCE = 0.3
+"""Share of prompts that two models of a line typically answer with different success."""
+
+
+def _development(context: LineContext) -> list[Finding]:
+    """Say what the development prompts of the newest training set can tell a run that ends by their scores."""
+    from contracts.cycle import Step
+    from flows.core.search import LEAST_PROMPTS
+    from trainers.length import LEAST
+
+    planned = next((cycle.done[Step.PLAN] for cycle in reversed(_cycles(context)) if Step.PLAN in cycle.done), None)
+    if planned is None or not context.loop.holdout.development:
+        return []
+    prompts = planned["dataset"].get("development_prompts", 0)
+    if prompts < LEAST:
+        return [("note", "training", f"{prompts} development prompts of {LEAST}: runs train for three passes and are not measured")]
+    error = math.sqrt(DISCORDANCE / prompts)
+    searched = "" if prompts >= LEAST_PROMPTS else f"; a search over recipes needs {LEAST_PROMPTS}"
+    told = f"{prompts} development prompts tell models apart that differ by about {error:.2f} (one standard error)"
+    return [("note", "training", told + searched)]
 
 
 def decidable(context: LineContext) -> Iterator[Finding]:

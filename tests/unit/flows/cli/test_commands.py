@@ -377,6 +377,24 @@ def test_check_warns_if_most_prompts_of_the_newest_freeze_are_near_duplicates(
     assert "80 of 100 prompts" in warning["text"]
 
 
+@pytest.mark.parametrize(
+    ("prompts", "text"),
+    [
+        (5, "5 development prompts of 10: runs train for three passes and are not measured"),
+        (12, "differ by about 0.16 (one standard error); a search over recipes needs 20"),
+        (30, "30 development prompts tell models apart that differ by about 0.10 (one standard error)"),
+    ],
+)
+def test_check_says_what_the_development_prompts_can_tell(
+    line: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompts: int, text: str
+) -> None:
+    planned = SimpleNamespace(done={Step.PLAN: {"dataset": {"development_prompts": prompts}}})
+    monkeypatch.setattr("flows.cli.setup.check._cycles", lambda context: [planned])
+    monkeypatch.setattr("flows.cli.setup.check._visible_gains", lambda context: iter(()))
+    [note] = [one for one in as_json("check", tmp_path / "loop.toml")["findings"] if one["about"] == "training"]
+    assert note["text"].endswith(text)
+
+
 def test_check_warns_of_missing_gpus_and_says_what_the_gate_sees(line: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = tmp_path / "loop.toml"
     loop.write_text(LOOP + "[training]\ngpus = 8\n")
