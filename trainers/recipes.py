@@ -287,8 +287,9 @@ class GRPORecipe(Recipe):
     learning_rate: Rate = 1e-6
     """Peak learning rate of AdamW. Typical values: 5e-7 to 5e-6 for all weights of a model with billions of weights, ten times that for
     LoRA, and 1e-4 to 5e-4 for a tiny model."""
-    steps: Positive = 200
-    """Number of optimiser steps of the whole run."""
+    steps: Positive | Literal["auto"] = 200
+    """Number of optimiser steps of the whole run. auto: as for SFT and DPO, at most 200 steps unless `most_steps` says more; not on NeMo
+    RL, which validates on its own schedule."""
     loss: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
     """Averaging of the token losses. dapo: over all tokens of the step (arXiv:2503.14476)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
@@ -338,6 +339,13 @@ class GRPORecipe(Recipe):
     def sampled_at_once(self) -> int:
         """Number of answers that are sampled at a time."""
         return self.generation_batch or self.answers
+
+    @property
+    def fixed_steps(self) -> int:
+        """Number of steps on NeMo RL. Raises ConfigError for `auto`."""
+        if self.steps == "auto":
+            raise ConfigError("recipe: steps = auto is not available on NeMo RL; set it to a number, or grpo_on to trl")
+        return self.steps
 
     @property
     def fixed_save_every(self) -> int:
@@ -421,11 +429,15 @@ def adjusted(recipe: R, adjustment: Adjustment) -> R:
     return less
 
 
+GRPO_STEPS = 200
+"""Upper limit of the steps of GRPO: each step samples and scores answers, which takes many times as long as a step of SFT."""
+
+
 def _most_steps(recipe: Recipe, facts: Facts) -> int:
     """Upper limit of the steps of a recipe that does not name them, from the rows that it trains on."""
     if isinstance(recipe, DPORecipe):
         return most_steps(facts.pairs, recipe.batch)
-    return most_steps(sum(facts.demonstrations.values()), recipe.batch) if isinstance(recipe, SFTRecipe) else LEAST_STEPS
+    return most_steps(sum(facts.demonstrations.values()), recipe.batch) if isinstance(recipe, SFTRecipe) else GRPO_STEPS
 
 
 MOST_SMOOTHING = 0.45

@@ -101,7 +101,7 @@ def _grpo(recipe: GRPORecipe, counts: RunCounts, seed: int) -> dict[str, Any]:
         "num_generations_per_prompt": recipe.generations,
         "max_rollout_turns": 1,
         "max_num_epochs": epochs(recipe, counts.train),
-        "max_num_steps": recipe.steps,
+        "max_num_steps": recipe.fixed_steps,
         "normalize_rewards": recipe.scale_rewards == "group",
         "use_leave_one_out_baseline": nemo.leave_one_out,
         "val_period": every,
@@ -251,8 +251,8 @@ def schedule(recipe: GRPORecipe) -> list[dict[str, Any]]:
 
     The warm-up rises linearly to the peak over `warmup_steps` steps. It starts at peak / (warmup_steps + 1), not at zero.
     """
-    warm = 0 if recipe.schedule == "constant" else min(recipe.warmup_steps, recipe.steps - 1)
-    rest = max(1, recipe.steps - warm)
+    warm = 0 if recipe.schedule == "constant" else min(recipe.warmup_steps, recipe.fixed_steps - 1)
+    rest = max(1, recipe.fixed_steps - warm)
     rise = _scheduler("LinearLR", start_factor=1 / (warm + 1), end_factor=1.0, total_iters=warm)
     course = {
         "cosine": _scheduler("CosineAnnealingLR", T_max=rest, eta_min=0.0),

@@ -86,7 +86,7 @@ class ReleaseRun:
         except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
             return JobResult(Outcome.FAILED, f"cannot resume: {error}", 0, {})
         self.kept_at = pinned
-        if self.kept >= self.recipe.steps:  # an earlier incarnation ended after its last checkpoint, before the export
+        if self.kept >= self.recipe.fixed_steps:  # an earlier incarnation ended after its last checkpoint, before the export
             return self._export()
         found = release.find()
         config = prepare.prepare(self.job, self.recipe, found, self.work)
@@ -157,7 +157,7 @@ class ReleaseRun:
                 self.wrong = self.wrong or (verdict if verdict.action != "note" else None)
             if self.wrong:
                 return
-            if (step + 1) % self.recipe.fixed_save_every == 0 or step + 1 == self.recipe.steps:
+            if (step + 1) % self.recipe.fixed_save_every == 0 or step + 1 == self.recipe.fixed_steps:
                 self.job.events.write("saving", step)  # the release saves the next step before it logs its figures
         self._keep(self.step if self._hooked("Logger") else None)
 
@@ -196,18 +196,20 @@ class ReleaseRun:
         self._tell_broken()
         if self.wrong:
             return JobResult(Outcome.FAILED, self.wrong.reason, self.step, self.figures, self.wrong.proposal)
-        if self.kept >= self.recipe.steps:
+        if self.kept >= self.recipe.fixed_steps:
             return self._export()
         if self.stop.asked:
             lost = max(0, self.step - self.kept)
-            reason = f"asked to stop; checkpointed at step {self.kept} of {self.recipe.steps}" + (f", {lost} steps lost" if lost else "")
+            reason = f"asked to stop; checkpointed at step {self.kept} of {self.recipe.fixed_steps}" + (
+                f", {lost} steps lost" if lost else ""
+            )
             return JobResult(Outcome.PREEMPTED, reason, self.kept, self.figures)
         return self._failed(self._why(code))
 
     def _failed(self, why: str) -> JobResult:
         """The result of a failed run. After an out-of-memory error, all sealed steps are valid, and the proposal is to use less memory."""
         used = self.job.adjustment.rules
-        proposal = proposed("memory", self.recipe.health.memory, used, self.recipe.steps) if out_of_memory(why) else None
+        proposal = proposed("memory", self.recipe.health.memory, used, self.recipe.fixed_steps) if out_of_memory(why) else None
         return JobResult(Outcome.FAILED, why, self.kept, self.figures, proposal)
 
     def _tell_broken(self) -> None:
@@ -229,7 +231,7 @@ class ReleaseRun:
         if code:
             return f"the run ended with exit code {code} at step {self.step}; see {self.job.folder / trainer_log(0)}"
         return (
-            f"the run ended early at step {self.step} of {self.recipe.steps}, checkpointed at step {self.kept}: its timeout was near, "
+            f"the run ended early at step {self.step} of {self.recipe.fixed_steps}, checkpointed at step {self.kept}: its timeout was near, "
             "or its epochs had too few prompts with mixed rewards; raise training.timeout, or set nemo.dynamic_sampling = false"
         )
 

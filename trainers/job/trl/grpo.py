@@ -162,7 +162,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, padding_side="left", trust_remote_code=False)
     prompts, longest = fitting(job, tokenizer, recipe)
     ready = rendered(tokenizer, prompts)
-    chosen = order(len(prompts), recipe.steps * recipe.prompts_per_step, job.plan.seed)
+    chosen = order(len(prompts), recipe.last_step * recipe.prompts_per_step, job.plan.seed)
     config = GRPOConfig(
         **shared,
         **sampling(recipe, job.gpus, longest),

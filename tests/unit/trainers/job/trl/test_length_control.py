@@ -19,6 +19,7 @@ from tests.unit.trainers.job.test_parallel import on_two
 from tests.unit.trainers.runs import finish, pin_newest, weights
 from trainers.job.events import Events
 from trainers.job.job_folder import Job
+from trainers.length import points
 from trainers.recipes import SFTRecipe, complete
 
 pytestmark = pytest.mark.slow
@@ -37,19 +38,22 @@ def asked(*words: str) -> str:
 
 
 def planned(
-    workshop: Workshop, method: Method, development: int = 24, answers: bool = True, taught: int = 0, **changes: Any
+    workshop: Workshop, method: Method, development: int = 24, answers: bool = True, taught: int = 0, always: str = "", **changes: Any
 ) -> TrainingPlan:
-    """Return a plan with development prompts whose answer is the first word. The training prompts teach the word number `taught`."""
+    """Return a plan with development prompts whose answer is the first word. The training prompts teach the word number `taught`.
+
+    `always` is the answer to all prompts instead.
+    """
     questions = [(one, other) for one in CONTENT for other in CONTENT]
     kept, trained = questions[5 :: len(questions) // development][:development], []
     trained = [question for question in questions if question not in kept]
-    prompts, right = [asked(*question) for question in trained], [question[taught] for question in trained]
+    prompts, right = [asked(*question) for question in trained], [always or question[taught] for question in trained]
     weight = [1.0] * len(trained)
     wrong = [CONTENT[(CONTENT.index(word) + 3) % len(CONTENT)] for word in right]
     held = {
         "prompt_id": [f"p{n}" for n in range(len(kept))],
         "prompt": [asked(*question) for question in kept],
-        "reference": [question[0] if answers else None for question in kept],
+        "reference": [always or question[0] if answers else None for question in kept],
         "slice": ["even" if n % 2 else "odd" for n in range(len(kept))],
         "answer": [question[0] for question in kept],
     }
@@ -60,10 +64,12 @@ def planned(
     data = {
         "demonstrations": store(workshop.artifacts, folder / "d.parquet", {"prompt": prompts, "answer": right, "weight": weight}),
         "pairs": store(workshop.artifacts, folder / "p.parquet", {"prompt": prompts, "chosen": right, "rejected": wrong, "weight": weight}),
+        "prompts": store(workshop.artifacts, folder / "g.parquet", {"prompt": prompts, "reference": right}),
         "development": store(workshop.artifacts, folder / "h.parquet", schema) if development else None,
-        "answer_tokens": 3,
+        "answer_tokens": 1 if method is Method.GRPO else 3,  # GRPO's answers have one token, so it does not learn to end them
     }
-    settings = {"steps": "auto", "most_steps": MOST, "batch": 16, "micro_batch": 16, "learning_rate": 1e-2, "save_every": 7}
+    own = {"prompts_per_step": 8, "generations": 8} if method is Method.GRPO else {"batch": 16}
+    settings = {"steps": "auto", "most_steps": MOST, **own, "micro_batch": 16, "learning_rate": 1e-2, "save_every": 7}
     return workshop.plan(method, **{**settings, **changes}).model_copy(update=data)
 
 
@@ -120,6 +126,22 @@ def test_a_preempted_run_measures_and_publishes_the_same(workshop: Workshop, met
     status_weights = published(workshop, spec, finish(workshop, spec, 2))
     assert status_weights == expected
     assert measured(workshop.executor.events(spec.name)) == measured(workshop.executor.events(whole.name))
+
+
+def test_grpo_measures_its_model_and_publishes_the_same_after_a_preemption(workshop: Workshop) -> None:
+    plan = planned(workshop, Method.GRPO, most_steps=60, beta=0.0, learning_rate=1e-2, always="yes")
+    whole = workshop.spec(plan)
+    checkpoint = finish(workshop, whole)
+    scores = measured(workshop.executor.events(whole.name))
+    assert [step for step in scores if step in points(60)] == list(points(60))
+    assert checkpoint.metrics["published_step"] in scores
+    assert checkpoint.metrics["development_score"] == scores[int(checkpoint.metrics["published_step"])] > scores[0]
+    spec = workshop.spec(plan, attempt=2)
+    workshop.executor.submit(spec, 1)
+    workshop.preempt(spec, 20)
+    pin_second(workshop, spec)
+    assert published(workshop, spec, finish(workshop, spec, 2)) == published(workshop, whole, checkpoint)
+    assert measured(workshop.executor.events(spec.name)) == scores
 
 
 def pin_second(workshop: Workshop, spec: Any) -> None:
