@@ -53,6 +53,17 @@ def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
     assert "median and p95 latency both exceed 1.5 × the champion's" in page, "the judge needs both"
 
 
+def test_rollout_form_says_how_sampled_answers_were_compared() -> None:
+    evidence = _waiting(ApprovalKind.ROLLOUT)
+    assert "sampled at temperature" not in evidence_page("r", evidence, EXPIRES), "the answers were greedy"
+    evidence["report"] |= {"samples": 2, "temperature": 0.7}  # type: ignore[operator]
+    page = evidence_page("r", evidence, EXPIRES)
+    assert "Each model gave 2 answers to each prompt, sampled at temperature 0.7; the reward of a prompt is their mean." in page
+    for name in ("samples", "temperature"):
+        del evidence["report"][name]  # type: ignore[attr-defined]
+    assert "sampled at temperature" not in evidence_page("r", evidence, EXPIRES), "a report of an earlier release"
+
+
 @given(st.text(max_size=40))
 def test_any_text_stays_in_one_table_cell(text: str) -> None:
     line = table(["a", "b"], [[text, "x"]]).split("\n")
