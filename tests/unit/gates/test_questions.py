@@ -35,6 +35,7 @@ def test_a_seed_depends_on_edition_prompt_and_draw_alone(texts: list[str], sampl
     assert [len(group) for group in groups] == [samples] * len(texts)
     for one, group in zip(questions, groups, strict=True):
         assert all(request.messages == one.prompt for request in group)
+        assert all(request.messages == one.prompt for request in group)
         assert list(group) == requests_for([one], edition(number), Decoding(0.7, samples), 9), "other prompts do not matter"
         assert list(group[:1]) == requests_for([one], edition(number), Decoding(0.7, 1), 9), "the number of draws does not matter"
 
