@@ -5,7 +5,7 @@ compares the means per prompt. The models have the probabilities of a right answ
 alone decides the champion's answer, so the evaluations of an edition share it. The candidate's answers are independent of it, so the
 figures contain no gain from common random numbers. The prompts are in ten slices.
 
-`python -m benchmarks.gate_samples [--worlds 400] [--seed 1]`
+`python -m benchmarks.gate_samples [--world fixed] [--worlds 400] [--seed 1]`
 """
 
 from __future__ import annotations
@@ -107,23 +107,27 @@ def figures(bench: Bench, draw: np.random.Generator, world: str, worlds: int) ->
 
 
 @click.command()
+@click.option("--world", "chosen", type=click.Choice(WORLDS), multiple=True, default=WORLDS, help="Simulated world; default: all.")
 @click.option("--worlds", default=400, help="Simulated editions per figure.")
 @click.option("--seed", default=1)
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "results" / "gate_samples.json")
-def main(worlds: int, seed: int, out: Path) -> None:
-    """Simulate, print the figures and write them."""
+def main(chosen: Sequence[str], worlds: int, seed: int, out: Path) -> None:
+    """Simulate, print the figures and add them to the file. Figures of other code are dropped from it."""
     names = ("checks", "evaluate", "questions", "slices", "statistics")
-    paths = [*(ROOT.parent / "gates" / f"{name}.py" for name in names), Path(__file__), ROOT / "gate_variance.py"]
+    paths = [*(ROOT.parent / "gates" / f"{name}.py" for name in names), ROOT / "gate_variance.py"]
     code = digest({path.name: digest_file(path) for path in paths})[:12]
-    bench, draw = Bench(), np.random.default_rng(seed)
-    result: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "code": code, "worlds": worlds, "samples": {}}
-    for world in WORLDS:
-        result["samples"][world] = figures(bench, draw, world, worlds)
-        for samples, shares in result["samples"][world].items():
+    stored = json.loads(out.read_text()) if out.exists() else {}
+    found = stored["samples"] if stored.get("code") == code else {}
+    bench = Bench()
+    for world in chosen:
+        shares = figures(bench, np.random.default_rng([seed, WORLDS.index(world)]), world, worlds)
+        for samples, one in shares.items():
             click.echo(
-                f"{world}: {samples} answers: equal {shares['equal']:.1%} per edition, better by {GAIN:g} {shares['better']:.1%}, "
-                f"held by slices {shares['better_held_by_slices']:.1%}"
+                f"{world}: {samples} answers: equal {one['equal']:.1%} per edition, better by {GAIN:g} {one['better']:.1%}, "
+                f"held by slices {one['better_held_by_slices']:.1%}"
             )
+        found[world] = {"editions": worlds, "answers": shares}
+        result = {"date": datetime.now(UTC).date().isoformat(), "code": code, "samples": found}
         out.write_text(json.dumps(result, indent=2) + "\n")
 
 
