@@ -13,7 +13,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -102,13 +102,14 @@ def base(cell: Cell, folder: Path) -> Path:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     world = build_world(TASKS[cell.task], cell.quality, cell.seed)
-    _pretrain(world, TASKS[cell.task].base_steps[cell.quality], cell.seed, place / "model")
+    pretrained(world, TASKS[cell.task].base_steps[cell.quality], cell.seed, place / "model")
     (place / "base.json").write_text(json.dumps(right(place / "model", world.test)))
     (place / "done").touch()
     return place
 
 
-def _pretrain(world: World, steps: int, seed: int, out: Path) -> None:
+def pretrained(world: World, steps: int, seed: int, out: Path) -> Path:
+    """Train a base model on what the world has learnt before, and return its folder."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     tokenizer = tiny_model.build_tokenizer(world.corpus, 768, 256)
@@ -117,6 +118,7 @@ def _pretrain(world: World, steps: int, seed: int, out: Path) -> None:
     tiny_model.pretrain(model, rows, tokenizer.pad_token_id, seed, steps, 64, 3e-3)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    return out
 
 
 def traffic(world: World, model: Path, flips: float, seed: int) -> list[dict[str, Any]]:
@@ -221,7 +223,8 @@ class Bench:
             self.artifacts.fetch(getattr(plan, kind), run / f"{kind}.parquet")
         if plan.development:
             self.artifacts.fetch(plan.development, run / RunFile.DEVELOPMENT)
-        with _inside(run):
+        job = {"RATCHET_ATTEMPT": "1", "RATCHET_INCARNATION": "1", "RATCHET_GPUS": "0", "RATCHET_ARTIFACTS": str(run.parent / "artifacts")}
+        with running_in(run, job):
             runner.train_job(BUILD[plan.method], KINDS[plan.method])
         result = json.loads((run / "i1" / "result.json").read_bytes())
         return run / "i1" / "model" if result["outcome"] == "done" else None
@@ -235,9 +238,10 @@ class Bench:
 
 
 @contextmanager
-def _inside(run: Path) -> Any:
+def running_in(run: Path, job: Mapping[str, str]) -> Any:
+    """Run the block in a run folder, with the environment variables of a job."""
     before, environment = Path.cwd(), dict(os.environ)
-    os.environ.update(RATCHET_ATTEMPT="1", RATCHET_INCARNATION="1", RATCHET_GPUS="0", RATCHET_ARTIFACTS=str(run.parent / "artifacts"))
+    os.environ.update(job)
     os.chdir(run)
     try:
         yield

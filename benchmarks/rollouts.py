@@ -100,12 +100,12 @@ def window(traffic: Traffic, begin: int, end: int, share: float) -> Stratum:
     """Return the evidence of the requests from `begin` to before `end`, of which the candidate gets `share` percent of the sessions."""
     since = BEGIN + timedelta(seconds=begin)
     candidate = traffic.place[begin:end] < share / 100
-    arms = [_arm(traffic, np.flatnonzero(candidate == bool(side)) + begin, side) for side in (0, 1)]
+    arms = [arm(traffic, np.flatnonzero(candidate == bool(side)) + begin, side) for side in (0, 1)]
     evidence = Evidence.model_construct(since=since, until=BEGIN + timedelta(seconds=end), champion=arms[0], candidate=arms[1])
     return Stratum.model_construct(share=share, fresh=evidence, mature=evidence)
 
 
-def _arm(traffic: Traffic, which: np.ndarray, side: int) -> Arm:
+def arm(traffic: Traffic, which: np.ndarray, side: int) -> Arm:
     """Return the evidence of the version `side` on the requests `which`, without the validation, which would take most of the time."""
     failed = traffic.failed[side][which]
     answered = which[~failed]

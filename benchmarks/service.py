@@ -39,7 +39,7 @@ from flows.composition.credentials import open_credentials
 from flows.composition.installation import Installation
 from flows.config.home import Home
 from flows.config.variables import LEDGER_URL
-from flows.core.folds import fold_approval
+from flows.core.requests import fold_approval
 from flows.demo.users import Crowd, Habits
 from flows.demo.world import base_ready, build_world, start_base, traffic
 from flows.engine.ingest import ingest

@@ -43,8 +43,10 @@ class LineSettings(Frozen):
     """Name of the line: lower-case letters, digits and hyphens, at most 40."""
     served_model: str
     """Model name in client requests. The router serves the line under this name."""
-    start_from: Literal["champion", "base"] = "champion"
-    """Start model of each training: the current champion, or the base model (version 0)."""
+    start_from: Literal["champion", "base", "held"] = "champion"
+    """Start model of each training: the current champion, or the base model (version 0). held: the newest candidate that the gate held
+    against the current champion with a higher mean score, if there is one; otherwise the champion. A candidate is always compared with the
+    champion."""
     salt: str = "ratchet"
     """Salt of the hash that assigns prompts to the holdout. Do not change it after the line's first run: training and holdout prompts
     would mix."""
@@ -230,6 +232,14 @@ class ProbeSettings(Frozen):
     """Maximum tokens per answer."""
 
 
+class SearchSettings(Frozen):
+    """Search over recipes: suitable methods and learning rates, compared on the line's development prompts."""
+
+    budget: Annotated[float, Field(ge=0)] = 0
+    """Seconds of job time that a cycle may spend on further recipes after the plan's own one, lost and preempted time included. 0: no
+    search."""
+
+
 class TrainingSettings(Frozen):
     """Settings for the choice of the training method, its requirements and its resources."""
 
@@ -264,6 +274,8 @@ class TrainingSettings(Frozen):
     """Maximum number of restarts within one attempt after preemption or loss."""
     timeout: Seconds = 86_400
     """Maximum duration of one attempt in seconds, over all its incarnations."""
+    search: SearchSettings = SearchSettings()
+    """Search over recipes."""
     nodes: Positive = 1
     """Number of nodes that train together."""
     gpus: int = Field(default=0, ge=0)

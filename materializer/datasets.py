@@ -41,6 +41,7 @@ from materializer.quarantine.replay import LakeQuarantine, Rules
 from materializer.quarantine.writing import Keeping
 from materializer.receive.sources import open_file
 from materializer.settled import Settled, SettledReader
+from materializer.training_sets.account import account
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
 from materializer.training_sets.development import Part, development_rows, prompts_by_part
 from materializer.training_sets.facts import label_noise, measure
@@ -395,6 +396,9 @@ class LakeDatasets:
             content=digest([*stored, *([development[0]] if development else [])]),
             development=development[0] if development else None,
             development_prompts=development[1] if development else 0,
+            evidence=account(
+                _without_call_ids(samples), evidence, prompts, parts, pairs.frame, shown, self.loop.snapshot, snapshot.scorers, noise
+            ),
         )
 
     def _shown(self, evidence: pl.DataFrame, prompts: pl.DataFrame, snapshot: Snapshot, noise: float | None) -> pl.DataFrame:

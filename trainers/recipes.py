@@ -157,6 +157,8 @@ class Recipe(Numbers):
     learning_rate: Rate | Literal["auto"] = "auto"
     """Peak learning rate of AdamW. auto: from the width of the start model (`typical_rate`). Typical values: 5e-7 to 2e-5 for all weights
     of a model with billions of weights, ten times that for LoRA, and 1e-4 to 5e-4 for a tiny model."""
+    rate_scale: Rate = 1.0
+    """Factor on the peak learning rate. A search over recipes tries several."""
     schedule: Literal["cosine", "linear", "constant", "constant_with_warmup"] = "cosine"
     """Learning rate schedule after the warm-up. With `steps = "auto"`, the rate is constant, and falls to 0 at the end."""
     warmup_steps: int = Field(default=10, ge=0)
@@ -405,7 +407,7 @@ def adjusted(recipe: R, adjustment: Adjustment) -> R:
 
     The number of steps, the batch size and the data do not change.
     """
-    changes: dict[str, Any] = {"learning_rate": recipe.rate * adjustment.learning_rate}
+    changes: dict[str, Any] = {"learning_rate": recipe.rate * recipe.rate_scale * adjustment.learning_rate, "rate_scale": 1.0}
     rows = max(1, int(recipe.micro_batch * adjustment.memory))
     changes["micro_batch"] = next(n for n in range(rows, 0, -1) if recipe.micro_batch % n == 0)
     if isinstance(recipe, DPORecipe | GRPORecipe):

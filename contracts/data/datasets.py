@@ -292,6 +292,8 @@ class TrainingSet(Frozen):
     development split, or it has no such prompts yet."""
     development_prompts: int = 0
     """Number of development prompts."""
+    evidence: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """Kind of evidence -> what it became, or why it became nothing -> rows of the snapshot. Empty in sets of earlier releases."""
 
 
 UNMEASURED_NOISE = 0.2

@@ -56,9 +56,11 @@ class FakeQuarantine:
 class FakeDatasets:
     """`Datasets` that report the given facts without processing data."""
 
-    def __init__(self, world: FakeWorld, facts: Facts) -> None:
+    def __init__(self, world: FakeWorld, facts: Facts, development: int = 0) -> None:
+        """`development` is the number of development prompts that training sets report."""
         self.world = world
         self.facts = facts
+        self.development = development
         self.reports: dict[Digest, IngestReport] = {}
         self.traces = 0
         self.quarantine = FakeQuarantine()
@@ -122,5 +124,7 @@ class FakeDatasets:
             demonstrations=digest("demonstrations"),
             facts=self.facts,
             content=digest([name, "set"]),
+            development=digest("development") if self.development else None,
+            development_prompts=self.development,
         )
         return parse(TrainingSet, self.world.once(name, lambda: stamped(made)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from contracts.data.datasets import Facts
 from contracts.fakes.state import FakeWorld, fake_model
-from contracts.ids import canonical, checkpoint_name, digest, job_name
+from contracts.ids import Digest, canonical, checkpoint_name, digest, job_name
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
 from contracts.schema import stamped
@@ -46,6 +46,9 @@ class FakeExecutor:
 
     propose: Callable[[int, int], Proposal | None] = staticmethod(lambda _attempt, _incarnation: None)
     """Maps (attempt, incarnation) of a failed incarnation to its proposal for the next attempt."""
+
+    scores: Callable[[Digest], Sequence[float]] | None = None
+    """Maps a plan to the development scores of the model that its job publishes. None: no job measures its model."""
 
     def __init__(self, world: FakeWorld, script: Callable[[int, int], Outcome], steps: int = 3, restarts: bool = False) -> None:
         self.restarts = restarts  # like a cluster, which sometimes skips an incarnation number
@@ -134,8 +137,12 @@ class FakeExecutor:
             step=self.steps,
             files=model.files,
             model=model,
-            metrics={"loss": 0.1},
+            metrics={"loss": 0.1} | ({"published_step": float(self.steps)} if self.scores else {}),
         )
+        if self.scores is not None:
+            data = {"scores": list(self.scores(spec.plan))}
+            event = JobEvent(at=0.0, incarnation=incarnation, kind="measured", step=self.steps, data=data)
+            self.log.setdefault(spec.name, []).append(event)
         self.world.once(checkpoint_name(spec.plan, spec.attempt, incarnation), lambda: stamped(checkpoint))
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:

@@ -48,6 +48,27 @@ class Choice(Frozen):
     facts: Facts
 
 
+class Variant(Frozen):
+    """One recipe of a search."""
+
+    name: str
+    """What distinguishes it, for example `sft, rate × 3`. Unique within a search."""
+    method: Method
+    recipe: dict[str, Any]
+    """Complete recipe, as in a plan."""
+
+
+class Search(Frozen):
+    """Search for the best recipe of a plan: its space and its budget. The seed, the data and the development prompts are the plan's."""
+
+    variants: tuple[Variant, ...]
+    """All recipes, in the order in which they are tried. The first one is the plan's own."""
+    budget: float
+    """Seconds of job time for all trials but the first, lost and preempted time included."""
+    first: str
+    """Why the first variant is the first."""
+
+
 class TrainingPlan(Frozen):
     """All inputs of a training run. It is computed once, stored in the ledger and never recomputed."""
 
@@ -72,12 +93,15 @@ class TrainingPlan(Frozen):
     """See `TrainingSet.development`. A job reads it if its recipe has `steps = "auto"`."""
     answer_tokens: int | None = None
     """Maximum tokens of an answer to a development prompt, as in the gate."""
+    search: Search | None = None
+    """The search that the plan permits. None: its recipe is the only one."""
 
     @property
     def id(self) -> Digest:
-        """Return the id of the plan, the digest of its content. Plans of releases without a development split keep their ids."""
+        """Return the id of the plan, the digest of its content. Plans without a development split or a search keep the ids of releases
+        that knew neither."""
         added = {"development", "answer_tokens"} if self.development is None else set[str]()
-        return digest(self.model_dump(mode="json", exclude=added))
+        return digest(self.model_dump(mode="json", exclude=added | ({"search"} if self.search is None else set())))
 
 
 class Cost(Frozen):

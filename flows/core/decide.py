@@ -13,8 +13,10 @@ from contracts.cycle import Answer, ApprovalKind, State, Step
 from contracts.evaluation import Result
 from contracts.ids import Digest
 from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.search import Chosen, Trial
 from contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
 from flows.core.folds import AUTO, CycleView, Incarnation, train_key
+from flows.core.search import choice, next_trial
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,28 @@ class AcceptStep:
 
 
 @dataclass(frozen=True)
+class BeginTrial:
+    """Record the next trial of the search. Its job starts afterwards, like any other."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class EndTrial:
+    """Record the end of the running trial, with the figures of its model."""
+
+    failed: str
+    """Why it published no model; empty if it did."""
+
+
+@dataclass(frozen=True)
+class Choose:
+    """Record which trial's model becomes the candidate."""
+
+    chosen: Chosen
+
+
+@dataclass(frozen=True)
 class Wait:
     """Do nothing until an outside condition changes."""
 
@@ -86,7 +110,7 @@ class End:
     """Whether only another release's plan ends the cycle, so that the next cycle is due at once."""
 
 
-Decision = Do | Ask | RecordAnswer | JobEnded | AcceptStep | Wait | End
+Decision = Do | Ask | RecordAnswer | JobEnded | AcceptStep | BeginTrial | EndTrial | Choose | Wait | End
 
 
 @dataclass(frozen=True)
@@ -129,7 +153,7 @@ def decide(cycle: CycleView, seen: Observation, now: datetime) -> Decision:
         case State.PLANNED:
             return _not_trained(cycle) or _plan_again(cycle, seen) or _approval(cycle, seen, now, ApprovalKind.TRAINING)
         case State.TRAINING_APPROVED | State.ATTEMPT:
-            return _plan_again(cycle, seen) or _train(cycle, seen)
+            return _plan_again(cycle, seen) or (_search if cycle.plan and cycle.plan.search else _train)(cycle, seen)
         case State.ACCEPTED:
             return Do.of(Step.EVALUATE)
         case State.EVALUATED:
@@ -172,18 +196,26 @@ def _not_trained(cycle: CycleView) -> End | None:
 def _plan_again(cycle: CycleView, seen: Observation) -> End | None:
     """End a cycle whose plan was made with other training code, because a job rejects such a plan.
 
-    A finished training needs no further job, so its checkpoint is still accepted.
+    A finished training needs no further job, so its checkpoint is still accepted. A search ends with the trials it has, unless one runs.
     """
-    plan = cycle.plan
+    plan, trials = cycle.plan, cycle.trials
     if plan is None or seen.code in ("", plan.code) or _trained(cycle, seen.job):
+        return None
+    if cycle.chosen or (any(one.succeeded for one in trials) and (trials[-1].end or not _has_begun(cycle))):
         return None
     reason = f"plan again: the plan was made with training code {plan.code[:12]}, but another release with {seen.code[:12]} is installed"
     return End(State.SUPERSEDED, reason, plan_again=True)
 
 
+def _has_begun(cycle: CycleView) -> bool:
+    """Whether an incarnation of the plan, or of the newest trial of its search, was started."""
+    first = cycle.trials[-1].trial.attempt if cycle.trials else 1
+    return bool(cycle.incarnations) and cycle.incarnations[-1].attempt >= first
+
+
 def _trained(cycle: CycleView, job: JobStatus | None) -> bool:
     """Whether the newest incarnation has published its model, or has ended and its result, which decides this, is not stored yet."""
-    if not cycle.incarnations:
+    if not _has_begun(cycle):
         return False
     last = cycle.incarnations[-1]
     if last.outcome is None and job is not None and job.state is JobState.ENDED and job.incarnation == last.number:
@@ -210,13 +242,42 @@ def _expired(kind: ApprovalKind, expires: datetime) -> End:
     return End(State.EXPIRED, f"nobody answered the request to approve the {kind} by {expires:%Y-%m-%d %H:%M} UTC")
 
 
+def _search(cycle: CycleView, seen: Observation) -> Decision:
+    """Run the trials of the plan's search one after the other, and choose one. A trial is trained like a plan without a search."""
+    plan, trials = cycle.plan, cycle.trials
+    if plan is None or cycle.chosen is not None:
+        return Do.of(Step.ACCEPT)
+    upgraded = f"another release of the training code ({seen.code[:12]}) is installed" if seen.code not in ("", plan.code) else ""
+    if trials and trials[-1].end is None:
+        if upgraded and not _has_begun(cycle):
+            return EndTrial(upgraded)
+        match _train(cycle, seen):
+            case Do(Step.ACCEPT):
+                return EndTrial("")
+            case End(_, reason):
+                return EndTrial(reason)
+            case decision:
+                return decision
+    if upgraded:
+        found: Trial | Chosen | None = choice(plan, trials, upgraded)
+    else:
+        attempt = cycle.incarnations[-1].attempt + 1 if cycle.incarnations else 1
+        found = next_trial(plan, trials, attempt, cycle.loop.training.timeout)
+    if found is None:
+        reasons = "; ".join(f"trial {one.trial.number}: {one.end.reason}" for one in trials if one.end)
+        return End(State.FAILED, f"no trial of the search published a model: {reasons}")
+    return BeginTrial(found) if isinstance(found, Trial) else Choose(found)
+
+
 def _train(cycle: CycleView, seen: Observation) -> Decision:
-    if not cycle.incarnations:
-        return Do(Step.TRAIN, train_key(1, 1))
+    first = cycle.trials[-1].trial.attempt if cycle.trials else 1
+    if not _has_begun(cycle):
+        return Do(Step.TRAIN, train_key(first, 1))
     now = cycle.incarnations[-1]
     if now.outcome is None:
         return _watch(cycle, seen)
     budget = cycle.loop.training
+    attempts = 1 if len(cycle.trials) > 1 else budget.max_attempts  # the budget of a search suffices for one attempt at each recipe
     match now.outcome:
         case Outcome.DONE:
             return Do.of(Step.ACCEPT)
@@ -224,7 +285,7 @@ def _train(cycle: CycleView, seen: Observation) -> Decision:
             return End(State.FAILED, f"training cannot succeed: {now.reason}")
         case Outcome.PREEMPTED | Outcome.LOST if _starts(cycle, now.attempt) <= budget.max_restarts:
             return Do(Step.TRAIN, train_key(now.attempt, max(now.number + 1, now.successor)))
-        case Outcome.FAILED if now.attempt < budget.max_attempts:
+        case Outcome.FAILED if now.attempt - first + 1 < attempts:
             return _next_attempt(cycle, now)
         case _:
             return End(
@@ -258,7 +319,7 @@ def _watch(cycle: CycleView, seen: Observation) -> Decision:
         why = "the cluster restarted the gang" + (f": {job.reason}" if job.reason else "")
         return JobEnded(now.attempt, now.number, Outcome.PREEMPTED, why, successor=job.incarnation, usage=job.usage)
     if job is not None and job.state is JobState.ENDED and job.outcome is None:
-        return Wait(f"training, attempt {now.attempt}, has ended; its result is not stored yet")
+        return Wait(f"{_named(cycle, now)}, has ended; its result is not stored yet")
     if seen.saved is not None and _newer(seen.saved, cycle, job.proposal if job else None):
         return AcceptStep(seen.saved)
     if job is None or job.state is JobState.ABSENT:
@@ -266,8 +327,14 @@ def _watch(cycle: CycleView, seen: Observation) -> Decision:
     if job.outcome is not None and job.incarnation == now.number:
         return JobEnded(now.attempt, now.number, job.outcome, job.reason, job.proposal, usage=job.usage)
     if job.state is JobState.PENDING and job.reason:
-        return Wait(f"training, attempt {now.attempt}, does not run yet: {job.reason}")
-    return Wait(f"training, attempt {now.attempt}, step {job.step} of {job.total or '?'}")
+        return Wait(f"{_named(cycle, now)}, does not run yet: {job.reason}")
+    return Wait(f"{_named(cycle, now)}, step {job.step} of {job.total or '?'}")
+
+
+def _named(cycle: CycleView, now: Incarnation) -> str:
+    trial = cycle.trial_of(now.attempt)
+    searched = f", trial {trial.number} of the search" if trial else ""
+    return f"training{searched}, attempt {now.attempt}"
 
 
 def _newer(saved: ResumePoint, cycle: CycleView, asked: Proposal | None) -> bool:

@@ -12,10 +12,12 @@ from typing import Any
 from contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, Step
 from contracts.evaluation import Verdict
 from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
 from contracts.jobs.training import Adjustment, Checkpoint, Choice, Proposal, ResumePoint, TrainingPlan, Usage
 from contracts.loop import Loop
 from contracts.schema import upgraded
 from contracts.serving import ModelVersion
+from flows.core.search import Tried
 
 _STATE_AFTER = {
     Step.FREEZE: State.SNAPSHOT,
@@ -48,6 +50,10 @@ class Incarnation:
     """The incarnation that the executor started by itself as a replacement; 0 if there is none."""
     usage: Usage | None = None
     """Resources that the attempt used up to the end of this incarnation; None without metering."""
+    began: datetime | None = None
+    """When the ledger recorded its start."""
+    ended: datetime | None = None
+    """When the ledger recorded its end."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,10 @@ class CycleView:
     """Maps an attempt number to its adjustment. Attempts without an adjustment are absent."""
     tries: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Maps an effect key to the errors that were recorded for its failed tries."""
+    trials: tuple[Tried, ...] = ()
+    """The trials of the plan's search, in order."""
+    chosen: Chosen | None = None
+    """The result of the search; None before its end, or without a search."""
     reason: str = ""
     """Why the cycle ended; empty while it is open."""
     ended_at: datetime | None = None
@@ -145,6 +155,39 @@ class CycleView:
         plan = self.done.get(Step.PLAN, {}).get("plan")
         return TrainingPlan.model_validate(plan) if plan else None
 
+    @property
+    def last(self) -> Incarnation | None:
+        """The newest incarnation; after a search, that of the chosen trial. None before the first one."""
+        found = self.incarnations
+        if self.chosen is not None:
+            found = tuple(one for one in found if (trial := self.trial_of(one.attempt)) and trial.number == self.chosen.trial)
+        return found[-1] if found else None
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a training has published the model that can become the candidate."""
+        searched = self.chosen is not None or self.plan is None or self.plan.search is None
+        return searched and self.last is not None and self.last.outcome is Outcome.DONE
+
+    def trial_of(self, attempt: int) -> Trial | None:
+        """Return the trial that an attempt belongs to; None without a search."""
+        return next((one.trial for one in reversed(self.trials) if one.trial.attempt <= attempt), None)
+
+    def plan_of(self, attempt: int) -> TrainingPlan | None:
+        """Return the plan that an attempt runs: the cycle's, or that of the attempt's trial. None before planning."""
+        trial = self.trial_of(attempt)
+        return self.plan if trial is None or self.plan is None else trial_plan(self.plan, trial)
+
+    @property
+    def trained_plan(self) -> TrainingPlan | None:
+        """The plan of the newest training; after a search, that of the chosen trial."""
+        return self.plan_of(self.last.attempt) if self.last else self.plan
+
+    @property
+    def plans(self) -> tuple[TrainingPlan, ...]:
+        """All plans that jobs of the cycle run: the cycle's own, and that of each trial."""
+        return () if self.plan is None else (self.plan, *(trial_plan(self.plan, one.trial) for one in self.trials))
+
     @cached_property
     def checkpoint(self) -> Checkpoint | None:
         """The accepted final checkpoint; None before its acceptance."""
@@ -180,6 +223,8 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
     accepted: list[ResumePoint] = []
     adjustments: dict[int, Adjustment] = {}
     tries: dict[str, tuple[str, ...]] = {}
+    trials: list[Tried] = []
+    chosen: Chosen | None = None
     for entry in entries[1:]:
         if entry.kind == "intended":
             intended.add(entry.key)
@@ -189,7 +234,7 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
             done[entry.key] = entry.data
             state = _STATE_AFTER.get(Step(entry.key.split("/")[0]), state)
             if entry.key.startswith(f"{Step.TRAIN}/"):
-                incarnation = Incarnation(entry.data["attempt"], entry.data["incarnation"], entry.data["job"])
+                incarnation = Incarnation(entry.data["attempt"], entry.data["incarnation"], entry.data["job"], began=entry.at)
                 incarnations[incarnation.attempt, incarnation.number] = incarnation
         elif entry.kind == "asked":
             asked[ApprovalKind(entry.key)] = datetime.fromisoformat(entry.data["expires"])
@@ -209,7 +254,15 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
                 entry.data.get("events"),
                 entry.data.get("successor", 0),
                 Usage.model_validate(entry.data["usage"]) if "usage" in entry.data else None,
+                before.began,
+                entry.at,
             )
+        elif entry.kind == "trial_intended":
+            trials.append(Tried(Trial.model_validate(entry.data["trial"])))
+        elif entry.kind == "trial_ended":
+            trials[-1] = Tried(trials[-1].trial, TrialEnd.model_validate(entry.data))
+        elif entry.kind == "chosen":
+            chosen = Chosen.model_validate(entry.data)
         elif entry.kind == "tried":
             tries[entry.key] = (*tries.get(entry.key, ()), str(entry.data["error"]))
         elif entry.kind == "step_accepted":
@@ -230,6 +283,8 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
         accepted=tuple(accepted),
         adjustments=adjustments,
         tries=tries,
+        trials=tuple(trials),
+        chosen=chosen,
         reason=reason,
         ended_at=ended_at,
     )
@@ -406,48 +461,6 @@ def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
         judgements=tuple(entry for entry in entries if entry.kind == "judged"),
         end=ended.key if ended else None,
         reason=ended.data["reason"] if ended else "",
-    )
-
-
-@dataclass(frozen=True)
-class ApprovalView:
-    """The state of an approval request, folded from its rows."""
-
-    id: str
-    seq: int
-    cycle: str
-    kind: ApprovalKind
-    subject: str
-    """Digest of the approved object: the plan, or the candidate with its evaluation report."""
-    evidence: str
-    """Artifact digest of the evidence, a JSON object that the form shows."""
-    expires: datetime
-    answer: Answer | None = None
-    answered_at: datetime | None = None
-    expired: bool = False
-
-    @property
-    def awaiting(self) -> bool:
-        """Whether the request is neither answered nor expired."""
-        return self.answer is None and not self.expired
-
-
-def fold_approval(entries: Sequence[Entry]) -> ApprovalView:
-    """Fold an approval request's rows into its view. The first row must be `asked`; an `answered` or `expired` row closes the request."""
-    entries = upgraded(entries)
-    asked = entries[0].data
-    answered = next((entry for entry in entries if entry.kind == "answered"), None)
-    return ApprovalView(
-        id=entries[0].stream,
-        seq=entries[-1].seq,
-        cycle=asked["cycle"],
-        kind=ApprovalKind(asked["kind"]),
-        subject=asked["subject"],
-        evidence=asked["evidence"],
-        expires=datetime.fromisoformat(asked["expires"]),
-        answer=Answer.model_validate(answered.data) if answered else None,
-        answered_at=answered.at if answered else None,
-        expired=any(entry.kind == "expired" for entry in entries),
     )
 
 

@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from contracts.cycle import ApprovalKind, State, Step
 from contracts.evaluation import Result
-from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Method
 from flows.core.folds import CycleView, RolloutView
 
@@ -64,7 +63,7 @@ def step_of(cycle: CycleView, rollout: RolloutView | None) -> CycleStep | None:
             trained = cycle.choice is not None and cycle.choice.method is not Method.NONE
             return CycleStep.APPROVE_TRAINING if trained else CycleStep.CHOOSE
         case State.ATTEMPT:
-            return CycleStep.ACCEPT if cycle.incarnations and cycle.incarnations[-1].outcome is Outcome.DONE else CycleStep.TRAIN
+            return CycleStep.ACCEPT if cycle.has_trained else CycleStep.TRAIN
         case State.VERDICT:
             passed = cycle.verdict is not None and cycle.verdict.result is Result.PASS
             return CycleStep.REGISTER if passed else CycleStep.JUDGE

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from contracts.cycle import ApprovalKind
-from flows.core.folds import ApprovalView, CycleView
+from flows.core.folds import CycleView
+from flows.core.requests import ApprovalView
 
 
 def waiting_text(cycle: CycleView, requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> str:

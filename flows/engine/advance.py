@@ -14,11 +14,27 @@ from contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Perma
 from contracts.ids import approval_stream, line_stream, rollout_stream
 from contracts.jobs.training import JobEvent, Proposal, ResumePoint
 from contracts.schema import stamped
-from flows.core.decide import AcceptStep, Ask, Decision, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
-from flows.core.folds import CycleView, fold_approval
+from flows.core.decide import (
+    AcceptStep,
+    Ask,
+    BeginTrial,
+    Choose,
+    Decision,
+    Do,
+    End,
+    EndTrial,
+    JobEnded,
+    Observation,
+    RecordAnswer,
+    Wait,
+    decide,
+)
+from flows.core.folds import CycleView
+from flows.core.requests import fold_approval
 from flows.engine.context import LineContext, leased
 from flows.engine.effects import EFFECTS, job_of
 from flows.engine.evidence import approval_evidence
+from flows.engine.search import begun, trial_end
 
 
 def advance(cycle_id: str, context: LineContext) -> Decision:
@@ -132,6 +148,13 @@ def record(decision: Decision, cycle: CycleView, context: LineContext, lease: Le
             _append(context, lease, cycle, Row(kind="step_accepted", key=str(resume.step), data=resume.model_dump(mode="json")))
             if context.executor.restarts:
                 context.executor.pin(job_of(context, cycle, resume.attempt), resume)
+        case BeginTrial(trial):
+            _append(context, lease, cycle, Row(kind="trial_intended", key=str(trial.number), data=begun(cycle, trial)))
+        case EndTrial(failed):
+            data = trial_end(context, cycle, failed).model_dump(mode="json")
+            _append(context, lease, cycle, Row(kind="trial_ended", key=str(cycle.trials[-1].trial.number), data=data))
+        case Choose(chosen):
+            _append(context, lease, cycle, Row(kind="chosen", key=str(chosen.trial), data=chosen.model_dump(mode="json")))
         case End():
             end(decision, cycle, context, lease)
         case Wait():

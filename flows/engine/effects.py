@@ -24,6 +24,7 @@ from flows.core.folds import CycleView
 from flows.core.triggers import edition_number
 from flows.engine.choosing import choose_plan, drafts
 from flows.engine.context import LineContext
+from flows.engine.search import last_winner, with_search
 from flows.engine.training_curves import accepted_line, read_event_logs
 
 Output = dict[str, Any]
@@ -58,6 +59,8 @@ def plan(context: LineContext, cycle: CycleView, key: str) -> Output:
     settings = cycle.loop.training
     draft = drafts(context, cycle.loop, cycle.id, cycle.start.model, cycle.loop.line.seed + cycle.number, dataset)
     choice, training = choose_plan(context, dataset.facts, settings, draft)
+    if training is not None and settings.search.budget:
+        training = with_search(context, training, dataset, settings, draft, last_winner(context, cycle.line, cycle.number))
     return {
         "choice": choice.model_dump(mode="json"),
         "dataset": dataset.model_dump(mode="json"),
@@ -91,9 +94,10 @@ def train(context: LineContext, cycle: CycleView, key: str) -> Output:
 
 def job_of(context: LineContext, cycle: CycleView, attempt: int) -> JobSpec:
     """Build the job of an attempt of the cycle's plan. Repeated calls return the same job."""
-    training, settings = _plan(cycle), cycle.loop.training
+    training, settings, trial = cycle.plan_of(attempt) or _plan(cycle), cycle.loop.training, cycle.trial_of(attempt)
     adjustment = cycle.adjustments.get(attempt, Adjustment())
-    minted = Attempt(number=attempt, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus, adjustment=adjustment)
+    timeout = trial.timeout if trial else settings.timeout
+    minted = Attempt(number=attempt, timeout=timeout, nodes=settings.nodes, gpus=settings.gpus, adjustment=adjustment)
     return context.trainers[training.method].job(training, minted)
 
 
@@ -118,7 +122,9 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa:
 
     Raises Permanent if the job published no checkpoint, or if the digests or the plan differ.
     """
-    training, last = _plan(cycle), cycle.incarnations[-1]
+    training, last = _plan(cycle), cycle.last
+    if last is None:
+        raise Permanent(f"{cycle.id} has trained nothing")
     bound = context.artifacts.resolve(checkpoint_name(training.id, last.attempt, last.number))
     if bound is None:
         raise Permanent(f"the job of attempt {last.attempt} reports success but published no checkpoint; check its log")
@@ -278,9 +284,9 @@ def _edition(cycle: CycleView) -> HoldoutEdition:
 
 
 def _plan(cycle: CycleView) -> TrainingPlan:
-    if cycle.plan is None:
+    if cycle.trained_plan is None:
         raise Permanent(f"{cycle.id} has no training plan")
-    return cycle.plan
+    return cycle.trained_plan
 
 
 def _candidate(cycle: CycleView) -> ModelVersion:

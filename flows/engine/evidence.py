@@ -7,6 +7,7 @@ from typing import Any
 from contracts.cycle import ApprovalKind, Step
 from contracts.ids import digest
 from flows.core.folds import CycleView
+from flows.core.search import COLUMNS, results
 
 
 def approval_evidence(cycle: CycleView, kind: ApprovalKind) -> dict[str, Any]:
@@ -22,6 +23,8 @@ def approval_evidence(cycle: CycleView, kind: ApprovalKind) -> dict[str, Any]:
             "subject": cycle.plan.id if cycle.plan else "",
             "choice": plan["choice"],
             "recipe": plan["plan"]["recipe"],
+            "search": plan["plan"].get("search"),
+            "timeout": cycle.loop.training.timeout,
             "snapshot": cycle.done[Step.FREEZE]["snapshot"]["counts"],
             "probe": cycle.done[Step.PROBE],
         }
@@ -32,5 +35,13 @@ def approval_evidence(cycle: CycleView, kind: ApprovalKind) -> dict[str, Any]:
         "candidate": cycle.candidate.tag if cycle.candidate else "",
         "report": report["report"],
         "verdict": cycle.done[Step.JUDGE],
+        "search": _search(cycle),
         "rollout": cycle.loop.rollout.model_dump(mode="json"),
     }
+
+
+def _search(cycle: CycleView) -> dict[str, Any] | None:
+    """Return the trials of the search as a table, and the reason of its choice; None without a search."""
+    if cycle.plan is None or cycle.chosen is None:
+        return None
+    return {"columns": COLUMNS, "rows": results(cycle.plan, cycle.trials, cycle.chosen), "reason": cycle.chosen.reason}

@@ -8,13 +8,14 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from contracts.cycle import Answer, Append, ApprovalKind, Row
+from contracts.cycle import Answer, Append, ApprovalKind, Row, State, Step
 from contracts.errors import Conflict, Permanent, Rejected
 from contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
 from contracts.model import model_ref, refuse_code
 from contracts.ports import Ledger
 from contracts.serving import ModelVersion
-from flows.core.folds import ApprovalView, CycleView, fold_approval, fold_line
+from flows.core.folds import CycleView, LineView, fold_line
+from flows.core.requests import ApprovalView, fold_approval
 from flows.core.triggers import cycle_is_due
 from flows.engine.context import LineContext
 from flows.engine.recall import clean_ancestor
@@ -68,7 +69,7 @@ def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
         "folder": str(context.folder),
         "file": context.file,
         "champion": line.champion.model_dump(mode="json"),
-        "start": (champion if context.loop.line.start_from == "champion" else line.base).model_dump(mode="json"),
+        "start": start_of(context, line, champion).model_dump(mode="json"),
         "reason": reason,
     }
     if champion != line.champion:
@@ -88,6 +89,34 @@ def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
             "cycle_open", f"another process changed line {line.line!r} at the same time; check `ratchet status` and retry"
         ) from error
     return cycle
+
+
+PAST_CYCLES = 20
+"""Number of past cycles in which a held candidate is looked for."""
+
+
+def start_of(context: LineContext, line: LineView, champion: ModelVersion) -> ModelVersion:
+    """Return the version that a cycle opened now trains from, by `line.start_from`. `champion` is the champion or its clean ancestor.
+
+    A held candidate qualifies if it was compared with this champion, scored higher on average, and is not recalled.
+    """
+    if context.loop.line.start_from == "base" and line.base is not None:
+        return line.base
+    if context.loop.line.start_from == "held":
+        for number in range(line.cycles, max(0, line.cycles - PAST_CYCLES), -1):
+            past = context.cycle_view(cycle_stream(line.line, number))
+            if past.baseline.tag != champion.tag:
+                break
+            if past.state is State.HELD and past.candidate is not None and past.candidate.tag not in line.recalled and _is_higher(past):
+                return past.candidate
+    return champion
+
+
+def _is_higher(cycle: CycleView) -> bool:
+    """Whether the candidate's mean score is above that of the champion, over golden set and holdout together."""
+    comparisons = cycle.done.get(Step.EVALUATE, {}).get("report", {}).get("comparisons", ())
+    overall = next((one for one in comparisons if one["name"] == "overall"), None)
+    return overall is not None and overall["difference"]["estimate"] > 0
 
 
 def open_if_due(context: LineContext, scheduled: bool) -> tuple[str | None, str]:

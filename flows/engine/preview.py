@@ -11,11 +11,14 @@ from typing import Any
 from contracts.data.datasets import ProbeReport, TrainingSet
 from contracts.errors import Rejected
 from contracts.ids import digest
-from contracts.jobs.training import Choice
+from contracts.jobs.training import Choice, Search
 from contracts.model import count_parameters
 from contracts.serving import ModelVersion
 from flows.engine.choosing import choose_plan, drafts
 from flows.engine.context import LineContext
+from flows.engine.line import start_of
+from flows.engine.recall import clean_ancestor
+from flows.engine.search import last_winner, with_search
 
 EDITION = 0
 """Edition number for previews. Cycles use editions from 1 on; edition 0 only separates holdout prompts from training prompts."""
@@ -34,6 +37,8 @@ class Preview:
     """Number of weights of the start model."""
     probed: bool
     """Whether the start model was probed."""
+    search: Search | None = None
+    """The search that the cycle would run; None without a search."""
 
 
 def preview(context: LineContext, probe: bool) -> Preview:
@@ -43,9 +48,9 @@ def preview(context: LineContext, probe: bool) -> Preview:
     Raises Rejected if no model is adopted yet, and ConfigError if a chosen method's recipe is invalid.
     """
     line = context.line_view()
-    start = line.champion if context.loop.line.start_from == "champion" else line.base
-    if start is None:
+    if line.champion is None:
         raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
+    start = start_of(context, line, clean_ancestor(context.ledger, line, line.champion))
     seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json"), start.tag, probe])
     name = f"preview/{line.line}/{seen[:16]}"
     context.progress("freezing the data …", 0, 0)
@@ -59,6 +64,11 @@ def preview(context: LineContext, probe: bool) -> Preview:
     context.progress("choosing the training method …", 0, 0)
     data = context.datasets.assemble(f"{name}/plan", snapshot, report)
     draft = drafts(context, context.loop, f"{name}/plan", start.model, context.loop.line.seed, data)
-    choice, plan = choose_plan(context, data.facts, context.loop.training, draft)
+    settings = context.loop.training
+    choice, plan = choose_plan(context, data.facts, settings, draft)
+    if plan is not None and settings.search.budget:
+        plan = with_search(context, plan, data, settings, draft, last_winner(context, line.line, line.cycles + 1))
     folder = context.artifacts.fetch(start.model.files, context.scratch / "models" / start.model.files)
-    return Preview(start, data, choice, plan.recipe if plan else None, count_parameters(folder), report is not None)
+    return Preview(
+        start, data, choice, plan.recipe if plan else None, count_parameters(folder), report is not None, plan.search if plan else None
+    )

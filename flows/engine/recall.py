@@ -53,8 +53,7 @@ def resting(context: LineContext | None, ledger: Ledger, line: LineView, is_eras
             why = f"{reason}; it was trained from {cycle.start.tag}, which is recalled"
         if why is None:
             continue
-        if cycle.plan is not None:
-            plans.append(cycle.plan.id)
+        plans += [plan.id for plan in cycle.plans]
         if cycle.candidate is not None and cycle.candidate.tag not in line.recalled:
             versions[cycle.candidate.tag] = why
         if cycle.id == line.open_cycle:
@@ -70,7 +69,8 @@ def _inputs(context: LineContext | None, cycle: CycleView) -> tuple[Digest, ...]
     data, read = (plan.pairs, plan.prompts, plan.demonstrations, *filter(None, [plan.development])), set[Digest]()
     if context is not None:
         with contextlib.suppress(RatchetError, KeyError):
-            read = set(job_of(context, cycle, 1).inputs.values())
+            attempts = {1, *(one.trial.attempt for one in cycle.trials)}
+            read = {key for attempt in attempts for key in job_of(context, cycle, attempt).inputs.values()}
     return tuple(key for key in data if key in read) or data
 
 

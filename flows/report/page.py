@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from contracts.ports import Artifacts, Ledger
 from contracts.serving import StepJudgement
 from flows.config.home import Home
 from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
+from flows.core.search import difference
 from flows.core.waiting import waiting_text
 from flows.engine.line import cycle_requests
 from flows.engine.training_curves import curve_marks, read_event_logs, training_runs
@@ -42,6 +44,8 @@ class Chapter:
     rewards: Markup
     card: list[Section]
     """The dataset card; empty if the data are not readable."""
+    search: Markup
+    """Chart of the trials of a search over recipes."""
     training: list[tuple[str, Markup]]
     """(caption, chart) per training metric."""
     ledger: Table
@@ -80,6 +84,7 @@ def _chapter(ledger: Ledger, artifacts: Artifacts, line: LineView, stream: str, 
         evidence=_evidence(rollout),
         rewards=_rewards(cycle, artifacts),
         card=_card(cycle, artifacts),
+        search=_search(cycle),
         training=_training(cycle, artifacts),
         ledger=ledger_table([*entries, *rows]),
     )
@@ -134,6 +139,22 @@ FIGURES = {
     "grad_norm": "Gradient norm before clipping",
     "loss": "Loss",
 }
+
+
+def _search(cycle: CycleView) -> Markup:
+    """Chart the score of each trial of the search beside that of the first one. Empty without two measured trials."""
+    if cycle.plan is None or cycle.plan.search is None:
+        return Markup("")
+    measured = [one for one in cycle.trials if one.succeeded and math.isfinite(one.score)]
+    if len(measured) < 2:
+        return Markup("")
+    first, rows = measured[0], []
+    for one in measured[1:]:
+        gain, error = difference(one, first)
+        name = f"{one.trial.number}: {cycle.plan.search.variants[one.trial.variant].name}"
+        prompts = len(one.end.scores) if one.end else 0
+        rows.append(ChartPair(name, first.score, one.score, gain - error, gain + error, prompts))
+    return dumbbells(rows, f"trial {first.trial.number}", "each other trial")
 
 
 def _training(cycle: CycleView, artifacts: Artifacts) -> list[tuple[str, Markup]]:

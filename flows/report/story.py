@@ -13,7 +13,9 @@ from contracts.evaluation import EvalReport, Interval, Result
 from contracts.jobs.training import Usage
 from contracts.serving import StepJudgement
 from flows.core.data_notes import crowding, masking_note
-from flows.core.folds import ApprovalView, CycleView, LineView, RolloutView, fold_cycle, train_key
+from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, train_key
+from flows.core.requests import ApprovalView
+from flows.core.search import COLUMNS, gain_of_search, results, spent
 from flows.core.waiting import waiting_text
 
 Cells = tuple[str, ...]
@@ -50,8 +52,10 @@ def tell(
         _opening(cycle),
         _data(cycle),
         _probe(cycle),
+        _evidence(cycle),
         _choice(cycle),
         _approval(cycle, ApprovalKind.TRAINING, requests, now),
+        _search(cycle),
         _training(cycle),
         _gate(cycle),
         _checks(cycle),
@@ -128,6 +132,25 @@ def _probe(cycle: CycleView) -> Section | None:
     return Section("Probe", text)
 
 
+def _evidence(cycle: CycleView) -> Section | None:
+    """Say what each correction, reference and answer of the snapshot became, or why it became nothing."""
+    account: Mapping[str, Mapping[str, int]] = cycle.done.get(Step.PLAN, {}).get("dataset", {}).get("evidence", {})
+    if not account:
+        return None
+    rows = tuple(
+        (kind, what, str(n), f"{n / sum(found.values()):.0%}")
+        for kind, found in account.items()
+        for what, n in sorted(found.items(), key=lambda one: (one[0].startswith("nothing"), -one[1]))
+    )
+    total = sum(sum(found.values()) for found in account.values())
+    unused = sum(n for found in account.values() for what, n in found.items() if what.startswith("nothing"))
+    text = (
+        f"Of {total:,} rows of evidence in the snapshot, {total - unused:,} were used; {unused:,} became nothing, for the reasons below. "
+        "GRPO also samples its own answers to all training prompts that can be scored.",
+    )
+    return Section("Evidence", text, Table(("evidence", "became", "rows", "share of its kind"), rows), folded=True)
+
+
 def _choice(cycle: CycleView) -> Section | None:
     if cycle.choice is None:
         return None
@@ -155,10 +178,13 @@ def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKi
     return Section(title, (f"Requested, not answered; the request expires at {expires}.",))
 
 
+_GAIN = ("development_gain", "development_gain_error")
+
+
 def _length(metrics: Mapping[str, float]) -> list[str]:
     """Say which of the measured models was published, if the run found its own number of steps."""
-    if "published_step" not in metrics:
-        return []
+    if not {"published_step", "development_prompts", "development_score", "development_start", *_GAIN} <= metrics.keys():
+        return []  # a job writes them, so some may be missing
     return [
         f"The run measured its model on {metrics['development_prompts']:.0f} development prompts, which the line never trains on, and "
         f"published the one after step {metrics['published_step']:.0f}: score {metrics['development_score']:.3f}, start model "
@@ -167,10 +193,28 @@ def _length(metrics: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _training(cycle: CycleView) -> Section | None:
-    if cycle.plan is None:
+def _search(cycle: CycleView) -> Section | None:
+    if cycle.plan is None or cycle.plan.search is None:
         return None
-    text = [f"Plan {cycle.plan.id[:12]}: {cycle.plan.method.upper()}, seed {cycle.plan.seed}, code {cycle.plan.code[:12]}."]
+    search = cycle.plan.search
+    text = [
+        f"The plan permits {len(search.variants)} recipes; those after the first one may take {search.budget:g} s of job time. "
+        f"{spent(cycle.trials):.0f} s were used."
+    ]
+    if cycle.chosen is not None:
+        gain, error = gain_of_search(cycle.trials, cycle.chosen)
+        worth = f" The search gained {gain:+.3f} (standard error {error:.3f}) on the development prompts over trial 1, which a cycle "
+        worth = worth + "without a search would have published." if cycle.chosen.trial > 1 and error < 1 else ""
+        text.append(f"Trial {cycle.chosen.trial} ({cycle.chosen.variant}) was chosen: {cycle.chosen.reason}.{worth}")
+    rows = tuple(results(cycle.plan, cycle.trials, cycle.chosen))
+    return Section("Search over recipes", tuple(text), Table(COLUMNS, rows) if rows else None)
+
+
+def _training(cycle: CycleView) -> Section | None:
+    plan = cycle.trained_plan
+    if plan is None:
+        return None
+    text = [f"Plan {plan.id[:12]}: {plan.method.upper()}, seed {plan.seed}, code {plan.code[:12]}."]
     if cycle.checkpoint is not None:
         shown = {name: value for name, value in cycle.checkpoint.metrics.items() if not name.startswith(("development_", "published_"))}
         figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(shown.items()))

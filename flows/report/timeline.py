@@ -143,6 +143,12 @@ def _compared(report: dict[str, Any]) -> str:
     return f"evaluated {report['asked']} prompts: mean reward {change}"
 
 
+def _trial_ended(row: Entry) -> str:
+    score = row.data["metrics"].get("development_score")
+    shown = f"trained {row.data['step']} steps" + (f", development score {score:.3f}" if score is not None else "")
+    return f"trial {row.key} ended after {row.data['seconds']:.0f} s: " + (shown if row.data["succeeded"] else row.data["reason"])
+
+
 def _job_ended(row: Entry) -> str:
     where = f"attempt {row.data['attempt']}, incarnation {row.data['incarnation']}"
     return f"the training job ended {row.data['outcome']} ({where})" + (f": {row.data['reason']}" if row.data["reason"] else "")
@@ -174,6 +180,9 @@ _CYCLE: dict[str, _Sentence] = {
     "tried": lambda row: f"{row.key} failed and is tried again: {row.data['error']}",
     "step_accepted": lambda row: f"accepted the checkpoint of step {row.key} for resuming",
     "job_ended": _job_ended,
+    "trial_intended": lambda row: f"trial {row.key} of the search: {row.data['variant']} ({row.data['trial']['reason']})",
+    "trial_ended": _trial_ended,
+    "chosen": lambda row: f"the search chose trial {row.key} ({row.data['variant']}): {row.data['reason']}",
     "asked": lambda row: f"asked for the approval of the {row.key}, until {row.data['expires'][:16].replace('T', ' ')} UTC",
     "answered": lambda row: _answered(row) if row.data["identity"] == "auto" else f"continues after the answer to the {row.key}",
     "ended": lambda row: f"ended {row.key.replace('_', ' ')}: {row.data['reason']}",

@@ -112,9 +112,10 @@ def _data(cycle: CycleView | None) -> dict[str, Any]:
 
 
 def _recipe(cycle: CycleView | None) -> dict[str, Any]:
-    if cycle is None or cycle.plan is None:
+    plan = cycle.trained_plan if cycle else None
+    if plan is None:
         return {}
-    return {"method": str(cycle.plan.method), "seed": cycle.plan.seed, "training code": cycle.plan.code[:12], **_flat(cycle.plan.recipe)}
+    return {"method": str(plan.method), "seed": plan.seed, "training code": plan.code[:12], **_flat(plan.recipe)}
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -146,7 +147,7 @@ def _turned(c: Comparison) -> Comparison:
 
 def _examples(old: CycleView | None, new: CycleView | None, artifacts: Artifacts) -> tuple[int | None, int | None, int | None]:
     """Return the numbers of added, removed and common examples. Examples of different methods are compared by their prompts."""
-    plans = [cycle.plan if cycle else None for cycle in (old, new)]
+    plans = [cycle.trained_plan if cycle else None for cycle in (old, new)]
     if plans[0] is None or plans[1] is None:
         return None, None, None
     one_method = plans[0].method == plans[1].method

@@ -375,7 +375,7 @@ class LineEraser:
     def _end_jobs(self, context: LineContext, pending: Pending) -> None:
         """Stop the jobs of ended plans, because their run folders have copies of the rows."""
         self._boundary("jobs")
-        cycles = [cycle for cycle in self._installation.cycles(self._line) if cycle.plan and cycle.plan.id in pending.plans]
+        cycles = [cycle for cycle in self._installation.cycles(self._line) if any(plan.id in pending.plans for plan in cycle.plans)]
         for job in {incarnation.job for cycle in cycles for incarnation in cycle.incarnations}:
             context.executor.cancel(job)
             for _ in range(2 * _JOB_SECONDS):

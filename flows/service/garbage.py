@@ -170,8 +170,8 @@ def _collect_runs(installation: Installation, context: LineContext, grace: float
     for cycle in installation.cycles(context.line):
         busy = not cycle.ended or any(incarnation.job in live for incarnation in cycle.incarnations)
         recent = cycle.ended_at is not None and (now - cycle.ended_at).total_seconds() < grace
-        if cycle.plan is not None and (busy or recent):
-            kept.add(plan_folder(cycle.plan.id))
+        if busy or recent:
+            kept.update(plan_folder(plan.id) for plan in cycle.plans)
     files = size = 0
     for folder in sorted(root.iterdir()):
         if folder.is_symlink() or not folder.is_dir() or not re.fullmatch("[0-9a-f]{16}", folder.name):

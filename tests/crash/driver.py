@@ -35,7 +35,7 @@ from contracts.errors import Conflict, Rejected, Retryable
 from contracts.fakes import FakeCheck, FakeClient, FakeDatasets, FakeEvaluator, FakeJudge, FakeRewards, FakeSource, FakeWorld
 from contracts.ids import canonical, digest, job_name
 from contracts.jobs.training import Attempt, Choice, JobSpec, Method, TrainingPlan
-from contracts.loop import Loop
+from contracts.loop import Loop, TrainingSettings
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route
 from flows.core.decide import End
 from flows.core.run_comparison import project
@@ -60,6 +60,10 @@ LOOP = Loop.model_validate(
         "rollout": {"steps": [5, 25, 100]},
     }
 )
+SEARCH = {"search": {"budget": 1000}, "dpo": {"steps": "auto"}}
+"""Training settings of a line whose cycle searches over three recipes."""
+MARKERS = ("bad_canary", "search")
+"""Files in a run's folder that change what happens in it."""
 
 
 def boundaries() -> Callable[[str], None]:
@@ -181,7 +185,7 @@ class QuickTrainer:
             plan=plan.id,
             attempt=attempt.number,
             command=("{python}", str(Path(__file__).with_name("job.py")), "{run}"),
-            environment={},
+            environment={"RATCHET_ATTEMPT": str(attempt.number)},
             inputs={"start": plan.start.files},
             plan_json=canonical(plan).decode(),
             grace_seconds=5,
@@ -301,19 +305,19 @@ def prepare(root: Path) -> None:
     (root / "effects.log").touch()
 
 
-def build(root: Path, bad_canary: bool = False) -> LineContext:
+def build(root: Path, bad_canary: bool = False, search: bool = False) -> LineContext:
     """Return the line context of the only line; all persistent state is below `root`."""
     boundary = boundaries()
     outside = Outside(root, boundary)
     batch = RawBatch("in", "jsonl", digest("batch"), "here", lambda: BytesIO(b"{}"))
     return LineContext(
-        loop=LOOP,
+        loop=LOOP.model_copy(update={"training": TrainingSettings.model_validate(SEARCH)}) if search else LOOP,
         folder=Path("/loops"),
         ledger=KilledLedger(f"sqlite:///{root / 'ledger.db'}", boundary),
         clock=FileClock(root / "clock"),
         artifacts=FolderArtifacts(root / "artifacts"),
         sources=(FakeSource("in", [batch]),),
-        datasets=FakeDatasets(outside, FACTS),
+        datasets=FakeDatasets(outside, FACTS, 40 if search else 0),
         rewards=FakeRewards(),
         choose=lambda facts, _settings, _unseen: Choice(method=Method.DPO, reason="always", rules=(), facts=facts),
         trainers={"dpo": QuickTrainer()},
@@ -339,7 +343,7 @@ def live(root: Path) -> None:
 
     A later call continues where an earlier one was killed. With RATCHET_STOP_AT, a loss of the lease is raised instead of retried.
     """
-    context = build(root, bad_canary=(root / "bad_canary").exists())
+    context = build(root, **{marker: (root / marker).exists() for marker in MARKERS})
     give_up = time.monotonic() + 60
     while time.monotonic() < give_up:
         try:
@@ -416,8 +420,9 @@ def sweep(root: Path, first: int, step: int) -> None:
     while True:
         home = root / f"n{n}"
         prepare(home)
-        if (root / "bad_canary").exists():
-            (home / "bad_canary").touch()
+        for marker in MARKERS:
+            if (root / marker).exists():
+                (home / marker).touch()
         if not forked(home, n):
             return
         assert not forked(home, 0)

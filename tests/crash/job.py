@@ -21,12 +21,13 @@ from runtime.manifest import write_manifest
 
 run = Path(sys.argv[1])
 incarnation = int(os.environ["RATCHET_INCARNATION"])
+attempt = int(os.environ["RATCHET_ATTEMPT"])
 here = run / f"i{incarnation}"
 with (run / "starts").open("a") as starts:
     starts.write(f"{incarnation}\n")
 
 
-def event(kind: str, step: int, **data: str) -> None:
+def event(kind: str, step: int, **data: object) -> None:
     """Append one event to the job's event log."""
     with (here / "events.jsonl").open("a") as events:
         line = {"at": time.time(), "incarnation": incarnation, "kind": kind, "step": step, "total": 2, "data": data}
@@ -41,10 +42,18 @@ model.mkdir()
 (model / "config.json").write_text("{}")
 (model / "model.safetensors").write_bytes(b"trained by " + plan.id.encode())
 event("checkpoint", 2, path=str(model.relative_to(run.parent)), manifest=write_manifest(model))
+scale = plan.recipe.get("rate_scale", 1.0)  # in a search, the model with the highest rate is the best
+event("measured", 2, scores=[float(prompt < 10 * scale) for prompt in range(40)])
 artifacts = FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"]))
 files = artifacts.put_folder(model)
 checkpoint = Checkpoint(
-    plan=plan.id, attempt=1, incarnation=incarnation, step=2, files=files, model=model_ref(model, files), metrics={"loss": 0.5}
+    plan=plan.id,
+    attempt=attempt,
+    incarnation=incarnation,
+    step=2,
+    files=files,
+    model=model_ref(model, files),
+    metrics={"loss": 0.5, "published_step": 2.0},
 )
-artifacts.bind(f"checkpoint/{plan.id}/a1/i{os.environ['RATCHET_INCARNATION']}", artifacts.put(canonical(checkpoint)))
+artifacts.bind(f"checkpoint/{plan.id}/a{attempt}/i{incarnation}", artifacts.put(canonical(checkpoint)))
 write_atomic(here / "ended.json", canonical({"outcome": "done", "reason": "2 steps"}))

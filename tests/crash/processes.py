@@ -25,13 +25,13 @@ def finished(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def undisturbed(root: Path, bad_canary: bool = False) -> dict[str, Any]:
-    """Run one cycle without a kill and return its result; with `bad_canary` it ends with a rollback."""
+def undisturbed(root: Path, marker: str = "") -> dict[str, Any]:
+    """Run one cycle without a kill and return its result. `marker` is one of the driver's MARKERS; `bad_canary` ends with a rollback."""
     from tests.crash.driver import prepare, told
 
     prepare(root)
-    if bad_canary:
-        (root / "bad_canary").touch()
+    if marker:
+        (root / marker).touch()
     finished(start("live", root))
     life: dict[str, Any] = json.loads(json.dumps(told(root)))
     return life

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from contracts.cycle import State, Step
 from contracts.hash_chain import verify_chain
 from contracts.ids import rollout_stream
@@ -51,6 +53,21 @@ def check_upgrade(sim: SimulatedLine) -> None:
         assert all(row.at < upgraded for row in begun), "a training was started with the plan of another release"
 
 
+def check_search(sim: SimulatedLine) -> None:
+    """Assert that a search tries each recipe once, and that its candidate is the model of the chosen trial."""
+    view = sim.view()
+    assert [one.trial.number for one in view.trials] == list(range(1, len(view.trials) + 1))
+    assert len({one.trial.variant for one in view.trials}) == len(view.trials), "a recipe was tried twice"
+    assert all(one.end for one in view.trials[:-1]), "two trials ran at the same time"
+    if view.chosen is not None:
+        trial = view.trials[view.chosen.trial - 1]
+        assert trial.succeeded
+        assert view.trained_plan.id == view.chosen.plan
+        assert view.candidate is None or view.candidate.plan == view.chosen.plan
+    else:
+        assert not view.trials or view.candidate is None, "a candidate without a choice"
+
+
 def check_attempts(sim: SimulatedLine) -> int:
     """Assert the invariants of adjusted attempts and return their number.
 
@@ -59,8 +76,12 @@ def check_attempts(sim: SimulatedLine) -> int:
     view, executor = sim.view(), sim.executor
     minted = [attempt for attempt, adjustment in view.adjustments.items() if adjustment.rules]
     last = {i.attempt: i for i in view.incarnations}
-    assert len({spec.plan for spec in executor.specs.values()}) <= 1
-    assert max(last, default=0) <= sim.scenario.attempts
+    assert {spec.plan for spec in executor.specs.values()} <= {plan.id for plan in view.plans}
+    begins = [one.trial.attempt for one in view.trials] or [1]
+    counts = [sum(begin <= attempt < end for attempt in last) for begin, end in pairwise([*begins, 10**9])]
+    assert counts[0] <= sim.scenario.attempts
+    assert all(count <= 1 for count in counts[1:]), "only the first trial of a search has several attempts"
+    check_search(sim)
     for attempt in minted:
         adjustment = view.adjustments[attempt]
         assert len(set(adjustment.rules)) == len(adjustment.rules)

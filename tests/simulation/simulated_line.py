@@ -33,12 +33,13 @@ from contracts.fakes import (
     fake_model,
     no_faults,
 )
-from contracts.ids import digest, line_stream, rollout_stream, version_tag
+from contracts.ids import Digest, digest, line_stream, rollout_stream, version_tag
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Choice, Method, Proposal
 from contracts.loop import Loop
 from contracts.serving import ModelVersion, Route
-from flows.core.folds import fold_approval, fold_cycle, fold_line
+from flows.core.folds import fold_cycle, fold_line
+from flows.core.requests import fold_approval
 from flows.engine.advance import advance
 from flows.engine.context import LineContext
 from flows.engine.line import answer, approvals, ask_cancel, ask_rollback, open_cycle
@@ -48,6 +49,15 @@ from tests.builders import make_facts
 from trainers.health import REMEDIES
 
 FACTS = make_facts(pairs=100, pairs_by_tier={"verifiable": 100}, champion_reward=0.5, best_of_k=0.8, off_policy=0.0)
+
+
+DEVELOPMENT = 40
+"""Number of development prompts of a line with a search."""
+
+
+def _scores(plan: Digest) -> list[float]:
+    """Return scores that differ by plan, so that searches choose different trials."""
+    return [float((int(plan[:8], 16) >> (prompt % 28)) & 1) for prompt in range(DEVELOPMENT)]
 
 
 class Crash(BaseException):
@@ -76,6 +86,8 @@ class Scenario:
     """Whether the traces of all requests are lost."""
     quiet: bool = False
     """Whether no traffic arrives."""
+    search: bool = False
+    """Whether the plan has a search over three recipes."""
     people: str = "yes"
     """How operators answer requests for approval: yes | no | never | auto (the loop file needs no approval)."""
     rollback_at: int | None = None
@@ -100,6 +112,7 @@ def scenario(seed: int) -> Scenario:
         restarts=watch.random() < 0.5,
         method=draw.choice([Method.DPO, Method.DPO, Method.GRPO, Method.NONE]),
         outcomes=tuple(draw.choices(outcomes, [4, 4, 2, 0.5, 4], k=draw.randrange(5))),
+        search=watch.random() < 0.3,
         difference=draw.choice([0.2, 0.2, 0.2, 0.0, -0.2]),
         bad_canary=draw.random() < 0.2,
         dark=draw.random() < 0.1,
@@ -115,7 +128,7 @@ def _asks(draw: random.Random) -> Proposal | None:
     return Proposal(rule=rule, adjustment=REMEDIES[rule], good=draw.randint(0, 2)) if rule else None
 
 
-def loop_for(people: str, attempts: int = 2) -> Loop:
+def loop_for(people: str, attempts: int = 2, search: bool = False) -> Loop:
     """Return the loop file of the simulated line."""
     mode = "auto" if people == "auto" else "person"
     return Loop.model_validate(
@@ -125,7 +138,8 @@ def loop_for(people: str, attempts: int = 2) -> Loop:
             "rewards": [{"name": "exact_match"}],
             "approvals": {"training": {"mode": mode, "expires": 500}, "rollout": {"mode": mode, "expires": 500}},
             "rollout": {"steps": [5, 25, 100], "max_seconds": 2000, "dark": 300, "maturity": 5},
-            "training": {"max_attempts": attempts, "max_restarts": 3},
+            "training": {"max_attempts": attempts, "max_restarts": 3}
+            | ({"search": {"budget": 1_000_000}, "dpo": {"steps": "auto"}} if search else {}),
         }
     )
 
@@ -155,12 +169,13 @@ class SimulatedLine:
         self.note = ""
         self.salts = itertools.count()
         self.upgraded_at: datetime | None = None
-        world, loop = self.world, loop_for(scenario.people, scenario.attempts)
+        world, loop = self.world, loop_for(scenario.people, scenario.attempts, scenario.search)
         self.router = FakeRouter(world)
         self.router.watch = self.check_route
         self.router.counts = self._sent
         self.executor = LeasedExecutor(world, self._outcome, restarts=scenario.restarts)
         self.executor.propose = self._asks
+        self.executor.scores = _scores if scenario.search else None
         self.context = LineContext(
             loop=loop,
             folder=Path(),
@@ -168,7 +183,7 @@ class SimulatedLine:
             clock=self.clock,
             artifacts=world.artifacts,
             sources=(),
-            datasets=FakeDatasets(world, FACTS),
+            datasets=FakeDatasets(world, FACTS, DEVELOPMENT if scenario.search else 0),
             rewards=FakeRewards(),
             choose=lambda facts, _settings, _unseen: Choice(method=scenario.method, reason="scripted", rules=(), facts=facts),
             trainers={"dpo": FakeTrainer("dpo"), "grpo": FakeTrainer("grpo")},

@@ -20,7 +20,7 @@ ASKS = tuple(Proposal(rule=rule, adjustment=REMEDIES[rule], good=1) for rule in 
 
 
 def test_invariants_hold_in_seeded_runs_with_faults() -> None:
-    states, adjusted, crossed = set(), 0, 0
+    states, adjusted, crossed, chosen = set(), 0, 0, set()
     for seed in range(LIVES):
         sim = SimulatedLine(scenario(seed), seeded_faults(seed))
         try:
@@ -29,6 +29,7 @@ def test_invariants_hold_in_seeded_runs_with_faults() -> None:
         except Exception as error:
             raise AssertionError(f"seed {seed}: {scenario(seed)}") from error
         states.add(sim.view().state)
+        chosen.add(sim.view().chosen.trial if sim.view().chosen else None)
         adjusted += check_attempts(sim)
         pins = [(sim.executor.specs.get(name), point) for name, point in sim.executor.pins.items()]
         crossed += sum(spec is not None and spec.attempt != point.attempt for spec, point in pins)
@@ -36,6 +37,7 @@ def test_invariants_hold_in_seeded_runs_with_faults() -> None:
     assert crossed > 25, "too few attempts that resumed from a step of an earlier attempt"
     ends = {State.PROMOTED, State.NOT_TRAINED, State.REJECTED, State.HELD, State.FAILED, State.EXPIRED, State.ROLLED_BACK, State.CANCELLED}
     assert states == ends | {State.SUPERSEDED}
+    assert chosen == {None, 1, 2, 3}, "every trial can win a search"
 
 
 @pytest.mark.parametrize(
@@ -43,13 +45,14 @@ def test_invariants_hold_in_seeded_runs_with_faults() -> None:
     [
         Scenario(seed=1, outcomes=(Outcome.PREEMPTED, Outcome.LOST, Outcome.FAILED)),
         Scenario(seed=1, outcomes=(Outcome.FAILED,) * 3, asks=ASKS, attempts=3),
+        Scenario(seed=1, outcomes=(Outcome.PREEMPTED, Outcome.FAILED, Outcome.FAILED), search=True),
         Scenario(seed=2, bad_canary=True),
         Scenario(seed=3, difference=-0.2),
         Scenario(seed=4, people="no"),
         Scenario(seed=5, method=Method.NONE),
         Scenario(seed=6, people="auto"),
     ],
-    ids=["promoted", "adjusted", "rolled-back", "gate-fails", "person-says-no", "not-trained", "auto"],
+    ids=["promoted", "adjusted", "searched", "rolled-back", "gate-fails", "person-says-no", "not-trained", "auto"],
 )
 def test_crash_at_any_point_does_not_change_the_result(life: Scenario) -> None:
     calm = SimulatedLine(life)
@@ -79,7 +82,7 @@ def test_crash_at_any_point_does_not_change_the_result(life: Scenario) -> None:
 
 def timeless(rows):
     """Return the projection without data that depends on the time: expiry times, texts that quote them, and turn numbers."""
-    dated = {"asked", "opened", "ended", "cycle_ended", "job_ended"}
+    dated = {"asked", "opened", "ended", "cycle_ended", "job_ended", "trial_ended"}
     frozen = {Step.FREEZE, Step.PLAN, Step.PROBE}
     return [(s, kind, key, "" if kind in dated or key in frozen else d) for s, kind, key, d in project(rows)]
 

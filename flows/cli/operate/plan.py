@@ -10,6 +10,7 @@ import click
 
 from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
 from flows.cli.terminal import show
+from flows.core.search import LEAST_PROMPTS
 
 if TYPE_CHECKING:
     from flows.engine.context import LineContext
@@ -50,8 +51,23 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
         spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
         spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
         show(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
+        _show_search(found, context)
         if cost["seconds"] > context.loop.training.timeout:
             show(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
+
+
+def _show_search(found: Preview, context: LineContext) -> None:
+    """Say which recipes a search may try, and what it costs at most; or why the loop file's budget is not used."""
+    budget = context.loop.training.search.budget
+    if found.search is not None:
+        names = "; ".join(variant.name for variant in found.search.variants[1:])
+        show(f"A search may then spend {budget:g} s of job time on {len(found.search.variants) - 1} more recipes: {names}.")
+    elif budget:
+        show(
+            f"training.search.budget = {budget:g} s is not used: a search needs a built-in SFT or DPO run with steps = auto, another "
+            f"suitable recipe, and {LEAST_PROMPTS} development prompts (present: {found.data.development_prompts or 0}).",
+            fg="yellow",
+        )
 
 
 def _length(recipe: Mapping[str, Any]) -> str:
@@ -79,4 +95,7 @@ def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:
         "facts": found.data.facts.model_dump(mode="json"),
         "recipe": found.recipe,
         "estimate": cost,
+        "search": found.search.model_dump(mode="json", include={"budget": True, "variants": {"__all__": {"name"}}})
+        if found.search
+        else None,
     }

@@ -81,6 +81,7 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
     if probe:
         rows = [[name.replace("_", " "), _figure(value)] for name, value in probe.items() if isinstance(value, int | float)]
         sections += ["**Probe of the champion**", table(["metric", "value"], rows)]
+    sections += _space(evidence)
     recipe = [[name, _figure(value)] for name, value in sorted(evidence["recipe"].items())]
     counts = [[name, _figure(value)] for name, value in evidence["snapshot"].items()]
     return [
@@ -90,6 +91,36 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
         "**Recipe**",
         table(["setting", "value"], recipe),
     ]
+
+
+def _space(evidence: Mapping[str, Any]) -> list[str]:
+    """Return the recipes that the cycle may try, and what that costs at most. Requests of earlier releases have no search."""
+    search = evidence.get("search")
+    if not search:
+        return []
+    names = [one["name"] for one in search["variants"]]
+    return [
+        f"**Search over {len(names)} recipes**: the first one trains for at most {evidence['timeout']:g} s per attempt, "
+        f"all others together for at most {search['budget']:g} s of job time. "
+        "The model that scores best on the development prompts is evaluated.",
+        f"In this order: {'; '.join(map(_cell, names))}.",
+    ]
+
+
+def _searched(search: Mapping[str, Any] | None) -> list[str]:
+    """Return the results of the search, if there was one."""
+    if not search:
+        return []
+    rows = [dict(zip(search["columns"], row, strict=True)) for row in search["rows"]]
+    told = [
+        (
+            f"{row['recipe']}{' (chosen)' if row['result'] == 'chosen' else ''}",
+            f"score {row['score']}, against trial 1 {row['against trial 1']}, {row['steps']} steps, {row['seconds']} s"
+            + (f"; {row['result']}" if row["result"].startswith("failed") else ""),
+        )
+        for row in rows
+    ]
+    return [f"**Search over recipes** on the development prompts. Chosen: {_cell(search['reason'])}.", _points(told)]
 
 
 def _rollout(evidence: Mapping[str, Any]) -> list[str]:
@@ -105,6 +136,7 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
         f"prompts were answered by both; prompts with failed requests: {failures}.",
         *sampling(report.get("samples", 1), report.get("temperature", 0.0)),
         table(["comparison", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),
+        *_searched(evidence.get("search")),
         "**Rollout plan**",
         table(["setting", "value"], _plan(plan)),
     ]

@@ -21,7 +21,8 @@ from contracts.cycle import Step
 from contracts.errors import RatchetError
 from contracts.jobs.training import JobEvent
 from flows.composition.installation import Installation
-from flows.core.folds import ApprovalView, CycleView
+from flows.core.folds import CycleView
+from flows.core.requests import ApprovalView
 from flows.core.steps import APPROVALS, CycleStep
 from flows.prefect.cycle.approval_form import table
 from flows.prefect.cycle.run_names import run_name
@@ -35,7 +36,7 @@ _TITLES: dict[CycleStep, tuple[str, ...]] = {
     CycleStep.FREEZE: ("Opened", "Data"),
     CycleStep.PROBE: ("Probe",),
     CycleStep.CHOOSE: ("Choice",),
-    CycleStep.TRAIN: ("Training",),
+    CycleStep.TRAIN: ("Search", "Training"),
     CycleStep.EVALUATE: ("Gate",),
     CycleStep.JUDGE: ("Verdict",),
     CycleStep.ROLL_OUT: ("Rollout",),
@@ -68,6 +69,8 @@ def summary(step: CycleStep, cycle: CycleView) -> str:
             return f"approved by {given.actor} via {given.via}" if given else "approved"
         case CycleStep.TRAIN if cycle.incarnations:
             last = cycle.incarnations[-1]
+            if cycle.chosen is not None:
+                return f"the search chose trial {cycle.chosen.trial} ({cycle.chosen.variant}): {cycle.chosen.reason}"
             return f"attempt {last.attempt}, incarnation {last.number}: {last.outcome or 'running'}"
         case CycleStep.ACCEPT if cycle.candidate is not None and cycle.checkpoint is not None:
             return f"accepted step {cycle.checkpoint.step} as {cycle.candidate.tag}"

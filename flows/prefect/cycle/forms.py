@@ -25,7 +25,7 @@ from contracts.ports import Ledger
 from contracts.schema import unstamped
 from flows.composition.installation import Installation
 from flows.composition.ports import open_artifacts
-from flows.core.folds import ApprovalView, fold_approval
+from flows.core.requests import ApprovalView, fold_approval
 from flows.engine.line import answer
 from flows.prefect.cycle.approval_form import evidence_page
 

@@ -174,6 +174,7 @@ class LengthControl:
                 score=mean(one),
                 by=self._development.by,
                 prompts=len(scores),
+                scores=list(scores),
                 kept=self.length.kept,
                 action=self.length.action,
                 reason=self.length.reason,

@@ -20,7 +20,7 @@ from contracts.errors import ConfigError, RatchetError, Rejected
 from contracts.ids import line_stream
 from flows.cli.main import ALIASES, COMMANDS, HINTS, cli, main
 from flows.config.home import Home
-from flows.core.folds import fold_approval
+from flows.core.requests import fold_approval
 from flows.engine.advance import advance
 from flows.engine.line import answer, open_cycle
 from flows.ledger.sql import SqlLedger

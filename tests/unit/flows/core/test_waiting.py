@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts.cycle import Answer, ApprovalKind, Identity, State
-from flows.core.folds import ApprovalView
+from flows.core.requests import ApprovalView
 from flows.core.waiting import waiting_text
 from tests.unit.flows.cycles import NOON, cycle
 

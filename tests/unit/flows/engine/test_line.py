@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.cycle import Append, Entry, Lease, State
+from contracts.cycle import Append, Entry, Lease, State, Step
 from contracts.errors import Rejected
+from contracts.fakes import fake_model
 from contracts.ids import line_stream
+from contracts.serving import ModelVersion
 from flows.core.folds import fold_line
-from flows.engine.line import ask_cancel, freeze, open_cycle, open_if_due, retry_cycle, unfreeze
+from flows.engine.line import ask_cancel, freeze, open_cycle, open_if_due, retry_cycle, start_of, unfreeze
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 LINE = line_stream("sim")
@@ -111,3 +115,34 @@ def test_retry_opens_a_cycle_without_new_traces_and_names_actor_and_cycle() -> N
     assert fold_line("sim", sim.ledger.read(LINE)).rows[-1].data["actor"] == "hana"
     with pytest.raises(Rejected, match="no cycle 7"):
         retry_cycle(sim.context, 7, "hana")
+
+
+def version(tag: str) -> ModelVersion:
+    return ModelVersion(line="l", number=1, tag=tag, model=fake_model(tag), cycle="cycle/l/0001")
+
+
+def past(tag: str, state: State = State.HELD, gain: float = 0.02, champion: str = "v-champion") -> Any:
+    report = {"comparisons": [{"name": "overall", "difference": {"estimate": gain}}]}
+    return SimpleNamespace(state=state, baseline=version(champion), candidate=version(tag), done={Step.EVALUATE: {"report": report}})
+
+
+@pytest.mark.parametrize(
+    ("start_from", "cycles", "expected"),
+    [
+        ("champion", [past("v-held")], "v-champion"),
+        ("base", [past("v-held")], "v-base"),
+        ("held", [], "v-champion"),
+        ("held", [past("v-held")], "v-held"),
+        ("held", [past("v-older"), past("v-newer")], "v-newer"),
+        ("held", [past("v-older"), past("v-worse", gain=-0.01)], "v-older"),
+        ("held", [past("v-older"), past("v-rejected", State.REJECTED)], "v-older"),
+        ("held", [past("v-recalled")], "v-champion"),
+        ("held", [past("v-of-another-champion", champion="v-former")], "v-champion"),
+        ("held", [past("v-older"), past("v-promoted", State.PROMOTED, champion="v-former")], "v-champion"),
+    ],
+)
+def test_start_of_a_training_follows_the_setting(start_from: str, cycles: list[Any], expected: str) -> None:
+    views = {f"cycle/l/{number:04d}": view for number, view in enumerate(cycles, 1)}
+    context: Any = SimpleNamespace(loop=SimpleNamespace(line=SimpleNamespace(start_from=start_from)), cycle_view=views.__getitem__)
+    line: Any = SimpleNamespace(line="l", cycles=len(cycles), base=version("v-base"), recalled={"v-recalled": "erased"})
+    assert start_of(context, line, version("v-champion")).tag == expected

@@ -61,6 +61,19 @@ def test_the_gate_says_how_answers_were_sampled() -> None:
     assert sampling(3, 1.0) == ["Each model gave 3 answers to each prompt, sampled at temperature 1; the reward of a prompt is their mean."]
 
 
+def test_report_of_a_search_has_its_table_and_its_picture() -> None:
+    sim = lived(search=True)
+    story = words(sim)
+    chosen = sim.view().chosen
+    assert "Search over recipes" in story
+    assert f"Trial {chosen.trial} ({chosen.variant}) was chosen: score 0." in story
+    for name in ("DPO", "DPO, rate × 3", "DPO, rate × 0.33"):
+        assert name in story
+    page = render_report(sim.ledger, sim.world.artifacts, "sim", NOW)
+    assert "2: DPO, rate × 3: 0." in page, "the tooltip of a trial"
+    assert "Search over recipes: score of trial 1" not in render_report(lived().ledger, sim.world.artifacts, "sim", NOW)
+
+
 def test_report_of_an_adjusted_attempt_names_cause_and_start_step() -> None:
     asks = (Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=1),)
     story = words(lived(outcomes=(Outcome.FAILED,), asks=asks))

@@ -34,6 +34,8 @@ ENDS = [
     {"method": Method.NONE},
     {"outcomes": (Outcome.FAILED, Outcome.PREEMPTED), "asks": (Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=1),)},
     {"outcomes": (Outcome.PERMANENT,)},
+    {"search": True},
+    {"search": True, "outcomes": (Outcome.FAILED,) * 9},
     {"cancel_at": 3},
 ]
 

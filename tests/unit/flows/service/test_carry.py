@@ -14,7 +14,8 @@ from contracts.errors import Retryable
 from contracts.ids import line_stream
 from contracts.jobs.training import Method
 from flows.composition.ports import silent
-from flows.core.folds import fold_approval, fold_cycle, fold_line, fold_rollout
+from flows.core.folds import fold_cycle, fold_line, fold_rollout
+from flows.core.requests import fold_approval
 from flows.core.steps import CycleStep, step_of
 from flows.engine.effects import EFFECTS
 from flows.engine.line import answer, ask_cancel, open_cycle

@@ -18,9 +18,9 @@ from tests.simulation.simulated_line import Scenario, SimulatedLine
 EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
 
-def _waiting(kind: ApprovalKind) -> dict[str, object]:
+def _waiting(kind: ApprovalKind, search: bool = False) -> dict[str, object]:
     """Return the evidence of a simulated cycle that waits for the approval `kind`."""
-    sim = SimulatedLine(Scenario(seed=1))
+    sim = SimulatedLine(Scenario(seed=1, search=search))
     cycle = open_cycle(sim.context, "500 new traces")
     while True:
         assert isinstance(drive(cycle, sim.context, timeout=30), Wait)
@@ -64,6 +64,27 @@ def test_rollout_form_says_how_sampled_answers_were_compared() -> None:
     assert "sampled at temperature" not in evidence_page("r", evidence, EXPIRES), "a report of an earlier release"
 
 
+def test_training_form_shows_the_recipes_of_a_search_and_what_they_cost_at_most() -> None:
+    page = evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING, search=True), EXPIRES)
+    assert (
+        "**Search over 3 recipes**: the first one trains for at most 86400 s per attempt, all others together for at most 1e+06 s" in page
+    )
+    assert "In this order: DPO; DPO, rate × 3; DPO, rate × 0.33." in page
+    assert "Search" not in evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING), EXPIRES)
+
+
+def test_rollout_form_shows_the_results_of_the_search() -> None:
+    page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT, search=True), EXPIRES)
+    found = page.partition("**Search over recipes**")[2].split("\n\n")[1].splitlines()
+    assert [line.partition("**:")[0].removeprefix("- **").removesuffix(" (chosen)") for line in found] == [
+        "DPO",
+        "DPO, rate × 3",
+        "DPO, rate × 0.33",
+    ]
+    assert sum("(chosen)" in line for line in found) == 1
+    assert all("score 0." in line and "3 steps" in line for line in found)
+
+
 @given(st.text(max_size=40))
 def test_any_text_stays_in_one_table_cell(text: str) -> None:
     line = table(["a", "b"], [[text, "x"]]).split("\n")
@@ -74,6 +95,6 @@ def test_any_text_stays_in_one_table_cell(text: str) -> None:
 
 def test_no_table_of_the_form_has_more_than_four_columns() -> None:
     for kind in ApprovalKind:
-        page = evidence_page("approval/sim/0001/x", _waiting(kind), EXPIRES)
+        page = evidence_page("approval/sim/0001/x", _waiting(kind, search=True), EXPIRES)
         widths = [line.count(" | ") + 1 for line in page.splitlines() if line.startswith("|")]
         assert max(widths) <= 4, "the form is narrow; a wider table hides what decides"

@@ -1,0 +1,105 @@
+"""The best that training on a line's own requests could have reached: with the truth, or with the product's own evidence.
+
+An oracle trains from the base model with several lengths, rates and, on the evidence, methods, and keeps the model that answers most tuning
+questions right. No product decision is involved.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.recipe_cell import BUILD, right, running_in
+from benchmarks.recipe_worlds import Question
+from contracts.data.datasets import TrainingSet
+from contracts.data.records import DEMONSTRATIONS
+from contracts.ids import canonical
+from contracts.jobs.training import Method, TrainingPlan
+from contracts.model import model_ref
+from materializer.lake.schemas import frame_of, parquet, read_parquet
+from runtime.artifacts import FolderArtifacts
+from trainers.backends.trl import DPO, SFT
+from trainers.code_digest import code_digest
+from trainers.job.trl import runner
+from trainers.recipes import KINDS
+
+GRID: tuple[tuple[int, float], ...] = ((240, 1.0), (960, 1.0), (480, 3.0))
+"""(steps, factor on the product's learning rate)."""
+SMALL = {"gradient_checkpointing": False, "micro_batch": 16, "save_every": 100_000}
+TRAINERS = {Method.SFT: SFT(), Method.DPO: DPO()}
+
+
+def on_truth(
+    artifacts: FolderArtifacts, base: Path, asked: Sequence[Question], data: TrainingSet, tuning: Sequence[Question], folder: Path
+) -> tuple[Path, str]:
+    """Return the best model trained on the true answers to all requests so far, and its recipe. `data` lends the form of a plan."""
+    rows = [
+        {
+            "prompt_id": f"{i:064d}",
+            "prompt": json.dumps([{"role": "user", "content": question.prompt}]),
+            "answer": question.answer,
+            "source": "truth",
+            "weight": 1.0,
+            "slice": question.slice,
+        }
+        for i, question in enumerate({q.prompt: q for q in asked}.values())
+    ]
+    told = artifacts.put(parquet(frame_of(rows, DEMONSTRATIONS), DEMONSTRATIONS, ["prompt_id"]))
+    return _best(artifacts, base, data.model_copy(update={"demonstrations": told}), (Method.SFT,), tuning, folder)
+
+
+def on_evidence(
+    artifacts: FolderArtifacts, base: Path, data: TrainingSet, tuning: Sequence[Question], folder: Path
+) -> tuple[Path, str] | None:
+    """Return the best model trained on the product's last training set, and its recipe; None if the set is empty."""
+    rows = {
+        Method.SFT: len(read_parquet(artifacts.get(data.demonstrations))),
+        Method.DPO: len(read_parquet(artifacts.get(data.pairs))),
+    }
+    methods = tuple(method for method, n in rows.items() if n >= 16)
+    return _best(artifacts, base, data, methods, tuning, folder) if methods else None
+
+
+def _best(
+    artifacts: FolderArtifacts, base: Path, data: TrainingSet, methods: Sequence[Method], tuning: Sequence[Question], folder: Path
+) -> tuple[Path, str]:
+    found: list[tuple[int, Path, str]] = [(sum(right(base, tuning)), base, "not trained")]
+    for method in methods:
+        for steps, scale in GRID:
+            run = folder / f"{method.value}-{steps}-{scale:g}"
+            trained = _train(artifacts, base, data, method, {**SMALL, "steps": steps, "rate_scale": scale}, run)
+            if trained is not None:
+                found.append((sum(right(trained, tuning)), trained, f"{method.value}, {steps} steps, rate × {scale:g}"))
+    _, best, recipe = max(found, key=lambda one: one[0])
+    return best, recipe
+
+
+def _train(artifacts: FolderArtifacts, base: Path, data: TrainingSet, method: Method, changes: Mapping[str, Any], run: Path) -> Path | None:
+    shutil.rmtree(run, ignore_errors=True)
+    run.mkdir(parents=True)
+    plan = TrainingPlan(
+        line="bench",
+        cycle="oracle",
+        start=model_ref(base, "0" * 64),
+        dataset=data.content,
+        pairs=data.pairs,
+        prompts=data.prompts,
+        demonstrations=data.demonstrations,
+        method=method,
+        recipe=TRAINERS[method].recipe(changes, data.facts),
+        seed=0,
+        scorers=(),
+        code=code_digest(),
+    )
+    (run / "plan.json").write_bytes(canonical(plan))
+    (run / "model").symlink_to(base, target_is_directory=True)
+    for kind in ("pairs", "prompts", "demonstrations"):
+        artifacts.fetch(getattr(plan, kind), run / f"{kind}.parquet")
+    job = {"RATCHET_ATTEMPT": "1", "RATCHET_INCARNATION": "1", "RATCHET_GPUS": "0", "RATCHET_ARTIFACTS": str(run.parent / "artifacts")}
+    with running_in(run, job):
+        runner.train_job(BUILD[method], KINDS[method])
+    result = json.loads((run / "i1" / "result.json").read_bytes())
+    return run / "i1" / "model" if result["outcome"] == "done" else None

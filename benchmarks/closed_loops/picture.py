@@ -1,0 +1,59 @@
+"""Draws the loops: the true accuracy over the cycles, one panel per task."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.sax.saxutils import escape
+
+WIDTH, HEIGHT, LEFT, TOP, GAP = 260, 170, 44, 30, 34
+COLOURS = {"champion": "#0b6bcb", "candidate": "#7d8b99", "truth": "#2e7d32", "evidence": "#b26a00"}
+
+
+def draw(rows: list[dict[str, Any]], columns: int = 3) -> str:
+    """Return an SVG with a panel per task: champions as lines, candidates as dots, the two oracles as dashed lines.
+
+    Only loops without traps, searches and other starts are drawn.
+    """
+    plain = [row for row in rows if (row["trap"], row["start"], row["search"]) == ("none", "champion", 0.0)]
+    tasks = list(dict.fromkeys(row["task"] for row in plain))
+    panels = [_panel(task, [row for row in plain if row["task"] == task], i % columns, i // columns) for i, task in enumerate(tasks)]
+    width, height = columns * (WIDTH + LEFT) + 20, -(-len(tasks) // columns) * (HEIGHT + TOP + GAP) + 40
+    words = {"champion": "champion", "candidate": "candidate", "truth": "oracle on the truth", "evidence": "oracle on the same evidence"}
+    keys = [
+        f'<rect x="{LEFT + 190 * i}" y="8" width="12" height="12" fill="{COLOURS[name]}"/>'
+        f'<text x="{LEFT + 18 + 190 * i}" y="18">{text}</text>'
+        for i, (name, text) in enumerate(words.items())
+    ]
+    style = "<style>text{font:12px sans-serif;fill:#1b2430}</style>"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">{style}'
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>{"".join([*keys, *panels])}</svg>\n'
+    )
+
+
+def _panel(task: str, rows: list[dict[str, Any]], column: int, line: int) -> str:
+    x0, y0 = LEFT + column * (WIDTH + LEFT), 34 + TOP + line * (HEIGHT + TOP + GAP)
+    cycles = max(len(row["cycles"]) for row in rows)
+
+    def at(cycle: float, accuracy: float) -> str:
+        return f"{x0 + (WIDTH - 20) * cycle / cycles:.1f},{y0 + HEIGHT * (1 - accuracy):.1f}"
+
+    parts = [f'<text x="{x0}" y="{y0 - 10}" font-weight="bold">{escape(task)}</text>']
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = y0 + HEIGHT * (1 - tick)
+        parts.append(f'<line x1="{x0}" x2="{x0 + WIDTH - 20}" y1="{y}" y2="{y}" stroke="#dde3e9"/>')
+        parts.append(f'<text x="{x0 - 8}" y="{y + 4}" text-anchor="end">{tick:g}</text>')
+    for cycle in range(cycles + 1):
+        parts.append(f'<text x="{at(cycle, 0).split(",")[0]}" y="{y0 + HEIGHT + 16}" text-anchor="middle">{cycle}</text>')
+    for row in rows:
+        points = [at(0, row["base"]), *(at(i, cycle["accuracy"]) for i, cycle in enumerate(row["cycles"], 1))]
+        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{COLOURS["champion"]}" stroke-width="1.8"/>')
+        for i, cycle in enumerate(row["cycles"], 1):
+            if "candidate" in cycle:
+                x, height = at(i, cycle["candidate"]).split(",")
+                parts.append(f'<circle cx="{x}" cy="{height}" r="2.6" fill="{COLOURS["candidate"]}"/>')
+        for name in ("truth", "evidence"):
+            if name in row["oracles"]:
+                (x1, height), x2 = at(0, row["oracles"][name]["accuracy"]).split(","), x0 + WIDTH - 20
+                parts.append(f'<line x1="{x1}" x2="{x2}" y1="{height}" y2="{height}" stroke="{COLOURS[name]}" stroke-dasharray="5 4"/>')
+    return "".join(parts)

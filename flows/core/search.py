@@ -1,0 +1,187 @@
+"""Decides which recipe a search tries next, and which trained model becomes the candidate. Pure: a function of the search's rows.
+
+The plan's own recipe is trained in full first, so that a search never has less than a cycle without one. The other recipes then run for a
+third of its steps, and the best third of them in full (successive halving: Jamieson and Talwalkar 2016, arXiv:1502.07943, with one cut).
+A trial begins only if the budget is likely to suffice for it. All trials are compared on the same development prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
+from contracts.jobs.training import TrainingPlan
+
+THIRD = 3
+"""A first trial of a recipe has the steps of the plan's own one, divided by this; the best of so many are then trained in full."""
+SHORT = 100
+"""Least number of steps of a first trial. If a third is fewer, the recipes are trained in full at once: too few steps show too little."""
+LEAST_PROMPTS = 20
+"""Minimum number of development prompts for a search. With fewer, the best of several recipes is often the luckiest."""
+
+
+TIE = 1 + 1e-9
+"""Factor on the error that a gain must exceed. If two models differ on a single prompt, gain and error are equal, up to rounding."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A trial, and how it ended; None while it runs."""
+
+    trial: Trial
+    end: TrialEnd | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the trial has published a model."""
+        return self.end is not None and self.end.succeeded
+
+    @property
+    def score(self) -> float:
+        """Mean score of its model on the development prompts; minus infinity without a score."""
+        known = [score for score in self.end.scores if score is not None] if self.end else []
+        return math.fsum(known) / len(known) if known else -math.inf
+
+
+def next_trial(plan: TrainingPlan, tried: Sequence[Tried], attempt: int, timeout: float) -> Trial | Chosen | None:
+    """Return the next trial of the plan's search, or the choice after the last one; None if no trial published a model.
+
+    `tried` are the trials so far, all ended. `attempt` is the number of the next attempt, and `timeout` the longest duration of an attempt
+    in seconds. Raises ValueError if the plan has no search.
+    """
+    if plan.search is None:
+        raise ValueError("the plan has no search")
+    if not tried:
+        return Trial(number=1, variant=0, attempt=attempt, timeout=timeout, reason=plan.search.first)
+    left = plan.search.budget - spent(tried)
+    wanted = _wanted(len(plan.search.variants), tried)
+    if wanted is None:
+        return choice(plan, tried, "every recipe was tried")
+    variant, most_steps, reason = wanted
+    if (needed := _seconds(tried, variant, most_steps)) > left:
+        return choice(plan, tried, f"the next trial would take about {needed:.0f} s, and {max(0.0, left):.0f} s of the budget are left")
+    return Trial(number=len(tried) + 1, variant=variant, attempt=attempt, timeout=min(timeout, left), most_steps=most_steps, reason=reason)
+
+
+def spent(tried: Sequence[Tried]) -> float:
+    """Return the seconds of the budget that the trials have used. The first trial is the training of a cycle without a search."""
+    return math.fsum(one.end.seconds for one in tried[1:] if one.end)
+
+
+def choice(plan: TrainingPlan, tried: Sequence[Tried], why_now: str) -> Chosen | None:
+    """Return the trial whose model becomes the candidate; None if none published a model. `why_now` says why the search ends.
+
+    An earlier trial is replaced by a later one only if that is better by more than one standard error of the paired difference.
+    """
+    able = [one for one in tried if one.succeeded]
+    if not able or plan.search is None:
+        return None
+    best = able[0]
+    for one in able[1:]:
+        gain, error = difference(one, best)
+        if gain > error * TIE:
+            best = one
+    return Chosen(
+        trial=best.trial.number,
+        variant=plan.search.variants[best.trial.variant].name,
+        plan=trial_plan(plan, best.trial).id,
+        reason=f"{_why(best, able)}; {why_now}",
+    )
+
+
+def _why(best: Tried, able: Sequence[Tried]) -> str:
+    if math.isinf(best.score):
+        return "no model was measured, so the earliest one counts"
+    if len(able) == 1:
+        return f"the only trained model, with a score of {best.score:.3f}"
+    if best is not able[0]:
+        gain, error = difference(best, able[0])
+        return f"score {best.score:.3f}, {gain:+.3f} against trial {able[0].trial.number} (standard error {error:.3f})"
+    other = max(able[1:], key=lambda one: one.score)
+    gain, error = difference(other, best)
+    return f"score {best.score:.3f}; the best other one, trial {other.trial.number}, differs by {gain:+.3f} (standard error {error:.3f})"
+
+
+def difference(one: Tried, other: Tried) -> tuple[float, float]:
+    """Return the mean of `one` minus `other` over the development prompts that both have a score for, and its standard error.
+
+    Without two such prompts, the result is (0, infinity).
+    """
+    scores = zip(one.end.scores, other.end.scores, strict=False) if one.end and other.end else ()
+    pairs = [a - b for a, b in scores if a is not None and b is not None]
+    if len(pairs) < 2:
+        return 0.0, math.inf
+    mean = math.fsum(pairs) / len(pairs)
+    return mean, math.sqrt(math.fsum((pair - mean) ** 2 for pair in pairs) / (len(pairs) - 1) / len(pairs))
+
+
+def _wanted(variants: int, tried: Sequence[Tried]) -> tuple[int, int | None, str] | None:
+    """Return the variant that the search would try next, its limit of steps and the reason; None if it is complete."""
+    first = tried[0]
+    if first.succeeded and first.end and not first.end.scores:
+        return None  # nothing can be compared
+    third = math.ceil(first.end.step / THIRD) if first.succeeded and first.end else 0
+    short = third if third >= SHORT else None
+    seen = {one.trial.variant for one in tried[1:]}
+    for variant in range(1, variants):
+        if variant not in seen:
+            return variant, short, f"a third of the {first.end.step if first.end else 0} steps of trial 1" if short else "in full"
+    if short is None:
+        return None
+    brief = [one for one in tried[1:] if one.trial.most_steps is not None]
+    kept = sorted((one for one in brief if one.succeeded), key=lambda one: -one.score)[: math.ceil(len(brief) / THIRD)]
+    full = {one.trial.variant for one in tried if one.trial.most_steps is None}
+    for one in kept:
+        cut = one.end is not None and one.trial.most_steps is not None and one.end.step >= 0.8 * one.trial.most_steps
+        if cut and one.trial.variant not in full:
+            return one.trial.variant, None, f"among the best third of the short trials (trial {one.trial.number})"
+    return None
+
+
+def _seconds(tried: Sequence[Tried], variant: int, most_steps: int | None) -> float:
+    """Return about how many seconds a trial needs, from the first trial and the same recipe's short one."""
+    first = tried[0].end
+    if first is None or not first.step:
+        return first.seconds if first else 0.0
+    steps = most_steps or first.step
+    rates = [one.end.seconds / one.end.step for one in (tried[0], *tried) if one.end and one.end.step and one.trial.variant in (0, variant)]
+    return steps * max(rates)
+
+
+COLUMNS = ("trial", "recipe", "steps", "score", "against trial 1", "seconds", "result")
+"""Columns of `results`."""
+
+
+def results(plan: TrainingPlan, tried: Sequence[Tried], chosen: Chosen | None) -> list[tuple[str, ...]]:
+    """Return one row of texts per trial, in the order of COLUMNS. Raises ValueError if the plan has no search."""
+    if plan.search is None:
+        raise ValueError("the plan has no search")
+    rows: list[tuple[str, ...]] = []
+    for one in tried:
+        gain, error = difference(one, tried[0])
+        end, known = one.end, one.succeeded and not math.isinf(one.score)
+        shown = f"{gain:+.3f} ± {error:.3f}" if known and one is not tried[0] and math.isfinite(error) else "–"
+        limit = f" of at most {one.trial.most_steps}" if one.trial.most_steps else ""
+        ended = "running" if end is None else "trained" if end.succeeded else f"failed: {end.reason}"
+        rows.append(
+            (
+                str(one.trial.number),
+                plan.search.variants[one.trial.variant].name,
+                f"{end.step}{limit}" if end and end.step else "–",
+                f"{one.score:.3f}" if known else "–",
+                shown,
+                f"{end.seconds:.0f}" if end else "–",
+                "chosen" if chosen and chosen.trial == one.trial.number else ended,
+            )
+        )
+    return rows
+
+
+def gain_of_search(tried: Sequence[Tried], chosen: Chosen) -> tuple[float, float]:
+    """Return by how much the chosen model scores higher than that of trial 1, and the standard error.
+
+    A cycle without a search would have published the model of trial 1. If that trial failed, the result is (0, infinity).
+    """
+    return difference(next(one for one in tried if one.trial.number == chosen.trial), tried[0])
