@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -82,7 +82,7 @@ class Comparison(Frozen):
 
 
 class PromptCount(Frozen):
-    """What became of the prompts of one set or slice. A prompt failed for a model if its answer is missing or unscored."""
+    """What became of the prompts of one set or slice. A prompt failed for a model if an answer to it is missing or unscored."""
 
     name: str
     """golden | holdout | slice:<name>"""
@@ -133,14 +133,18 @@ class EvalReport(Frozen):
     """ModelRef.id of the champion."""
     candidate: Digest
     """ModelRef.id of the candidate."""
+    samples: Annotated[int, Field(gt=0)] = 1
+    """Number of answers per prompt and model. All counts of the report are of prompts, and the reward of a prompt is the mean."""
+    temperature: Magnitude = 0.0
+    """Sampling temperature of the answers. 0: greedy."""
     asked: Count
     """Number of prompts in the evaluation."""
     answered_by_both: Count
-    """Number of prompts with comparable scored answers of both models."""
+    """Number of prompts with comparable scored answers of both models, in each draw."""
     failures: dict[str, Count]
-    """`champion:<reason>` / `candidate:<reason>` -> count."""
+    """`champion:<reason>` / `candidate:<reason>` -> number of prompts with such an answer. A prompt counts once per model."""
     comparisons: tuple[Comparison, ...]
-    """A prompt on which only the candidate failed counts in them with reward 0 for the candidate."""
+    """A draw on which only the candidate failed counts in them with reward 0 for the candidate."""
     counts: tuple[PromptCount, ...] = ()
     """One element per prompt set and slice that was asked. Empty in reports of earlier releases, which no check passes."""
     lengths: dict[str, Magnitude] = Field(default_factory=dict)
@@ -155,7 +159,7 @@ class EvalReport(Frozen):
     latency_ms: dict[str, Magnitude] = Field(default_factory=dict)
     """`champion` / `candidate` -> 95th percentile of the latency in milliseconds."""
     answers: Digest
-    """JSON-lines artifact with both answers and rewards for every prompt."""
+    """JSON-lines artifact with both answers and rewards for every draw of every prompt."""
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalReport:

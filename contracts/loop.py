@@ -314,7 +314,7 @@ class GateSettings(Frozen):
     min_slice: Positive = 20
     """Minimum number of prompts in a slice. Smaller slices are reported but not judged."""
     max_failures: Share = 0.02
-    """Maximum share of unanswered or unscored requests per model. Above it, the gate is inconclusive."""
+    """Maximum share of prompts with an unanswered or unscored request, per model. Above it, the gate is inconclusive."""
     max_unlike: Share = 0.1
     """Maximum share of prompts whose two answers were decided by different scorers, because a scorer was unavailable. Such prompts are
     excluded. Above this share, the gate is inconclusive."""
@@ -322,9 +322,22 @@ class GateSettings(Frozen):
     """Maximum ratio of the mean answer lengths, candidate to champion or the inverse. Above it, the gate fails."""
     max_tokens: Positive = 256
     """Maximum tokens per answer."""
+    samples: Annotated[int, Field(ge=1, le=8)] = 1
+    """Number of answers per prompt and model. The gate compares their means, so it sees smaller gains if the answers of a model vary. The
+    requests and the scoring cost as many times more. More than 1 needs `temperature` above 0."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Sampling temperature of the answers; best the one of the line's users. 0: greedy. Both models get the same seed for each answer."""
     checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Entry point name of an installed check (group `ratchet.checks`) -> its options, which the check validates. All installed checks
     apply, also those without options here."""
+
+    @model_validator(mode="after")
+    def _draws_differ(self) -> GateSettings:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"gate.samples = {self.samples} needs gate.temperature above 0: at temperature 0, each answer to a prompt would be the same"
+            )
+        return self
 
 
 class RolloutSettings(Frozen):

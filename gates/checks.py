@@ -49,7 +49,7 @@ def shortfall(report: EvalReport, settings: GateSettings) -> str | None:
     failures = {side: sum(n for key, n in report.failures.items() if key.startswith(f"{side}:")) for side in ("champion", "candidate")}
     if max(failures.values()) > settings.max_failures * asked:
         text = ", ".join(f"{side} {n}" for side, n in failures.items())
-        return f"failed requests of {asked}: {text}; more than {settings.max_failures:.0%}"
+        return f"prompts of {asked} with failed requests: {text}; more than {settings.max_failures:.0%}"
     unlike = report.failures.get(UNLIKE, 0)
     if unlike > settings.max_unlike * asked:
         return f"{unlike} of {asked} {UNLIKE}: a scorer was unavailable; more than {settings.max_unlike:.0%}"
@@ -71,7 +71,7 @@ def _gap(count: PromptCount, comparison: Comparison | None, needed: int) -> str 
 
 
 class Coverage(_BuiltIn):
-    """Checks that enough prompts have comparable answers and that few requests failed, in total and in each prompt set and slice.
+    """Checks that enough prompts have comparable answers and that requests failed on few, in total and in each prompt set and slice.
 
     The result is pass or inconclusive, never fail.
     """

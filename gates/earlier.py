@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from contracts.evaluation import Comparison, EarlierComparison
+from gates.questions import Decoding
 from gates.statistics import paired_interval
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The reward of one answer to a golden prompt."""
+    """The mean reward of the answers to a golden prompt."""
 
     cluster: str
     """Conversation of the prompt; its prompts are averaged first."""
@@ -25,27 +26,39 @@ class Scored:
     """golden, and the slice of the prompt if it has one."""
     reward: float
     deciding: frozenset[str] | None
-    """The scorers that decided; rewards of other scorers are not comparable. None for a failed request."""
+    """The scorers that decided; rewards of other scorers are not comparable. None if all requests failed."""
 
 
 Answers = Mapping[str, Scored]
-"""Key of the golden prompt -> its scored answer."""
+"""Key of the golden prompt -> its scored answers."""
 
 
-def best_earlier(candidate: Answers, earlier: Mapping[str, Answers], level: float, least: int) -> list[EarlierComparison]:
+@dataclass(frozen=True)
+class Earlier:
+    """The scored answers of an earlier champion."""
+
+    decoding: Decoding
+    answers: Answers
+
+
+def best_earlier(
+    candidate: Mapping[Decoding, Answers], earlier: Mapping[str, Earlier], level: float, least: int
+) -> list[EarlierComparison]:
     """Return, for each group with at least `least` common conversations, the comparison with the earlier champion of the highest mean.
 
+    A champion is compared with the candidate's answers of the same decoding, and the best one is found per decoding.
     `level` is the confidence level of all intervals together: each allows for the number of champions and groups (Bonferroni).
     """
-    found: dict[str, list[tuple[str, np.ndarray]]] = {}
-    for version, answers in earlier.items():
-        for group, rewards in _pairs(candidate, answers).items():
+    found: dict[tuple[str, Decoding], list[tuple[str, np.ndarray]]] = {}
+    for version, one in earlier.items():
+        for group, rewards in _pairs(candidate[one.decoding], one.answers).items():
             if len(rewards) >= max(2, least):
-                found.setdefault(group, []).append((version, np.array(rewards)))
+                found.setdefault((group, one.decoding), []).append((version, np.array(rewards)))
     comparisons = sum(map(len, found.values()))
     result = []
-    for group in sorted(found):
-        version, pairs = max(found[group], key=lambda one: (float(one[1][:, 0].mean()), one[0]))
+    for place in sorted(found):
+        group, _ = place
+        version, pairs = max(found[place], key=lambda one: (float(one[1][:, 0].mean()), one[0]))
         interval = paired_interval((pairs[:, 1] - pairs[:, 0]).tolist(), 1 - (1 - level) / comparisons)
         assert interval is not None
         before, now = (float(mean) for mean in pairs.mean(axis=0))

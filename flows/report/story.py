@@ -273,11 +273,23 @@ def _gate(cycle: CycleView) -> Section | None:
     text = [
         f"Both models received {report.asked} prompts over HTTP; {report.answered_by_both} prompts have a scored answer from both models."
     ]
+    text += sampling(report.samples, report.temperature)
     if overall:
         change = f"{overall.champion:.3f} → {overall.candidate:.3f}"
         text.append(f"Mean reward {change}; difference {interval(overall.difference)}, confidence level {overall.difference.level:g}.")
     rows = tuple((c.name, str(c.n), f"{c.champion:.3f}", f"{c.candidate:.3f}", interval(c.difference)) for c in report.comparisons)
     return Section(f"Gate: {cycle.candidate.tag} against {cycle.baseline.tag}", tuple(text), Table(GATE_COLUMNS, rows))
+
+
+def sampling(samples: int, temperature: float) -> list[str]:
+    """Return the sentence on sampled answers at the gate; none for greedy ones. `samples` is the number of answers per prompt."""
+    if temperature == 0:
+        return []
+    if samples == 1:
+        return [f"Each model gave one answer to each prompt, sampled at temperature {temperature:g}."]
+    return [
+        f"Each model gave {samples} answers to each prompt, sampled at temperature {temperature:g}; the reward of a prompt is their mean."
+    ]
 
 
 GATE_COLUMNS = ("prompts", "n", "champion", "candidate", "difference")

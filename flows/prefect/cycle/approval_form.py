@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from contracts.cycle import ApprovalKind
+from flows.report.story import sampling
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
 """Text instead of symbols, because a font may not contain the symbols."""
@@ -132,7 +133,8 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
         f"**Gate: {_MARKS.get(verdict['result'], verdict['result'])}**",
         _points(checks),
         f"**Candidate against champion** on holdout edition {report['edition']}: {report['answered_by_both']} of {report['asked']} "
-        f"prompts were answered by both; failed requests: {failures}.",
+        f"prompts were answered by both; prompts with failed requests: {failures}.",
+        *sampling(report.get("samples", 1), report.get("temperature", 0.0)),
         table(["comparison", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),
         *_searched(evidence.get("search")),
         "**Rollout plan**",

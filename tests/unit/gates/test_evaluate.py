@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 
 from contracts.loop import GateSettings
-from gates.evaluate import PairedEvaluator, _Question
+from gates.evaluate import PairedEvaluator
+from gates.questions import Question
 
 
-def _conversation(first: str, turns: int) -> list[tuple[_Question, float, float]]:
+def _conversation(first: str, turns: int) -> list[tuple[Question, float, float]]:
     """Every turn of one conversation, as in the holdout: each prompt contains all earlier messages."""
     said: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
     rows = []
     for turn in range(turns):
         said = [*said, {"role": "user", "content": first if turn == 0 else f"turn {turn}"}]
-        rows.append((_Question("holdout", tuple(said), "r", None), 0.0, 1.0 if turn % 3 else 0.0))
+        rows.append((Question("holdout", tuple(said), "r", None), 0.0, 1.0 if turn % 3 else 0.0))
         said = [*said, {"role": "assistant", "content": "a"}]
     return rows
 

@@ -17,7 +17,7 @@ from flows.core.folds import fold_rollout
 from flows.engine.line import cycle_requests
 from flows.engine.training_curves import accepted_line, read_event_logs
 from flows.report.page import render_report
-from flows.report.story import _notes, ledger_table, tell
+from flows.report.story import _notes, ledger_table, sampling, tell
 from tests.browser import PHONE, content_width
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
@@ -53,6 +53,12 @@ def test_report_of_a_promotion_contains_figures_and_approvers() -> None:
     assert "0.500" in story
     assert "+0.200 (+0.150 to +0.250)" in story
     assert "5 % at" in story
+
+
+def test_the_gate_says_how_answers_were_sampled() -> None:
+    assert sampling(1, 0.0) == []
+    assert sampling(1, 0.7) == ["Each model gave one answer to each prompt, sampled at temperature 0.7."]
+    assert sampling(3, 1.0) == ["Each model gave 3 answers to each prompt, sampled at temperature 1; the reward of a prompt is their mean."]
 
 
 def test_report_of_a_search_has_its_table_and_its_picture() -> None:

@@ -53,6 +53,17 @@ def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
     assert "median and p95 latency both exceed 1.5 × the champion's" in page, "the judge needs both"
 
 
+def test_rollout_form_says_how_sampled_answers_were_compared() -> None:
+    evidence = _waiting(ApprovalKind.ROLLOUT)
+    assert "sampled at temperature" not in evidence_page("r", evidence, EXPIRES), "the answers were greedy"
+    evidence["report"] |= {"samples": 2, "temperature": 0.7}  # type: ignore[operator]
+    page = evidence_page("r", evidence, EXPIRES)
+    assert "Each model gave 2 answers to each prompt, sampled at temperature 0.7; the reward of a prompt is their mean." in page
+    for name in ("samples", "temperature"):
+        del evidence["report"][name]  # type: ignore[attr-defined]
+    assert "sampled at temperature" not in evidence_page("r", evidence, EXPIRES), "a report of an earlier release"
+
+
 def test_training_form_shows_the_recipes_of_a_search_and_what_they_cost_at_most() -> None:
     page = evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING, search=True), EXPIRES)
     assert (
