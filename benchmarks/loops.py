@@ -5,7 +5,7 @@ correct, and a cycle probes, chooses, trains, judges, and rolls out. After each 
 Two oracles with tuned length and rate train on the same requests: one with the true answers, one with the product's last training set.
 
 `python -m benchmarks.loops [--tasks NAME...] [--seeds N] [--traps NAME...] [--cycles 5] [--start champion|held] [--search SECONDS]
-[--quick] [--out FILE]` appends one row per loop and prints a table. Rows that exist are not computed again.
+[--no-oracles] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table. Rows that exist are not computed again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flows.core.folds import CycleView
 from trainers.code_digest import code_digest
 
 HERE = Path(__file__).resolve().parent
-RESULTS, PICTURE = HERE / "results" / "loops.jsonl", HERE.parent / "docs" / "pictures" / "loops.svg"
+RESULTS, PICTURE = HERE / "results" / "loops.jsonl", HERE.parent / "docs" / "images" / "loops.svg"
 TEST, GOLDEN, TUNING = 2000, 100, 200
 """Test questions, golden questions per slice, and questions on which the oracles choose."""
 
@@ -90,7 +90,7 @@ def run(task: str, seed: int, given: argparse.Namespace, folder: Path) -> dict[s
         print(json.dumps({"task": task, "seed": seed, "cycle": number + 1, **cycles[-1]}), flush=True)
     loop_seconds = time.process_time() - began
     best: dict[str, Any] = {}
-    if data is not None and not given.quick:
+    if data is not None and not given.no_oracles:
         model, recipe = on_truth(line.artifacts, base, asked, data, world.tuning, folder / "truth")
         best["truth"] = {"accuracy": fmean(right(model, world.test)), "recipe": recipe}
         found = on_evidence(line.artifacts, base, data, world.tuning, folder / "evidence")
@@ -200,12 +200,13 @@ def main() -> None:
     parser.add_argument("--start", default="champion", choices=("champion", "held"))
     parser.add_argument("--search", type=float, default=0.0, help="Seconds of `training.search.budget`.")
     parser.add_argument("--tests", type=int, default=TEST)
+    parser.add_argument("--no-oracles", action="store_true", help="Leave out the oracles, which take most of the time.")
     parser.add_argument("--quick", action="store_true", help="One task, two cycles, few tests, no oracles; writes nothing.")
     parser.add_argument("--table", action="store_true", help="Print the table of the existing rows and draw the picture, and run nothing.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.quick:
-        given.tasks, given.seeds, given.cycles, given.tests = given.tasks[:1], given.seeds[:1], 2, 200
+        given.tasks, given.seeds, given.cycles, given.tests, given.no_oracles = given.tasks[:1], given.seeds[:1], 2, 200, True
     rows = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() and not given.quick else []
     known = {(row["task"], row["seed"], row["trap"], row["start"], row["search"]) for row in rows}
     for seed in () if given.table else given.seeds:
@@ -224,7 +225,6 @@ def main() -> None:
     print(table(rows))
     print(goals(rows))
     if given.table:
-        PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(draw(rows))
 
 

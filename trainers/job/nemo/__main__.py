@@ -232,7 +232,8 @@ class ReleaseRun:
             return f"the run ended with exit code {code} at step {self.step}; see {self.job.folder / trainer_log(0)}"
         return (
             f"the run ended early at step {self.step} of {self.recipe.fixed_steps}, checkpointed at step {self.kept}: "
-            "its timeout was near, or its epochs had too few prompts with mixed rewards; raise training.timeout, or set nemo.dynamic_sampling = false"
+            "its timeout was near, or its epochs had too few prompts with mixed rewards; "
+            "raise training.timeout, or set nemo.dynamic_sampling = false"
         )
 
     def _export(self) -> JobResult:
