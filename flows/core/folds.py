@@ -13,7 +13,7 @@ from contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, 
 from contracts.evaluation import Verdict
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
-from contracts.jobs.training import Adjustment, Checkpoint, Choice, Proposal, ResumePoint, TrainingPlan, Usage
+from contracts.jobs.training import Adjustment, Checkpoint, Choice, Method, Proposal, ResumePoint, TrainingPlan, Usage
 from contracts.loop import Loop
 from contracts.schema import upgraded
 from contracts.serving import ModelVersion
@@ -182,6 +182,12 @@ class CycleView:
     def trained_plan(self) -> TrainingPlan | None:
         """The plan of the newest training; after a search, that of the chosen trial."""
         return self.plan_of(self.last.attempt) if self.last else self.plan
+
+    @property
+    def method(self) -> Method | None:
+        """The method of the newest training, or the chosen one before it; `none` if nothing is trained. None before the choice."""
+        plan = self.trained_plan
+        return plan.method if plan else self.choice.method if self.choice else None
 
     @property
     def plans(self) -> tuple[TrainingPlan, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from contracts.data.datasets import ProbeReport, TrainingSet
 from contracts.errors import Rejected
 from contracts.ids import digest
-from contracts.jobs.training import Choice, Search
+from contracts.jobs.training import Choice, Method, Search
 from contracts.model import count_parameters
 from contracts.serving import ModelVersion
 from flows.engine.choosing import choose_plan, drafts
@@ -32,13 +32,18 @@ class Preview:
     data: TrainingSet
     choice: Choice
     recipe: dict[str, Any] | None
-    """The complete recipe; None if nothing would be trained."""
+    """The complete recipe of the first training; None if nothing would be trained."""
     parameters: int
     """Number of weights of the start model."""
     probed: bool
     """Whether the start model was probed."""
     search: Search | None = None
     """The search that the cycle would run; None without a search."""
+
+    @property
+    def method(self) -> Method:
+        """The method of the first training. A search may begin with another one than the rules prefer."""
+        return self.search.variants[0].method if self.search else self.choice.method
 
 
 def preview(context: LineContext, probe: bool) -> Preview:

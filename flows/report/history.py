@@ -80,7 +80,7 @@ def _chapter(cycle: CycleView, standings: dict[str, str]) -> Chapter:
         outcome=str(cycle.state),
         version=version,
         standing=standings.get(version, "") if version else "",
-        method=str(cycle.choice.method) if cycle.choice else None,
+        method=str(cycle.method) if cycle.method else None,
         examples=examples(cycle),
         difference=overall.difference if overall else None,
         cost=sum(usage.cost for usage in usages.values()) if usages else None,
@@ -91,8 +91,8 @@ def _chapter(cycle: CycleView, standings: dict[str, str]) -> Chapter:
 
 def examples(cycle: CycleView) -> int | None:
     """Return the number of examples that the cycle's method trains on, or None if nothing is trained."""
-    if cycle.plan is None or cycle.choice is None:
+    if cycle.plan is None or cycle.method is None:
         return None
     facts: dict[str, Any] = cycle.done[Step.PLAN]["choice"]["facts"]
-    found = facts.get(EXAMPLES[cycle.choice.method])
+    found = facts.get(EXAMPLES[cycle.method])
     return sum(found.values()) if isinstance(found, dict) else found

@@ -95,7 +95,7 @@ def _summary(chapter: Chapter) -> tuple[str, ...]:
     report = report_of(cycle)
     overall = next((c for c in report.comparisons if c.name == "overall"), None) if report else None
     change = f"{overall.champion:.3f} → {overall.candidate:.3f}" if overall else "–"
-    method = cycle.choice.method if cycle.choice else "–"
+    method = cycle.method or "–"
     return (cycle.id, f"{cycle.opened_at:%Y-%m-%d %H:%M}", str(method), change, str(cycle.state))
 
 

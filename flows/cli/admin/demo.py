@@ -56,9 +56,7 @@ def _show(place: Home, home: Path, cycles: list[CycleView], url: str) -> None:
     from flows.report.page import write_page
 
     page = write_page(open_ledger(place), place, "kubectl", place.reports / "kubectl.html")
-    rows = [
-        [c.id, "–" if c.choice is None else str(c.choice.method), *_change(c), str(c.state).replace("_", " "), c.reason] for c in cycles
-    ]
+    rows = [[c.id, str(c.method or "–"), *_change(c), str(c.state).replace("_", " "), c.reason] for c in cycles]
     table("", ["cycle", "method", "before", "after", "state", "reason"], rows)
     say(f"\nreport      {page}")
     say(f"Prefect UI  {url}")

@@ -45,9 +45,7 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
     if not found.probed:
         show("Without a probe of the start model, group coverage and headroom are unknown.")
     if cost is not None and found.recipe is not None:
-        show(
-            f"A cycle would run {found.choice.method.upper()} ({_length(found.recipe)}) on a model with {cost['parameters']:,} parameters."
-        )
+        show(f"A cycle would run {found.method.upper()} ({_length(found.recipe)}) on a model with {cost['parameters']:,} parameters.")
         spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
         spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
         show(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
@@ -80,14 +78,14 @@ def _length(recipe: Mapping[str, Any]) -> str:
 def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
     from flows.composition.cost import estimate_cost
 
-    if found.recipe is None or not context.loop.training.built_in(found.choice.method):
+    if found.recipe is None or not context.loop.training.built_in(found.method):
         return None
-    return estimate_cost(context.loop, context.folder, found.choice.method, found.recipe, found.parameters)
+    return estimate_cost(context.loop, context.folder, found.method, found.recipe, found.parameters)
 
 
 def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:
     return {
-        "method": found.choice.method,
+        "method": found.method,
         "reason": found.choice.reason,
         "start": found.start.tag,
         "probed": found.probed,
