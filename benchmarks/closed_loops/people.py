@@ -29,7 +29,7 @@ class People:
     seed: int
     trap: str = "none"
     """verbosity: users rate longer answers up. template: nine of ten questions are variants of one. sybils: 5 % of the users send half of
-    the ratings, and rate one fixed wrong answer up and right ones down. flippers: 10 % of the users invert every rating."""
+    the ratings, and rate wrong answers up and right ones down. flippers: 10 % of the users invert every rating."""
 
     def questions(self, pool: dict[str, list[Question]], cycle: int) -> list[Question]:
         """Take the questions of a cycle out of `pool` (slice -> unused questions). Demand shifts: each cycle, another slice doubles."""
