@@ -45,7 +45,7 @@ from materializer.training_sets.account import account
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
 from materializer.training_sets.development import Part, development_rows, prompts_by_part
 from materializer.training_sets.facts import label_noise, measure
-from materializer.training_sets.holdout import choose_edition, identify_prompts, read_golden
+from materializer.training_sets.holdout import choose_edition, identify_prompts, independent, read_golden
 from materializer.training_sets.pairs import make_pairs
 from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from materializer.training_sets.split import Split, largest_cluster
@@ -273,6 +273,7 @@ class LakeDatasets:
                 f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({len(held)} held-out traces); "
                 "log metadata.reference with some traces, or send reviewer_reference evaluations"
             )
+        prompts = independent(prompts, held, self.loop.line.salt)
         chosen = choose_edition(prompts, number, self.loop.line.salt, self.loop.holdout.max_size)
         return HoldoutEdition(
             line=self.loop.line.name,

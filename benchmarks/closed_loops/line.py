@@ -306,8 +306,11 @@ class ClosedLine:
         body = "".join(json.dumps(record) + "\n" for record in records).encode()
         self.datasets.ingest(RawBatch("app", "jsonl", digest(body.decode()), "benchmark", lambda: io.BytesIO(body)))
 
-    def cycle(self, number: int, test: Sequence[Question]) -> tuple[CycleView, dict[str, Any]]:
-        """Run a whole cycle. Return its rows, and the truth about its candidate: accuracy per test question of both versions."""
+    def cycle(self, number: int, test: Sequence[Question], luck: int) -> tuple[CycleView, dict[str, Any]]:
+        """Run a whole cycle. Return its rows, and the truth about its candidate: accuracy per test question of both versions.
+
+        `luck` is the seed of the requests of its rollout.
+        """
         self.clock.time = max(self.clock.time, START + (number + 1) * CYCLE)
         stream, before = open_cycle(self.context, "new traces"), self.champion
         truth: dict[str, Any] = {}
@@ -318,7 +321,7 @@ class ClosedLine:
                 truth["champion"], truth["candidate"] = (right(self.models.folder(version), test) for version in (before, candidate))
             return float(np.mean(truth["champion"]) - np.mean(truth["candidate"])) if truth else 0.0
 
-        self.use.prepare(self.seed * 100 + number, self.loop.rollout.margin, loss)
+        self.use.prepare(luck, self.loop.rollout.margin, loss)
         for _ in range(10_000):
             if isinstance(turn(self.context, self.context.cycle_view(stream)), End):
                 loss()

@@ -50,6 +50,19 @@ def identify_prompts(
     return pl.DataFrame([row + side for row, side in zip(rows, sides, strict=True)], schema=schema, orient="row")
 
 
+def independent(prompts: pl.DataFrame, identified: pl.DataFrame, salt: str) -> pl.DataFrame:
+    """Keep the prompts of one conversation of each cluster of near-duplicates, selected by hash.
+
+    `prompts` has the column prompt_id. `identified` maps it to root_id and cluster, as `identify_prompts` returns them. The gate counts
+    conversations as independent. Variants of one template are not: with them, a test would seem more precise than it is.
+    """
+    known = identified.select("prompt_id", "root_id", "cluster").unique("prompt_id")
+    roots = known.join(prompts.select("prompt_id"), on="prompt_id", how="semi").select("root_id", "cluster").unique()
+    rank = pl.Series("rank", [hash_share("independent", salt, root) for root in roots["root_id"].to_list()], dtype=pl.Float64)
+    chosen = roots.with_columns(rank).sort("rank", "root_id").unique("cluster", keep="first", maintain_order=True)
+    return prompts.join(known.join(chosen, on="root_id", how="semi"), on="prompt_id", how="semi", maintain_order="left")
+
+
 def choose_edition(prompts: pl.DataFrame, number: int, salt: str, most: int) -> pl.DataFrame:
     """Select at most `most` prompts for edition `number` by hash. If there are more than `most`, each number gives its own selection."""
     if len(prompts) <= most:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from contracts.errors import ConfigError, Inconclusive
 from contracts.ids import root_id
 from materializer.lake.schemas import read_parquet
-from materializer.training_sets.holdout import held_out, identify_prompts, read_golden
+from materializer.training_sets.holdout import held_out, identify_prompts, independent, read_golden
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 from tests.unit.materializer.small_datasets import frozen
@@ -33,6 +33,17 @@ def test_share_of_held_out_prompts_equals_the_fraction() -> None:
     assert identify_prompts(texts, "salt", 0.2)["held"].mean() == pytest.approx(0.2, abs=0.02)
     one, other = (set(identify_prompts(texts, salt, 0.2).filter(pl.col("held"))["prompt_id"]) for salt in ("salt", "other"))
     assert one != other
+
+
+def test_an_edition_asks_one_conversation_of_each_cluster_of_near_duplicates() -> None:
+    rows = [("turn 1", "r1", "a"), ("turn 2", "r1", "a"), ("variant", "r2", "a"), ("other", "r3", "b")]
+    identified = pl.DataFrame([(*row, row[0]) for row in rows], schema=["prompt_id", "root_id", "cluster", "messages"], orient="row")
+    prompts = identified.select("prompt_id")
+    found = [set(independent(prompts, identified, salt)["prompt_id"]) for salt in "abcdefgh"]
+    assert {frozenset(one) for one in found} == {frozenset({"turn 1", "turn 2", "other"}), frozenset({"variant", "other"})}
+    only = prompts.filter(pl.col("prompt_id") == "variant")
+    assert independent(only, identified, "a").equals(only), "conversations without a reference are not selected"
+    assert independent(prompts.clear(), identified, "a").is_empty()
 
 
 _QUESTIONS = st.lists(st.tuples(st.integers(0, 30), st.booleans(), st.sampled_from(["", " ", "\n"])), min_size=1, max_size=25)
