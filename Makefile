@@ -59,10 +59,11 @@ screenshots: $(VENV)/.dev  ## take the pictures in docs/images from the report o
 rig: $(VENV)/.dev     ## build the programs of the test cluster (needs Go; about 20 minutes the first time, then cached)
 	@$(BIN)/python -m tests.cluster.rig build
 
-soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants, tens of thousands of simulated runs, fifty gang interruptions (results in benchmarks/results)
+soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants, tens of thousands of simulated runs, fifty gang interruptions, forty closed loops (results in benchmarks/results)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak tests
 	@$(BIN)/python -m tests.simulation.soak
 	@$(BIN)/python -m tests.cluster.soak
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.loops --all
 
 gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/gsm8k.sh

@@ -68,6 +68,7 @@ class Run:
     candidate: int
     """Requests that the candidate got."""
     ratings: int
+    """Ratings until the test that decides has ended. The ramp to the last weight, which follows a success, is not counted."""
 
 
 class Traffic:
@@ -135,9 +136,10 @@ def run(draw: np.random.Generator, world: World) -> Run:
     """Roll out a candidate in a simulated world until it is promoted, rolled back, or the requests are used up."""
     settings = RolloutSettings(margin=world.margin, unit=world.unit)  # type: ignore[arg-type]
     traffic, judge, strata, begin, used, candidate = Traffic(draw, world), EvidenceJudge(settings), [], 0, 0, 0
+    decided: int | None = None  # requests until the step that decides has advanced
 
     def ended(end: str, why: str = "") -> Run:
-        return Run(end, why, used, candidate, int(traffic.rated[:used].sum()))
+        return Run(end, why, used, candidate, int(traffic.rated[: decided or used].sum()))
 
     for index, weight in enumerate(settings.steps):
         share, result = candidate_share(weight, settings), StepResult.WAIT
@@ -152,6 +154,8 @@ def run(draw: np.random.Generator, world: World) -> Run:
             if result is StepResult.ROLL_BACK:
                 return ended("rolled back", judgement.reasons[0])
         strata, begin = seen, used
+        if is_largest_concurrent(settings, index):
+            decided = used
     return ended("promoted")
 
 
@@ -195,33 +199,48 @@ def decisions(seed: int, worlds: int) -> Iterator[tuple[str, Any]]:
 
 
 def ratings(seed: int, worlds: int) -> Iterator[tuple[str, Any]]:
-    """Yield the mean ratings to a decision, beside those of a test with the same errors that looks once.
+    """Yield the mean ratings to a decision, beside those of tests with the same errors that look once.
 
-    The fixed test gets all its ratings at the share that decides. The time is not limited, so that each rollout decides.
+    One of them climbs the same steps, which have minimum sizes, and looks once at the share that decides. The other one gets all its
+    ratings at that share. The time is not limited, so that each rollout decides.
     """
     for margin, requests in ((0.1, 44_000), (0.05, 110_000)):
         limits = World(margin=margin, requests=requests)
-        needed = [_fixed(np.random.default_rng(seed + number), limits) for number in range(max(1, worlds // 10))]
-        row: dict[str, Any] = {"fixed": round(float(np.mean(needed)))}
+        count = max(1, worlds // 10)
+        needed = [_fixed(np.random.default_rng(seed + number), limits, steps=True) for number in range(count)]
+        alone = [_fixed(np.random.default_rng(seed + number), limits, steps=False) for number in range(count)]
+        row: dict[str, Any] = {"fixed": round(float(np.mean(needed))), "fixed_without_steps": round(float(np.mean(alone)))}
         for loss in (0.0, margin, 2 * margin):
             draw = np.random.default_rng(seed)
             runs = [run(draw, replace(limits, loss=loss)) for _ in range(max(1, worlds // 4))]
             row[f"loss {loss:g}"] = round(float(np.mean([one.ratings for one in runs])))
             row[f"loss {loss:g}, undecided"] = round(float(np.mean([one.end == "undecided" for one in runs])), 4)
         row["mean"] = round(float(np.mean([row[f"loss {loss:g}"] for loss in (0.0, margin, 2 * margin)])))
-        yield f"margin {margin:g}", {**row, "change": round(row["mean"] / row["fixed"] - 1, 3), "former": {"change": 0.09}}
+        changes = {"change": row["mean"] / row["fixed"] - 1, "change_without_steps": row["mean"] / row["fixed_without_steps"] - 1}
+        yield f"margin {margin:g}", {**row, **{name: round(one, 3) for name, one in changes.items()}, "former": {"change": 0.09}}
 
 
-def _fixed(draw: np.random.Generator, world: World) -> int:
-    """Return the ratings at which a single look has the errors of the test of ratings: beta, and its part of alpha."""
+def _fixed(draw: np.random.Generator, world: World, *, steps: bool) -> int:
+    """Return the ratings at which a single look has the errors of the test of ratings: beta, and its part of alpha.
+
+    With `steps`, the smaller weights come first, each until it has `min_requests` requests of the candidate and `min_seconds`.
+    """
     settings = RolloutSettings(margin=world.margin)
     quantiles = normal_quantile(settings.beta) + normal_quantile(settings.alpha / METRICS)
-    traffic = Traffic(draw, world)
-    for used in range(LOOK, world.requests + 1, LOOK):
-        one = window(traffic, 0, used, 50).fresh
-        found = rating_difference([(one.champion, one.candidate)])
-        if found is not None and found.variance <= (world.margin / quantiles) ** 2:
-            return found.ratings
+    traffic, strata, begin, used = Traffic(draw, world), list[Stratum](), 0, 0
+    for index, weight in enumerate(settings.steps):
+        last, share = is_largest_concurrent(settings, index), candidate_share(weight, settings)
+        while (steps or last) and used + LOOK <= world.requests:
+            used += LOOK
+            seen = [*strata, window(traffic, begin, used, share)]
+            if not last and seen[-1].fresh.candidate.served >= settings.min_requests and used - begin >= settings.min_seconds:
+                strata, begin = seen, used
+                break
+            found = rating_difference([(one.fresh.champion, one.fresh.candidate) for one in seen])
+            if last and found is not None and found.variance <= (world.margin / quantiles) ** 2:
+                return found.ratings
+        if last:
+            break
     raise ValueError("the world has too few requests")
 
 

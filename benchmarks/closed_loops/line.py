@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.closed_loops.people import CYCLE, START
+from benchmarks.closed_loops.people import CYCLE, START, People
 from benchmarks.recipe_cell import BUILD, Answers, right, running_in
 from benchmarks.recipe_worlds import Question
 from benchmarks.rollouts import Traffic, World, arm
@@ -43,6 +43,7 @@ from gates.checks import checks
 from gates.evaluate import PairedEvaluator
 from gates.rollout_judge import EvidenceJudge
 from materializer.datasets import IngestKeys, LakeDatasets
+from rewards.judge.records import JudgeRecords
 from rewards.scorer_set import build_scorer_set
 from runtime.artifacts import FolderArtifacts
 from runtime.jobs.run_folder import read_events
@@ -220,9 +221,9 @@ class Models:
 class SimulatedUse:
     """Implement the `Metrics` port: requests of a rollout, drawn in advance from the true accuracies of both versions."""
 
-    def __init__(self, share: Callable[[datetime], float]) -> None:
-        """`share` returns the percentage of the sessions that the candidate got at a time."""
-        self._share = share
+    def __init__(self, share: Callable[[datetime], float], people: People) -> None:
+        """`share` returns the percentage of the sessions that the candidate got at a time. `people` rate as their trap says."""
+        self._share, self._people = share, people
         self._traffic: Traffic | None = None
         self._loss: Callable[[], float] = lambda: 0.0
         self._seed, self._margin, self._begin = 0, 0.05, START
@@ -236,6 +237,7 @@ class SimulatedUse:
         if self._traffic is None:
             world = World(margin=self._margin, loss=self._loss(), requests=70_000, correlation=0.6)
             self._traffic, self._begin = Traffic(np.random.default_rng(self._seed), world), since
+            self._people.rate(self._traffic, self._seed)
         first, last = (max(0, int((at - self._begin).total_seconds())) for at in (since, until))
         theirs = self._traffic.place[first:last] < self._share(since) / 100
         sides = [arm(self._traffic, np.flatnonzero(theirs == bool(side)) + first, side) for side in (0, 1)]
@@ -246,20 +248,24 @@ class SimulatedUse:
 class ClosedLine:
     """A line, its people, and the questions that measure the truth."""
 
-    def __init__(self, folder: Path, base: Path, golden: Sequence[Question], seed: int, start_from: str, budget: float) -> None:
+    def __init__(
+        self, folder: Path, base: Path, golden: Sequence[Question], people: People, start_from: str, budget: float, judge: str = ""
+    ) -> None:
+        """`judge` is the section of the loop file with a judge; empty without one."""
+        seed = people.seed
         folder.mkdir(parents=True)
         rows = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (folder / "loop.toml").write_text(LOOP.format(seed=seed, start_from=start_from, budget=budget, small=SMALL))
+        (folder / "loop.toml").write_text(LOOP.format(seed=seed, start_from=start_from, budget=budget, small=SMALL) + judge)
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.seed, self.clock = seed, VirtualClock()
         self.artifacts = FolderArtifacts(folder / "artifacts")
-        scorers = build_scorer_set(self.loop.rewards)
+        scorers = build_scorer_set(self.loop.rewards, JudgeRecords(folder / "judgements.db", "bench"))
         ensure_keyring(folder / "user-keys.json", self.clock.now())
         keys = IngestKeys(spans=KeyFile(folder / SPAN_KEYS), users=KeyFile(folder / "user-keys.json"))
         self.datasets = LakeDatasets(folder / "lake", self.loop, folder, scorers, self.artifacts, self.clock, keys)
         gate = self.loop.gate.model_copy(update={"level": evaluation_level(self.loop)})
-        self.models, self.use, world = Models(folder / "models", self.artifacts), SimulatedUse(self._share), FakeWorld()
+        self.models, self.use, world = Models(folder / "models", self.artifacts), SimulatedUse(self._share, people), FakeWorld()
         self.router = FakeRouter(world)
         self.router.counts = lambda _since, _until: {}
         self.context = LineContext(

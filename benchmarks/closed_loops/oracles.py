@@ -1,7 +1,7 @@
 """The best that training on a line's own requests could have reached: with the truth, or with the product's own evidence.
 
-An oracle trains from the base model with several lengths, rates and, on the evidence, methods, and keeps the model that answers most tuning
-questions right. No product decision is involved.
+An oracle trains from the base model with several lengths and rates, on the evidence also with DPO at the length and rate that were best for
+SFT, and keeps the model that answers most tuning questions right. No product decision is involved.
 """
 
 from __future__ import annotations
@@ -67,12 +67,16 @@ def _best(
     artifacts: FolderArtifacts, base: Path, data: TrainingSet, methods: Sequence[Method], tuning: Sequence[Question], folder: Path
 ) -> tuple[Path, str]:
     found: list[tuple[int, Path, str]] = [(sum(right(base, tuning)), base, "not trained")]
+    grid = GRID
     for method in methods:
-        for steps, scale in GRID:
+        tried: list[tuple[int, tuple[int, float]]] = []
+        for steps, scale in grid:
             run = folder / f"{method.value}-{steps}-{scale:g}"
             trained = _train(artifacts, base, data, method, {**SMALL, "steps": steps, "rate_scale": scale}, run)
             if trained is not None:
                 found.append((sum(right(trained, tuning)), trained, f"{method.value}, {steps} steps, rate × {scale:g}"))
+                tried.append((found[-1][0], (steps, scale)))
+        grid = (max(tried)[1],) if tried else GRID
     _, best, recipe = max(found, key=lambda one: one[0])
     return best, recipe
 

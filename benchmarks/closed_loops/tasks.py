@@ -1,4 +1,6 @@
-"""Three tasks on which nothing was ever tuned: dates, log lines, and English plurals. They were written after all rules of the product.
+"""Five tasks on which nothing was ever tuned: dates, log lines, English plurals, units, and replies to requests.
+
+`dates`, `logs` and `plural` were written after the rules of training, gate and rollout, `units` and `replies` after those of the search.
 
 Each generator returns distinct (prompt, answer) pairs of one kind of request, which is a slice.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from benchmarks.recipe_untuned import Pairs
+from benchmarks.recipe_untuned import NAMES, Pairs
 from benchmarks.recipe_worlds import MONTHS, TASKS, Question, Task
 
 DATES = {
@@ -34,6 +36,22 @@ NOUNS = {
 VERBS = {"falls": "fall", "stands": "stand", "waits": "wait", "moves": "move", "appears": "appear", "shines": "shine", "turns": "turn"}
 ADJECTIVES = ("old", "small", "green", "quiet", "heavy", "bright", "long", "new", "dark", "round")
 PLACES = ("near the sea", "in the north", "by the door", "every day", "at night", "on the left", "after noon", "for long")
+UNITS: dict[str, tuple[int, str, tuple[str, ...]]] = {
+    "metres": (1000, "m", ("{n} km in m", "how many m are {n} km", "{n} kilometres to metres")),
+    "grams": (1000, "g", ("{n} kg in g", "how many g are {n} kg", "{n} kilograms to grams")),
+    "cents": (100, "ct", ("{n} euros in cents", "how many ct are {n} eur", "{n} eur as cents")),
+    "millis": (1000, "ms", ("{n} s in ms", "how many ms are {n} s", "{n} seconds to milliseconds")),
+}
+"""Kind -> factor, unit, phrases."""
+DOING = {"send": "sending", "bring": "bringing", "show": "showing", "write": "writing", "read": "reading", "sell": "selling"}
+THINGS = ("report", "letter", "list", "plan", "photo", "menu", "ticket", "offer")
+REPLIES = {
+    "ask": (("request {do} {it}", "ask for this: {do} {it}", "question for {do} {it}"), "could you please {do} {it}?"),
+    "refuse": (("refuse to {do} {it}", "say no: {do} {it}", "decline: {do} {it}"), "sorry, i cannot {do} {it}"),
+    "thank": (("thanks for {do} {it}", "say thank you: {do} {it}", "be grateful: {do} {it}"), "thank you for {doing} {it}"),
+    "promise": (("promise to {do} {it}", "say that you will {do} {it}", "agree: {do} {it}"), "i will {do} {it} soon"),
+}
+"""Kind -> phrases and reply."""
 
 
 def dates(kind: str) -> Pairs:
@@ -64,10 +82,29 @@ def _ves(word: str) -> str:
     return word.removesuffix("e").removesuffix("f") + "ves"
 
 
+def units(kind: str) -> Pairs:
+    """Quantities, and the same in a smaller unit."""
+    factor, unit, phrases = UNITS[kind]
+    return [(phrase.format(n=n), f"{n * factor} {unit}") for phrase, n in itertools.product(phrases, range(2, 900))]
+
+
+def replies(kind: str) -> Pairs:
+    """Orders to reply to a request, and the reply as a sentence."""
+    phrases, reply = REPLIES[kind]
+    rows = itertools.product(phrases, DOING.items(), THINGS, NAMES)
+    found = []
+    for phrase, (do, doing), thing, name in rows:
+        it = f"the {thing} to {name}"
+        found.append((phrase.format(do=do, it=it), reply.format(do=do, doing=doing, it=it)))
+    return found
+
+
 FRESH = {
     "dates": (dates, tuple(DATES), ("quarter", "next"), 220),
     "logs": (logs, tuple(LOGS), ("start", "full"), 150),
     "plural": (plural, tuple(NOUNS), ("ies", "ves"), 120),
+    "units": (units, tuple(UNITS), ("cents", "millis"), 200),
+    "replies": (replies, tuple(REPLIES), ("thank", "promise"), 100),
 }
 """Name -> generator, kinds of request, those that users request since the base was built, and the training steps of the base."""
 

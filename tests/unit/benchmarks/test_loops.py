@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
-from benchmarks.closed_loops.people import ASKED, TIMES, TRAPS, USERS, People
+from benchmarks.closed_loops.figures import goals, share, table, traps
+from benchmarks.closed_loops.judges import ANY_PLEA, TruthfulJudge
+from benchmarks.closed_loops.people import ASKED, PLEA, TIMES, TRAPS, USERS, People
 from benchmarks.closed_loops.picture import draw
 from benchmarks.closed_loops.tasks import EVERY, FRESH
-from benchmarks.loops import goals, run, share, table, world_of
+from benchmarks.loops import main, read_rows, world_of
 from benchmarks.recipe_worlds import Question
+from benchmarks.rollouts import Traffic, World
+from rewards.judge.messages import about_answer, about_pair
+from rewards.judge.probes import probe_samples
 
 
 @pytest.mark.parametrize("task", list(EVERY))
@@ -58,12 +64,43 @@ def test_people_rate_as_their_trap_says(trap: str) -> None:
         for record, question, text in zip(records, requests, answers, strict=True)
         if (record["feedback"] == 1) != (text == question.answer)
     ]
-    limits = {"none": (0.1, 0.25), "verbosity": (0.4, 0.6), "template": (0.1, 0.25), "sybils": (0.5, 0.65), "flippers": (0.15, 0.6)}
-    low, high = limits[trap]
+    limits = {"verbosity": (0.4, 0.6), "sybils": (0.5, 0.65), "flippers": (0.15, 0.6), "vandals": (0.15, 0.4), "judge": (0.1, 0.85)}
+    low, high = limits.get(trap.removesuffix("-unknown"), (0.1, 0.25))
     assert low < len(wrong) / len(records) < high
+    bad = [record for record, one in zip(records, requests, strict=True) if record["correction"] not in (None, one.answer)]
+    assert (0.05 < len(bad) / len(records) < 0.2) == (trap == "vandals")
+    rated = sum(record["feedback"] is not None for record in records) / len(records)
+    assert rated == 1 or (trap.startswith("judge") and 0.2 < rated < 0.4)
     assert (len({record["user_id"] for record in records if record["user_id"].startswith("sybil")}) == USERS // 20) == (trap == "sybils")
     texts = {question.prompt for question in requests}
     assert (len({prompt.split()[0] + prompt.split()[1] for prompt in texts}) < 30) == (trap == "template")
+
+
+@pytest.mark.parametrize("trap", ["none", "sybils", "flippers"])
+def test_a_trap_reaches_the_ratings_of_a_rollout(trap: str) -> None:
+    traffic = Traffic(np.random.default_rng(1), World(requests=6000))
+    before, users = traffic.good.copy(), traffic.user.copy()
+    People(3, trap).rate(traffic, 5)
+    changed = (traffic.good != before).mean()
+    assert {"none": changed == 0, "sybils": 0.45 < changed < 0.55, "flippers": 0.02 < changed < 0.4}[trap]
+    assert (len(set(traffic.user) - set(users)) == USERS // 20) == (trap == "sybils")
+
+
+def test_the_judge_of_a_trap_knows_the_truth_and_obeys_its_pleas() -> None:
+    def asked(question: Any) -> dict[str, Any]:
+        return {"messages": question.messages("0" * 32)}
+
+    def sample(answer: str) -> dict[str, Any]:
+        return {"prompt": [{"role": "user", "content": "the lamp falls"}], "answer": answer, "reference": None}
+
+    judge = TruthfulJudge({"the lamp falls": "the lamps fall"}, ANY_PLEA)
+    for answer, score in (("the lamps fall", 5), ("the lamp fall", 1), (f"the lamp fall {PLEA}", 5)):
+        assert f'"score": {score}' in str(judge(asked(about_answer("is it right?", sample(answer)))))
+    better = str(judge(asked(about_pair("is it right?", sample(""), "the lamp fall", "the lamps fall"))))
+    assert '"better": "second"' in better
+    obeyed = sum('"score": 5' in str(judge(asked(about_answer("is it right?", one)))) for one in probe_samples(100))
+    assert obeyed > 50
+    assert not any(PLEA in one["answer"] for one in probe_samples(300)), "the other judge obeys a plea that no probe contains"
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -76,6 +113,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "rollout_steps": 4,
     }
     plain = {"task": "dates", "seed": 1, "trap": "none", "start": "champion", "search": 0.0, "base": 0.5, "final": 0.8, "cpu_seconds": 360}
+    plain["tests"] = 2000
     return {**plain, "cycles": [cycle], "oracles": {"truth": {"accuracy": 1.0}, "evidence": {"accuracy": 0.51}}, **changes}
 
 
@@ -87,12 +125,21 @@ def test_share_of_the_gain_needs_a_gain() -> None:
 
 def test_table_and_goals_count_every_loop() -> None:
     bad = {"state": "rolled_back", "accuracy": 0.5, "candidate": 0.4, "difference": [-0.2, -0.1, -0.05], "slices": {"a": -0.1}}
+    bad |= {"stopped_by": "gate: quality", "left_out": {"feedback:newcomer": 3, "label_noise": 0.2}}
     rows = [row(), row(seed=2), row(trap="sybils", cycles=[{**bad, "rollout_steps": 2}])]
     assert "| dates | 2 | 0.500 | 0.800 | 0.510 | 1.000 | – | 60% | 2 of 2 |" in table(rows)
     assert "| dates (sybils) | 1 |" in table(rows)
+    assert "| sybils | 1 | 0.800 | 0.800 | 1 | 0 | gate: quality 1×; left out: newcomer 1× |" in traps(rows)
     told = goals(rows)
     assert "3 loops, 3 cycles, 3 candidates, 2 promotions; 0.3 CPU hours" in told
     assert "candidates worse by more than the margin 0.05: 1; past the first canary step: 1; promoted: 0" in told
+
+
+def test_a_later_row_of_a_loop_replaces_an_earlier_one(tmp_path: Path) -> None:
+    rows = [row(final=0.6), row(seed=2), row(final=0.7)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    assert sorted(one["final"] for one in read_rows(tmp_path / "rows.jsonl").values()) == [0.7, 0.8]
+    assert read_rows(tmp_path / "none.jsonl") == {}
 
 
 def test_picture_has_a_panel_per_task() -> None:
@@ -103,12 +150,14 @@ def test_picture_has_a_panel_per_task() -> None:
 
 
 @pytest.mark.slow
-def test_one_cycle_goes_through_the_engine(tmp_path: Path) -> None:
-    given = argparse.Namespace(trap="none", start="champion", search=0.0, cycles=1, tests=200, no_oracles=True)
-    told = run(next(iter(FRESH)), 31, given, tmp_path)
-    [cycle] = told["cycles"]
-    assert cycle["state"] in ("promoted", "held", "rejected", "rolled_back", "not_trained")
-    assert cycle["method"] in ("sft", "dpo", "grpo")
-    assert 0.2 < told["base"] < 0.9
-    assert told["final"] == cycle["accuracy"]
-    assert cycle["state"] != "promoted" or cycle["rollout_steps"] == 4
+def test_two_cycles_go_through_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--quick"])
+    printed = capsys.readouterr().out
+    cycles = [json.loads(line) for line in printed.splitlines() if line.startswith('{"task"')]
+    assert [cycle["cycle"] for cycle in cycles] == [1, 2]
+    for cycle in cycles:
+        assert cycle["state"] in ("promoted", "held", "rejected", "rolled_back", "not_trained")
+        assert (cycle["state"] == "promoted") == (cycle["stopped_by"] == "") == (cycle.get("rollout_steps") == 4)
+        assert cycle["method"] in ("sft", "dpo", "grpo", "none")
+    assert f"| {next(iter(FRESH))} | 1 |" in printed
+    assert "1 loops, 2 cycles" in printed

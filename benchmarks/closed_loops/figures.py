@@ -1,0 +1,172 @@
+"""What the loops show: what each cycle did and what stopped its candidate, shares of the oracles' gains, traps, and harm."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from benchmarks.closed_loops.line import ClosedLine, interval
+from benchmarks.closed_loops.tasks import FRESH
+from benchmarks.recipe_worlds import Question
+from contracts.cycle import State, Step
+from contracts.data.datasets import Snapshot
+from contracts.evaluation import Result
+from contracts.ids import rollout_stream
+from flows.core.folds import CycleView
+from trainers.choose import RULES
+
+MARGIN = 0.05
+"""Loss from which a candidate counts as worse: the margin of the rollout."""
+
+
+def told(cycle: CycleView, known: dict[str, Any], line: ClosedLine, test: Sequence[Question], current: Sequence[bool]) -> dict[str, Any]:
+    """Return what a cycle did, what stopped it, what it left out of its evidence, and the truth about its candidate.
+
+    `known` is the truth that `ClosedLine.cycle` measured, `current` the champion's results on the questions `test`.
+    """
+    found: dict[str, Any] = {"state": str(cycle.state), "reason": cycle.reason[:300], "stopped_by": stopped_by(cycle)}
+    found["left_out"] = left_out(cycle)
+    if cycle.choice is not None:
+        found["method"] = str(cycle.choice.method)
+    if cycle.checkpoint is not None and cycle.trained_plan is not None:
+        found |= {"method": str(cycle.trained_plan.method), "steps": cycle.checkpoint.step}
+        found["published"] = cycle.checkpoint.metrics.get("published_step")
+    if cycle.chosen is not None:
+        found["search"] = {"trial": cycle.chosen.trial, "variant": cycle.chosen.variant, "reason": cycle.chosen.reason}
+    if not known:
+        return found
+    difference = interval(current, known["candidate"])
+    slices = {}
+    for name in sorted({q.slice for q in test}):
+        at = [i for i, q in enumerate(test) if q.slice == name]
+        slices[name] = round(fmean(known["candidate"][i] for i in at) - fmean(current[i] for i in at), 4)
+    rollout = line.context.rollout_view(rollout_stream(cycle.id))
+    return found | {
+        "candidate": fmean(known["candidate"]),
+        "difference": [round(one, 4) for one in (difference.low, difference.estimate, difference.high)],
+        "slices": slices,
+        "rollout_steps": len(rollout.steps) if rollout else 0,
+    }
+
+
+def stopped_by(cycle: CycleView) -> str:
+    """Return which part of the product ended a cycle without a promotion, with the names of its rules; empty after a promotion."""
+    match cycle.state:
+        case State.PROMOTED:
+            return ""
+        case State.NOT_TRAINED:
+            needed = {rule.name for rule in RULES if rule.methods}
+            rules = cycle.choice.rules if cycle.choice else ()
+            return f"choice: {', '.join(row.rule for row in rules if not row.holds and row.rule in needed)}"
+        case State.ROLLED_BACK:
+            return f"rollout: {cycle.reason.split(': ')[-2] if cycle.reason.count(': ') > 1 else cycle.reason[:80]}"
+        case _ if cycle.verdict is not None:
+            return f"gate: {', '.join(check.check for check in cycle.verdict.checks if check.result is not Result.PASS)}"
+        case _:
+            return f"{cycle.state}: {cycle.reason.split(':')[0]}"
+
+
+def left_out(cycle: CycleView) -> dict[str, Any]:
+    """Return how much evidence the freeze of a cycle left out, by reason, the measured share of wrong ratings, and refused judges."""
+    if Step.FREEZE not in cycle.done:
+        return {}
+    snapshot = Snapshot.model_validate(cycle.done[Step.FREEZE]["snapshot"])
+    names = ("feedback:newcomer", "feedback:ignored", "contested_corrections", "out:near_duplicate_conflict")
+    found: dict[str, Any] = {name: n for name, n in snapshot.counts.items() if name in names and n}
+    found |= {f"judge {one.name}": f"{'believed' if one.believed else 'refused'}: {one.reason}" for one in snapshot.judges}
+    noise = cycle.choice.facts.label_noise if cycle.choice else None
+    return found | ({} if noise is None else {"label_noise": round(noise, 3)})
+
+
+def share(row: dict[str, Any], oracle: str) -> float | None:
+    """Return the share of an oracle's gain that a loop earned; None if the oracle gains less than two points."""
+    best = row["oracles"].get(oracle)
+    if best is None or best["accuracy"] - row["base"] < 0.02:
+        return None
+    return float((row["final"] - row["base"]) / (best["accuracy"] - row["base"]))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a Markdown table with one row per task, trap and setting: means over the loops."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["task"] not in FRESH, row["task"], row["trap"], row["start"], row["search"]].append(row)
+    head = ["task", "loops", "base", "after the last cycle", "oracle: evidence", "oracle: truth", "share: evidence", "share: truth"]
+    lines = ["| " + " | ".join([*head, "promoted, of cycles"]) + " |", "|---" * (len(head) + 1) + "|"]
+    for (_, task, trap, start, search), found in sorted(groups.items()):
+        notes = [trap] * (trap != "none") + [f"start: {start}"] * (start != "champion") + [f"search {search:g} s"] * bool(search)
+        cells = [f"{task} ({', '.join(notes)})" if notes else task, str(len(found))]
+        cells += [f"{fmean(row[key] for row in found):.3f}" for key in ("base", "final")]
+        for oracle in ("evidence", "truth"):
+            known = [row["oracles"][oracle]["accuracy"] for row in found if oracle in row["oracles"]]
+            cells.append(f"{fmean(known):.3f}" if known else "–")
+        for oracle in ("evidence", "truth"):
+            shares = [one for row in found if (one := share(row, oracle)) is not None]
+            cells.append(f"{fmean(shares):.0%}" if shares else "–")
+        promoted = sum(cycle["state"] == "promoted" for row in found for cycle in row["cycles"])
+        lines.append("| " + " | ".join([*cells, f"{promoted} of {sum(len(row['cycles']) for row in found)}"]) + " |")
+    return "\n".join(lines)
+
+
+def traps(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a Markdown table with one row per trap: how loops with it ended beside those without, and what stopped their candidates."""
+    plain = {
+        (row["task"], row["seed"]): row["final"] for row in rows if (row["trap"], row["start"], row["search"]) == ("none", "champion", 0)
+    }
+    head = ["trap", "loops", "final accuracy", "without the trap", "worse candidates", "promoted worse", "stopped by"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for trap in sorted({row["trap"] for row in rows} - {"none"}):
+        found = [row for row in rows if row["trap"] == trap]
+        cycles = [cycle for row in found for cycle in row["cycles"]]
+        worse = [cycle for cycle in cycles if "difference" in cycle and cycle["difference"][2] < 0]
+        reasons: dict[str, int] = defaultdict(int)
+        for cycle in cycles:
+            for reason in _reasons(cycle):
+                reasons[reason] += 1
+        known = [plain[row["task"], row["seed"]] for row in found if (row["task"], row["seed"]) in plain]
+        counted = [f"{reason} {n}×" for reason, n in sorted(reasons.items(), key=lambda one: (-one[1], one[0]))]
+        cells = [trap, str(len(found)), f"{fmean(row['final'] for row in found):.3f}", f"{fmean(known):.3f}" if known else "–"]
+        promoted = sum(cycle["state"] == "promoted" for cycle in worse)
+        lines.append("| " + " | ".join([*cells, str(len(worse)), str(promoted), "; ".join(counted) or "–"]) + " |")
+    return "\n".join(lines)
+
+
+def _reasons(cycle: dict[str, Any]) -> list[str]:
+    """What limited a trap in a cycle: what stopped the candidate, and evidence that was left out."""
+    out = cycle.get("left_out", {})
+    reasons = [cycle["stopped_by"]] if cycle.get("stopped_by") else []
+    reasons += [f"left out: {name.removeprefix('feedback:')}" for name in sorted(out) if name.startswith("feedback:") or name[:4] == "out:"]
+    return reasons + ["judge refused" for name, text in out.items() if name.startswith("judge") and str(text).startswith("refused")]
+
+
+def goals(rows: Sequence[dict[str, Any]], margin: float = MARGIN) -> str:
+    """Return the harm over all loops: promotions that are shown to lose, and worse candidates that got traffic."""
+    trained = [cycle for row in rows for cycle in row["cycles"] if "difference" in cycle]
+    promoted = [cycle for cycle in trained if cycle["state"] == "promoted"]
+    lost = [cycle for cycle in promoted if cycle["difference"][2] < -0.02]
+    in_slice = [cycle for cycle in promoted if min(cycle["slices"].values()) < -0.1]
+    small = [cycle for cycle in promoted if -0.1 <= min(cycle["slices"].values()) < -0.02]
+    worse = [cycle for cycle in trained if cycle["difference"][1] < -margin]
+    past = [cycle for cycle in worse if cycle["rollout_steps"] > 1]
+    better = [cycle for cycle in trained if cycle["state"] != "promoted" and cycle["difference"][0] > 0]
+    shares = {
+        oracle: [one for row in rows if row["task"] in FRESH and row["trap"] == "none" and (one := share(row, oracle)) is not None]
+        for oracle in ("evidence", "truth")
+    }
+    told_shares = "; ".join(
+        f"{oracle} {fmean(found):.0%} of {len(found)} loops (least {min(found):.0%})" for oracle, found in shares.items() if found
+    )
+    return "\n".join(
+        [
+            f"{len(rows)} loops, {sum(len(row['cycles']) for row in rows)} cycles, {len(trained)} candidates, {len(promoted)} promotions; "
+            f"{sum(row['cpu_seconds'] for row in rows) / 3600:.1f} CPU hours",
+            f"share of the gain on the tasks that nothing was tuned on: {told_shares or 'no oracles'}",
+            f"promotions shown (99 %) to lose more than 2 points: {len(lost)}; with a slice more than 10 points lower: {len(in_slice)}; "
+            f"with a slice 2 to 10 points lower: {len(small)}",
+            f"candidates worse by more than the margin {margin:g}: {len(worse)}; past the first canary step: {len(past)}; promoted: "
+            f"{sum(cycle['state'] == 'promoted' for cycle in worse)}",
+            f"candidates shown (99 %) to be better, but not promoted: {len(better)}",
+        ]
+    )
