@@ -15,6 +15,7 @@ from contracts.data.records import Tier
 from contracts.jobs.cluster import ClusterSettings
 from contracts.model import Frozen
 from contracts.serving import Unit
+from contracts.time_window import checked_window
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Percent = Annotated[float, Field(gt=0, le=100)]
@@ -276,6 +277,9 @@ class TrainingSettings(Frozen):
     """Maximum duration of one attempt in seconds, over all its incarnations."""
     search: SearchSettings = SearchSettings()
     """Search over recipes."""
+    window: Annotated[str | None, AfterValidator(checked_window)] = None
+    """Daily time in which jobs may begin, in trigger.timezone, for example "22:00-06:00". A further trial of a search ends with it. For a
+    GPU that also serves. None: at any time."""
     nodes: Positive = 1
     """Number of nodes that train together."""
     gpus: int = Field(default=0, ge=0)

@@ -15,6 +15,7 @@ from contracts.ids import Digest
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.search import Chosen, Trial
 from contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
+from contracts.time_window import opens_at, seconds_left
 from flows.core.folds import AUTO, CycleView, Incarnation, train_key
 from flows.core.search import choice, next_trial
 
@@ -153,7 +154,9 @@ def decide(cycle: CycleView, seen: Observation, now: datetime) -> Decision:
         case State.PLANNED:
             return _not_trained(cycle) or _plan_again(cycle, seen) or _approval(cycle, seen, now, ApprovalKind.TRAINING)
         case State.TRAINING_APPROVED | State.ATTEMPT:
-            return _plan_again(cycle, seen) or (_search if cycle.plan and cycle.plan.search else _train)(cycle, seen)
+            return _plan_again(cycle, seen) or _in_window(
+                cycle, (_search if cycle.plan and cycle.plan.search else _train)(cycle, seen), now
+            )
         case State.ACCEPTED:
             return Do.of(Step.EVALUATE)
         case State.EVALUATED:
@@ -267,6 +270,20 @@ def _search(cycle: CycleView, seen: Observation) -> Decision:
         reasons = "; ".join(f"trial {one.trial.number}: {one.end.reason}" for one in trials if one.end)
         return End(State.FAILED, f"no trial of the search published a model: {reasons}")
     return BeginTrial(found) if isinstance(found, Trial) else Choose(found)
+
+
+def _in_window(cycle: CycleView, decision: Decision, now: datetime) -> Decision:
+    """Let a job begin only in the window of the loop file. A further trial of a search must end with it."""
+    window, zone = cycle.loop.training.window, cycle.loop.trigger.timezone
+    starts = isinstance(decision, BeginTrial) or (isinstance(decision, Do) and decision.step is Step.TRAIN)
+    if window is None or not starts:
+        return decision
+    left = seconds_left(window, zone, now)
+    if not left:
+        return Wait(f"training begins in the window {window} ({zone}), next at {opens_at(window, zone, now):%Y-%m-%d %H:%M} UTC")
+    if isinstance(decision, BeginTrial) and decision.trial.number > 1:
+        return BeginTrial(decision.trial.model_copy(update={"timeout": min(decision.trial.timeout, left)}))
+    return decision
 
 
 def _train(cycle: CycleView, seen: Observation) -> Decision:

@@ -60,10 +60,27 @@ def _machine(context: LineContext) -> list[Finding]:
     """Warn if a job asks for GPUs that this machine lacks. The service may run on another machine, so that this is no error."""
     wanted, here = context.loop.training.gpus, visible_gpus()
     if context.loop.cluster is not None or wanted <= here:
-        return []
+        return _shared_gpus(context, here)
     has = "no NVIDIA GPU" if here == 0 else f"{here} GPU" + "s" * (here > 1)
     remedy = f"on this machine, set training.gpus to {here} or less; to train on a cluster, add a section [cluster]"
     return [("warning", "training.gpus", f"{wanted} GPUs are asked for, but this machine has {has} and no cluster is configured; {remedy}")]
+
+
+def _shared_gpus(context: LineContext, here: int) -> list[Finding]:
+    """Refuse a search that takes all GPUs of a machine whose model servers use them, too, unless its time of the day is declared."""
+    training = context.loop.training
+    if context.loop.cluster is not None or not 0 < training.gpus == here:
+        return []
+    shares = f"a training job takes all {here} GPUs of this machine" if here > 1 else "a training job takes the only GPU of this machine"
+    if training.window is not None:
+        return [
+            ("ok", "training.gpus", f"{shares}, which also serves, and begins between {training.window} ({context.loop.trigger.timezone})")
+        ]
+    if not training.search.budget:
+        return [("note", "training.gpus", f"{shares}, which also serves; training.window can restrict it to a time of the day")]
+    remedy = 'declare the time of the day in which both share it, for example training.window = "22:00-06:00", or set the budget to 0'
+    told = f"a search would hold it for {training.search.budget:g} s and more while it also serves"
+    return [("error", "training.gpus", f"{shares}, and {told}; {remedy}")]
 
 
 def visible_gpus() -> int:

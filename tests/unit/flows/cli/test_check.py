@@ -6,8 +6,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import pytest
+
+from contracts.loop import TrainingSettings
 from contracts.serving import Arm, Evidence
-from flows.cli.setup.check import decidable
+from flows.cli.setup.check import _machine, decidable
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 
@@ -58,3 +61,25 @@ def test_without_ratings_the_needed_number_is_told() -> None:
     assert level == "note"
     assert "fewer than two users have rated" in text
     assert "a margin of 0.05 needs about 3," in text
+
+
+@pytest.mark.parametrize(
+    ("training", "gpus", "level"),
+    [
+        ({"gpus": 0, "search": {"budget": 600}}, 1, None),
+        ({"gpus": 1, "search": {"budget": 600}}, 2, None),
+        ({"gpus": 1}, 1, "note"),
+        ({"gpus": 1, "search": {"budget": 600}}, 1, "error"),
+        ({"gpus": 1, "search": {"budget": 600}, "window": "22:00-06:00"}, 1, "ok"),
+        ({"gpus": 2, "search": {"budget": 600}}, 2, "error"),
+    ],
+)
+def test_a_search_on_the_gpus_that_serve_needs_a_window(
+    monkeypatch: pytest.MonkeyPatch, training: dict[str, Any], gpus: int, level: str | None
+) -> None:
+    monkeypatch.setattr("flows.cli.setup.check.visible_gpus", lambda: gpus)
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+    settings = TrainingSettings.model_validate(training)
+    found = _machine(replace(context, loop=context.loop.model_copy(update={"training": settings, "cluster": None})))
+    assert [one[0] for one in found] == ([level] if level else [])
+    assert level != "error" or 'training.window = "22:00-06:00"' in found[0][2]

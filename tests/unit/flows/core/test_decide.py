@@ -182,6 +182,17 @@ def test_attempts_and_restarts_have_budgets(incarnations: tuple[Incarnation, ...
     assert (decision.state if isinstance(decision, End) else decision) == expected
 
 
+def test_jobs_begin_in_their_window_only() -> None:
+    view = with_plan(State.TRAINING_APPROVED)
+    loop = view.loop.model_dump(mode="json")
+    view = replace(view, opened={**view.opened, "loop": {**loop, "training": {**loop["training"], "window": "22:00-06:00"}}})
+    for hour, expected in ((21, Wait), (22, Do), (5, Do), (6, Wait)):
+        assert isinstance(decide(view, Observation(), NOON.replace(hour=hour, minute=0)), expected)
+    waiting = decide(view, Observation(), NOON)
+    assert isinstance(waiting, Wait)
+    assert f"window 22:00-06:00 (UTC), next at {NOON:%Y-%m-%d} 22:00 UTC" in waiting.reason
+
+
 def test_gang_restarted_by_the_cluster_is_a_new_incarnation() -> None:
     """Checkpoints of the old incarnation no longer count, because their writer may be disconnected from the gang."""
     seen = Observation(job=JobStatus(state=JobState.RUNNING, incarnation=4, step=2, total=9), saved=resume(1, 8))
