@@ -51,4 +51,4 @@ class NemoRL(Frozen, allow_inf_nan=False):
     validate_every: NotNegative | None = None
     """Steps between validations. None: save_every, so that every checkpoint has a validation reward; 0: no validation."""
     validation_prompts: Positive = 64
-    """Number of training prompts set aside for validation, at most a tenth of them. Holdout prompts are never used."""
+    """Number of training prompts set aside for validation, at most a tenth of them, if the line has no development prompts."""

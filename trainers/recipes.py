@@ -288,8 +288,8 @@ class GRPORecipe(Recipe):
     """Peak learning rate of AdamW. Typical values: 5e-7 to 5e-6 for all weights of a model with billions of weights, ten times that for
     LoRA, and 1e-4 to 5e-4 for a tiny model."""
     steps: Positive | Literal["auto"] = 200
-    """Number of optimiser steps of the whole run. auto: as for SFT and DPO, at most 200 steps unless `most_steps` says more; not on NeMo
-    RL, which validates on its own schedule."""
+    """Number of optimiser steps of the whole run. auto: as for SFT and DPO, at most 200 steps unless `most_steps` says more. On NeMo RL,
+    the validation of the release measures the run, every `nemo.validate_every` steps, and the rate does not fall at the end."""
     loss: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
     """Averaging of the token losses. dapo: over all tokens of the step (arXiv:2503.14476)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
@@ -339,13 +339,6 @@ class GRPORecipe(Recipe):
     def sampled_at_once(self) -> int:
         """Number of answers that are sampled at a time."""
         return self.generation_batch or self.answers
-
-    @property
-    def fixed_steps(self) -> int:
-        """Number of steps on NeMo RL. Raises ConfigError for `auto`."""
-        if self.steps == "auto":
-            raise ConfigError("recipe: steps = auto is not available on NeMo RL; set it to a number, or grpo_on to trl")
-        return self.steps
 
     @property
     def fixed_save_every(self) -> int:

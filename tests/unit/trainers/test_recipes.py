@@ -18,6 +18,7 @@ from contracts.errors import ConfigError, Permanent
 from contracts.jobs.training import Attempt, Method, TrainingPlan
 from contracts.model import ModelRef
 from tests.builders import START, make_facts, make_plan
+from trainers.backends.nemo.backend import NemoGRPO
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.code_digest import code_digest
 from trainers.job.trl.grpo import sampling
@@ -207,9 +208,8 @@ def test_the_limit_of_the_steps_is_set_at_planning() -> None:
     assert complete(SFTRecipe, {"steps": 9, "most_steps": 70}).last_step == 9
 
 
-def test_grpo_finds_its_steps_on_trl_but_not_on_nemo_rl() -> None:
-    recipe = GRPO().recipe({"steps": "auto"}, make_facts())
+@pytest.mark.parametrize("trainer", [GRPO(), NemoGRPO()])
+def test_grpo_finds_its_steps_within_a_limit(trainer: Any) -> None:
+    recipe = trainer.recipe({"steps": "auto"}, make_facts())
     assert (recipe["steps"], recipe["most_steps"]) == ("auto", 200)
-    with pytest.raises(ConfigError, match="steps = auto is not available on NeMo RL; set it to a number, or grpo_on to trl"):
-        _ = complete(GRPORecipe, recipe).fixed_steps
-    assert complete(GRPORecipe, {}).fixed_steps == 200
+    assert complete(GRPORecipe, recipe).last_step == complete(GRPORecipe, {}).last_step == 200

@@ -53,11 +53,11 @@ def epochs(recipe: GRPORecipe, prompts: int) -> int:
     """
     per_epoch = max(1, prompts // sampled_at_once(recipe))
     if not recipe.nemo.dynamic_sampling:
-        return -(-recipe.fixed_steps // per_epoch) + 1
+        return -(-recipe.last_step // per_epoch) + 1
     cap = recipe.nemo.dynamic_sampling_batches
     if per_epoch > cap:  # every epoch contains a step: the run fails after more than `cap` batches without one
-        return recipe.fixed_steps + 1
-    return -(-recipe.fixed_steps * (cap + 1) // per_epoch) + 1
+        return recipe.last_step + 1
+    return -(-recipe.last_step * (cap + 1) // per_epoch) + 1
 
 
 def validate_every(recipe: GRPORecipe) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from contracts.data.datasets import Facts
+from contracts.errors import ConfigError
 from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from runtime.jobs.job_protocol import BACKEND, TrainerBackend
 from trainers.backends.job_spec import check_plan, job_spec
@@ -18,7 +19,7 @@ from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, ch
 from trainers.backends.nemo.config import Places, RunCounts, render_config
 from trainers.backends.nemo.keys import PINNED, refuse_unknown, shipped
 from trainers.choose import usable_prompts
-from trainers.recipes import GRPORecipe, adjusted, complete
+from trainers.recipes import GRPORecipe, adjusted, complete, measured
 
 ANYWHERE = Places(base="/base", model="/m", train="/t", validation="/v", checkpoints="/c", logs="/l", plan="/p", journal="/j")
 """Placeholder paths to check the keys of a configuration at planning time."""
@@ -37,7 +38,9 @@ class NemoGRPO:
 
         Raises ConfigError for an unknown key, an invalid value, or fewer prompts than one step needs.
         """
-        recipe = complete(GRPORecipe, changes)
+        recipe = measured(complete(GRPORecipe, changes), facts)
+        if recipe.steps == "auto" and recipe.nemo.validate_every == 0:
+            raise ConfigError('GRPO recipe: steps = "auto" needs a validation; remove nemo.validate_every = 0, or set steps to a number')
         if facts is not None:
             prompts = usable_prompts(facts)
             check_prompts(recipe, prompts - min(recipe.nemo.validation_prompts, prompts // 10))
@@ -56,4 +59,5 @@ class NemoGRPO:
         check_arithmetic(as_run, cluster)
         config = render_config(as_run, cluster, ANYWHERE, RunCounts(train=1, validation=1), plan.seed)
         refuse_unknown(config, shipped(PINNED), f"NeMo RL {PINNED}")
-        return job_spec(plan, attempt, recipe, ("prompts",), BACKEND.to_env(TrainerBackend.NEMO_RL))  # Ray passes it on to its workers
+        reads = ("prompts",) if plan.development is None else ("prompts", "development")
+        return job_spec(plan, attempt, recipe, reads, BACKEND.to_env(TrainerBackend.NEMO_RL))  # Ray passes it on to its workers

@@ -85,11 +85,16 @@ def render_config(
         "loss_fn": _loss(recipe),
         "policy": _policy(recipe, cluster, places, dialect, memory),
         "data": _data(recipe, places, counts),
-        "env": {ENVIRONMENT: {"plan": places.plan, "journal": places.journal}},
+        "env": {ENVIRONMENT: _environment(recipe, places, counts)},
         "checkpointing": _checkpointing(recipe, places, counts, dialect, save_by),
         "logger": {"log_dir": places.logs, "num_val_samples_to_print": 0, "monitor_gpus": False},
         "cluster": {"gpus_per_node": cluster.gpus, "num_nodes": cluster.nodes},
     }
+
+
+def _environment(recipe: GRPORecipe, places: Places, counts: RunCounts) -> dict[str, Any]:
+    validated = {"validation": places.validation} if counts.validation and validate_every(recipe) else {}
+    return {"plan": places.plan, "journal": places.journal, **validated}
 
 
 def _grpo(recipe: GRPORecipe, counts: RunCounts, seed: int) -> dict[str, Any]:
@@ -101,11 +106,11 @@ def _grpo(recipe: GRPORecipe, counts: RunCounts, seed: int) -> dict[str, Any]:
         "num_generations_per_prompt": recipe.generations,
         "max_rollout_turns": 1,
         "max_num_epochs": epochs(recipe, counts.train),
-        "max_num_steps": recipe.fixed_steps,
+        "max_num_steps": recipe.last_step,
         "normalize_rewards": recipe.scale_rewards == "group",
         "use_leave_one_out_baseline": nemo.leave_one_out,
         "val_period": every,
-        "val_at_start": False,
+        "val_at_start": every > 0,
         "val_at_end": every > 0,
         "val_batch_size": at_once,
         "max_val_samples": -(-counts.validation // at_once) * at_once,
@@ -251,13 +256,14 @@ def schedule(recipe: GRPORecipe) -> list[dict[str, Any]]:
 
     The warm-up rises linearly to the peak over `warmup_steps` steps. It starts at peak / (warmup_steps + 1), not at zero.
     """
-    warm = 0 if recipe.schedule == "constant" else min(recipe.warmup_steps, recipe.fixed_steps - 1)
-    rest = max(1, recipe.fixed_steps - warm)
+    open_end = recipe.steps == "auto"  # the run may end after any validation, so the rate stays constant
+    warm = 0 if recipe.schedule == "constant" and not open_end else min(recipe.warmup_steps, recipe.last_step - 1)
+    rest = max(1, recipe.last_step - warm)
     rise = _scheduler("LinearLR", start_factor=1 / (warm + 1), end_factor=1.0, total_iters=warm)
     course = {
         "cosine": _scheduler("CosineAnnealingLR", T_max=rest, eta_min=0.0),
         "linear": _scheduler("LinearLR", start_factor=1.0, end_factor=0.0, total_iters=rest),
-    }.get(recipe.schedule, _scheduler("ConstantLR", factor=1.0, total_iters=FOREVER))
+    }.get("constant" if open_end else recipe.schedule, _scheduler("ConstantLR", factor=1.0, total_iters=FOREVER))
     return [*([rise] if warm else []), course, {"milestones": [warm] if warm else []}]
 
 

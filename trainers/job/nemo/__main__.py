@@ -18,11 +18,13 @@ from pathlib import Path
 from contracts.errors import Permanent, RatchetError
 from contracts.jobs.exit_codes import Outcome
 from runtime.jobs.job_protocol import GRACE, LOCK_FD, IncarnationFile, RunFile, step_folder, trainer_log
+from trainers.backends.nemo.arithmetic import validate_every
 from trainers.health import HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints
 from trainers.job.fast_exit import brief, loaded
 from trainers.job.job_folder import Job, JobResult, here
-from trainers.job.nemo import export, launcher, prepare, release, steps
+from trainers.job.nemo import data, export, launcher, prepare, release, steps
+from trainers.job.nemo.choice import Choice, slices_of
 from trainers.job.nemo.figures import Reader
 from trainers.job.parallel import die_with_parent
 from trainers.job.trl.runner import Stop
@@ -72,6 +74,7 @@ class ReleaseRun:
         self.resume = None if _holds_another_rate(job) else job.resume
         self.kept = self.resume.step if self.resume else 0
         self.kept_at: Path | None = None
+        self.choice: Choice | None = None
         self.step = self.kept
         self.figures: dict[str, float] = {}
         self.watch = Watch(self.recipe.health, self.recipe.beta, job.adjustment.rules)
@@ -86,7 +89,8 @@ class ReleaseRun:
         except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
             return JobResult(Outcome.FAILED, f"cannot resume: {error}", 0, {})
         self.kept_at = pinned
-        if self.kept >= self.recipe.fixed_steps:  # an earlier incarnation ended after its last checkpoint, before the export
+        self._choose_from(pinned)
+        if self._complete:  # an earlier incarnation ended after its last checkpoint, before the export
             return self._export()
         found = release.find()
         config = prepare.prepare(self.job, self.recipe, found, self.work)
@@ -98,6 +102,21 @@ class ReleaseRun:
             return JobResult(Outcome.PREEMPTED, "asked to stop before the first step", self.kept, {})
         code = self._follow(self._start(config, found))
         return self._derive(code)
+
+    def _choose_from(self, pinned: Path | None) -> None:
+        """Prepare the choice of a step to publish. Without a validation or development prompts, the last step is published."""
+        file = self.job.run / RunFile.DEVELOPMENT
+        if not file.exists() or not validate_every(self.recipe):
+            return
+        self.choice = Choice(slices_of(data.rows(file, without_reference=True)), self.recipe.last_step)
+        if pinned is not None:
+            self.choice.read(pinned)
+
+    @property
+    def _complete(self) -> bool:
+        """Whether the run needs no further step: it has all of them, or its scores no longer rise."""
+        found = self.recipe.steps == "auto" and self.choice is not None and self.choice.ended
+        return self.kept >= self.recipe.last_step or found
 
     def _warn(self, found: release.Release) -> None:
         if self.resume is None and self.job.resume is not None:
@@ -127,6 +146,8 @@ class ReleaseRun:
                 run.kill()
             if self.stop.asked:
                 self._ask(run)
+            elif self._complete and self.stop.file is not None:
+                self.stop.file.touch()
             time.sleep(POLL)
         self._find_steps(reader)
         self._keep(None)
@@ -148,6 +169,7 @@ class ReleaseRun:
         if self.wrong:
             return
         for step, figures in reader.steps():
+            self._measure(reader)
             self.step = step
             self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
             self.job.events.write("progress", step, **figures)
@@ -157,9 +179,19 @@ class ReleaseRun:
                 self.wrong = self.wrong or (verdict if verdict.action != "note" else None)
             if self.wrong:
                 return
-            if (step + 1) % self.recipe.fixed_save_every == 0 or step + 1 == self.recipe.fixed_steps:
+            if (step + 1) % self.recipe.fixed_save_every == 0 or step + 1 == self.recipe.last_step:
                 self.job.events.write("saving", step)  # the release saves the next step before it logs its figures
         self._keep(self.step if self._hooked("Logger") else None)
+
+    def _measure(self, reader: Reader) -> None:
+        """Decide after each validation. A resumed run may validate its first model as step 0 again, which says nothing about the start."""
+        for step, scores in reader.validations():
+            saved = step % self.recipe.fixed_save_every == 0 or step == self.recipe.last_step
+            if self.choice is None or not saved or (step == 0 and self.resume is not None):
+                continue
+            told = self.choice.add(step, scores)
+            if told is not None:
+                self.job.events.write("measured", step, **told)
 
     def _check_grace(self, step: int, figures: Mapping[str, float]) -> None:
         """Warn once if a step and a checkpoint together take longer than the grace period. The first step includes compilation."""
@@ -180,13 +212,19 @@ class ReleaseRun:
             folder = self.job.folder / step_folder(found.step)
             self.job.events.write("saving", found.step)
             try:
-                manifest = steps.keep(found, folder, self.work, self.recipe.lora is not None)
+                manifest = steps.keep(found, folder, self.work, self.recipe.lora is not None, self._carry)
             except FileNotFoundError:  # the release has removed it in the meantime
                 continue
             path = folder.relative_to(self.job.run.parent).as_posix()
             self.job.events.write("checkpoint", found.step, path=path, manifest=manifest)
             self.kept, self.kept_at = found.step, folder
+            if self.choice is not None:
+                self.choice.sealed(found.step, folder)
             checkpoints.prune(self.job.folder, self.recipe.keep_checkpoints, self.job.resume or self.resume, self.watch.calm)
+
+    def _carry(self, written: Path, step: int) -> None:
+        if self.choice is not None:
+            self.choice.carry(written, step)
 
     def _found(self) -> list[steps.FoundStep]:
         adapter = self.recipe.lora is not None
@@ -196,11 +234,11 @@ class ReleaseRun:
         self._tell_broken()
         if self.wrong:
             return JobResult(Outcome.FAILED, self.wrong.reason, self.step, self.figures, self.wrong.proposal)
-        if self.kept >= self.recipe.fixed_steps:
+        if self._complete:
             return self._export()
         if self.stop.asked:
             lost = max(0, self.step - self.kept)
-            reason = f"asked to stop; checkpointed at step {self.kept} of {self.recipe.fixed_steps}" + (
+            reason = f"asked to stop; checkpointed at step {self.kept} of {self.recipe.last_step}" + (
                 f", {lost} steps lost" if lost else ""
             )
             return JobResult(Outcome.PREEMPTED, reason, self.kept, self.figures)
@@ -209,7 +247,7 @@ class ReleaseRun:
     def _failed(self, why: str) -> JobResult:
         """The result of a failed run. After an out-of-memory error, all sealed steps are valid, and the proposal is to use less memory."""
         used = self.job.adjustment.rules
-        proposal = proposed("memory", self.recipe.health.memory, used, self.recipe.fixed_steps) if out_of_memory(why) else None
+        proposal = proposed("memory", self.recipe.health.memory, used, self.recipe.last_step) if out_of_memory(why) else None
         return JobResult(Outcome.FAILED, why, self.kept, self.figures, proposal)
 
     def _tell_broken(self) -> None:
@@ -231,20 +269,23 @@ class ReleaseRun:
         if code:
             return f"the run ended with exit code {code} at step {self.step}; see {self.job.folder / trainer_log(0)}"
         return (
-            f"the run ended early at step {self.step} of {self.recipe.fixed_steps}, checkpointed at step {self.kept}: "
+            f"the run ended early at step {self.step} of {self.recipe.last_step}, checkpointed at step {self.kept}: "
             "its timeout was near, or its epochs had too few prompts with mixed rewards; "
             "raise training.timeout, or set nemo.dynamic_sampling = false"
         )
 
     def _export(self) -> JobResult:
-        folder = self.kept_at or self.job.folder
+        last = self.kept_at or self.job.folder
         adapter = self.recipe.lora is not None
-        missing = list(steps.lacks(folder, self.kept, adapter, consolidated=not adapter))
+        step, folder = self.choice.published(self.kept, last) if self.choice else (self.kept, last)
+        missing = [*steps.lacks(last, self.kept, adapter, consolidated=False), *steps.lacks_model(folder, adapter)]
         if missing:
-            return JobResult(Outcome.FAILED, f"the last step cannot be published, it lacks: {', '.join(missing)}", self.kept, self.figures)
+            return JobResult(Outcome.FAILED, f"step {step} cannot be published, it lacks: {', '.join(missing)}", self.kept, self.figures)
         self.job.events.write("exporting", self.kept)
         export.export(self.job.run / RunFile.MODEL, folder, adapter, self.work, self.job.folder / IncarnationFile.MODEL)
-        return JobResult(Outcome.DONE, f"{self.kept} steps", self.kept, self.figures)
+        figures = self.figures | (self.choice.figures(step) if self.choice else {})
+        reason = f"{self.kept} steps" if step == self.kept else f"{self.kept} steps, of which step {step} is published"
+        return JobResult(Outcome.DONE, reason, self.kept, figures)
 
 
 def _holds_another_rate(job: Job) -> bool:

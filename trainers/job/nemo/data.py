@@ -1,7 +1,8 @@
 """Prompt files for NeMo RL: writes the frozen prompts to two JSONL files, for training and for validation.
 
-The validation share is selected from the training prompts by a digest of seed and prompt, so that it is the same in every
-incarnation. Holdout prompts are never part of it. The caller provides the function that measures the length of a prompt.
+Validation uses the development prompts of the plan, which no model of the line is trained on. Without them, its share is selected from the
+training prompts by a digest of seed and prompt, so that it is the same in every incarnation. Holdout prompts are never part of
+it. The caller provides the function that measures the length of a prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from runtime.artifacts import write_atomic
 from trainers.backends.nemo.config import RunCounts
 
 Row = dict[str, Any]
-"""A prompt with the keys prompt_id, prompt (messages), reference and, if it has tools, tools."""
+"""A prompt with the keys prompt_id, prompt (messages), reference, slice and, if it has tools, tools."""
 Length = Callable[..., int]
 """Number of tokens of a conversation and its tools, rendered with the chat template."""
 
@@ -36,6 +37,7 @@ def rows(parquet: Path, without_reference: bool = False) -> list[Row]:
             "prompt_id": row["prompt_id"] if named else digest(row["prompt"]),
             "prompt": row["prompt"],
             "reference": row["reference"],
+            "slice": row.get("slice"),
             **({"tools": json.loads(row["tools"])} if row.get("tools") else {}),
         }
         for row in table.to_pylist()

@@ -68,17 +68,36 @@ class Reader:
         self._journal = Lines(journal)
         self._current: dict[str, float] = {}
         self._answers = self._abstained = 0
+        self._scores: list[dict[str, float | None]] = []
+        self._validated: list[tuple[int, dict[str, float | None]]] = []
+
+    def validations(self) -> list[tuple[int, dict[str, float | None]]]:
+        """Return (step, prompt id -> score) of each validation that `steps` has read since the last call; step 0 is the start model."""
+        found, self._validated = self._validated, []
+        return found
 
     def steps(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Yield (step, figures) for every step that ended since the last call."""
+        figures = list(self._figures.new())  # first, so that the journal contains all scores of each validation in it
         for line in self._journal.new():
-            self._answers += line["answers"]
-            self._abstained += line["abstained"]
-        for line in self._figures.new():
+            if "validation" in line:
+                self._collect(line["validation"])
+            else:
+                self._answers += line["answers"]
+                self._abstained += line["abstained"]
+        for line in figures:
+            if line["prefix"] == "validation" and "accuracy" in line["figures"]:
+                self._validated.append((int(line["step"]), self._scores.pop(0) if self._scores else {}))
             names = NAMES.get(line["prefix"], {})
             self._current |= {names[name]: float(value) for name, value in line["figures"].items() if name in names}
             if line["prefix"] == LAST:
                 yield int(line["step"]), self._take()
+
+    def _collect(self, scores: dict[str, float | None]) -> None:
+        """Add the scores of a batch to those of the validation that is running. A prompt that returns begins the next validation."""
+        if not self._scores or self._scores[-1].keys() & scores.keys():
+            self._scores.append({})
+        self._scores[-1].update(scores)
 
     def _take(self) -> dict[str, float]:
         figures, self._current = self._current, {}

@@ -46,8 +46,21 @@ def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> Ru
     check_arithmetic(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded
     refuse_custom_code(job.run / RunFile.MODEL)  # the release loads models with trust_remote_code
     _fits(job.run / RunFile.MODEL, recipe)
-    rows = data.short(rows, _lengths(job.run / RunFile.MODEL), recipe.nemo.max_prompt)
-    return data.write(work / "data", *data.split(rows, recipe.nemo.validation_prompts, job.plan.seed))
+    length = _lengths(job.run / RunFile.MODEL)
+    rows = data.short(rows, length, recipe.nemo.max_prompt)
+    return data.write(work / "data", *_parts(job, recipe, rows, length))
+
+
+def _parts(job: Job, recipe: GRPORecipe, rows: list[data.Row], length: data.Length) -> tuple[list[data.Row], list[data.Row]]:
+    """Return the prompts for training and for validation. Development prompts that cannot be scored or are too long are left out."""
+    from rewards.scorer_set import planned_scorer_set
+
+    file = job.run / RunFile.DEVELOPMENT
+    if not file.exists():
+        return data.split(rows, recipe.nemo.validation_prompts, job.plan.seed)
+    known = data.rows(file, planned_scorer_set(job.plan).without_reference())
+    fitting = [row for row in known if length(row["prompt"], *([row["tools"]] if "tools" in row else [])) <= recipe.nemo.max_prompt]
+    return rows, fitting
 
 
 def _fits(model: Path, recipe: GRPORecipe) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import ray
@@ -30,10 +32,14 @@ from trainers.job.online_rewards import PAUSES, comparable
 class Bench:
     """Applies the scorer set to message logs. Independent of Ray."""
 
-    def __init__(self, scorer_set: ScorerSet, journal: Path, pauses: tuple[float, ...] = PAUSES) -> None:
+    def __init__(
+        self, scorer_set: ScorerSet, journal: Path, pauses: tuple[float, ...] = PAUSES, validation: frozenset[str] = frozenset()
+    ) -> None:
+        """`validation` are the ids of the prompts whose scores are noted one by one."""
         self.scorer_set = scorer_set
         self.journal = journal
         self.pauses = pauses
+        self.validation = validation
 
     def rewards(self, logs: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> list[float]:
         """Return one reward per answer.
@@ -55,18 +61,32 @@ class Bench:
                     raise
                 time.sleep(pause)
             else:
-                self._note(len(scores), sum(score is None for score in scores))
+                self._note(scores, [str(known.get("prompt_id")) for known in metadata])
                 return found
         raise AssertionError("the last try returns or raises")
 
-    def _note(self, answers: int, abstained: int) -> None:
-        """Append one line per batch to the journal. It is a single write, because the trainer process reads the file concurrently."""
-        line = json.dumps({"answers": answers, "abstained": abstained}).encode() + b"\n"
+    def _note(self, scores: Sequence[float | None], prompts: Sequence[str]) -> None:
+        """Append one line per batch to the journal. It is a single write, because the trainer process reads the file concurrently.
+
+        The line of a validation has the mean score of each prompt; None if an answer to it has no score.
+        """
+        note: dict[str, Any] = {"answers": len(scores), "abstained": sum(score is None for score in scores)}
+        if self.validation.issuperset(prompts):
+            of_prompt: dict[str, list[float | None]] = {}
+            for prompt, score in zip(prompts, scores, strict=True):
+                of_prompt.setdefault(prompt, []).append(score)
+            note["validation"] = {prompt: _mean(found) for prompt, found in of_prompt.items()}
+        line = json.dumps(note).encode() + b"\n"
         descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(descriptor, line)
         finally:
             os.close(descriptor)
+
+
+def _mean(scores: Sequence[float | None]) -> float | None:
+    known = [score for score in scores if score is not None]
+    return fmean(known) if len(known) == len(scores) else None
 
 
 def _answer(text: str, calls: dict[str, str] | None) -> str:
@@ -80,7 +100,9 @@ class PanelEnvironment(EnvironmentInterface):
 
     def __init__(self, config: dict[str, Any]) -> None:
         plan = parse(TrainingPlan, Path(config["plan"]).read_bytes())
-        self.bench = Bench(planned_scorer_set(plan), Path(config["journal"]))
+        named = Path(config["validation"]).read_text(encoding="utf-8").splitlines() if config.get("validation") else []
+        validation = frozenset(str(json.loads(line)["prompt_id"]) for line in named)
+        self.bench = Bench(planned_scorer_set(plan), Path(config["journal"]), validation=validation)
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> EnvironmentReturn:
         """Return the rewards of a batch as float32 of shape [batch], and end all episodes.

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,8 @@ WEIGHTS = "policy/weights/model"
 CONSOLIDATED = f"{WEIGHTS}/consolidated"
 """Folder of the consolidated weights within a step."""
 INDEX = "model.safetensors.index.json"
+CHOICE = "choice"
+"""Folder that Ratchet adds to a sealed step: its measurements, and the weights of the best step so far (`choice.py`)."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,13 @@ def lacks(folder: Path, step: int, adapter: bool, consolidated: bool) -> Iterato
     if consolidated:
         yield from _lacks_weights(folder / CONSOLIDATED, False)
     yield from _lacks_state(folder / "policy" / "optimizer")
+
+
+def lacks_model(folder: Path, adapter: bool) -> Iterator[str]:
+    """Yield the missing or invalid files of the weights in `folder`, which is a step or what `choice.py` keeps of one."""
+    yield from _lacks_weights(folder / WEIGHTS, adapter)
+    if not adapter:
+        yield from _lacks_weights(folder / CONSOLIDATED, False)
 
 
 def _lacks_weights(folder: Path, adapter: bool) -> Iterator[str]:
@@ -153,10 +162,11 @@ def link_tree(source: Path, target: Path) -> None:
                 shutil.copyfile(path, place)
 
 
-def keep(found: FoundStep, folder: Path, work: Path, adapter: bool) -> Digest:
+def keep(found: FoundStep, folder: Path, work: Path, adapter: bool, add: Callable[[Path, int], None] | None = None) -> Digest:
     """Seal a copy of a complete step at `folder`, because the release rotates its own checkpoints. Return the manifest's digest.
 
-    `work` is a folder for temporary files. Raises FileNotFoundError if the release has removed the step in the meantime.
+    `work` is a folder for temporary files. `add` writes further files into the copy of a step. Raises FileNotFoundError if the release has
+    removed the step in the meantime.
     """
     part = work / f"sealing_{found.step}"
     shutil.rmtree(part, ignore_errors=True)
@@ -164,6 +174,8 @@ def keep(found: FoundStep, folder: Path, work: Path, adapter: bool) -> Digest:
         link_tree(found.folder, part)
         if gone := list(lacks(part, found.step, adapter, consolidated=False)):  # removed during the copy
             raise FileNotFoundError(f"{found.folder} lost {', '.join(gone)}")
+        if add is not None:
+            add(part, found.step)
         return checkpoints.seal(part, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -180,6 +192,7 @@ def lay_down(pinned: Path | None, step: int, folder: Path) -> None:
         return
     part = folder / f"tmp_step_{step}"
     link_tree(pinned, part)
+    shutil.rmtree(part / CHOICE, ignore_errors=True)  # the release did not write it
     if not (part / "training_info.json").exists():
         raise Permanent(f"{pinned} is not a step of this trainer; pin a step that it wrote")
     part.replace(folder / f"step_{step}")

@@ -34,7 +34,9 @@ def main() -> None:
     data.set_task_spec(settings)
     data.set_processor()
     tokenizer = AutoTokenizer.from_pretrained(config["policy"]["model_name"])
-    grpo_train(config, data.dataset, data.processor, tokenizer, env)
+    named = config["data"].get("validation")
+    held = getattr(importlib.import_module(module), name)(**{**settings, **named}).dataset if named else None
+    grpo_train(config, data.dataset, data.processor, tokenizer, env, held)
 
 
 def spread() -> None:

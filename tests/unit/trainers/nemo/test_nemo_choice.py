@@ -1,0 +1,184 @@
+"""Tests of the published step: validation uses the development prompts, the best step is published, also by a resumed run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import ConfigError, Permanent
+from contracts.ids import Digest
+from contracts.jobs.exit_codes import Outcome
+from contracts.jobs.training import Checkpoint, JobSpec, ResumePoint
+from contracts.schema import parse
+from tests.unit.trainers.conftest import Workshop, store
+from trainers.backends.nemo.backend import NemoGRPO
+from trainers.job.nemo.choice import Choice
+from trainers.job.nemo.figures import Reader
+from trainers.job.nemo.steps import WEIGHTS
+
+pytestmark = pytest.mark.slow
+
+PROMPTS = [f"p{number:02d}" for number in range(20)]
+
+
+def scores(right: int) -> dict[str, float | None]:
+    return {prompt: float(number < right) for number, prompt in enumerate(PROMPTS)}
+
+
+def sealed(choice: Choice, folder: Path, step: int) -> Path:
+    """Return a sealed checkpoint of `step` whose weights name it."""
+    place = folder / f"step_{step}"
+    (place / WEIGHTS).mkdir(parents=True)
+    (place / WEIGHTS / "model.safetensors").write_text(str(step))
+    choice.carry(place, step)
+    choice.sealed(step, place)
+    return place
+
+
+def weights(place: tuple[int, Path]) -> tuple[int, str]:
+    return place[0], (place[1] / WEIGHTS / "model.safetensors").read_text()
+
+
+def test_the_best_step_is_published_from_any_later_checkpoint(tmp_path: Path) -> None:
+    choice = Choice(dict.fromkeys(PROMPTS), 40)
+    places: list[Path] = []
+    for step, right in ((0, 4), (10, 8), (20, 16), (30, 10), (40, 9)):
+        told = choice.add(step, scores(right))
+        assert told is not None
+        if step:
+            places.append(sealed(choice, tmp_path, step))
+    assert weights(choice.published(40, places[-1])) == (20, "20")
+    assert choice.figures(20) == {
+        "published_step": 20.0,
+        "development_score": 0.8,
+        "development_start": 0.2,
+        "development_prompts": 20.0,
+        "development_gain": pytest.approx(0.6),
+        "development_gain_error": pytest.approx(0.112, abs=0.001),
+    }
+    again = Choice(dict.fromkeys(PROMPTS), 40)
+    again.read(places[-1])
+    assert weights(again.published(40, places[-1])) == (20, "20")
+    assert again.length == choice.length
+    earlier = Choice(dict.fromkeys(PROMPTS), 40)
+    earlier.read(places[0])
+    assert earlier.add(10, scores(20)) is None, "a step is measured once"
+    assert weights(earlier.published(10, places[0])) == (10, "10")
+
+
+def test_a_best_step_that_was_never_sealed_is_not_published(tmp_path: Path) -> None:
+    choice = Choice(dict.fromkeys(PROMPTS), 40)
+    for step, right in ((0, 4), (10, 16), (20, 8)):
+        choice.add(step, scores(right))
+    last = sealed(choice, tmp_path, 20)
+    assert weights(choice.published(20, last)) == (20, "20")
+
+
+def test_too_few_scores_and_no_start_decide_nothing(tmp_path: Path) -> None:
+    few = Choice(dict.fromkeys(PROMPTS[:9]), 40)
+    assert few.add(0, scores(4)) is None
+    late = Choice(dict.fromkeys(PROMPTS), 40)
+    assert late.add(10, scores(4)) is None
+    assert (few.length, late.length, late.ended) == (None, None, False)
+    last = sealed(late, tmp_path, 10)
+    assert weights(late.published(10, last)) == (10, "10")
+
+
+def test_measurements_of_other_prompts_are_refused(tmp_path: Path) -> None:
+    choice = Choice(dict.fromkeys(PROMPTS), 40)
+    choice.add(0, scores(4))
+    place = sealed(choice, tmp_path, 10)
+    with pytest.raises(Permanent, match="other prompts"):
+        Choice(dict.fromkeys(PROMPTS[:15]), 40).read(place)
+
+
+def test_scores_of_validations_are_told_apart(tmp_path: Path) -> None:
+    figures, journal = tmp_path / "figures.jsonl", tmp_path / "journal.jsonl"
+    batches = [{"a": 1.0}, {"b": None}, {"a": 0.0}, {"b": 1.0}]
+    lines = [json.dumps({"answers": 1, "abstained": 0, "validation": batch}) for batch in batches]
+    journal.write_text("\n".join([*lines, json.dumps({"answers": 4, "abstained": 1})]) + "\n")
+    figures.write_text(
+        "".join(
+            json.dumps({"step": step, "prefix": prefix, "figures": {"accuracy": 0.5}}) + "\n"
+            for step, prefix in ((0, "validation"), (1, "timing/train"), (2, "validation"), (2, "timing/train"))
+        )
+    )
+    reader = Reader(figures, journal)
+    steps = list(reader.steps())
+    assert [step for step, _ in steps] == [1, 2]
+    assert steps[0][1]["abstained"] == 0.25, "answers of validations are not counted"
+    assert reader.validations() == [(0, {"a": 1.0, "b": None}), (2, {"a": 0.0, "b": 1.0})]
+    assert reader.validations() == []
+
+
+def test_an_open_end_needs_a_validation() -> None:
+    with pytest.raises(ConfigError, match="needs a validation"):
+        NemoGRPO().recipe({"steps": "auto", "nemo": {"validate_every": 0}})
+
+
+@pytest.fixture
+def workshop(warm_workshop: Workshop) -> Workshop:
+    return warm_workshop
+
+
+@pytest.fixture
+def development(workshop: Workshop) -> Digest:
+    """Return development prompts: as many as a decision needs, and one that has no reference."""
+    prompts = [json.dumps([{"role": "user", "content": f"{word} {word} up"}]) for word in ("one", "two", "three", "four", "five", "six")]
+    prompts += [json.dumps([{"role": "user", "content": f"{word} down {word}"}]) for word in ("one", "two", "three", "four", "five", "six")]
+    columns = {"prompt_id": [f"d{n:02d}" for n in range(12)], "prompt": prompts, "reference": [*["yes"] * 11, None]}
+    return store(workshop.artifacts, workshop.folder / "development.parquet", {**columns, "slice": ["s"] * 12, "answer": ["yes"] * 12})
+
+
+def moved(workshop: Workshop, spec: JobSpec, incarnation: int, tiny_model: Path) -> tuple[Checkpoint, int]:
+    """Return the published checkpoint, and the step that its weights come from: the stand-in moves them by 0.001 a step."""
+    from safetensors.torch import load_file
+
+    bound = workshop.artifacts.resolve(f"checkpoint/{spec.plan}/a1/i{incarnation}")
+    assert bound is not None
+    checkpoint = parse(Checkpoint, workshop.artifacts.get(bound))
+    folder = workshop.artifacts.fetch(checkpoint.files, workshop.folder / f"fetched{incarnation}")
+    start, trained = (load_file(place / "model.safetensors") for place in (tiny_model, folder))
+    return checkpoint, round((trained["model.norm.weight"] - start["model.norm.weight"]).mean().item() * 1000)
+
+
+def test_a_run_publishes_its_best_step(workshop: Any, job: Callable[..., JobSpec], development: Digest, tiny_model: Path) -> None:
+    spec = job(stub="plain", steps=12, save_every=2, keep_checkpoints=2, development=development, best=6)
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
+    events = [event for event in workshop.executor.events(spec.name) if event.kind == "measured"]
+    assert [event.step for event in events] == [0, 2, 4, 6, 8, 10, 12]
+    assert all(event.data["prompts"] == 12 for event in events)
+    checkpoint, step = moved(workshop, spec, 1, tiny_model)
+    assert (step, checkpoint.metrics["published_step"], checkpoint.step) == (6, 6.0, 12)
+    known = [[score is not None for score in event.data["scores"]] for event in events]
+    assert known == [[*[True] * 11, False]] * 7, "validation is the development split; one of its prompts cannot be scored"
+
+
+def test_a_preempted_run_publishes_the_same_step(workshop: Any, job: Callable[..., JobSpec], development: Digest, tiny_model: Path) -> None:
+    spec = job(stub="again", seconds=0.2, steps=12, save_every=2, keep_checkpoints=2, development=development, best=4)
+    workshop.executor.submit(spec, 1)
+    workshop.preempt(spec, step=7)
+    event = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"][-1]
+    workshop.executor.pin(spec, ResumePoint(attempt=1, incarnation=1, step=event.step, **event.data))
+    workshop.executor.submit(spec, 2)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
+    assert moved(workshop, spec, 2, tiny_model)[1] == 4
+
+
+def test_an_open_end_stops_where_scores_no_longer_rise(
+    workshop: Any, job: Callable[..., JobSpec], development: Digest, tiny_model: Path
+) -> None:
+    spec = job(stub="plain", steps="auto", most_steps=400, save_every=20, development=development, best=10, seconds=0.01)
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
+    checkpoint, step = moved(workshop, spec, 1, tiny_model)
+    assert 100 <= checkpoint.step < 300
+    assert step == checkpoint.metrics["published_step"] == 20
