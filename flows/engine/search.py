@@ -21,8 +21,9 @@ from flows.engine.training_curves import read_event_logs
 
 SCALES = (3.0, 1 / 3)
 """Factors on the learning rate that a search tries, in this order."""
-SEARCHED = (Method.SFT, Method.DPO)
-"""Methods whose runs measure their models on the development prompts."""
+FAMILIES = ((Method.SFT, Method.DPO), (Method.GRPO,))
+"""Methods that are compared with each other. A step of GRPO takes many times as long as one of SFT or DPO, so that their short trials would
+not be alike."""
 PAST_CYCLES = 50
 """Number of past cycles in which the recipe that won last is looked for."""
 
@@ -32,13 +33,14 @@ def with_search(
 ) -> TrainingPlan:
     """Return the plan with a search over recipes, within `settings.search.budget`.
 
-    The space is every suitable method that measures its models, each with its learning rate as planned, three times it and a third of it.
+    The space is every suitable method of the plan's family, each with its learning rate as planned, three times it and a third of it.
     `won` is the name of the variant that won on this line before; it comes first. The plan is returned unchanged if it cannot be searched:
-    if its method is GRPO, if it names its number of steps, if another package trains it, or with too few development prompts.
+    if it names its number of steps, if another package trains it, or with too few development prompts.
     """
     if dataset.development is None or (dataset.development_prompts or 0) < LEAST_PROMPTS or not _is_searched(plan, settings):
         return plan
-    methods = [plan.method, *(method for method in SEARCHED if method is not plan.method)]
+    family = next(methods for methods in FAMILIES if plan.method in methods)
+    methods = [plan.method, *(method for method in family if method is not plan.method)]
     made = [_variant(context, dataset, settings, draft, method, scale) for scale in (1.0, *SCALES) for method in methods]
     variants = [variant for variant in made if variant is not None]
     if len(variants) < 2:
@@ -52,7 +54,8 @@ def with_search(
 
 
 def _is_searched(plan: TrainingPlan, settings: TrainingSettings) -> bool:
-    return plan.method in SEARCHED and settings.built_in(plan.method) and plan.recipe.get("steps") == "auto"
+    trained = any(plan.method in methods for methods in FAMILIES)
+    return trained and settings.built_in(plan.method) and plan.recipe.get("steps") == "auto"
 
 
 def _variant(

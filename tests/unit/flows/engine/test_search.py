@@ -66,6 +66,12 @@ def test_space_has_only_methods_that_the_loop_file_allows_and_keeps_its_rates() 
     assert [round(variant.recipe["rate_scale"], 2) for variant in plan.search.variants] == [2.0, 6.0, 0.67]
 
 
+def test_space_of_grpo_has_its_rates_alone_because_its_steps_take_longer() -> None:
+    plan = searched(method=Method.GRPO, grpo={"steps": "auto"})
+    assert names(plan) == ["GRPO", "GRPO, rate × 3", "GRPO, rate × 0.33"]
+    assert "GRPO" not in " ".join(names(searched(grpo={"steps": "auto"})))
+
+
 def test_recipe_that_won_before_comes_first_and_is_the_one_of_the_plan() -> None:
     plan = searched(won="DPO, rate × 3")
     assert plan.search is not None
@@ -76,7 +82,7 @@ def test_recipe_that_won_before_comes_first_and_is_the_one_of_the_plan() -> None
 
 @pytest.mark.parametrize(
     "settings",
-    [{"method": Method.GRPO}, {"sft": {"steps": 100}}, {"development": LEAST_PROMPTS - 1}, {"development": 0}, {"sft_on": "mine"}],
+    [{"method": Method.GRPO, "grpo": {"steps": 100}}, {"sft": {"steps": 100}}, {"development": LEAST_PROMPTS - 1}, {"development": 0}, {"sft_on": "mine"}],
     ids=["grpo", "steps", "few-prompts", "no-prompts", "another-package"],
 )
 def test_plan_that_cannot_be_compared_on_development_prompts_has_no_search(settings: dict[str, Any]) -> None:
