@@ -82,7 +82,13 @@ def test_recipe_that_won_before_comes_first_and_is_the_one_of_the_plan() -> None
 
 @pytest.mark.parametrize(
     "settings",
-    [{"method": Method.GRPO, "grpo": {"steps": 100}}, {"sft": {"steps": 100}}, {"development": LEAST_PROMPTS - 1}, {"development": 0}, {"sft_on": "mine"}],
+    [
+        {"method": Method.GRPO, "grpo": {"steps": 100}},
+        {"sft": {"steps": 100}},
+        {"development": LEAST_PROMPTS - 1},
+        {"development": 0},
+        {"sft_on": "mine"},
+    ],
     ids=["grpo", "steps", "few-prompts", "no-prompts", "another-package"],
 )
 def test_plan_that_cannot_be_compared_on_development_prompts_has_no_search(settings: dict[str, Any]) -> None:
