@@ -117,7 +117,7 @@ def run(task: str, seed: int, trap: str, given: argparse.Namespace, folder: Path
             print(json.dumps({"task": task, "seed": seed, "trap": trap, "cycle": number + 1, **cycles[-1]}), flush=True)
     loop_seconds = time.process_time() - began
     best: dict[str, Any] = {}
-    if data is not None and trap == "none" and not given.no_oracles:
+    if data is not None and _has_oracles(task, seed, trap, given):
         model, recipe = on_truth(line.artifacts, base, asked, data, world.tuning, folder / "truth")
         best["truth"] = {"accuracy": fmean(right(model, world.test)), "recipe": recipe}
         found = on_evidence(line.artifacts, base, data, world.tuning, folder / "evidence")
@@ -149,10 +149,15 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 def _wanted(given: argparse.Namespace) -> Iterator[tuple[str, int, str]]:
     """Yield (task, seed, trap) of the loops to run."""
     if given.all:
-        yield from ((task, SEEDS[0], trap) for trap in TRAPS[1:] for task in TRAPPED)
         yield from ((task, seed, "none") for seed in SEEDS for task in TASKS)
+        yield from ((task, SEEDS[0], trap) for trap in TRAPS[1:] for task in TRAPPED)
     else:
         yield from ((task, seed, trap) for trap in given.trap for seed in given.seeds for task in given.tasks)
+
+
+def _has_oracles(task: str, seed: int, trap: str, given: argparse.Namespace) -> bool:
+    """Return whether oracles are trained beside a loop: not with a trap, and in the committed set not twice on a known task."""
+    return trap == "none" and not given.no_oracles and (not given.all or task in FRESH or seed == SEEDS[0])
 
 
 def read_rows(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -184,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = {} if given.quick else read_rows(given.out)
     for number, (task, seed, trap) in enumerate(() if given.table else _wanted(given)):
         found = rows.get((task, seed, trap, given.start, given.search, given.cycles, given.tests))
-        complete = found is not None and bool(found["oracles"] or given.no_oracles or trap != "none")
+        complete = found is not None and bool(found["oracles"] or not _has_oracles(task, seed, trap, given))
         if number % parts != part or (found is not None and complete and found["code"] == product_digest()):
             continue
         folder = Path(tempfile.mkdtemp(prefix="loops-"))
