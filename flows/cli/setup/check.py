@@ -261,11 +261,12 @@ def _visible_gains(context: LineContext) -> Iterator[str]:
 
     A gain is visible if the gate shows it with probability 0.8. Its lower bound must exceed gate.min_effect.
     """
-    from flows.core.triggers import evaluation_level
+    from flows.core.triggers import edition_history, evaluation_level
     from flows.report.story import report_of
     from gates.statistics import detectable_effect, deviation_of
 
-    gate, level = context.loop.gate, evaluation_level(context.loop)
+    gate, history = context.loop.gate, edition_history(context.line_view(), context.loop.holdout.rotate_after)
+    level = evaluation_level(context.loop, history)
 
     def gain(n: int, deviation: float = 0.5) -> float:
         return gate.min_effect + detectable_effect(n, level, deviation=deviation)
