@@ -121,6 +121,10 @@ class EarlierAnswers(Frozen):
     """`EvalReport.answers` of that comparison."""
 
 
+Stopped = Literal["success", "futility"]
+"""Why an evaluation asked no further prompts: the gain is shown, or the rest would hardly show one."""
+
+
 class Looks(Frozen):
     """The looks of an evaluation: it asks its prompts in batches, looks at the comparison after each, and may stop before the last."""
 
@@ -135,8 +139,8 @@ class Looks(Frozen):
     level: Annotated[float, Field(gt=0, lt=1)]
     """Confidence level that the evaluation would have with a single look. All looks together have its error. The level of the comparison
     `overall` is that of the boundary at the newest look."""
-    stopped: Literal["success", "futility"] | None = None
-    """Why the evaluation asked no further prompts: the gain is shown, or the rest would hardly show one. None: it asked all."""
+    stopped: Stopped | None = None
+    """None: the evaluation asked all prompts."""
 
     @property
     def done(self) -> int:

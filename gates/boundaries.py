@@ -22,6 +22,8 @@ _FARTHEST = 8.0
 _NODES = (200, 1500)
 """Least and greatest number of nodes of an integral."""
 _BISECTIONS = 60
+LEAST_ERROR = 1e-12
+"""Least error of a look, so that its confidence level is a number below 1."""
 
 
 def spent(fraction: float, error: float) -> float:
@@ -40,7 +42,7 @@ def error_of_look(sizes: Sequence[int], planned: int, error: float, last: bool) 
     counted = tuple(sorted(set(sizes) - {0}))
     if not sizes or sizes[-1] == 0:
         raise ValueError("no boundary without observations")
-    return _errors(counted, planned, error, last)[-1]
+    return max(LEAST_ERROR, _errors(counted, planned, error, last)[-1])
 
 
 @lru_cache(maxsize=4096)

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from contracts.evaluation import (
     Interval,
     Looks,
     PromptCount,
+    Stopped,
 )
 from contracts.ids import Digest, canonical, digest
 from contracts.loop import GateSettings
@@ -100,6 +102,12 @@ class _Asked:
     """Of champion and candidate."""
     labels: tuple[Sequence[Label], Sequence[Label]]
 
+    @cached_property
+    def outcome(self) -> _Outcome:
+        """What became of the prompt."""
+        draws = zip(*self.answers, *self.labels, strict=True)
+        return _Outcome.over([_Outcome.of(self.question, old, new, old_label, new_label) for old, new, old_label, new_label in draws])
+
 
 @dataclass(frozen=True)
 class _Side:
@@ -107,6 +115,25 @@ class _Side:
 
     answers: list[ChatAnswer]
     labels: list[Label]
+
+    @classmethod
+    def of(cls, known: Sequence[_Asked], side: int) -> _Side:
+        """Return the answers of the champion (`side` 0) or of the candidate (1)."""
+        answers = [answer for one in known for answer in one.answers[side]]
+        return cls(answers, [label for one in known for label in one.labels[side]])
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What an evaluation is about."""
+
+    edition: int
+    champion: Digest
+    candidate: Digest
+    questions: Sequence[Question]
+    planned: int
+    """Number of batches."""
+    level: float
 
 
 class PairedEvaluator:
@@ -140,46 +167,70 @@ class PairedEvaluator:
         Raises `Inconclusive` if the edition and the golden set contain no prompts.
         """
         questions = self._questions(edition)
+        plan = batches(questions, edition, self._settings.looks)
+        task = _Task(edition.number, champion[0].id, candidate[0].id, questions, len(plan), level)
         stored = {one.version: stored_answers(self._artifacts.get(one.answers)) for one in earlier}
         may_pass = self._may_pass_early and _common(questions, stored) < self._settings.min_slice
-        plan, whole, clients = batches(questions, edition, self._settings.looks), group_sizes(questions), (champion[1], candidate[1])
-        asked, golden, compared = dict[int, _Asked](), dict[str, Scored](), list[int]()
-        clusters = len({question.cluster for question in questions})
+        asked, golden, compared, stopped = dict[int, _Asked](), dict[str, Scored](), list[int](), None
         for batch in plan:
-            found, scored = self._ask(edition, [questions[place] for place in batch], clients, progress)
+            told = _of_all(progress, len(asked) * self._decoding.samples, len(questions) * self._decoding.samples)
+            found, scored = self._ask(edition, [questions[place] for place in batch], (champion[1], candidate[1]), told)
             asked |= dict(zip(batch, found, strict=True))
             golden |= scored
             known = [asked[place] for place in sorted(asked)]
-            outcomes = [_outcome(one) for one in known]
-            compared.append(len({o.question.cluster for o in outcomes if o.rewards is not None}))
-            looks = None
-            if len(plan) > 1:
-                early: Literal["success"] | None = "success" if len(compared) < len(plan) else None  # as if it stopped here
-                size = {"planned": len(plan), "prompts": len(questions), "clusters": clusters}
-                looks = Looks(**size, compared=tuple(compared), level=level, stopped=early)
-            report = EvalReport(
-                edition=edition.number,
-                champion=champion[0].id,
-                candidate=candidate[0].id,
-                samples=self._decoding.samples,
-                temperature=self._decoding.temperature,
-                looks=looks,
-                answers=NOT_STORED,
-                **self._figures(known, outcomes, level, level_of_look(looks, level)),
-            )
-            ended = stop(report, whole, self._settings, may_pass) if looks and looks.stopped else None
-            if ended:
-                break
+            compared.append(len({one.question.cluster for one in known if one.outcome.rewards is not None}))
+            if len(compared) < len(plan):
+                report = self._report(task, known, compared, "success", answers=_NOT_STORED)
+                unadjusted = report.length_adjusted is None and any(one.outcome.longer is not None for one in known)
+                stopped = stop(report, group_sizes(questions), self._settings, may_pass and not unadjusted)
+                if stopped is not None:
+                    break
 
         def ask(again: Sequence[Question], decoding: Decoding) -> list[ChatAnswer]:
             return candidate[1].chat(requests_for(again, edition, decoding, self._settings.max_tokens), progress)
 
-        content = report.model_dump()
-        content |= self._earlier([one.question for one in known], golden, stored, ask, level)
-        content["answers"] = self._artifacts.put(b"\n".join(row for one in known for row in _rows(self._decoding, one)))
-        if looks and ended:
-            content["looks"]["stopped"] = ended
-        return EvalReport.model_validate(content)
+        more = self._earlier([one.question for one in known], golden, stored, ask, level)
+        answers = self._artifacts.put(b"\n".join(row for one in known for row in _rows(self._decoding, one)))
+        return self._report(task, known, compared, stopped, answers=answers, **more)
+
+    def _report(self, task: _Task, known: Sequence[_Asked], compared: Sequence[int], stopped: Stopped | None, **more: Any) -> EvalReport:
+        """Return the report on the prompts that were asked. `compared` has the number of conversations compared at each look so far.
+
+        A candidate passes by the comparison over all prompts, and by the one at equal length. These have the level of the look. All others
+        have the level of the evaluation, because they are read once.
+        """
+        looks = None
+        if task.planned > 1:
+            looks = Looks(
+                planned=task.planned,
+                prompts=len(task.questions),
+                clusters=len({question.cluster for question in task.questions}),
+                compared=tuple(compared),
+                level=task.level,
+                stopped=stopped,
+            )
+        outcomes, level = [one.outcome for one in known], level_of_look(looks, task.level)
+        sides = {name: _Side.of(known, place) for place, name in enumerate(("champion", "candidate"))}
+        failures = Counter({UNLIKE: sum(not (o.answered or o.champion_failed or o.candidate_failed) for o in outcomes)})
+        failed = [_failures(name, side.answers, side.labels, self._decoding.samples) for name, side in sides.items()]
+        paired = [(o.question, *o.rewards) for o in outcomes if o.rewards is not None]
+        return EvalReport(
+            edition=task.edition,
+            champion=task.champion,
+            candidate=task.candidate,
+            samples=self._decoding.samples,
+            temperature=self._decoding.temperature,
+            asked=len(known),
+            looks=looks,
+            answered_by_both=sum(outcome.answered for outcome in outcomes),
+            failures=dict(failed[0] + failed[1] + failures),
+            comparisons=tuple(_comparisons(paired, task.level, level)),
+            counts=tuple(_counts(outcomes)),
+            lengths={name: _mean_length(side.answers) for name, side in sides.items()},
+            length_adjusted=_length_adjusted(outcomes, level),
+            latency_ms={name: _p95(side.answers) for name, side in sides.items()},
+            **more,
+        )
 
     def _ask(
         self, edition: HoldoutEdition, questions: Sequence[Question], clients: tuple[ModelClient, ModelClient], progress: Progress
@@ -199,35 +250,6 @@ class PairedEvaluator:
         columns = [by_prompt(column, samples) for column in (old, new, labels["champion"], labels["candidate"])]
         rows = zip(questions, *columns, strict=True)
         return [_Asked(question, (one, two), (three, four)) for question, one, two, three, four in rows], golden
-
-    def _figures(self, known: Sequence[_Asked], outcomes: Sequence[_Outcome], level: float, level_to_pass: float) -> dict[str, Any]:
-        """Return the fields of the report that follow from the answers.
-
-        A candidate passes by the comparison over all prompts, and by the one at equal length. These have the level `level_to_pass`.
-        """
-        samples = self._decoding.samples
-        sides = {
-            name: _Side(
-                [answer for one in known for answer in one.answers[side]],
-                [label for one in known for label in one.labels[side]],
-            )
-            for side, name in enumerate(("champion", "candidate"))
-        }
-        failures: Counter[str] = Counter()
-        for name, side in sides.items():
-            failures += _failures(name, side.answers, side.labels, samples)
-        failures += Counter({UNLIKE: sum(not (o.answered or o.champion_failed or o.candidate_failed) for o in outcomes)})
-        paired = [(o.question, *o.rewards) for o in outcomes if o.rewards is not None]
-        return {
-            "asked": len(known),
-            "answered_by_both": sum(outcome.answered for outcome in outcomes),
-            "failures": dict(failures),
-            "comparisons": tuple(_comparisons(paired, level, level_to_pass)),
-            "counts": tuple(_counts(outcomes)),
-            "lengths": {name: _mean_length(side.answers) for name, side in sides.items()},
-            "length_adjusted": _length_adjusted(outcomes, level_to_pass),
-            "latency_ms": {name: _p95(side.answers) for name, side in sides.items()},
-        }
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:
         sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), (GOLDEN, edition.golden)]
@@ -299,20 +321,19 @@ class PairedEvaluator:
         return {"earlier": tuple(compared), "earlier_common": _common(questions, stored)}
 
 
-NOT_STORED = digest("")
+_NOT_STORED = digest("")
 """`EvalReport.answers` of a report at a look, before the answers are stored."""
+
+
+def _of_all(progress: Progress, before: int, total: int) -> Progress:
+    """Return a progress callback for the requests of one batch that reports on all `total` requests; `before` were answered earlier."""
+    return lambda what, done, _: progress(what, before + done, total)
 
 
 def _common(questions: Sequence[Question], stored: Mapping[str, StoredAnswers]) -> int:
     """Return the number of golden conversations that an earlier champion has answered, the most of any of them."""
     golden = [question for question in questions if question.set == GOLDEN]
     return max((len({question.cluster for question in golden if question.key in one.texts}) for one in stored.values()), default=0)
-
-
-def _outcome(one: _Asked) -> _Outcome:
-    """Return what became of a prompt."""
-    draws = zip(*one.answers, *one.labels, strict=True)
-    return _Outcome.over([_Outcome.of(one.question, old, new, old_label, new_label) for old, new, old_label, new_label in draws])
 
 
 def _comparisons(paired: Sequence[tuple[Question, float, float]], level: float, level_to_pass: float) -> list[Comparison]:
