@@ -15,8 +15,8 @@ from contracts.ports import Check
 from gates.boundaries import error_of_look
 from gates.slices import losing
 
-_ROUNDING = 1e-6
-"""Relative rounding error of the error of a look."""
+_ROUNDING, _LEAST = 1e-6, 1e-15
+"""Relative and absolute rounding error of the error of a look."""
 SHOWN = 12
 """Maximum number of slices with figures in a reason. Further slices are listed by name."""
 
@@ -122,7 +122,7 @@ def _is_of_its_look(report: EvalReport, overall: Comparison) -> bool:
     if looks is None:
         return True
     error = error_of_look(looks.compared, looks.clusters, looks.error, looks.done == looks.planned)
-    return (1 - overall.difference.level) / 2 <= error * (1 + _ROUNDING)
+    return (1 - overall.difference.level) / 2 <= error * (1 + _ROUNDING) + _LEAST
 
 
 class Slices(_BuiltIn):

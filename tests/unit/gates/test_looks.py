@@ -341,6 +341,9 @@ def test_an_interval_below_the_level_of_its_look_does_not_pass() -> None:
     assert Quality(FIVE).check(found).result is Result.PASS
     overall = found.comparisons[0]
     loose = overall.model_copy(update={"difference": overall.difference.model_copy(update={"level": LEVEL})})
+    for done, compared in ((1, 2), (1, 50), (2, 100)):
+        early = at_look(0.5, 0.6, done, compared)
+        assert Quality(FIVE.model_copy(update={"min_prompts": 2})).check(early).result is Result.PASS, "rounding decides nothing"
     forged = at_look(0.05, 0.2, comparisons=(loose, found.comparisons[1]))
     verdict = Quality(FIVE).check(forged)
     assert verdict.result is Result.INCONCLUSIVE
