@@ -276,9 +276,12 @@ def _visible_gains(context: LineContext) -> Iterator[str]:
     yield f"with {least} prompts the gate only sees gains above {gain(least):.2f}" + (f"; {more}" if more else "")
     newest = next((report for cycle in reversed(_cycles(context)) if (report := report_of(cycle))), None)
     overall = newest.comparison("overall") if newest else None
-    if overall is not None:
-        seen = gain(overall.n, deviation_of(overall.difference))
-        yield f"the newest evaluation compared {overall.n:,} prompts; with its spread, the gate sees gains above {seen:.2f}"
+    if newest is not None and overall is not None:
+        whole = newest.looks.clusters if newest.looks and newest.looks.stopped else overall.n
+        seen = gain(whole, deviation_of(overall.difference))
+        compared = f"{overall.n:,} prompts" if whole == overall.n else f"{overall.n:,} of {whole:,} prompts before it stopped"
+        of_all = "" if whole == overall.n else " with all of them"
+        yield f"the newest evaluation compared {compared}; with its spread, the gate sees gains above {seen:.2f}{of_all}"
 
 
 def _cycles(context: LineContext) -> list[CycleView]:
