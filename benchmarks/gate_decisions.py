@@ -1,16 +1,18 @@
 """How often the gate passes a better candidate, an equal one, one that loses in a slice, and one that only writes longer answers.
 
-Every figure comes from the product's own evaluation of simulated rewards: `paired_interval`, `length_adjusted_interval` and the built-in
-checks. The baseline in the same run is the former rule on the same rewards: two-sided intervals, slices that hold on their estimates, and
-no adjustment for length.
+Every figure comes from the product's own evaluation of simulated rewards: `paired_interval`, `length_adjusted_interval`, the looks with
+their boundaries, the levels of an edition, and the built-in checks. The baselines in the same run decide on the same rewards: `one_look`
+asks all prompts and gives each evaluation of an edition the same level; `former` has two-sided intervals, slices that hold on their
+estimates, and no adjustment for length.
 
-`python benchmarks/gate_decisions.py [--worlds 4000] [--seed 1]`
+`python -m benchmarks.gate_decisions [--worlds 4000] [--seed 1] [--section quality]`
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ from typing import Any
 import click
 import numpy as np
 
-from contracts.evaluation import Comparison
+from contracts.evaluation import Comparison, EvalReport, Looks, PromptCount, Result
 from contracts.ids import digest, digest_file
 from contracts.loop import Loop
 from flows.core.triggers import evaluation_level
+from gates.checks import Quality, checks
+from gates.looks import LEAST_BATCH, level_of_look, stop
 from gates.slices import losing
 from gates.statistics import length_adjusted_interval, paired_interval
 
@@ -53,26 +57,174 @@ def passes(values: Sequence[float], level: float) -> bool:
     return found is not None and found.low > 0
 
 
+@dataclass(frozen=True)
+class Decided:
+    """How an evaluation ended."""
+
+    quality: bool
+    """Whether the check `quality` passed."""
+    passed: bool
+    """Whether all checks passed."""
+    asked: float
+    """Share of the prompts that were asked."""
+
+
+def decided(values: np.ndarray, level: float, slices: int = 0, longer: np.ndarray | None = None, looks: int = LOOP.gate.looks) -> Decided:
+    """Evaluate a candidate with these differences, in their order, by the product's looks and checks.
+
+    Prompt n is in slice n modulo `slices`. `longer` are the differences in length, if a judge scored the answers.
+    """
+    n, gate = len(values), LOOP.gate
+    planned = max(1, min(looks, n // LEAST_BATCH))
+    whole = {"holdout": n, **{f"slice:{number}": len(values[number::slices]) for number in range(slices)}}
+    known: list[int] = []
+    for number in range(1, planned + 1):
+        known.append(n * number // planned)
+        place = Looks(
+            planned=planned,
+            prompts=n,
+            clusters=n,
+            compared=tuple(known),
+            level=level,
+            stopped="success" if number < planned else None,
+        )
+        report = report_at(values[: known[-1]], level, slices, longer, place if planned > 1 else None)
+        ended = stop(report, whole, gate) if number < planned else None
+        if ended:
+            break
+    if ended == "futility":
+        return Decided(False, False, known[-1] / n)
+    quality = Quality(gate).check(report).result is Result.PASS
+    return Decided(quality, quality and all(check.check(report).result is Result.PASS for check in checks(gate)), known[-1] / n)
+
+
+def report_at(values: np.ndarray, level: float, slices: int, longer: np.ndarray | None, looks: Looks | None) -> EvalReport:
+    """Return the report on the first prompts of an evaluation, all of which both models answered."""
+    n, to_pass = len(values), level_of_look(looks, level)
+    groups = {"overall": values, "holdout": values, **{f"slice:{number}": values[number::slices] for number in range(slices)}}
+    found = [comparison(name, rows, to_pass if name == "overall" else level) for name, rows in groups.items()]
+    counts = [
+        PromptCount(name=name, asked=len(rows), clusters=len(rows), answered_by_both=len(rows), champion_failed=0, candidate_failed=0)
+        for name, rows in groups.items()
+        if name != "overall"
+    ]
+    return EvalReport(
+        edition=1,
+        champion=digest("champion"),
+        candidate=digest("candidate"),
+        asked=n,
+        looks=looks,
+        answered_by_both=n,
+        failures={},
+        comparisons=tuple(found),
+        counts=tuple(counts),
+        lengths={"champion": 100.0, "candidate": 100.0},
+        length_adjusted=None if longer is None else length_adjusted_interval(values, list(longer[:n]), to_pass),
+        answers=digest("answers"),
+    )
+
+
+def comparison(name: str, values: np.ndarray, level: float) -> Comparison:
+    """Return the comparison of these differences."""
+    interval = paired_interval(values, level)
+    assert interval is not None
+    return Comparison(name=name, n=len(values), champion=0.5, candidate=0.5 + interval.estimate, difference=interval)
+
+
 def quality(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
-    """Yield the share of candidates that pass, by gain and number of prompts, and the share of editions in which an equal one passes."""
-    for gain in (0.02, 0.05, 0.10):
-        for n in (200, 400, 600, 1000):
+    """Yield the share of candidates that pass, and the mean share of the prompts asked, by gain and number of prompts."""
+    for gain in (-0.05, 0.0, 0.02, 0.05, 0.10):
+        for n in (200, 600) if gain <= 0 else (200, 400, 600, 1000):
             rows = differences(draw, gain, (worlds, n))
-            yield f"gain {gain:g}, {n} prompts", _shares([(passes(row, LEVEL), passes(row, FORMER_LEVEL)) for row in rows])
-    editions = differences(draw, 0.0, (worlds, LOOP.holdout.rotate_after, 600))
-    both = [tuple(any(passes(row, level) for row in edition) for level in (LEVEL, FORMER_LEVEL)) for edition in editions]
-    yield "no gain, any of 8 evaluations of an edition", _shares(both)
+            found = [decided(row, LEVEL) for row in rows]
+            yield (
+                f"gain {gain:g}, {n} prompts",
+                {
+                    "share": _mean([one.quality for one in found]),
+                    "one_look": _mean([passes(row, LEVEL) for row in rows]),
+                    "former": _mean([passes(row, FORMER_LEVEL) for row in rows]),
+                    "asked": _mean([one.asked for one in found]),
+                },
+            )
+
+
+def skewed(draw: np.random.Generator, n: int) -> np.ndarray:
+    """Return the differences of two equal models whose rewards are mostly near 1 and sometimes near 0."""
+    return draw.beta(0.3, 0.1, n) - draw.beta(0.3, 0.1, n)
+
+
+def lopsided(draw: np.random.Generator, n: int) -> np.ndarray:
+    """Return differences with mean 0 of which most are a small gain and one in twenty is a loss of about 1."""
+    lost = draw.random(n) < 0.05
+    return np.where(lost, -0.95, 0.05) + draw.uniform(-0.05, 0.05, n)
+
+
+def equal(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
+    """Yield the share of editions in which a candidate without improvement passes. A pass counts as a promotion."""
+    kinds: dict[str, Callable[[int], np.ndarray]] = {
+        "equal": lambda n: differences(draw, 0.0, (n,)),
+        "equal, skewed rewards": lambda n: skewed(draw, n),
+        "many small gains and few large losses": lambda n: lopsided(draw, n),
+    }
+    for what, values in kinds.items():
+        for n in (200, 600):
+            rows = []
+            for _ in range(worlds):
+                history: list[bool] = []
+                fixed = False
+                for _ in range(LOOP.holdout.rotate_after):
+                    row = values(n)
+                    history.append(decided(row, evaluation_level(LOOP, history)).quality)
+                    fixed = fixed or passes(row, LEVEL)
+                rows.append((any(history), fixed))
+            yield f"{what}, {n} prompts", {"share": _mean([one for one, _ in rows]), "one_look": _mean([one for _, one in rows])}
+
+
+MIXED_GAIN = 0.05
+"""Gain of the better candidates of an edition with equal and better ones."""
+
+
+def mixed(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
+    """Yield how often an edition passes an equal candidate, and how often it passes better ones, if half of its candidates are better.
+
+    A candidate that passes becomes the champion, and later candidates are compared with its answers to the same prompts. `one_look` decides
+    on candidates of its own line, because its champions are others.
+    """
+    n = 600
+    for name, share in (
+        ("no candidate is better", 0.0),
+        ("half of the candidates are better", 0.5),
+        ("nine of ten candidates are better", 0.9),
+    ):
+        found: dict[str, list[tuple[bool, int, int]]] = {"share": [], "one_look": []}
+        for _ in range(worlds):
+            gains = np.where(draw.random(LOOP.holdout.rotate_after) < share, MIXED_GAIN, 0.0)
+            for rule, rows in found.items():
+                true, right = 0.4, draw.random(n) < 0.4
+                history: list[bool] = []
+                for gain in gains:
+                    up, down = (DISCORDANCE + gain) / 2 / (1 - true), (DISCORDANCE - gain) / 2 / true
+                    new = np.where(draw.random(n) < np.where(right, down, up), ~right, right)
+                    values = new.astype(float) - right
+                    if rule == "share":
+                        history.append(decided(values, evaluation_level(LOOP, history)).quality)
+                    else:
+                        history.append(passes(values, LEVEL))
+                    if history[-1]:
+                        true, right = true + gain, new
+                wrong = any(passed and gain == 0 for passed, gain in zip(history, gains, strict=True))
+                rows.append((wrong, sum(passed for passed, gain in zip(history, gains, strict=True) if gain), int((gains > 0).sum())))
+        for what, figure in (("an equal one passes", lambda rows: _mean([one for one, _, _ in rows])), ("better ones pass", _of_better)):
+            yield f"{name}: {what}", {rule: figure(rows) for rule, rows in found.items()}
+
+
+def _of_better(rows: Sequence[tuple[bool, int, int]]) -> float:
+    return round(sum(passed for _, passed, _ in rows) / max(1, sum(better for _, _, better in rows)), 4)
 
 
 def compared(rows: np.ndarray) -> list[Comparison]:
     """Return the comparison of each slice. `rows` has one row of differences per slice."""
-    found = []
-    for number, row in enumerate(rows):
-        interval = paired_interval(row, LEVEL)
-        assert interval is not None
-        low = interval.estimate
-        found.append(Comparison(name=f"slice:{number}", n=len(row), champion=0.5, candidate=0.5 + low, difference=interval))
-    return found
+    return [comparison(f"slice:{number}", row, LEVEL) for number, row in enumerate(rows)]
 
 
 def slices(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
@@ -96,6 +248,27 @@ def slices(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
             yield f"{count} slices of {n}, {what}", _shares(both)
 
 
+def sliced(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
+    """Yield the share of candidates that pass all checks, with and without looks: ten, two or no slices, and a loss of 0.4 in one."""
+    n = 600
+    for slices, gain, loss in ((10, 0.10, None), (10, 0.10, -0.4), (2, 0.10, None), (0, 0.10, None), (10, 0.05, None)):
+        found = []
+        for _ in range(worlds):
+            values = differences(draw, gain, (n,))
+            if loss is not None:
+                values[::slices] = differences(draw, loss, (n // slices,), 0.45)
+            found.append((decided(values, LEVEL, slices), decided(values, LEVEL, slices, looks=1)))
+        name = f"{slices} slices, gain {gain:g}" + ("" if loss is None else f", but {loss:g} in one")
+        yield (
+            name,
+            {
+                "share": _mean([one.passed for one, _ in found]),
+                "one_look": _mean([one.passed for _, one in found]),
+                "asked": _mean([one.asked for one, _ in found]),
+            },
+        )
+
+
 def verbosity(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
     """Yield the share of candidates that pass `quality` under a judge that likes long answers, with and without the adjustment.
 
@@ -107,7 +280,7 @@ def verbosity(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any
         ("winner: better, equal length", 0.6, 0.0),
         ("winner: better, a little longer", 0.6, 0.3),
     ):
-        both = []
+        both, looked = [], []
         for _ in range(worlds):
             longer = draw.normal(mean_length, 1.0, 400)
             chance = 1 / (1 + np.exp(-(better + 0.8 * np.tanh(longer) + draw.normal(0, 1.0, 400))))
@@ -115,28 +288,45 @@ def verbosity(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any
             adjusted = length_adjusted_interval(values, list(longer), LEVEL)
             raw = passes(values, LEVEL)
             both.append((raw and adjusted is not None and adjusted.low > 0, raw))
-        yield what, _shares(both)
+            looked.append(decided(values, LEVEL, longer=longer))
+        shares = _shares(both)
+        asked = _mean([one.asked for one in looked])
+        yield (
+            what,
+            {"share": _mean([one.passed for one in looked]), "one_look": shares["share"], "former": shares["former"], "asked": asked},
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(float(np.mean(values)), 4)
 
 
 def _shares(both: Sequence[tuple[bool, ...]]) -> dict[str, float]:
     return {"share": round(float(np.mean([one for one, _ in both])), 4), "former": round(float(np.mean([one for _, one in both])), 4)}
 
 
+SECTIONS = {function.__name__: function for function in (quality, equal, mixed, slices, sliced, verbosity)}
+
+
 @click.command()
 @click.option("--worlds", default=4000, help="Simulated evaluations per figure.")
 @click.option("--seed", default=1)
+@click.option("--section", "chosen", type=click.Choice(list(SECTIONS)), multiple=True, default=list(SECTIONS), help="Default: all.")
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "results" / "gate_decisions.json")
-def main(worlds: int, seed: int, out: Path) -> None:
-    """Simulate, print the figures and write them."""
-    draw = np.random.default_rng(seed)
-    code = digest({path.name: digest_file(path) for path in sorted((ROOT.parent / "gates").glob("*.py"))})[:12]
-    result: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "code": code, "worlds": worlds}
-    for section in (quality, slices, verbosity):
-        result[section.__name__] = {}
-        for name, shares in section(draw, worlds):
-            result[section.__name__][name] = shares
-            click.echo(f"{section.__name__}: {name}: {shares['share']:.1%} (former rule: {shares['former']:.1%})")
-    out.write_text(json.dumps(result, indent=2) + "\n")
+def main(worlds: int, seed: int, chosen: Sequence[str], out: Path) -> None:
+    """Simulate, print the figures and add them to the file. Figures of other code are dropped from it."""
+    paths = [*sorted((ROOT.parent / "gates").glob("*.py")), ROOT.parent / "flows" / "core" / "triggers.py", Path(__file__)]
+    code = digest({path.name: digest_file(path) for path in paths})[:12]
+    stored = json.loads(out.read_text()) if out.exists() else {}
+    result: dict[str, Any] = stored if stored.get("code") == code and stored.get("worlds") == worlds else {}
+    result |= {"date": datetime.now(UTC).date().isoformat(), "code": code, "worlds": worlds}
+    for section in chosen:
+        found = {}
+        for name, shares in SECTIONS[section](np.random.default_rng([seed, list(SECTIONS).index(section)]), worlds):
+            found[name] = shares
+            click.echo(f"{section}: {name}: " + ", ".join(f"{key} {value:.1%}" for key, value in shares.items()))
+        result[section] = found
+        out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

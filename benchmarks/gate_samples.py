@@ -29,6 +29,7 @@ from contracts.evaluation import ChatAnswer, ChatRequest, Result
 from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
 from contracts.ids import digest, digest_file
 from contracts.loop import GateSettings
+from flows.core.triggers import evaluation_level
 from gates.checks import Quality, Slices
 from gates.evaluate import PairedEvaluator
 
@@ -78,28 +79,42 @@ class Bench:
         pq.write_table(pa.Table.from_pylist(rows), buffer)
         self.prompts = self.artifacts.put(buffer.getvalue())
 
-    def judged(self, number: int, samples: int, old: np.ndarray, new: np.ndarray, place: int) -> tuple[bool, bool]:
-        """Return whether the candidate passes the check `quality`, and whether the check `slices` holds or fails it."""
-        settings = GateSettings(level=LEVEL, samples=samples, temperature=1.0)
+    def judged(
+        self, number: int, samples: int, old: np.ndarray, new: np.ndarray, place: int, level: float = LEVEL
+    ) -> tuple[bool, bool, float]:
+        """Return whether the candidate passes the check `quality`, whether `slices` holds or fails it, and the share of the prompts asked.
+
+        `level` is that of the evaluation.
+        """
+        settings = GateSettings(samples=samples, temperature=1.0)
         edition = HoldoutEdition(line="l", number=number, prompts=self.prompts, size=PROMPTS, golden=None, normaliser=1, fraction=0.2)
         sides = [(fake_model(str(one)), SimulatedModel(right, one)) for one, right in ((0, old), (1 + place, new))]
-        report = PairedEvaluator(self.artifacts, FakeRewards(), settings).evaluate(edition, sides[0], sides[1], lambda *_: None)
+        report = PairedEvaluator(self.artifacts, FakeRewards(), settings).evaluate(edition, sides[0], sides[1], lambda *_: None, level)
         del self.artifacts.content[report.answers]
-        return Quality(settings).check(report).result is Result.PASS, Slices(settings).check(report).result is not Result.PASS
+        held = Slices(settings).check(report).result is not Result.PASS
+        return Quality(settings).check(report).result is Result.PASS, held, report.asked / PROMPTS
 
 
 def figures(bench: Bench, draw: np.random.Generator, world: str, worlds: int) -> dict[str, dict[str, float]]:
-    """Return by number of answers: how often an equal candidate passes an edition, a better one passes, and slices hold the better one."""
-    found: dict[int, list[tuple[float, float, float]]] = {samples: [] for samples in SAMPLES}
+    """Return by number of answers: how often an equal candidate passes an edition, a better one passes, and slices hold the better one.
+
+    Also the mean shares of the prompts that were asked. An equal candidate that passes counts as a promotion, but the champion stays.
+    """
+    found: dict[int, list[tuple[float, ...]]] = {samples: [] for samples in SAMPLES}
     for number in range(1, worlds + 1):
         old = champion(draw, world, PROMPTS)
         equal = [candidate(draw, world, 0.0, old) for _ in range(LOOP.holdout.rotate_after)]
         better = [candidate(draw, world, GAIN, old) for _ in range(BETTER)]
         for samples, rows in found.items():
-            passed = any(bench.judged(number, samples, old, new, place)[0] for place, new in enumerate(equal))
+            history: list[bool] = []
+            asked = []
+            for place, new in enumerate(equal):
+                passed, _, share = bench.judged(number, samples, old, new, place, evaluation_level(LOOP, history))
+                history.append(passed)
+                asked.append(share)
             gained = [bench.judged(number, samples, old, new, len(equal) + place) for place, new in enumerate(better)]
-            rows.append((float(passed), *np.mean(gained, axis=0)))
-    names = ("equal", "better", "better_held_by_slices")
+            rows.append((float(any(history)), *np.mean(gained, axis=0), float(np.mean(asked))))
+    names = ("equal", "better", "better_held_by_slices", "asked_of_better", "asked_of_equal")
     return {
         str(samples): {name: round(float(share), 4) for name, share in zip(names, np.mean(rows, axis=0), strict=True)}
         for samples, rows in found.items()
@@ -113,7 +128,7 @@ def figures(bench: Bench, draw: np.random.Generator, world: str, worlds: int) ->
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "results" / "gate_samples.json")
 def main(chosen: Sequence[str], worlds: int, seed: int, out: Path) -> None:
     """Simulate, print the figures and add them to the file. Figures of other code are dropped from it."""
-    names = ("checks", "evaluate", "questions", "slices", "statistics")
+    names = ("boundaries", "checks", "evaluate", "looks", "questions", "slices", "statistics")
     paths = [*(ROOT.parent / "gates" / f"{name}.py" for name in names), ROOT / "gate_variance.py"]
     code = digest({path.name: digest_file(path) for path in paths})[:12]
     stored = json.loads(out.read_text()) if out.exists() else {}
@@ -124,7 +139,7 @@ def main(chosen: Sequence[str], worlds: int, seed: int, out: Path) -> None:
         for samples, one in shares.items():
             click.echo(
                 f"{world}: {samples} answers: equal {one['equal']:.1%} per edition, better by {GAIN:g} {one['better']:.1%}, "
-                f"held by slices {one['better_held_by_slices']:.1%}"
+                f"held by slices {one['better_held_by_slices']:.1%}, asked {one['asked_of_equal']:.0%} and {one['asked_of_better']:.0%}"
             )
         found[world] = {"editions": worlds, "answers": shares}
         result = {"date": datetime.now(UTC).date().isoformat(), "code": code, "samples": found}

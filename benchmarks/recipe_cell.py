@@ -233,7 +233,7 @@ class Bench:
         """Return the gate's verdict on the trained model against the start model."""
         evaluator = PairedEvaluator(self.artifacts, self.scorer_set, self.loop.gate)
         ref = model_ref(trained, "0" * 64)
-        report = evaluator.evaluate(edition, (start, Answers(model)), (ref, Answers(trained)), lambda *_: None)
+        report = evaluator.evaluate(edition, (start, Answers(model)), (ref, Answers(trained)), lambda *_: None, self.loop.gate.level)
         return verdict_of(tuple(check.check(report) for check in checks(self.loop.gate)), digest("report"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -121,6 +121,48 @@ class EarlierAnswers(Frozen):
     """`EvalReport.answers` of that comparison."""
 
 
+Stopped = Literal["success", "futility"]
+"""Why an evaluation asked no further prompts: the gain is shown, or the rest would hardly show one."""
+
+
+class Looks(Frozen):
+    """The looks of an evaluation: it asks its prompts in batches, looks at the comparison after each, and may stop before the last."""
+
+    planned: Annotated[int, Field(gt=0)]
+    """Number of looks, if it does not stop early."""
+    prompts: Count
+    """Number of prompts of the whole edition and golden set."""
+    clusters: Count
+    """Number of distinct conversations among them."""
+    compared: Annotated[tuple[Count, ...], Field(min_length=1)]
+    """Number of conversations compared at each look so far."""
+    level: Annotated[float, Field(gt=0, lt=1)]
+    """Confidence level that the evaluation would have with a single look. All looks together have its error. The level of the comparison
+    `overall` is that of the boundary at the newest look."""
+    stopped: Stopped | None = None
+    """None: the evaluation asked all prompts."""
+
+    @property
+    def done(self) -> int:
+        """Number of looks so far."""
+        return len(self.compared)
+
+    @property
+    def error(self) -> float:
+        """Error of one side over all looks."""
+        return (1 - self.level) / 2
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Looks:
+        if list(self.compared) != sorted(self.compared) or self.compared[-1] > self.clusters or self.clusters > self.prompts:
+            raise ValueError(f"looks at {list(self.compared)} of {self.clusters} conversations in {self.prompts} prompts")
+        if self.done > self.planned:
+            raise ValueError(f"{self.done} looks, but {self.planned} were planned")
+        if (self.stopped is None) != (self.done == self.planned):
+            raise ValueError(f"{self.done} of {self.planned} looks, and the evaluation has {'' if self.stopped else 'not '}stopped early")
+        return self
+
+
 UNLIKE = "decided by other scorers on either side"
 """Key in `EvalReport.failures`: prompts with scored answers on both sides that different scorers decided, so they are not comparable."""
 
@@ -138,7 +180,9 @@ class EvalReport(Frozen):
     temperature: Magnitude = 0.0
     """Sampling temperature of the answers. 0: greedy."""
     asked: Count
-    """Number of prompts in the evaluation."""
+    """Number of prompts that the evaluation asked."""
+    looks: Looks | None = None
+    """The looks before the end. None: the evaluation asked all prompts at once, as in earlier releases."""
     answered_by_both: Count
     """Number of prompts with comparable scored answers of both models, in each draw."""
     failures: dict[str, Count]
@@ -168,6 +212,17 @@ class EvalReport(Frozen):
             raise ValueError(f"the report contradicts itself: {flaw}")
         return self
 
+    @property
+    def stop(self) -> str | None:
+        """Where and why the evaluation stopped before its last prompt, in words, and the requests that it saved. None if it asked all."""
+        looks = self.looks
+        if looks is None or looks.stopped is None:
+            return None
+        why = "the gain is shown" if looks.stopped == "success" else "the rest would hardly show a gain"
+        saved = 2 * self.samples * (looks.prompts - self.asked)
+        where = f"look {looks.done} of {looks.planned} ({self.asked} of {looks.prompts} prompts)"
+        return f"stopped after {where}: {why}; {saved} requests saved"
+
     def count(self, name: str) -> PromptCount | None:
         """Return the count of a prompt set or slice, or None if it was not asked."""
         return next((count for count in self.counts if count.name == name), None)
@@ -192,10 +247,28 @@ def _flaws(report: EvalReport) -> Iterator[str]:
     for names in ([c.name for c in report.comparisons], [c.name for c in report.counts]):
         yield from (f"{name} occurs more than once" for name in sorted({name for name in names if names.count(name) > 1}))
     yield from (f"{c.name} compares {c.n} of {report.asked} prompts" for c in report.comparisons if c.n > report.asked)
-    if len({c.difference.level for c in report.comparisons}) > 1:
-        yield "the intervals have different confidence levels"
+    yield from _flaws_of_levels(report)
     if report.counts:
         yield from _flaws_of_counts(report)
+
+
+def _flaws_of_levels(report: EvalReport) -> Iterator[str]:
+    """Yield contradictions between the confidence levels and the looks."""
+    looks = report.looks
+    levels = {c.difference.level for c in report.comparisons if looks is None or c.name != "overall"}
+    if len(levels) > 1:
+        yield "the intervals have different confidence levels"
+    if looks is None:
+        return
+    if any(abs(level - looks.level) > _TOLERANCE for level in levels):
+        yield f"intervals of level {max(levels):g} in an evaluation of level {looks.level:g}"
+    overall = report.comparison("overall")
+    if overall is not None and overall.difference.level < looks.level - _TOLERANCE:
+        yield f"the level {overall.difference.level:g} of a look is below that of the evaluation, {looks.level:g}"
+    if overall is not None and overall.n != looks.compared[-1]:
+        yield f"{overall.n} conversations compared, but {looks.compared[-1]} at the newest look"
+    if report.asked > looks.prompts or (looks.stopped is None and report.asked != looks.prompts):
+        yield f"{report.asked} prompts asked of {looks.prompts}"
 
 
 def _flaws_of_counts(report: EvalReport) -> Iterator[str]:

@@ -304,7 +304,11 @@ class GateSettings(Frozen):
 
     level: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     """Confidence level of one edition: 1 - level is the probability that a candidate without improvement passes within the edition.
-    Each end of an interval has the error of one evaluation, 1 - level ^ (1 / holdout.rotate_after)."""
+    Each end of an interval has the error of one evaluation: 1 - level ^ (1 / holdout.rotate_after) up to the first promotion of the
+    edition. An evaluation directly after promotions also gets their errors."""
+    looks: Annotated[int, Field(ge=1, le=5)] = 5
+    """Maximum number of batches in which an evaluation asks its prompts. After each it stops if the gain is shown, or if the rest would
+    hardly show one. A batch has at least 40 conversations, so small editions have fewer. 1: all prompts are asked at once."""
     min_effect: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Value that the lower bound of the reward difference must exceed, over golden set and holdout together."""
     slice_margin: Share = 0.1

@@ -350,10 +350,13 @@ class Evaluator(Protocol):
         champion: tuple[ModelRef, ModelClient],
         candidate: tuple[ModelRef, ModelClient],
         progress: Progress,
+        level: float,
         earlier: Sequence[EarlierAnswers] = (),
     ) -> EvalReport:
         """Let both models answer the edition's prompts and return the comparison.
 
+        `level` is the confidence level of the two-sided intervals; each end has half of its error. An evaluation with several looks at the
+        comparison has this error over all of them, and may stop before it has asked all prompts. A repeated call stops at the same look.
         `earlier` has one element per earlier champion; the report compares the candidate with their stored answers to the golden set.
         Raises `Inconclusive` if there are no prompts.
         """

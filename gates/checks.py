@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result
 from contracts.loop import GateSettings
 from contracts.ports import Check
+from gates.boundaries import error_of_look
 from gates.slices import losing
 
+_ROUNDING, _LEAST = 1e-6, 1e-15
+"""Relative and absolute rounding error of the error of a look."""
 SHOWN = 12
 """Maximum number of slices with figures in a reason. Further slices are listed by name."""
 
@@ -89,7 +92,8 @@ class Quality(_BuiltIn):
     """Checks that the interval of the paired reward difference is above the required effect (`gate.min_effect`).
 
     Passes if the whole interval is above it. Fails if the whole interval is below it, or if no improvement is possible (the upper bound
-    is at most 0). Otherwise the result is inconclusive.
+    is at most 0). Otherwise the result is inconclusive. After several looks, an interval counts only if its level is that of the boundary
+    of the newest look. An evaluation that stopped for futility never passes.
     """
 
     name = "quality"
@@ -99,13 +103,26 @@ class Quality(_BuiltIn):
         if overall is None:
             return _result(self, Result.INCONCLUSIVE, "the report has no overall comparison")
         text, wanted, needed = _show(overall), self._settings.min_effect, self._settings.min_prompts
+        text += f"; {report.stop}" if report.stop else ""
         if overall.n < needed:
             return _result(self, Result.INCONCLUSIVE, f"{text}: {overall.n} distinct prompts, {needed} needed")
+        if not _is_of_its_look(report, overall):
+            return _result(self, Result.INCONCLUSIVE, f"{text}: the level {overall.difference.level:g} is not that of the look")
         if overall.difference.low > wanted:
-            return _result(self, Result.PASS, text)
+            futile = report.looks is not None and report.looks.stopped == "futility"
+            return _result(self, Result.INCONCLUSIVE if futile else Result.PASS, text)
         if overall.difference.high < wanted or overall.difference.high <= 0:
             return _result(self, Result.FAIL, f"{text}: not above {wanted:+g}")
         return _result(self, Result.INCONCLUSIVE, f"{text}: the interval includes {wanted:+g}")
+
+
+def _is_of_its_look(report: EvalReport, overall: Comparison) -> bool:
+    """Return whether the interval has at least the level of the boundary of the newest look."""
+    looks = report.looks
+    if looks is None:
+        return True
+    error = error_of_look(looks.compared, looks.clusters, looks.error, looks.done == looks.planned)
+    return (1 - overall.difference.level) / 2 <= error * (1 + _ROUNDING) + _LEAST
 
 
 class Slices(_BuiltIn):

@@ -1,14 +1,16 @@
 """`Evaluator` that sends a holdout edition and the golden set to both served models and compares the rewards per prompt.
 
-A prompt is one observation, however many answers each model gave to it: its reward is the mean over them.
+A prompt is one observation, however many answers each model gave to it: its reward is the mean over them. The prompts are asked in batches,
+and looks.py decides after each whether the evaluation goes on.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -24,14 +26,17 @@ from contracts.evaluation import (
     EarlierAnswers,
     EvalReport,
     Interval,
+    Looks,
     PromptCount,
+    Stopped,
 )
-from contracts.ids import Digest, canonical
+from contracts.ids import Digest, canonical, digest
 from contracts.loop import GateSettings
 from contracts.model import ModelRef
 from contracts.ports import Artifacts, ModelClient, Progress, Rewards
 from gates.earlier import Answers, Earlier, Scored, best_earlier
-from gates.questions import GOLDEN, Decoding, Question, by_prompt, read_questions, requests_for, stored_answers
+from gates.looks import batches, group_sizes, level_of_look, stop
+from gates.questions import GOLDEN, Decoding, Question, StoredAnswers, by_prompt, read_questions, requests_for, stored_answers
 from gates.statistics import length_adjusted_interval, paired_interval
 
 _UNSCORED = "unscored"
@@ -88,17 +93,62 @@ class _Outcome:
         )
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A question with all answers and labels of both models, one per draw. Their rewards may be a judge's preferences."""
+
+    question: Question
+    answers: tuple[Sequence[ChatAnswer], Sequence[ChatAnswer]]
+    """Of champion and candidate."""
+    labels: tuple[Sequence[Label], Sequence[Label]]
+
+    @cached_property
+    def outcome(self) -> _Outcome:
+        """What became of the prompt."""
+        draws = zip(*self.answers, *self.labels, strict=True)
+        return _Outcome.over([_Outcome.of(self.question, old, new, old_label, new_label) for old, new, old_label, new_label in draws])
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The answers of one model to all questions so far, with one element per draw."""
+
+    answers: list[ChatAnswer]
+    labels: list[Label]
+
+    @classmethod
+    def of(cls, known: Sequence[_Asked], side: int) -> _Side:
+        """Return the answers of the champion (`side` 0) or of the candidate (1)."""
+        answers = [answer for one in known for answer in one.answers[side]]
+        return cls(answers, [label for one in known for label in one.labels[side]])
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What an evaluation is about."""
+
+    edition: int
+    champion: Digest
+    candidate: Digest
+    questions: Sequence[Question]
+    planned: int
+    """Number of batches."""
+    level: float
+
+
 class PairedEvaluator:
     """`Evaluator` that compares the answers of both models to the same prompts: greedy ones, or `gate.samples` sampled ones per prompt.
 
     The scorers for new answers score them.
     """
 
-    def __init__(self, artifacts: Artifacts, rewards: Rewards, settings: GateSettings) -> None:
+    def __init__(self, artifacts: Artifacts, rewards: Rewards, settings: GateSettings, may_pass_early: bool = True) -> None:
+        """`may_pass_early` is false if the gate has other checks than the built-in ones, which a stop for success cannot foresee."""
         self._artifacts = artifacts
         self._rewards = rewards
         self._settings = settings
         self._decoding = Decoding(settings.temperature, settings.samples)
+        self._may_pass_early = may_pass_early
 
     def evaluate(
         self,
@@ -106,48 +156,100 @@ class PairedEvaluator:
         champion: tuple[ModelRef, ModelClient],
         candidate: tuple[ModelRef, ModelClient],
         progress: Progress,
+        level: float,
         earlier: Sequence[EarlierAnswers] = (),
     ) -> EvalReport:
-        """Query both models in parallel, score the answers and compare the rewards.
+        """Query both models in parallel, score the answers and compare the rewards, in up to `gate.looks` batches of prompts.
 
+        `level` is the confidence level of the two-sided intervals. All looks together have its error.
         Stored answers of `earlier` champions to the golden set are scored again, by the present scorers. If they were decoded otherwise
         than this evaluation decodes, the candidate answers their prompts again, decoded as they were.
         Raises `Inconclusive` if the edition and the golden set contain no prompts.
         """
-        questions, samples = self._questions(edition), self._decoding.samples
-        requests = requests_for(questions, edition, self._decoding, self._settings.max_tokens)
-        with ThreadPoolExecutor(2) as pool:
-            old, new = pool.map(lambda side: side[1].chat(requests, progress), (champion, candidate))
-        asked = _repeated(questions, samples)
-        labels = {"champion": self._label(asked, old), "candidate": self._label(asked, new)}
-        golden = _scored(questions, new, labels["candidate"], samples)
-        self._prefer(asked, old, new, labels)
-        rows = list(zip(asked, old, new, labels["champion"], labels["candidate"], strict=True))
-        outcomes = [_Outcome.over(draws) for draws in by_prompt([_Outcome.of(*row) for row in rows], samples)]
-        failures = _failures("champion", old, labels["champion"], samples) + _failures("candidate", new, labels["candidate"], samples)
-        failures += Counter({UNLIKE: sum(not (o.answered or o.champion_failed or o.candidate_failed) for o in outcomes)})
-        paired = [(o.question, *o.rewards) for o in outcomes if o.rewards is not None]
+        questions = self._questions(edition)
+        plan = batches(questions, edition, self._settings.looks)
+        task = _Task(edition.number, champion[0].id, candidate[0].id, questions, len(plan), level)
+        stored = {one.version: stored_answers(self._artifacts.get(one.answers)) for one in earlier}
+        may_pass = self._may_pass_early and _common(questions, stored) < self._settings.min_slice
+        asked, golden, compared, stopped = dict[int, _Asked](), dict[str, Scored](), list[int](), None
+        for batch in plan:
+            told = _of_all(progress, len(asked) * self._decoding.samples, len(questions) * self._decoding.samples)
+            found, scored = self._ask(edition, [questions[place] for place in batch], (champion[1], candidate[1]), told)
+            asked |= dict(zip(batch, found, strict=True))
+            golden |= scored
+            known = [asked[place] for place in sorted(asked)]
+            compared.append(len({one.question.cluster for one in known if one.outcome.rewards is not None}))
+            if len(compared) < len(plan):
+                report = self._report(task, known, compared, "success", answers=_NOT_STORED)
+                unadjusted = report.length_adjusted is None and any(one.outcome.longer is not None for one in known)
+                stopped = stop(report, group_sizes(questions), self._settings, may_pass and not unadjusted)
+                if stopped is not None:
+                    break
 
         def ask(again: Sequence[Question], decoding: Decoding) -> list[ChatAnswer]:
             return candidate[1].chat(requests_for(again, edition, decoding, self._settings.max_tokens), progress)
 
+        more = self._earlier([one.question for one in known], golden, stored, ask, level)
+        answers = self._artifacts.put(b"\n".join(row for one in known for row in _rows(self._decoding, one)))
+        return self._report(task, known, compared, stopped, answers=answers, **more)
+
+    def _report(self, task: _Task, known: Sequence[_Asked], compared: Sequence[int], stopped: Stopped | None, **more: Any) -> EvalReport:
+        """Return the report on the prompts that were asked. `compared` has the number of conversations compared at each look so far.
+
+        A candidate passes by the comparison over all prompts, and by the one at equal length. These have the level of the look. All others
+        have the level of the evaluation, because they are read once.
+        """
+        looks = None
+        if task.planned > 1:
+            looks = Looks(
+                planned=task.planned,
+                prompts=len(task.questions),
+                clusters=len({question.cluster for question in task.questions}),
+                compared=tuple(compared),
+                level=task.level,
+                stopped=stopped,
+            )
+        outcomes, level = [one.outcome for one in known], level_of_look(looks, task.level)
+        sides = {name: _Side.of(known, place) for place, name in enumerate(("champion", "candidate"))}
+        failures = Counter({UNLIKE: sum(not (o.answered or o.champion_failed or o.candidate_failed) for o in outcomes)})
+        failed = [_failures(name, side.answers, side.labels, self._decoding.samples) for name, side in sides.items()]
+        paired = [(o.question, *o.rewards) for o in outcomes if o.rewards is not None]
         return EvalReport(
-            edition=edition.number,
-            champion=champion[0].id,
-            candidate=candidate[0].id,
-            samples=samples,
+            edition=task.edition,
+            champion=task.champion,
+            candidate=task.candidate,
+            samples=self._decoding.samples,
             temperature=self._decoding.temperature,
-            asked=len(questions),
+            asked=len(known),
+            looks=looks,
             answered_by_both=sum(outcome.answered for outcome in outcomes),
-            failures=dict(failures),
-            comparisons=tuple(self._comparisons(paired)),
+            failures=dict(failed[0] + failed[1] + failures),
+            comparisons=tuple(_comparisons(paired, task.level, level)),
             counts=tuple(_counts(outcomes)),
-            lengths={side: _mean_length(answers) for side, answers in (("champion", old), ("candidate", new))},
-            length_adjusted=self._length_adjusted(outcomes),
-            **self._earlier(questions, golden, earlier, ask),
-            latency_ms={side: _p95(answers) for side, answers in (("champion", old), ("candidate", new))},
-            answers=self._artifacts.put(b"\n".join(_row(place % samples, self._decoding, *row) for place, row in enumerate(rows))),
+            lengths={name: _mean_length(side.answers) for name, side in sides.items()},
+            length_adjusted=_length_adjusted(outcomes, level),
+            latency_ms={name: _p95(side.answers) for name, side in sides.items()},
+            **more,
         )
+
+    def _ask(
+        self, edition: HoldoutEdition, questions: Sequence[Question], clients: tuple[ModelClient, ModelClient], progress: Progress
+    ) -> tuple[list[_Asked], dict[str, Scored]]:
+        """Let both models answer a batch. Return its questions with their answers, and the candidate's scored golden answers.
+
+        The latter have the grades of each answer by itself, for the comparison with earlier champions.
+        """
+        samples = self._decoding.samples
+        requests = requests_for(questions, edition, self._decoding, self._settings.max_tokens)
+        with ThreadPoolExecutor(2) as pool:
+            old, new = pool.map(lambda client: client.chat(requests, progress), clients)
+        asked = _repeated(questions, samples)
+        labels = {"champion": self._label(asked, old), "candidate": self._label(asked, new)}
+        golden = _scored(questions, new, labels["candidate"], samples)
+        self._prefer(asked, old, new, labels)
+        columns = [by_prompt(column, samples) for column in (old, new, labels["champion"], labels["candidate"])]
+        rows = zip(questions, *columns, strict=True)
+        return [_Asked(question, (one, two), (three, four)) for question, one, two, three, four in rows], golden
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:
         sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), (GOLDEN, edition.golden)]
@@ -191,17 +293,17 @@ class PairedEvaluator:
         self,
         questions: Sequence[Question],
         golden: Answers,
-        earlier: Sequence[EarlierAnswers],
+        stored: Mapping[str, StoredAnswers],
         ask: Callable[[Sequence[Question], Decoding], list[ChatAnswer]],
+        level: float,
     ) -> dict[str, Any]:
         """Compare the candidate's golden answers with those of earlier champions, scored alike. Judges grade each answer by itself.
 
-        `golden` has the candidate's answers of this evaluation. The rewards of greedy and of sampled answers are not comparable, so `ask`
-        gets the candidate's answers with the decoding of a stored evaluation. Returns the fields `earlier` and `earlier_common` of the
-        report.
+        `questions` are those that were asked, and `stored` has the answers of each earlier champion. `golden` has the candidate's answers
+        of this evaluation. The rewards of greedy and of sampled answers are not comparable, so `ask` gets the candidate's answers with the
+        decoding of a stored evaluation. Returns the fields `earlier` and `earlier_common` of the report.
         """
         asked = {question.key: question for question in questions if question.set == GOLDEN}
-        stored = {champion.version: stored_answers(self._artifacts.get(champion.answers)) for champion in earlier}
         candidate = {self._decoding: golden}
         for decoding in dict.fromkeys(one.decoding for one in stored.values()):
             if decoding not in candidate:
@@ -209,50 +311,67 @@ class PairedEvaluator:
                 again = [question for key, question in asked.items() if any(key in found for found in texts)]
                 answers = ask(again, decoding) if again else []
                 candidate[decoding] = _scored(again, answers, self._label(_repeated(again, decoding.samples), answers), decoding.samples)
-        scored, common = dict[str, Earlier](), 0
+        scored = dict[str, Earlier]()
         for version, one in stored.items():
-            common = max(common, len({question.cluster for key, question in asked.items() if key in one.texts}))
             both = [asked[key] for key in asked if key in one.texts and key in candidate[one.decoding]]
             answers = [ChatAnswer(text=text) for question in both for text in one.texts[question.key]]
             labels = self._label(_repeated(both, one.decoding.samples), answers)
             scored[version] = Earlier(one.decoding, _scored(both, answers, labels, one.decoding.samples))
-        compared = best_earlier(candidate, scored, self._settings.level, self._settings.min_slice)
-        return {"earlier": tuple(compared), "earlier_common": common}
+        compared = best_earlier(candidate, scored, level, self._settings.min_slice)
+        return {"earlier": tuple(compared), "earlier_common": _common(questions, stored)}
 
-    def _comparisons(self, paired: Sequence[tuple[Question, float, float]]) -> list[Comparison]:
-        groups = {"overall": list(paired)}
-        for name in _groups(q for q, _, _ in paired):
-            groups[name] = [row for row in paired if name in row[0].groups]
-        comparisons = (self._compare(name, rows) for name, rows in groups.items())
-        return [comparison for comparison in comparisons if comparison is not None]
 
-    def _compare(self, name: str, rows: Sequence[tuple[Question, float, float]]) -> Comparison | None:
-        """Compare the rewards, clustered by conversation as in the holdout split. Returns None for fewer than two clusters.
+_NOT_STORED = digest("")
+"""`EvalReport.answers` of a report at a look, before the answers are stored."""
 
-        Turns of one conversation and repeated prompts form one cluster, and their differences are averaged first.
-        """
-        clusters: dict[str, list[tuple[float, float]]] = {}
-        for q, a, b in rows:
-            clusters.setdefault(q.cluster, []).append((a, b))
-        pairs = [np.mean(rewards, axis=0) for rewards in clusters.values()]
-        interval = paired_interval([float(new - old) for old, new in pairs], self._settings.level)
-        if interval is None:
-            return None
-        champion, candidate = np.mean(pairs, axis=0)
-        return Comparison(name=name, n=len(clusters), champion=float(champion), candidate=float(candidate), difference=interval)
 
-    def _length_adjusted(self, outcomes: Sequence[_Outcome]) -> Interval | None:
-        """Return the difference at equal length of the answers that a judge scored, clustered by conversation as in `_compare`."""
-        clusters: dict[str, list[_Outcome]] = {}
-        for outcome in outcomes:
-            if outcome.rewards is not None:
-                clusters.setdefault(outcome.question.cluster, []).append(outcome)
-        differences, longer = list[float](), list[float | None]()
-        for cluster in clusters.values():
-            lengths = [outcome.longer for outcome in cluster if outcome.longer is not None]
-            differences.append(fmean(new - old for old, new in (outcome.rewards for outcome in cluster if outcome.rewards)))
-            longer.append(fmean(lengths) if lengths else None)
-        return length_adjusted_interval(differences, longer, self._settings.level)
+def _of_all(progress: Progress, before: int, total: int) -> Progress:
+    """Return a progress callback for the requests of one batch that reports on all `total` requests; `before` were answered earlier."""
+    return lambda what, done, _: progress(what, before + done, total)
+
+
+def _common(questions: Sequence[Question], stored: Mapping[str, StoredAnswers]) -> int:
+    """Return the number of golden conversations that an earlier champion has answered, the most of any of them."""
+    golden = [question for question in questions if question.set == GOLDEN]
+    return max((len({question.cluster for question in golden if question.key in one.texts}) for one in stored.values()), default=0)
+
+
+def _comparisons(paired: Sequence[tuple[Question, float, float]], level: float, level_to_pass: float) -> list[Comparison]:
+    """Return the comparisons over all prompts, and over those of each prompt set and slice."""
+    found = [compare("overall", paired, level_to_pass)]
+    for name in _groups(q for q, _, _ in paired):
+        found.append(compare(name, [row for row in paired if name in row[0].groups], level))
+    return [comparison for comparison in found if comparison is not None]
+
+
+def compare(name: str, rows: Sequence[tuple[Question, float, float]], level: float) -> Comparison | None:
+    """Compare rewards (question, champion, candidate), clustered by conversation as in the holdout split. None for less than two clusters.
+
+    Turns of one conversation and repeated prompts form one cluster, and their differences are averaged first.
+    """
+    clusters: dict[str, list[tuple[float, float]]] = {}
+    for q, a, b in rows:
+        clusters.setdefault(q.cluster, []).append((a, b))
+    pairs = [np.mean(rewards, axis=0) for rewards in clusters.values()]
+    interval = paired_interval([float(new - old) for old, new in pairs], level)
+    if interval is None:
+        return None
+    champion, candidate = np.mean(pairs, axis=0)
+    return Comparison(name=name, n=len(clusters), champion=float(champion), candidate=float(candidate), difference=interval)
+
+
+def _length_adjusted(outcomes: Sequence[_Outcome], level: float) -> Interval | None:
+    """Return the difference at equal length of the answers that a judge scored, clustered by conversation as in `compare`."""
+    clusters: dict[str, list[_Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.rewards is not None:
+            clusters.setdefault(outcome.question.cluster, []).append(outcome)
+    differences, longer = list[float](), list[float | None]()
+    for cluster in clusters.values():
+        lengths = [outcome.longer for outcome in cluster if outcome.longer is not None]
+        differences.append(fmean(new - old for old, new in (outcome.rewards for outcome in cluster if outcome.rewards)))
+        longer.append(fmean(lengths) if lengths else None)
+    return length_adjusted_interval(differences, longer, level)
 
 
 def _repeated(questions: Sequence[Question], samples: int) -> list[Question]:
@@ -321,16 +440,19 @@ def _p95(answers: Sequence[ChatAnswer]) -> float:
     return float(np.percentile(values, 95)) if values else 0.0
 
 
-def _row(draw: int, decoding: Decoding, question: Question, old: ChatAnswer, new: ChatAnswer, old_label: Label, new_label: Label) -> bytes:
-    return canonical(
-        {
-            "set": question.set,
-            "slice": question.slice,
-            "prompt": list(question.prompt),
-            "reference": question.reference,
-            "draw": draw,
-            "temperature": decoding.temperature,
-            "champion": {"answer": old.text, "reward": old_label.reward, "parts": dict(old_label.parts), "error": old.error},
-            "candidate": {"answer": new.text, "reward": new_label.reward, "parts": dict(new_label.parts), "error": new.error},
-        }
-    )
+def _rows(decoding: Decoding, one: _Asked) -> Iterator[bytes]:
+    """Yield the stored row of each draw of a question."""
+    question = one.question
+    for draw, (old, new, old_label, new_label) in enumerate(zip(*one.answers, *one.labels, strict=True)):
+        yield canonical(
+            {
+                "set": question.set,
+                "slice": question.slice,
+                "prompt": list(question.prompt),
+                "reference": question.reference,
+                "draw": draw,
+                "temperature": decoding.temperature,
+                "champion": {"answer": old.text, "reward": old_label.reward, "parts": dict(old_label.parts), "error": old.error},
+                "candidate": {"answer": new.text, "reward": new_label.reward, "parts": dict(new_label.parts), "error": new.error},
+            }
+        )

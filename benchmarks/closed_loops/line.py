@@ -35,7 +35,6 @@ from flows.config.load import load_loop
 from flows.core.decide import End
 from flows.core.folds import CycleView
 from flows.core.rollout import candidate_share
-from flows.core.triggers import evaluation_level
 from flows.engine.context import LineContext, process_holder
 from flows.engine.line import adopt, open_cycle
 from flows.engine.work import turn
@@ -264,7 +263,6 @@ class ClosedLine:
         ensure_keyring(folder / "user-keys.json", self.clock.now())
         keys = IngestKeys(spans=KeyFile(folder / SPAN_KEYS), users=KeyFile(folder / "user-keys.json"))
         self.datasets = LakeDatasets(folder / "lake", self.loop, folder, scorers, self.artifacts, self.clock, keys)
-        gate = self.loop.gate.model_copy(update={"level": evaluation_level(self.loop)})
         self.models, self.use, world = Models(folder / "models", self.artifacts), SimulatedUse(self._share, people), FakeWorld()
         self.router = FakeRouter(world)
         self.router.counts = lambda _since, _until: {}
@@ -283,8 +281,8 @@ class ClosedLine:
             executor=Jobs(folder / "jobs", self.artifacts),
             server=self.models,
             client=self.models.client,
-            evaluator=PairedEvaluator(self.artifacts, scorers, gate),
-            checks=checks(gate),
+            evaluator=PairedEvaluator(self.artifacts, scorers, self.loop.gate),
+            checks=checks(self.loop.gate),
             registry=FakeRegistry(world),
             router=self.router,
             metrics=self.use,

@@ -58,11 +58,12 @@ class FakeClient:
 
 
 class FakeEvaluator:
-    """`Evaluator` that reports a given reward difference, with a half-width of 0.05."""
+    """`Evaluator` that reports a given reward difference, with a half-width of 0.05. `levels` are the levels that it was called with."""
 
     def __init__(self, world: FakeWorld, difference: float) -> None:
         self.world = world
         self.difference = difference
+        self.levels: list[float] = []
 
     def evaluate(
         self,
@@ -70,11 +71,13 @@ class FakeEvaluator:
         champion: tuple[ModelRef, ModelClient],
         candidate: tuple[ModelRef, ModelClient],
         progress: Progress,  # noqa: ARG002
+        level: float,
         earlier: Sequence[EarlierAnswers] = (),  # noqa: ARG002
     ) -> EvalReport:
         """Return a report on 100 prompts with the given difference."""
+        self.levels.append(level)
         self.world.faults("before evaluate")
-        interval = Interval(estimate=self.difference, low=self.difference - 0.05, high=self.difference + 0.05, level=0.95, n=100)
+        interval = Interval(estimate=self.difference, low=self.difference - 0.05, high=self.difference + 0.05, level=level, n=100)
         overall = Comparison(name="overall", n=100, champion=0.5, candidate=0.5 + self.difference, difference=interval)
         return EvalReport(
             edition=edition.number,

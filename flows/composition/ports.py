@@ -10,7 +10,7 @@ from contracts.loop import Loop
 from contracts.ports import Artifacts, Executor, Ledger, Progress
 from flows.composition.cluster import open_cluster
 from flows.composition.cost import estimate_plan_cost
-from flows.composition.extensions import open_extensions
+from flows.composition.extensions import BUILT_IN_CHECKS, open_extensions
 from flows.config.home import Home
 from flows.core.triggers import evaluation_level
 from flows.engine.context import LineContext, process_holder
@@ -84,7 +84,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
         executor=open_executor(loop, folder, home),
         server=opened.server,
         client=HttpModelClient,
-        evaluator=PairedEvaluator(artifacts, rewards, gate),
+        evaluator=PairedEvaluator(artifacts, rewards, gate, may_pass_early=len(opened.checks) == len(BUILT_IN_CHECKS)),
         checks=opened.checks,
         registry=MlflowRegistry(home.mlflow_url, home.root / "mlflow"),
         router=opened.router,

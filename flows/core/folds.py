@@ -329,8 +329,8 @@ class LineView:
     """The adopted model, version 0."""
     cycles: int = 0
     """Number of cycles opened so far."""
-    evaluations: int = 0
-    """Ended cycles whose candidate was evaluated. Each used a share of its holdout edition's error budget."""
+    evaluated: tuple[bool, ...] = ()
+    """For each ended cycle whose candidate was evaluated, oldest first: whether the candidate was promoted."""
     open_cycle: str | None = None
     last_opened: datetime | None = None
     last_traces: int = 0
@@ -352,6 +352,11 @@ class LineView:
     """The alarm of the quarantine; None while there is none. Nothing else depends on it."""
     rows: tuple[Entry, ...] = ()
 
+    @property
+    def evaluations(self) -> int:
+        """Number of ended cycles whose candidate was evaluated."""
+        return len(self.evaluated)
+
 
 def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
     """Fold a line's rows into its view. The list may be empty."""
@@ -359,6 +364,7 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
     view: dict[str, Any] = {"line": line, "seq": entries[-1].seq if entries else 0, "rows": tuple(entries)}
     served: list[ModelVersion] = []
     recalled: dict[str, str] = {}
+    evaluated: list[bool] = []
     for entry in entries:
         data = entry.data
         match entry.kind:
@@ -392,15 +398,12 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
                 view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, last_traces=data["traces"])
                 view["plan_again"] = False
             case "cycle_ended":
-                view.update(
-                    open_cycle=None,
-                    cancel_asked=None,
-                    recall_asked=None,
-                    evaluations=view.get("evaluations", 0) + int(data.get("evaluated", False)),
-                )
+                view.update(open_cycle=None, cancel_asked=None, recall_asked=None)
+                if data.get("evaluated", False):
+                    evaluated.append(data.get("state") == State.PROMOTED)
                 view["plan_again"] = data.get("plan_again", False)
     view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
-    return LineView(**view, recalled=recalled)
+    return LineView(**view, recalled=recalled, evaluated=tuple(evaluated))
 
 
 @dataclass(frozen=True)

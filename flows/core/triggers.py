@@ -6,6 +6,7 @@ Only the lake's cursor decides how many traces are new. Schedules and events onl
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 
 from contracts.data.datasets import Cursor
@@ -45,11 +46,29 @@ def edition_number(evaluations: int, rotate_after: int) -> int:
     return 1 + evaluations // rotate_after
 
 
-def evaluation_level(loop: Loop) -> float:
-    """Return the confidence level of one evaluation's two-sided intervals.
+def edition_history(line: LineView, rotate_after: int) -> tuple[bool, ...]:
+    """Return for each ended evaluation of the current holdout edition, oldest first, whether its candidate was promoted."""
+    return line.evaluated[len(line.evaluated) - line.evaluations % rotate_after :]
 
-    The error of a whole edition, 1 - gate.level, is spent evenly on its evaluations (holdout.rotate_after) with Šidák's correction, which
-    holds for independent and for positively dependent tests; the evaluations of an edition share its prompts and often their champion.
-    Each end of an interval has the error of one evaluation, because a candidate passes by the lower end alone.
+
+def evaluation_level(loop: Loop, history: Sequence[bool] = ()) -> float:
+    """Return the confidence level of the two-sided intervals of an edition's next evaluation.
+
+    `history` has for each earlier evaluation of the edition whether its candidate was promoted. Each end of an interval has the error of
+    the evaluation, because a candidate passes by the lower end alone.
+
+    The error of the edition, 1 - gate.level, has a share for each of its evaluations (holdout.rotate_after). Up to the first promotion, the
+    evaluations share champion and prompts, so their tests are positively dependent, and a share has Šidák's correction. Later evaluations
+    have another champion. They share evenly what the evaluations before the first promotion left, by Bonferroni's inequality. A promotion
+    spends no error, because its hypothesis was rejected: its share passes on to the next evaluation, so that one after n promotions in a
+    row has n + 1 shares. Sources: Wiens: A fixed sequence Bonferroni procedure for testing multiple endpoints, Pharmaceutical Statistics 2
+    (2003); Tian, Ramdas: Online control of the familywise error rate, Statistical Methods in Medical Research 30 (2021).
     """
-    return 2 * math.pow(loop.gate.level, 1 / loop.holdout.rotate_after) - 1
+    whole, rotate_after = loop.gate.level, loop.holdout.rotate_after
+    share = 1 - math.pow(whole, 1 / rotate_after)
+    if not any(history):
+        return 1 - 2 * share
+    before = list(history).index(True)
+    left = math.pow(1 - share, before) - whole
+    in_a_row = next((n for n, promoted in enumerate(reversed(history)) if not promoted), len(history))
+    return 1 - 2 * (1 + in_a_row) * left / (rotate_after - before)

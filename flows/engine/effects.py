@@ -21,7 +21,7 @@ from contracts.ports import Check
 from contracts.schema import parse, stamped, unstamped
 from contracts.serving import Backend, ModelVersion, Route
 from flows.core.folds import CycleView
-from flows.core.triggers import edition_number
+from flows.core.triggers import edition_history, edition_number, evaluation_level
 from flows.engine.choosing import choose_plan, drafts
 from flows.engine.context import LineContext
 from flows.engine.search import last_winner, with_search
@@ -142,7 +142,8 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa:
 def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
     """Evaluate the candidate and the champion, or the version that stands for a recalled champion, over HTTP.
 
-    The report is bound to the step's name, so a repeat sends no requests.
+    The report is bound to the step's name, so a repeat sends no requests. The confidence level follows from the ended cycles of the line.
+    No other cycle ends while this one is open, so a repeat after a crash has the same level.
 
     Raises Permanent if the figures of the report are invalid or contradict each other.
     """
@@ -151,8 +152,9 @@ def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
     if bound is None:
         champion, candidate = cycle.baseline, _candidate(cycle)
         sides = [(version.model, context.client(context.server.ensure(version))) for version in (champion, candidate)]
+        level = evaluation_level(cycle.loop, edition_history(context.line_view(), cycle.loop.holdout.rotate_after))
         earlier = _earlier_champions(context, cycle)
-        report = context.evaluator.evaluate(_edition(cycle), sides[0], sides[1], context.progress, earlier)
+        report = context.evaluator.evaluate(_edition(cycle), sides[0], sides[1], context.progress, level, earlier)
         bound = context.artifacts.bind(name, context.artifacts.put(stamped(report)))
     content = unstamped(context.artifacts.get(bound), "EvalReport")
     try:
@@ -167,14 +169,23 @@ EARLIER_CYCLES = 50
 
 
 def _earlier_champions(context: LineContext, cycle: CycleView) -> list[EarlierAnswers]:
-    """Return the newest stored answers of each champion of the past cycles, except recalled ones and the candidate's own champion."""
+    """Return stored answers of each champion of the past cycles, except recalled ones and the candidate's own champion.
+
+    They are the newest ones. An evaluation that stopped early asked fewer golden prompts, so among evaluations with the golden set of this
+    cycle, those that asked the most of it come first.
+    """
     found: dict[str, EarlierAnswers] = {}
+    most: dict[str, int] = {}
+    golden = _edition(cycle).golden
     left_out = {cycle.baseline.tag, *context.line_view().recalled}
     for number in range(max(1, cycle.number - EARLIER_CYCLES), cycle.number):
         past = context.cycle_view(cycle_stream(cycle.line, number))
         if Step.EVALUATE in past.done and past.baseline.tag not in left_out:
-            tag = past.baseline.tag
-            found[tag] = EarlierAnswers(version=tag, answers=past.done[Step.EVALUATE]["report"]["answers"])
+            tag, report = past.baseline.tag, past.done[Step.EVALUATE]["report"]
+            asked = sum(count["asked"] for count in report.get("counts", ()) if count["name"] == "golden")
+            asked = asked if _edition(past).golden == golden else 0
+            if asked >= most.get(tag, 0):
+                found[tag], most[tag] = EarlierAnswers(version=tag, answers=report["answers"]), asked
     return list(found.values())
 
 

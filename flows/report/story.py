@@ -274,6 +274,7 @@ def _gate(cycle: CycleView) -> Section | None:
         f"Both models received {report.asked} prompts over HTTP; {report.answered_by_both} prompts have a scored answer from both models."
     ]
     text += sampling(report.samples, report.temperature)
+    text += stopping(report)
     if overall:
         change = f"{overall.champion:.3f} → {overall.candidate:.3f}"
         text.append(f"Mean reward {change}; difference {interval(overall.difference)}, confidence level {overall.difference.level:g}.")
@@ -290,6 +291,13 @@ def sampling(samples: int, temperature: float) -> list[str]:
     return [
         f"Each model gave {samples} answers to each prompt, sampled at temperature {temperature:g}; the reward of a prompt is their mean."
     ]
+
+
+def stopping(report: EvalReport) -> list[str]:
+    """Return the sentences on an evaluation that stopped before its last prompt; none if it asked all."""
+    overall = report.comparison("overall")
+    level = f" The interval over all prompts has the level of this look, {overall.difference.level:.6g}." if overall else ""
+    return [f"The evaluation {report.stop}.{level}"] if report.stop else []
 
 
 GATE_COLUMNS = ("prompts", "n", "champion", "candidate", "difference")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from contracts.cycle import Entry, Step
+from contracts.evaluation import EvalReport
 from contracts.jobs.training import JobEvent
 from contracts.schema import upgraded
 
@@ -140,7 +141,8 @@ def _compared(report: dict[str, Any]) -> str:
         return f"evaluated {report['asked']} prompts; no comparison is possible"
     d = overall["difference"]
     change = f"{overall['champion']:.3f} → {overall['candidate']:.3f} ({d['estimate']:+.3f}, {d['low']:+.3f} to {d['high']:+.3f})"
-    return f"evaluated {report['asked']} prompts: mean reward {change}"
+    stop = EvalReport.model_validate(report).stop if report.get("looks") else None
+    return f"evaluated {report['asked']} prompts: mean reward {change}" + (f"; {stop}" if stop else "")
 
 
 def _trial_ended(row: Entry) -> str:

@@ -278,11 +278,12 @@ def _visible_gains(context: LineContext) -> Iterator[str]:
 
     A gain is visible if the gate shows it with probability 0.8. Its lower bound must exceed gate.min_effect.
     """
-    from flows.core.triggers import evaluation_level
+    from flows.core.triggers import edition_history, evaluation_level
     from flows.report.story import report_of
     from gates.statistics import detectable_effect, deviation_of
 
-    gate, level = context.loop.gate, evaluation_level(context.loop)
+    gate, history = context.loop.gate, edition_history(context.line_view(), context.loop.holdout.rotate_after)
+    level = evaluation_level(context.loop, history)
 
     def gain(n: int, deviation: float = 0.5) -> float:
         return gate.min_effect + detectable_effect(n, level, deviation=deviation)
@@ -292,9 +293,12 @@ def _visible_gains(context: LineContext) -> Iterator[str]:
     yield f"with {least} prompts the gate only sees gains above {gain(least):.2f}" + (f"; {more}" if more else "")
     newest = next((report for cycle in reversed(_cycles(context)) if (report := report_of(cycle))), None)
     overall = newest.comparison("overall") if newest else None
-    if overall is not None:
-        seen = gain(overall.n, deviation_of(overall.difference))
-        yield f"the newest evaluation compared {overall.n:,} prompts; with its spread, the gate sees gains above {seen:.2f}"
+    if newest is not None and overall is not None:
+        whole = newest.looks.clusters if newest.looks and newest.looks.stopped else overall.n
+        seen = gain(whole, deviation_of(overall.difference))
+        compared = f"{overall.n:,} prompts" if whole == overall.n else f"{overall.n:,} of {whole:,} prompts before it stopped"
+        of_all = "" if whole == overall.n else " with all of them"
+        yield f"the newest evaluation compared {compared}; with its spread, the gate sees gains above {seen:.2f}{of_all}"
 
 
 def _cycles(context: LineContext) -> list[CycleView]:

@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from contracts.cycle import ApprovalKind
-from flows.report.story import sampling
+from contracts.evaluation import EvalReport
+from flows.report.story import sampling, stopping
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
 """Text instead of symbols, because a font may not contain the symbols."""
@@ -128,13 +129,14 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
     rows = [_comparison(comparison) for comparison in report["comparisons"]]
     checks = [(f"{_MARKS.get(check['result'], check['result'])}: {check['check']}", check["reason"]) for check in verdict["checks"]]
     failures = ", ".join(f"{name} {count}" for name, count in report["failures"].items()) or "none"
-    level = report["comparisons"][0]["difference"]["level"] if report["comparisons"] else 0.95
+    level = report["comparisons"][-1]["difference"]["level"] if report["comparisons"] else 0.95
     return [
         f"**Gate: {_MARKS.get(verdict['result'], verdict['result'])}**",
         _points(checks),
         f"**Candidate against champion** on holdout edition {report['edition']}: {report['answered_by_both']} of {report['asked']} "
         f"prompts were answered by both; prompts with failed requests: {failures}.",
         *sampling(report.get("samples", 1), report.get("temperature", 0.0)),
+        *(stopping(EvalReport.model_validate(report)) if report.get("looks") else ()),
         table(["comparison", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),
         *_searched(evidence.get("search")),
         "**Rollout plan**",

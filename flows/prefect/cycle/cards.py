@@ -77,7 +77,8 @@ def summary(step: CycleStep, cycle: CycleView) -> str:
         case CycleStep.EVALUATE if (report := report_of(cycle)) is not None:
             overall = next((one for one in report.comparisons if one.name == "overall"), None)
             change = f", mean reward {overall.champion:.3f} → {overall.candidate:.3f}" if overall else ""
-            return f"{report.answered_by_both} of {report.asked} prompts answered by both{change}"
+            stop = f"; {report.stop}" if report.stop else ""
+            return f"{report.answered_by_both} of {report.asked} prompts answered by both{change}{stop}"
         case CycleStep.JUDGE if cycle.verdict is not None:
             return f"gate: {cycle.verdict.result}"
         case CycleStep.REGISTER if cycle.candidate is not None:

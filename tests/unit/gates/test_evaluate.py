@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from contracts.loop import GateSettings
-from gates.evaluate import PairedEvaluator
+from gates.evaluate import compare
 from gates.questions import Question
 
 
@@ -22,20 +19,15 @@ def _conversation(first: str, turns: int) -> list[tuple[Question, float, float]]
     return rows
 
 
-@pytest.fixture
-def evaluator() -> PairedEvaluator:
-    return PairedEvaluator(None, None, GateSettings())  # type: ignore[arg-type]
-
-
-def test_all_turns_of_a_conversation_are_one_observation(evaluator: PairedEvaluator) -> None:
-    assert evaluator._compare("overall", _conversation("hello", 60)) is None
-    both = evaluator._compare("overall", _conversation("hello", 60) + _conversation("good day", 3))
+def test_all_turns_of_a_conversation_are_one_observation() -> None:
+    assert compare("overall", _conversation("hello", 60), 0.95) is None
+    both = compare("overall", _conversation("hello", 60) + _conversation("good day", 3), 0.95)
     assert both is not None
     assert (both.n, both.difference.n) == (2, 2)
 
 
-def test_different_spellings_of_a_question_are_one_observation(evaluator: PairedEvaluator) -> None:
+def test_different_spellings_of_a_question_are_one_observation() -> None:
     rows = _conversation("What is it?", 1) + _conversation(" what IS\n it?", 1) + _conversation("who is it?", 1)
-    compared = evaluator._compare("overall", rows)
+    compared = compare("overall", rows, 0.95)
     assert compared is not None
     assert compared.n == 2

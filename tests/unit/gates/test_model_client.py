@@ -231,7 +231,7 @@ def edition(artifacts: MemoryArtifacts, n: int = 40, golden: int = 0, prompts: l
 
 def evaluated(old: Backend, new: Backend, held: HoldoutEdition, artifacts: MemoryArtifacts) -> EvalReport:
     sides = [(fake_model(name), backend.client(timeout=2)) for name, backend in (("old", old), ("new", new))]
-    return PairedEvaluator(artifacts, FakeRewards(), SETTINGS).evaluate(held, sides[0], sides[1], lambda *_: None)
+    return PairedEvaluator(artifacts, FakeRewards(), SETTINGS).evaluate(held, sides[0], sides[1], lambda *_: None, 0.95)
 
 
 def result(report: EvalReport) -> Result:
@@ -335,7 +335,7 @@ def test_scorer_failure_on_one_side_does_not_favour_the_candidate(backend: Backe
     sides = [(fake_model(name), one.client(timeout=2)) for name, one in (("old", backend), ("new", other))]
 
     def judged(away: Callable[[int], bool], for_ever: bool = True) -> EvalReport:
-        return PairedEvaluator(artifacts, HalfAway(away, for_ever), SETTINGS).evaluate(edition(artifacts), *sides, lambda *_: None)
+        return PairedEvaluator(artifacts, HalfAway(away, for_ever), SETTINGS).evaluate(edition(artifacts), *sides, lambda *_: None, 0.95)
 
     few = judged(lambda question: question in (3, 7))
     assert few.answered_by_both == 38
@@ -369,7 +369,7 @@ def test_where_only_judges_decide_their_preference_counts(backend: Backend, othe
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")
     sides = [(fake_model(name), one.client(timeout=2)) for name, one in (("old", backend), ("new", other))]
-    report = PairedEvaluator(artifacts, Preferring(), SETTINGS).evaluate(edition(artifacts), *sides, lambda *_: None)
+    report = PairedEvaluator(artifacts, Preferring(), SETTINGS).evaluate(edition(artifacts), *sides, lambda *_: None, 0.95)
     overall = report.comparison("overall")
     assert overall is not None
     assert (overall.champion, overall.candidate) == (pytest.approx((19 * 0.5 + 0.75) / 40), pytest.approx((20 + 19 * 0.5 + 0.75) / 40))
@@ -385,7 +385,7 @@ def test_the_candidate_is_compared_with_the_stored_golden_answers_of_earlier_cha
     backend.behaviour = other.behaviour = lambda _: completion("nay")
     sides = [(fake_model(name), server.client(timeout=2)) for name, server in (("second", backend), ("third", other))]
     past = [EarlierAnswers(version="v-first", answers=first.answers)]
-    report = PairedEvaluator(artifacts, FakeRewards(), SETTINGS).evaluate(held, sides[0], sides[1], lambda *_: None, past)
+    report = PairedEvaluator(artifacts, FakeRewards(), SETTINGS).evaluate(held, sides[0], sides[1], lambda *_: None, 0.95, past)
     assert report.comparison("golden").difference.estimate == 0.0  # type: ignore[union-attr]
     assert [(one.version, one.comparison.name, one.comparison.n) for one in report.earlier] == [
         ("v-first", "golden", 60),

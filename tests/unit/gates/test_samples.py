@@ -66,7 +66,7 @@ def evaluated(
     clients = Scripted(old), Scripted(new)
     evaluator = PairedEvaluator(artifacts, FakeRewards(), settings)
     sides = [(fake_model(name), client) for name, client in zip(("old", "new"), clients, strict=True)]
-    return evaluator.evaluate(held, sides[0], sides[1], lambda *_: None, earlier), *clients
+    return evaluator.evaluate(held, sides[0], sides[1], lambda *_: None, 0.95, earlier), *clients
 
 
 def name_of(request: ChatRequest) -> str:
@@ -98,14 +98,14 @@ def test_one_answer_per_prompt_is_evaluated_as_before_there_were_several() -> No
     """The digests are those of the release that knew one greedy answer per prompt: its requests, its rows, its report."""
     artifacts = MemoryArtifacts()
     held = edition(artifacts, held=60, golden=50)
-    first, _, _ = evaluated(artifacts, held, sometimes("a", 0.9, 0.03), sometimes("b", 0.5), GateSettings())
+    first, _, _ = evaluated(artifacts, held, sometimes("a", 0.9, 0.03), sometimes("b", 0.5), GateSettings(looks=1))
     past = [EarlierAnswers(version="v-a", answers=first.answers)]
-    report, old, new = evaluated(artifacts, held, sometimes("b", 0.6, 0.05), sometimes("c", 0.7, 0.08), GateSettings(), past)
+    report, old, new = evaluated(artifacts, held, sometimes("b", 0.6, 0.05), sometimes("c", 0.7, 0.08), GateSettings(looks=1), past)
     assert old.asked == new.asked
     requests = [request.model_dump(mode="json") for request in old.asked]
     rows = [json.loads(row) for row in artifacts.get(report.answers).splitlines()]
     former_rows = [{key: value for key, value in row.items() if key not in ("draw", "temperature")} for row in rows]
-    figures = report.model_dump(mode="json", exclude={"answers", "samples", "temperature"})
+    figures = report.model_dump(mode="json", exclude={"answers", "samples", "temperature", "looks"})
     found = [digest(canonical(rounded(value)))[:16] for value in (requests, former_rows, figures)]
     assert found == ["a1074cd6970de990", "029099d74a8d9da6", "50381ce9ebd3e42b"]
 
@@ -224,7 +224,7 @@ def test_a_draw_that_other_scorers_decided_leaves_out_its_prompt(draw: int) -> N
     artifacts = MemoryArtifacts()
     clients = [(fake_model("old"), Scripted(lambda _: "no")), (fake_model("new"), Scripted(always))]
     evaluator = PairedEvaluator(artifacts, OneSided(draw), SAMPLED)
-    report = evaluator.evaluate(edition(artifacts), clients[0], clients[1], lambda *_: None)
+    report = evaluator.evaluate(edition(artifacts), clients[0], clients[1], lambda *_: None, 0.95)
     assert report.failures == {UNLIKE: 1}
     assert (report.answered_by_both, report.comparisons[0].n) == (39, 38)
 

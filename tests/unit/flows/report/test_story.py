@@ -9,6 +9,7 @@ import pytest
 
 from contracts.cycle import State
 from contracts.errors import Permanent
+from contracts.evaluation import Looks
 from contracts.fakes import MemoryArtifacts
 from contracts.ids import rollout_stream
 from contracts.jobs.exit_codes import Outcome
@@ -17,9 +18,11 @@ from flows.core.folds import fold_rollout
 from flows.engine.line import cycle_requests
 from flows.engine.training_curves import accepted_line, read_event_logs
 from flows.report.page import render_report
-from flows.report.story import _notes, ledger_table, sampling, tell
+from flows.report.story import _notes, ledger_table, sampling, stopping, tell
+from flows.report.timeline import _compared
 from tests.browser import PHONE, content_width
 from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.unit.gates.reports import report
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -59,6 +62,23 @@ def test_the_gate_says_how_answers_were_sampled() -> None:
     assert sampling(1, 0.0) == []
     assert sampling(1, 0.7) == ["Each model gave one answer to each prompt, sampled at temperature 0.7."]
     assert sampling(3, 1.0) == ["Each model gave 3 answers to each prompt, sampled at temperature 1; the reward of a prompt is their mean."]
+
+
+def test_the_gate_says_where_the_evaluation_stopped() -> None:
+    found = report()
+    assert stopping(found) == []
+    level = found.comparisons[0].difference.level
+    looks = Looks(planned=5, prompts=500, clusters=500, compared=(100, 200), level=level, stopped="futility")
+    assert stopping(report(looks=looks)) == [
+        "The evaluation stopped after look 2 of 5 (200 of 500 prompts): the rest would hardly show a gain; 600 requests saved. "
+        "The interval over all prompts has the level of this look, 0.95."
+    ]
+    content = found.model_dump(mode="json") | {"looks": looks.model_dump(mode="json")}
+    assert _compared(content).endswith(
+        "stopped after look 2 of 5 (200 of 500 prompts): the rest would hardly show a gain; 600 requests saved"
+    )
+    del content["looks"]
+    assert _compared(content).startswith("evaluated 200 prompts: mean reward 0.500 → 0.600"), "a report of an earlier release"
 
 
 def test_report_of_a_search_has_its_table_and_its_picture() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +63,18 @@ def test_rollout_form_says_how_sampled_answers_were_compared() -> None:
     for name in ("samples", "temperature"):
         del evidence["report"][name]  # type: ignore[attr-defined]
     assert "sampled at temperature" not in evidence_page("r", evidence, EXPIRES), "a report of an earlier release"
+
+
+def test_rollout_form_says_where_the_evaluation_stopped() -> None:
+    evidence = _waiting(ApprovalKind.ROLLOUT)
+    assert "stopped" not in evidence_page("r", evidence, EXPIRES)
+    report: dict[str, Any] = evidence["report"]  # type: ignore[assignment]
+    report["looks"] = LOOKS | {"level": report["comparisons"][0]["difference"]["level"]}
+    page = evidence_page("r", evidence, EXPIRES)
+    assert "The evaluation stopped after look 1 of 2 (100 of 200 prompts): the gain is shown; 200 requests saved. " in page
+
+
+LOOKS = {"planned": 2, "prompts": 200, "clusters": 200, "compared": [100], "stopped": "success"}
 
 
 def test_training_form_shows_the_recipes_of_a_search_and_what_they_cost_at_most() -> None:

@@ -1,0 +1,96 @@
+"""Tests of the step `evaluate`: the level of an evaluation, and the stored answers of earlier champions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from contracts.cycle import State, Step
+from contracts.ids import cycle_stream, digest
+from contracts.serving import Route
+from flows.core.triggers import evaluation_level
+from flows.engine.effects import _earlier_champions
+from tests.simulation.simulated_line import Scenario, SimulatedLine, nth_fault
+
+
+class SeveralCycles(SimulatedLine):
+    """A simulated line whose newest cycle is the one that lives."""
+
+    def cycle_stream(self) -> str:
+        return cycle_stream("sim", max(1, self.context.line_view().cycles))
+
+    def check_route(self, route: Route) -> None:
+        """The rules of routes hold for the first cycle only: later champions were approved in earlier cycles."""
+
+
+def line(**how: Any) -> SeveralCycles:
+    return SeveralCycles(Scenario(seed=1, people="auto", **how))
+
+
+def test_a_promotion_passes_its_error_on_to_the_next_evaluation() -> None:
+    sim = line()
+    for _ in range(3):
+        sim.live()
+    assert sim.context.line_view().evaluated == (True, True, True)
+    levels = [evaluation_level(sim.context.loop, (True,) * n) for n in range(3)]
+    assert sim.context.evaluator.levels == levels
+    assert levels == sorted(levels, reverse=True)
+
+
+@pytest.mark.parametrize("how", [{"difference": 0.0}, {"bad_canary": True}])
+def test_a_candidate_that_is_held_or_rolled_back_passes_nothing_on(how: dict[str, Any]) -> None:
+    sim = line(**how)
+    for _ in range(2):
+        sim.live()
+    assert sim.context.line_view().evaluated == (False, False)
+    assert sim.context.evaluator.levels == [evaluation_level(sim.context.loop)] * 2
+
+
+@pytest.mark.parametrize("dies", range(0, 60, 3))
+def test_a_repeat_after_a_crash_has_the_same_level(dies: int) -> None:
+    sim = line()
+    sim.live()
+    sim.world.faults = sim.ledger.faults = nth_fault(dies)
+    sim.live()
+    assert sim.view().state is State.PROMOTED
+    assert set(sim.context.evaluator.levels[1:]) == {evaluation_level(sim.context.loop, (True,))}
+
+
+def past(asked: int, golden: str, tag: str = "v-old", answers: str = "") -> Any:
+    """Return a cycle that evaluated a candidate against the champion `tag`, and asked so many golden prompts."""
+    counts = [{"name": "holdout", "asked": 500}, {"name": "golden", "asked": asked}] if asked else []
+    edition = {"line": "sim", "number": 1, "prompts": digest("p"), "size": 500, "golden": digest(golden), "normaliser": 1, "fraction": 0.2}
+    report = {"counts": counts, "answers": digest(answers or f"{golden} {asked}")}
+    return {Step.FREEZE: {"edition": edition}, Step.EVALUATE: {"report": report}}, tag
+
+
+@pytest.mark.parametrize(
+    ("found", "chosen"),
+    [
+        ([past(100, "now"), past(60, "now")], "now 100"),  # the newest one stopped early
+        ([past(100, "now", answers="first"), past(100, "now", answers="second")], "second"),
+        ([past(100, "before"), past(60, "now")], "now 60"),  # the golden set has changed
+        ([past(60, "now"), past(100, "before")], "now 60"),
+        ([past(100, "before"), past(60, "older")], "older 60"),
+        ([past(0, "now")], "now 0"),  # a report of an earlier release, without counts
+    ],
+)
+def test_stored_answers_are_those_of_the_fullest_evaluation_of_the_golden_set(found: Any, chosen: str) -> None:
+    cycles = [*found, past(100, "now", tag="v-now")]
+
+    class View:
+        def __init__(self, number: int) -> None:
+            self.number, self.line = number, "sim"
+            self.done, tag = cycles[number - 1]
+            self.baseline = type("Version", (), {"tag": tag})
+
+    class Context:
+        def line_view(self) -> Any:
+            return type("Line", (), {"recalled": {}})
+
+        def cycle_view(self, name: str) -> View:
+            return View(int(name.rsplit("/", 1)[1]))
+
+    (one,) = _earlier_champions(Context(), View(len(cycles)))  # type: ignore[arg-type]
+    assert (one.version, one.answers) == ("v-old", digest(chosen))
