@@ -26,8 +26,9 @@ def _special() -> Any:
 def paired_interval(differences: Sequence[float], level: float) -> Interval | None:
     """Return the mean of per-prompt differences with a two-sided Student t interval. None for fewer than two differences.
 
-    If all differences are equal, the sample variance is 0 and not informative. The half-width is then the limit for an event that did not
-    occur in n trials (generalised "rule of three").
+    Where few large losses stand against many small gains, the lower end is corrected (`_reach_if_skewed`), because a sample with too few
+    of the losses looks better and surer than it is. If all differences are equal, the sample variance is 0 and not informative. The
+    half-width is then the limit for an event that did not occur in n trials (generalised "rule of three").
     """
     n = len(differences)
     if n < 2:
@@ -36,7 +37,29 @@ def paired_interval(differences: Sequence[float], level: float) -> Interval | No
     mean, error = float(values.mean()), float(values.std(ddof=1) / math.sqrt(n))
     half = float(_special().stdtrit(n - 1, (1 + level) / 2)) * error
     half = max(half, _never(n, level)) if error == 0 else half
-    return Interval(estimate=mean, low=mean - half, high=mean + half, level=level, n=n)
+    low = mean - half if error == 0 else min(mean - half, mean - _reach_if_skewed(values, level) * error)
+    return Interval(estimate=mean, low=low, high=mean + half, level=level, n=n)
+
+
+SKEWED = -0.5
+"""Skewness below which the lower end of an interval is corrected. Paired rewards of 0 and 1 are less skewed, and keep their power."""
+
+
+def _reach_if_skewed(values: np.ndarray, level: float) -> float:
+    """Return the distance of the lower end from the mean in standard errors, by the skewness of `values`; 0 if they are not skewed.
+
+    The cubic transformation of Hall (On the removal of skewness by transformation, J. R. Statist. Soc. B 54, 1992), with Student's
+    quantile. `values` has shape [n] and is not constant.
+    """
+    n = len(values)
+    centred = values - values.mean()
+    spread = float((centred**2).mean() ** 1.5)
+    skewness = float((centred**3).mean() / spread) if spread > 0 else 0.0
+    if skewness >= SKEWED:
+        return 0.0
+    quantile = float(_special().stdtrit(n - 1, (1 + level) / 2))
+    inner = 1 + skewness * (quantile / math.sqrt(n) - skewness / (6 * n))
+    return 3 * math.sqrt(n) / skewness * (float(np.cbrt(inner)) - 1)
 
 
 def _never(n: int, level: float) -> float:
@@ -105,4 +128,4 @@ def detectable_effect(n: int, level: float, power: float = 0.8, deviation: float
 def deviation_of(interval: Interval) -> float:
     """Return the standard deviation of one difference that `paired_interval` measured, from its interval."""
     factor = float(_special().stdtrit(interval.n - 1, (1 + interval.level) / 2))
-    return (interval.high - interval.low) / 2 / factor * math.sqrt(interval.n)
+    return (interval.high - interval.estimate) / factor * math.sqrt(interval.n)
