@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from contracts.ids import digest
 from contracts.jobs.exit_codes import Outcome
 from contracts.schema import stamped, unstamped
 from runtime.artifacts import write_atomic
-from runtime.jobs.job_protocol import IncarnationFile, RunFile, step_folder
+from runtime.jobs.job_protocol import TIMEOUT, IncarnationFile, RunFile, step_folder
 from trainers.cross_validation import Chosen, Fold, choose, folds_of
 from trainers.health import FOLD, LOADING, MEASURING, HealthVerdict, Watch
 from trainers.job import checkpoints
@@ -185,8 +186,9 @@ class _Quiet(Events):
 class _Control:
     """Measures the model of one fold, and ends its training.
 
-    The first fold ends as a run with development prompts does, once its scores no longer rise. The others train as long, so that all folds
-    are measured at the same steps. A health verdict ends a fold too.
+    The first fold ends as a run with development prompts does, once its scores no longer rise. It also ends if the attempt's timeout
+    would not suffice for longer folds. The others train as long, so that all folds are measured at the same steps. A health verdict ends
+    a fold too.
     """
 
     def __init__(self, folds: Folds, number: int, prompts: Development, trainer: Any) -> None:
@@ -195,6 +197,8 @@ class _Control:
         self._points, self._until = points(self._recipe.last_step), folds._ends_at()
         self._watch = Watch(self._recipe.health, float(getattr(self._recipe, "beta", 0.0)), self._job.adjustment.rules)
         self._began = time.monotonic()
+        self._since, deadline = time.time(), self._job.began + TIMEOUT.get(os.environ)
+        self._seconds = (deadline - self._since) / (len(folds.folds) + 2)
         self.measured: list[Measurement] = []
         self.wrong: HealthVerdict | None = None
 
@@ -240,9 +244,11 @@ class _Control:
         scores, agreement = self._prompts.scores(self._trainer)
         one = Measurement(step, scores, False, agreement)
         self.measured.append(one)
-        first = self._until is None
-        ends = step >= self._points[-1] or (decide(self.measured, slices, self._recipe.last_step).action != "train" if first else False)
-        ends = ends or (self._until is not None and step >= self._until)
+        if self._until is not None:
+            ends = step >= self._until
+        else:
+            late = 2 * (time.time() - self._since) > self._seconds  # the next measurement is at twice as many steps
+            ends = late or decide(self.measured, slices, self._recipe.last_step).action != "train"
         self._job.events.write(
             "measured",
             step,
