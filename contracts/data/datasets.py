@@ -301,7 +301,7 @@ class TrainingSet(Frozen):
     """Kind of evidence -> what it became, or why it became nothing -> rows of the snapshot. Empty in sets of earlier releases."""
 
 
-CROSS_VALIDATED_BELOW = 30
+CROSS_VALIDATED_BELOW = 10
 """A run finds its number of steps by cross-validation over its training prompts if there are fewer development prompts."""
 CROSS_VALIDATED_PROMPTS = 1000
 """Largest number of training prompts for a cross-validation. A line with more of them can afford development prompts."""

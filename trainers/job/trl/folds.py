@@ -80,9 +80,12 @@ class Folds:
         begins = self._begins
         while len(self.done) < len(self.folds):
             number = len(self.done) + 1
-            measured, wrong = self._run(number, self.folds[number - 1])
+            asked = JobResult(Outcome.PREEMPTED, f"asked to stop in fold {number} of {len(self.folds)}", number - 1, {})
             if self._is_asked_to_stop():
-                return JobResult(Outcome.PREEMPTED, f"asked to stop in fold {number} of {len(self.folds)}", number - 1, {})
+                return asked
+            measured, ended, wrong = self._run(number, self.folds[number - 1])
+            if self._is_asked_to_stop() and not ended:
+                return asked
             if len(measured) < 2:
                 reason = wrong.reason if wrong else "it ended before its first measurement"
                 proposal = wrong.proposal.model_copy(update={"good": 0}) if wrong and wrong.proposal else None
@@ -130,8 +133,8 @@ class Folds:
         manifest = checkpoints.seal(written, folder)
         self._job.events.write("checkpoint", step, path=folder.relative_to(self._job.run.parent).as_posix(), manifest=manifest)
 
-    def _run(self, number: int, fold: Fold) -> tuple[list[Measurement], HealthVerdict | None]:
-        """Train and measure one fold. Return its measurements, and the health verdict that ended it."""
+    def _run(self, number: int, fold: Fold) -> tuple[list[Measurement], bool, HealthVerdict | None]:
+        """Train and measure one fold. Return its measurements, whether it ended by itself, and the health verdict that ended it."""
         import torch
         from transformers import set_seed
 
@@ -144,14 +147,13 @@ class Folds:
             raise Permanent(f"fold {number} of the cross-validation: {error}; set folds = 0 in the recipe") from error
         control = _Control(self, number, self._prompts.only(fold.measured), trainer)
         trainer.add_callback(control.callback())
-        if not self._is_asked_to_stop():
-            trainer.train()
+        trainer.train()
         del trainer, control._trainer
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         shutil.rmtree(part.run, ignore_errors=True)
-        return control.measured, control.wrong
+        return control.measured, control.ended or control.wrong is not None, control.wrong
 
     def _part(self, number: int, fold: Fold) -> Job:
         """Return the job of a fold: the data without the fold's prompts, in a folder of its own."""
@@ -201,6 +203,8 @@ class _Control:
         self._seconds = (deadline - self._since) / (len(folds.folds) + 2)
         self.measured: list[Measurement] = []
         self.wrong: HealthVerdict | None = None
+        self.ended = False
+        """Whether the last measurement was made."""
 
     def callback(self) -> Any:
         from transformers import TrainerCallback
@@ -249,6 +253,7 @@ class _Control:
         else:
             late = 2 * (time.time() - self._since) > self._seconds  # the next measurement is at twice as many steps
             ends = late or decide(self.measured, slices, self._recipe.last_step).action != "train"
+        self.ended = ends
         self._job.events.write(
             "measured",
             step,

@@ -116,6 +116,10 @@ class LengthControl:
             if step >= self._fixed:
                 if self._chosen is not None and self._development.rows and all(one.step < step for one in self._measured):
                     self._measure(state, cooled=True)
+                    if self._is_worse() and parallel.rank() == 0:
+                        self._job.events.write(
+                            "warning", step, reason="the final model is worse on the development prompts than the start model"
+                        )
                 self.length = Length("end", step, self._reason())
             return self.finished
         cooled = self._cooling()

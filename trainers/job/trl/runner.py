@@ -121,9 +121,7 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
         if (end := folds.run()) is not None:
             return end
         folder = folder if folder is not None and (folder / STATE).exists() else None  # the folds have no weights to resume from
-    trainer = build(job, arguments(job, recipe))
-    if recipe.lora and recipe.lora.quantize != "none":
-        keep_exact(trainer.model)
+    trainer = _built(build, job, recipe, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
     if recipe.steps == "auto":
         from trainers.job.trl.length_control import LengthControl
@@ -156,7 +154,17 @@ def _folds(job: Job, recipe: Recipe, build: Build, stop: Stop, resumed: Path | N
         return None
     from trainers.job.trl.folds import Folds
 
-    return Folds(job, recipe, lambda part: build(part, {**arguments(part, recipe), "save_strategy": "no"}), lambda: stop.asked, resumed)
+    def trainer(part: Job) -> Any:
+        return _built(build, part, recipe, {**arguments(part, recipe), "save_strategy": "no"})
+
+    return Folds(job, recipe, trainer, lambda: stop.asked, resumed)
+
+
+def _built(build: Build, job: Job, recipe: Recipe, shared: dict[str, Any]) -> Any:
+    trainer = build(job, shared)
+    if recipe.lora and recipe.lora.quantize != "none":
+        keep_exact(trainer.model)
+    return trainer
 
 
 CONTROL = "with answers that contain special tokens of the model"
