@@ -143,8 +143,9 @@ def _with_given(
 ) -> list[dict[str, Any]]:
     """Return candidates whose chosen answer was given as the right one: a correction, or a reference if `references_are_answers` is on.
 
-    The rejected answer is wrong by a verifiable score, or more likely wrong than right by its ratings. Its tier is that of the pair.
-    Candidates in `known`, a set of _SIDES, are left out. The order is that of `_candidates`.
+    The rejected answer is wrong by a verifiable score, or more likely wrong than right by its ratings. Its tier is that of the pair. A
+    given answer that is known to be wrong in the same way is not used. Candidates in `known`, a set of _SIDES, are left out. The order is
+    that of `_candidates`.
     """
     given = given_answers(samples, prompts, settings)
     distinct: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -155,7 +156,8 @@ def _with_given(
     found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for (prompt, tier, answer), row in distinct.items():
         for right in given.get(prompt, ()):
-            if right["answer"] == answer or (prompt, tier, right["answer"], answer) in known:
+            refuted = any((prompt, other, right["answer"]) in distinct for other in _KNOWN_WRONG)
+            if refuted or (prompt, tier, right["answer"], answer) in known:
                 continue
             known_wrong = {**{f"{name}_rejected": row[name] for name in ("right", "user")}, "ours_rejected": _is_own(row)}
             pair = {"rejected": answer, "tier": tier, "margin": 1.0 - row["reward"], "ours": False, "given": True}

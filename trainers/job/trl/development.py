@@ -20,6 +20,7 @@ from contracts.data.records import Tier
 from contracts.errors import Permanent
 from runtime.chat_template import read_answer
 from runtime.jobs.job_protocol import RunFile
+from trainers.cross_validation import LEAST as LEAST_FOLDED
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.prompt_length import own_call_format, rendered_prompt
@@ -51,11 +52,12 @@ class Development:
         tools = shows_tools(tokenizer)
         usable = [row for row in found if (tools or not _example(row).needs_tools) and self._is_rendered(row)]
         asked = [row for row in usable if row["reference"] is not None or (self._scorers and self._scorers.without_reference())]
-        if self._scorers is None or len(asked) < LEAST or not parallel.alone():
+        least = LEAST if file is RunFile.DEVELOPMENT else LEAST_FOLDED
+        if self._scorers is None or len(asked) < least or not parallel.alone():
             self.by, asked = "likelihood", [row for row in usable if row["answer"] is not None]
         lengths = [len(self._ids(row)) for row in asked]
         self.rows = [row for row, length in zip(asked, lengths, strict=True) if length < max_length]
-        self.enough = len(self.rows) >= LEAST
+        self.enough = len(self.rows) >= least
         """Whether the prompts can decide how long to train."""
 
     def only(self, prompts: Sequence[str]) -> Development:
