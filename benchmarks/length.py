@@ -2,7 +2,7 @@
 
 `python -m benchmarks.length [--seeds N] [--tasks NAME...] [--settings NAME...] [--requests N...] [--out FILE]` appends one row per task,
 seed, number of distinct requests and setting, and prints a table. Rows that exist are not computed again. The settings are the project's
-former constant (60 steps), larger constants, `auto`, and `no folds`: `auto` without a cross-validation where development prompts are few.
+former constant (60 steps), larger constants, `auto`, and `no folds`: `auto` without a cross-validation where development prompts are few. Both also with a third of the learning rate.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "960": {"steps": 960},
     "no folds": {"steps": "auto", "folds": 0},
     "auto": {"steps": "auto"},
+    "no folds, a third of the rate": {"steps": "auto", "folds": 0, "rate_scale": 1 / 3},
+    "auto, a third of the rate": {"steps": "auto", "rate_scale": 1 / 3},
 }
 RESULTS = Path(__file__).resolve().parent / "results" / "length.jsonl"
 

@@ -33,10 +33,15 @@ def asked(*words: str) -> str:
     return json.dumps([{"role": "user", "content": " ".join(words)}])
 
 
-def planned(workshop: Workshop, method: Method, development: int = 0, prompts: int = 96, **changes: Any) -> TrainingPlan:
-    """Return a plan with `prompts` training prompts, of which two each are a cluster, and `development` development prompts."""
+def planned(
+    workshop: Workshop, method: Method, development: int = 0, prompts: int = 96, misled: bool = False, **changes: Any
+) -> TrainingPlan:
+    """Return a plan with `prompts` training prompts, of which two each are a cluster, and `development` development prompts.
+
+    If `misled`, the right answer to the development prompts is their second word, six times.
+    """
     questions = [(one, other) for one in CONTENT for other in CONTENT]
-    trained, kept = questions[1 : 2 * prompts : 2][:prompts], questions[:: 2 * len(questions) // 13][:development]
+    trained, kept = questions[1 : 2 * prompts : 2], [one for one in questions[::2] if one[0] != one[1]][::10][:development]
     ids = [digest(list(question)) for question in trained]
     right = [question[0] for question in trained]
     wrong = [CONTENT[(CONTENT.index(word) + 3) % len(CONTENT)] for word in right]
@@ -44,7 +49,8 @@ def planned(workshop: Workshop, method: Method, development: int = 0, prompts: i
     folder, artifacts, common = workshop.folder, workshop.artifacts, {"prompt_id": ids, "prompt": texts, "weight": [1.0] * len(ids)}
     checked = {"prompt_id": ids, "prompt": texts, "reference": right, "slice": ["a"] * len(ids), "answer": right}
     held = {"prompt_id": [digest(list(question)) for question in kept], "prompt": [asked(*question) for question in kept]}
-    held |= {"reference": [q[0] for q in kept], "slice": ["a"] * len(kept), "answer": [q[0] for q in kept]}
+    told = [" ".join([q[1]] * 6) if misled else q[0] for q in kept]
+    held |= {"reference": told, "slice": ["a"] * len(kept), "answer": told}
     clusters = [ids[2 * (n // 2)] for n in range(len(ids))]
     data = {
         "demonstrations": store(artifacts, folder / "d.parquet", {**common, "answer": right}),
@@ -136,11 +142,20 @@ def test_development_prompts_are_measured_too_and_too_few_training_prompts_are_n
     own = [event for event in events if event.kind == "measured" and "fold" not in event.data]
     assert [event.step for event in own] == [0, checkpoint.step]
     assert "on 6 development prompts" in own[-1].data["reason"]
+    assert not any("worse" in event.data.get("reason", "") for event in events if event.kind == "warning")
     few = workshop.spec(planned(workshop, Method.SFT, prompts=20))
     finish(workshop, few)
     events = workshop.executor.events(few.name)
     assert not of_folds(events)
     assert any("not measured" in event.data.get("reason", "") for event in events if event.kind == "warning")
+
+
+def test_a_result_that_is_worse_on_the_development_prompts_gives_a_warning(workshop: Workshop) -> None:
+    spec = workshop.spec(planned(workshop, Method.SFT, development=8, misled=True))
+    checkpoint = finish(workshop, spec)
+    warnings = [event.data["reason"] for event in workshop.executor.events(spec.name) if event.kind == "warning"]
+    assert "the final model is worse on the development prompts than the start model" in warnings
+    assert checkpoint.metrics["cross_validated_gain"] > 0.3
 
 
 def test_several_processes_have_no_folds_and_say_so(workshop: Workshop) -> None:
