@@ -2,7 +2,8 @@
 
 `python -m benchmarks.length [--seeds N] [--tasks NAME...] [--settings NAME...] [--requests N...] [--out FILE]` appends one row per task,
 seed, number of distinct requests and setting, and prints a table. Rows that exist are not computed again. The settings are the project's
-former constant (60 steps), larger constants, `auto`, and `no folds`: `auto` without a cross-validation where development prompts are few. Both also with a third of the learning rate.
+former constant (60 steps), larger constants, `auto`, and `no folds`: `auto` without a cross-validation where development prompts are few.
+Both are also available with a third of the learning rate.
 """
 
 from __future__ import annotations
