@@ -169,7 +169,7 @@ class Bench:
     def __init__(self, cell: Cell, folder: Path) -> None:
         self.cell, self.folder = cell, folder
         folder.mkdir(parents=True)
-        self.world = build_world(TASKS[cell.task], cell.quality, cell.seed)
+        self.world = build_world(TASKS[cell.task], cell.quality, cell.seed, asked=cell.asked)
         golden = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in self.world.golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in golden))
         (folder / "loop.toml").write_text(cell.loop())
@@ -206,7 +206,8 @@ class Bench:
             scorer_options={reward.name: reward.options for reward in self.loop.rewards},
             code=code_digest(),
             development=data.development,
-            answer_tokens=self.loop.gate.max_tokens if data.development else None,
+            answer_tokens=self.loop.gate.max_tokens if data.development or data.cross_validation else None,
+            cross_validation=data.cross_validation,
         )
 
     def train(self, plan: TrainingPlan, model: Path, name: str) -> Path | None:
@@ -223,6 +224,8 @@ class Bench:
             self.artifacts.fetch(getattr(plan, kind), run / f"{kind}.parquet")
         if plan.development:
             self.artifacts.fetch(plan.development, run / RunFile.DEVELOPMENT)
+        if plan.cross_validation:
+            self.artifacts.fetch(plan.cross_validation, run / RunFile.CROSS_VALIDATION)
         job = {"RATCHET_ATTEMPT": "1", "RATCHET_INCARNATION": "1", "RATCHET_GPUS": "0", "RATCHET_ARTIFACTS": str(run.parent / "artifacts")}
         with running_in(run, job):
             runner.train_job(BUILD[plan.method], KINDS[plan.method])

@@ -56,6 +56,8 @@ RECIPES: dict[Method, dict[str, Any]] = {
 
 FIRST = 5
 """The first seed of the grid. The recipes' settings were chosen on seeds 0 to 4, so these seeds cannot be used to evaluate them."""
+ASKED = 400
+"""The number of distinct questions in the traffic of the main table."""
 REHEARSALS = (0.0, 1.0)
 """The values of `rehearsal` that the DPO table compares."""
 
@@ -74,11 +76,14 @@ class Cell:
     """The methods that the loop file allows; if empty, the product's default applies."""
     rehearsal: float | None = None
     """The value of `rehearsal` in the DPO recipe; None means the recipe's default."""
+    asked: int = ASKED
+    """The number of distinct questions that users ask."""
 
     @property
     def name(self) -> str:
         """The unique name of the cell, built from all of its parameters."""
         drawn = [f"draw{self.draw}"] if self.draw else []
+        drawn += [] if self.asked == ASKED else [f"asked{self.asked}"]
         by = [*self.methods, *([] if self.rehearsal is None else [f"rehearsal{self.rehearsal:g}"])]
         return "-".join([f"{self.task}-{self.quality:g}-{self.flips:g}-{self.seed}", *drawn, *by])
 

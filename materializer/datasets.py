@@ -16,9 +16,19 @@ import orjson
 import polars as pl
 
 from contracts.conversation import without_call_ids
-from contracts.data.datasets import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from contracts.data.datasets import (
+    CROSS_VALIDATED_BELOW,
+    CROSS_VALIDATED_PROMPTS,
+    Cursor,
+    HoldoutEdition,
+    IngestReport,
+    ProbeReport,
+    RawBatch,
+    Snapshot,
+    TrainingSet,
+)
 from contracts.data.decoding import Limits
-from contracts.data.records import DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
+from contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
 from contracts.errors import ConfigError, Inconclusive, Permanent
 from contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from contracts.loop import Loop
@@ -43,7 +53,7 @@ from materializer.receive.sources import open_file
 from materializer.settled import Settled, SettledReader
 from materializer.training_sets.account import account
 from materializer.training_sets.demonstrations import make_demonstrations, teachable
-from materializer.training_sets.development import Part, development_rows, prompts_by_part
+from materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part
 from materializer.training_sets.facts import label_noise, measure
 from materializer.training_sets.holdout import choose_edition, identify_prompts, independent, read_golden
 from materializer.training_sets.pairs import make_pairs
@@ -371,13 +381,14 @@ class LakeDatasets:
         trained = pl.col("prompt_id").is_in(parts[Part.TRAIN])
         evidence, usable = evidence.filter(trained), usable.filter(trained)
         alike = self._split.clusters if self._split.near() else None
-        pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt, alike)
+        pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt, alike, prompts.filter(trained))
         shown = self._shown(evidence, prompts.filter(trained), snapshot, noise)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
             self._store(_ordered(usable, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
             self._store(shown, DEMONSTRATIONS, ["prompt_id", "answer"]),
         )
+        validation = self._cross_validation(prompts.filter(trained), usable, evidence, shown, development[1] if development else 0)
         return TrainingSet(
             name=name,
             snapshot=snapshot.content,
@@ -394,9 +405,11 @@ class LakeDatasets:
                     "pair_clusters": pairs.clusters,
                 }
             ),
-            content=digest([*stored, *([development[0]] if development else [])]),
+            content=digest([*stored, *([development[0]] if development else []), *([validation[0]] if validation else [])]),
             development=development[0] if development else None,
             development_prompts=development[1] if development else 0,
+            cross_validation=validation[0] if validation else None,
+            cross_validated_prompts=validation[1] if validation else 0,
             evidence=account(
                 _without_call_ids(samples), evidence, prompts, parts, pairs.frame, shown, self.loop.snapshot, snapshot.scorers, noise
             ),
@@ -420,6 +433,23 @@ class LakeDatasets:
         shown = self._shown(evidence.filter(own), found, snapshot, noise)
         rows = development_rows(found, usable["prompt_id"].to_list(), shown, self.loop.line.salt)
         return (self._store(rows, DEVELOPMENT, ["prompt_id"]), len(rows)) if len(rows) else None
+
+    def _cross_validation(
+        self, prompts: pl.DataFrame, usable: pl.DataFrame, evidence: pl.DataFrame, shown: pl.DataFrame, development: int
+    ) -> tuple[Digest, int] | None:
+        """Return the artifact of the training prompts for a cross-validation, and the number of their clusters that can be scored.
+
+        None if it is not needed because of the number of `development` prompts, or if there are too many training prompts.
+        """
+        known = pl.concat([usable["prompt_id"], shown["prompt_id"], evidence.filter(pl.col("reward").is_not_null())["prompt_id"]])
+        found = prompts.filter(pl.col("prompt_id").is_in(known.unique().to_list()))
+        if development >= CROSS_VALIDATED_BELOW or not 0 < len(found) <= CROSS_VALIDATED_PROMPTS:
+            return None
+        texts = dict(found.select("prompt_id", "prompt").iter_rows())
+        alike = self._split.clusters(texts) if self._split.near() else {}
+        rows = cross_validation_rows(found, usable["prompt_id"].to_list(), shown, alike)
+        scored = rows.filter(pl.col("reference").is_not_null() | pl.col("answer").is_not_null())
+        return self._store(rows, CROSS_VALIDATION, ["prompt_id"]), scored["cluster"].n_unique()
 
 
 def _without_call_ids(samples: pl.DataFrame) -> pl.DataFrame:

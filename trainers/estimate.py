@@ -41,25 +41,26 @@ class Estimate(Frozen):
     """The assumptions as text."""
 
 
-def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate:
+def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int, folds: int = 0) -> Estimate:
     """Return the upper estimate for a run of `recipe` on a model with `parameters` weights.
 
-    `gpus` is the number of GPUs per node. With 0, the run uses the CPU with the recipe's number of threads.
+    `gpus` is the number of GPUs per node. With 0, the run uses the CPU with the recipe's number of threads. `folds` is the number of folds
+    of a cross-validation before the run, each of which counts as a run.
     Raises Permanent for a kind of recipe that has no estimate.
     """
     if not isinstance(recipe, Known):
         raise Permanent(f"{type(recipe).__name__} has no estimate; add it to trainers/estimate.py")
-    rows, length = _rows(recipe), _length(recipe)
-    tokens = recipe.last_step * rows * length
+    rows, length, steps = _rows(recipe), _length(recipe), (1 + folds) * recipe.last_step
+    tokens = steps * rows * length
     operations = float(tokens) * parameters * (8 if recipe.gradient_checkpointing else 6)
     written = 0.0
     if isinstance(recipe, DPORecipe):
-        operations += 2.0 * recipe.last_step * 2 * recipe.batch * length * parameters  # reference log-probabilities, once per pair
+        operations += 2.0 * steps * 2 * recipe.batch * length * parameters  # reference log-probabilities, once per pair
     if isinstance(recipe, GRPORecipe):
-        written = 2.0 * recipe.last_step * rows * recipe.max_completion * parameters
+        written = 2.0 * steps * rows * recipe.max_completion * parameters
     devices = nodes * gpus
     speed = GPU_SPEED * devices if devices else CPU_SPEED * recipe.cpus
-    seconds = START_SECONDS + operations / speed + written / (speed * GENERATION_SHARE)
+    seconds = (1 + folds) * START_SECONDS + operations / speed + written / (speed * GENERATION_SHARE)
     where = f"{devices} GPUs at {GPU_SPEED:.0e} operations/s" if devices else f"{recipe.cpus} threads at {CPU_SPEED:.0e} operations/s"
     return Estimate(
         parameters=parameters,
@@ -67,7 +68,7 @@ def estimate(recipe: Recipe, parameters: int, nodes: int, gpus: int) -> Estimate
         operations=operations + written,
         seconds=seconds,
         gpu_hours=seconds * devices / 3600,
-        basis=f"at most: {recipe.last_step} steps of {rows} rows of {length} tokens, {where}",
+        basis=f"at most: {f'{1 + folds} runs of ' if folds else ''}{recipe.last_step} steps of {rows} rows of {length} tokens, {where}",
     )
 
 

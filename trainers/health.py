@@ -319,8 +319,12 @@ SAVING = "saving"
 """Kind of the event at the start of a checkpoint."""
 MEASURING = "measuring"
 """Kind of the event at the start of a measurement on the development prompts."""
-BETWEEN_STEPS = (SAVING, "exporting", MEASURING)
-"""Kinds of events after which large files are written or the model is measured. No step is expected until the next event."""
+LOADING = "loading"
+"""Kind of the event at the start of a fold of a cross-validation, and at its end: the start model is read again."""
+FOLD = "fold"
+"""Kind of the event of a step of a fold. Health rules and curves of the run itself do not see these steps."""
+BETWEEN_STEPS = (SAVING, "exporting", MEASURING, LOADING)
+"""Kinds of events after which large files are read or written, or the model is measured. No step is expected until the next event."""
 
 
 def stall_timeout(times: Sequence[float], health: Health, last: str = "progress", saves: Sequence[float] = ()) -> float:

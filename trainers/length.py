@@ -108,7 +108,7 @@ def decide(measured: Sequence[Measurement], slices: Sequence[str | None], most: 
     prompts. `most` is the maximum number of steps.
     """
     start, trained = measured[0], measured[1:]
-    kept, why = _kept(start, trained, slices)
+    kept, why = best(start, trained, slices)
     if not trained:
         return Length("train", 0, f"the start model scores {_text(start)}")
     newest = trained[-1]
@@ -123,8 +123,7 @@ def decide(measured: Sequence[Measurement], slices: Sequence[str | None], most: 
     )
     if rises and newest.step < points(most)[-1]:
         return Length("train", kept.step, why)
-    best = max(constant, key=mean)
-    lost, error = difference(best, newest)
+    lost, error = difference(max(constant, key=mean), newest)
     if lost > error and lost > 0:
         return Length("end", kept.step, f"{why}; longer training became worse")
     return Length("cool", kept.step, why)
@@ -194,8 +193,8 @@ def worse_slices(one: Measurement, start: Measurement, slices: Sequence[str | No
     return worse
 
 
-def _kept(start: Measurement, trained: Sequence[Measurement], slices: Sequence[str | None]) -> tuple[Measurement, str]:
-    """The model to publish, and why. Models with a worse slice are taken only if there is no other."""
+def best(start: Measurement, trained: Sequence[Measurement], slices: Sequence[str | None]) -> tuple[Measurement, str]:
+    """Return the measurement of the model to publish, and why. Models with a worse slice are taken only if there is no other."""
     if not trained:
         return start, ""
     sound = [one for one in trained if not worse_slices(one, start, slices)]

@@ -169,7 +169,8 @@ class Recipe(Numbers):
     """Maximum gradient norm; larger gradients are clipped to it."""
     steps: Positive | Literal["auto"] = "auto"
     """Number of optimiser steps of the whole run. auto: the job measures the model on the line's development prompts after steps that
-    double each time, ends once the scores no longer rise, and publishes the best model (trainers/length.py)."""
+    double each time, ends once the scores no longer rise, and publishes the best model (trainers/length.py). With too
+    few development prompts, `folds` applies."""
     most_steps: Positive | Literal["auto"] = "auto"
     """Maximum number of steps with `steps = "auto"`. auto: set at planning time to four passes over the training set, at least 1,000."""
     micro_batch: Positive = 4
@@ -238,6 +239,9 @@ class DPORecipe(Recipe):
     (a fifth if it was not measured) times the share of pairs that no verifiable scorer scored."""
     weigh_pairs: bool = True
     """Samples pairs in proportion to their weight, 1 - 2 * P(order is wrong). false: uniformly."""
+    folds: Annotated[int, Field(ge=0, le=10)] = 4
+    """Folds of the cross-validation that finds the number of steps if `steps = "auto"` and there are too few development prompts. It costs
+    as many runs more, and needs one process. 0 or 1: the run then trains for three passes."""
     batch: Positive = 32
     """Pairs per step, a multiple of micro_batch."""
     micro_tokens: int = Field(default=0, ge=0)
@@ -369,6 +373,9 @@ class SFTRecipe(Recipe):
 
     weigh: bool = True
     """Samples answers in proportion to their weight, 1 - 2 * P(answer is wrong). false: uniformly."""
+    folds: Annotated[int, Field(ge=0, le=10)] = 4
+    """Folds of the cross-validation that finds the number of steps if `steps = "auto"` and there are too few development prompts. It costs
+    as many runs more, and needs one process. 0 or 1: the run then trains for three passes."""
     batch: Positive = 32
     """Answers per step, a multiple of micro_batch."""
     max_length: Positive = 1024

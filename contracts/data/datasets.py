@@ -292,8 +292,19 @@ class TrainingSet(Frozen):
     development split, or it has no such prompts yet."""
     development_prompts: int = 0
     """Number of development prompts."""
+    cross_validation: Digest | None = None
+    """Prompts that are trained on: Parquet artifact with the schema records.CROSS_VALIDATION. Only in sets with fewer than
+    CROSS_VALIDATED_BELOW development prompts and at most CROSS_VALIDATED_PROMPTS training prompts with evidence."""
+    cross_validated_prompts: int = 0
+    """Number of clusters of near-duplicates in `cross_validation` with a prompt whose answers can be scored."""
     evidence: dict[str, dict[str, int]] = Field(default_factory=dict)
     """Kind of evidence -> what it became, or why it became nothing -> rows of the snapshot. Empty in sets of earlier releases."""
+
+
+CROSS_VALIDATED_BELOW = 10
+"""A run finds its number of steps by cross-validation over its training prompts if there are fewer development prompts."""
+CROSS_VALIDATED_PROMPTS = 1000
+"""Largest number of training prompts for a cross-validation. A line with more of them can afford development prompts."""
 
 
 UNMEASURED_NOISE = 0.2

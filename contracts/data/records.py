@@ -162,14 +162,21 @@ DEMONSTRATIONS: tuple[Column, ...] = (
     Column("slice", "string", False, ""),
     Column("tools", "string", False, "JSON list of the tools that the model could call", sparse=True),
 )
+"""Training targets of SFT, which DPO also uses for prompts without a pair: users' corrections, and right answers from the line's traffic
+and probe."""
 
 DEVELOPMENT: tuple[Column, ...] = (
     *PROMPTS,
     Column("answer", "string", False, "an answer that counts as right, with the format of a demonstration; empty if none is known"),
 )
 """Development prompts: a job measures with them how long to train, and never trains on them. A row has a reference, an answer, or both."""
-"""Training targets of SFT, which DPO also uses for prompts without a pair: users' corrections, and right answers from the line's traffic
-and probe."""
+
+CROSS_VALIDATION: tuple[Column, ...] = (
+    *DEVELOPMENT,
+    Column("cluster", "string", True, "cluster of near-duplicate prompts, named after one of them"),
+)
+"""Prompts that are trained on. A job finds the number of steps by cross-validation over them. Rows without a reference and an answer are
+not measured."""
 
 
 PARTIAL = "partial"

@@ -95,13 +95,17 @@ class TrainingPlan(Frozen):
     """Maximum tokens of an answer to a development prompt, as in the gate."""
     search: Search | None = None
     """The search that the plan permits. None: its recipe is the only one."""
+    cross_validation: Digest | None = None
+    """See `TrainingSet.cross_validation`. A job reads it if its recipe has `steps = "auto"` and folds."""
 
     @property
     def id(self) -> Digest:
-        """Return the id of the plan, the digest of its content. Plans without a development split or a search keep the ids of releases
-        that knew neither."""
-        added = {"development", "answer_tokens"} if self.development is None else set[str]()
-        return digest(self.model_dump(mode="json", exclude=added | ({"search"} if self.search is None else set())))
+        """Return the id of the plan, the digest of its content. Plans without a development split, a search or a cross-validation keep the
+        ids of releases that knew none of them."""
+        added = {name for name in ("development", "search", "cross_validation") if getattr(self, name) is None}
+        if self.development is None and self.cross_validation is None:
+            added.add("answer_tokens")
+        return digest(self.model_dump(mode="json", exclude=added))
 
 
 class Cost(Frozen):
@@ -227,7 +231,8 @@ class JobEvent(Frozen):
     """Time in seconds since the epoch."""
     incarnation: int
     kind: str
-    """started | layout | measuring | measured | progress | saving | checkpoint | warning | exporting | stopped | published"""
+    """started | layout | loading | measuring | measured | fold | cross_validated | progress | saving | checkpoint | warning | exporting |
+    stopped | published"""
     step: int = 0
     total: int = 0
     data: dict[str, Any] = Field(default_factory=dict)

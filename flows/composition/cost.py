@@ -12,15 +12,21 @@ from contracts.model import count_parameters
 from contracts.ports import Artifacts
 
 
-def estimate_cost(loop: Loop, folder: Path, method: str, recipe: Mapping[str, Any], parameters: int) -> dict[str, Any]:
+def estimate_cost(
+    loop: Loop, folder: Path, method: str, recipe: Mapping[str, Any], parameters: int, cross_validated: bool = False
+) -> dict[str, Any]:
     """Estimate the maximum cost of one attempt for a model with `parameters` weights.
 
+    `cross_validated` states whether the training set has the prompts for a cross-validation.
     Return the estimate as JSON values. On a cluster it also contains `price` in the price table's currency, or None for unknown machines.
     """
+    from trainers.cross_validation import folds_of_run
     from trainers.estimate import estimate
     from trainers.recipes import KINDS, complete
 
-    found = estimate(complete(KINDS[Method(method)], recipe), parameters, loop.training.nodes, loop.training.gpus).model_dump(mode="json")
+    full, nodes, gpus = complete(KINDS[Method(method)], recipe), loop.training.nodes, loop.training.gpus
+    folds = folds_of_run(full, nodes, gpus) if cross_validated else 0
+    found = estimate(full, parameters, nodes, gpus, folds).model_dump(mode="json") | {"folds": folds}
     if loop.cluster is not None:
         from k8s.gangs.meter import at_most
         from k8s.profiles.profile import load_profile
@@ -38,6 +44,6 @@ def estimate_plan_cost(plan: TrainingPlan, loop: Loop, folder: Path, artifacts: 
     if not loop.training.built_in(plan.method):
         return None
     model = artifacts.fetch(plan.start.files, scratch / "models" / plan.start.files)
-    found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model))
+    found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model), plan.cross_validation is not None)
     caps = [cap for cap in (loop.cluster.cap_run, loop.cluster.cap_month) if cap is not None] if loop.cluster else []
     return Cost(seconds=found["seconds"], price=found.get("price"), cap=min(caps, default=None), basis=found["basis"])

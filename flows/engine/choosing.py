@@ -48,7 +48,8 @@ def drafts(context: LineContext, loop: Loop, cycle: str, start: ModelRef, seed: 
             scorer_options={reward.name: reward.options for reward in loop.rewards},
             code=context.code,
             development=dataset.development,
-            answer_tokens=loop.gate.max_tokens if dataset.development else None,
+            answer_tokens=loop.gate.max_tokens if dataset.development or dataset.cross_validation else None,
+            cross_validation=dataset.cross_validation,
         )
 
     return draft

@@ -50,7 +50,8 @@ def with_search(
         variants.sort(key=lambda variant: variant.name != won)
         first = "it won the last search of the line"
     search = Search(variants=tuple(variants), budget=settings.search.budget, first=first)
-    return plan.model_copy(update={"method": variants[0].method, "recipe": variants[0].recipe, "search": search})
+    chosen = {"method": variants[0].method, "recipe": variants[0].recipe, "search": search}
+    return plan.model_copy(update={**chosen, "cross_validation": None})  # trials are compared by their scores on the development prompts
 
 
 def _is_searched(plan: TrainingPlan, settings: TrainingSettings) -> bool:

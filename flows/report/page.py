@@ -133,6 +133,7 @@ def _point(row: Entry, start: datetime) -> Point | None:
 
 FIGURES = {
     "development_score": "Score on the development prompts, which are never trained on",
+    "cross_validated_score": "Score of the folds' models on prompts that they were not trained on, after as many steps",
     "reward": "Mean reward of the sampled answers",
     "margin": "Margin between chosen and rejected answers",
     "kl": "KL divergence from the start model, nats per token",

@@ -179,10 +179,18 @@ def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKi
 
 
 _GAIN = ("development_gain", "development_gain_error")
+_FOLDS = {f"cross_validated_{name}" for name in ("steps", "folds", "prompts", "gain", "gain_error")} | {"published_step"}
 
 
 def _length(metrics: Mapping[str, float]) -> list[str]:
     """Say which of the measured models was published, if the run found its own number of steps."""
+    if metrics.keys() >= _FOLDS:
+        return [
+            f"The run has {metrics['published_step']:.0f} steps: {metrics['cross_validated_steps']:.0f} steps, chosen by "
+            f"{metrics['cross_validated_folds']:.0f}-fold cross-validation over {metrics['cross_validated_prompts']:.0f} prompts "
+            f"({metrics['cross_validated_gain']:+.2f} ± {metrics['cross_validated_gain_error']:.2f} against the start model), "
+            "and a cooldown. The models of the folds were measured on prompts that they were not trained on."
+        ]
     if not {"published_step", "development_prompts", "development_score", "development_start", *_GAIN} <= metrics.keys():
         return []  # a job writes them, so some may be missing
     return [

@@ -52,7 +52,7 @@ def _job_moments(attempt: int, events: Sequence[JobEvent]) -> Iterator[Moment]:
             if tenth == shown:
                 continue
             shown = tenth
-        if event.kind not in ("layout", "measuring"):
+        if event.kind not in ("layout", "loading", "measuring", "fold"):
             text = f"training, attempt {attempt}: {_event_text(event)}"
             yield Moment(datetime.fromtimestamp(event.at, UTC), f"job/{attempt}", number, event.kind, text)
 
@@ -67,12 +67,22 @@ def _event_text(event: JobEvent) -> str:
             return f"checkpoint at {step}"
         case "started":
             return f"incarnation {event.incarnation} started" + (f" at {step}" if event.step else "")
+        case "measured" if "fold" in event.data:
+            fold = f"fold {event.data['fold']} of {event.data.get('folds')}"
+            score = _number(event.data.get("score"))
+            return f"{fold} measured at step {event.step}: score {score} on {event.data.get('prompts')} of its prompts"
+        case "cross_validated":
+            return f"cross-validation: {event.data.get('reason', '')}"
         case "measured":
             return f"measured at {step}: development score {event.data['score']:.3f}; {event.data['reason']}"
         case "warning" | "stopped":
             return f"{event.kind} at {step}" + (f": {event.data['reason']}" if event.data.get("reason") else "")
         case kind:
             return f"{kind}" + (f", {step}" if event.step else "")
+
+
+def _number(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, int | float) else "unknown"
 
 
 def _row_text(row: Entry) -> str | None:

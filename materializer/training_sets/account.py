@@ -19,6 +19,7 @@ from materializer.labels.conflicts import without_contradictions
 from materializer.labels.label_confidence import believe
 from materializer.training_sets.demonstrations import CORRECTION, RANK, REFERENCE
 from materializer.training_sets.development import Part
+from materializer.training_sets.pairs import given_answers, is_known_wrong
 
 Account = dict[str, dict[str, int]]
 """Kind of evidence -> destination -> number of rows."""
@@ -55,7 +56,7 @@ def account(
     `evidence` are the samples after pooling, with the answers of the probe, of the prompts that are trained on. `parts` are the parts of
     the prompts, `pairs` and `shown` the pairs and demonstrations made from them. `noise` is the share of wrong ratings; None: unknown.
     """
-    case = _Case(evidence, parts, pairs, shown, settings, scorers, noise)
+    case = _Case(evidence, prompts, parts, pairs, shown, settings, scorers, noise)
     found: dict[str, Counter[str]] = {}
     for row in samples.select("prompt_id", "answer", "reward", "tier", "origin").iter_rows(named=True):
         kind = CORRECTION if row["origin"] == CORRECTION else KINDS.get(row["tier"] or "", "answer without a score")
@@ -72,6 +73,7 @@ class _Case:
     def __init__(
         self,
         evidence: pl.DataFrame,
+        prompts: pl.DataFrame,
         parts: Mapping[Part, Sequence[str]],
         pairs: pl.DataFrame,
         shown: pl.DataFrame,
@@ -95,6 +97,7 @@ class _Case:
         self._known = {(*key, tier): (reward, p) for (*key, tier, reward), p in zip(rows, right, strict=True)}
         good = clear.filter(pl.col("reward") >= settings.chosen_min)
         self._good = set(good.select("prompt_id", "tier").iter_rows())
+        self._given = set(given_answers(clear, prompts, settings))
 
     def destination(self, row: Mapping[str, Any]) -> str:
         """Return what a logged answer or a correction became, or why it became nothing."""
@@ -115,8 +118,11 @@ class _Case:
         elsewhere = self._elsewhere(row["prompt_id"])
         if elsewhere:
             return elsewhere
-        if (row["prompt_id"], person_answer(row["reference"], row["tools"])) in self._shown:
-            return SHOWN
+        key = (row["prompt_id"], person_answer(row["reference"], row["tools"]))
+        if key in self._shown:
+            return BOTH if key in self._chosen else SHOWN
+        if key in self._chosen:
+            return PAIR_CHOSEN
         allowed = self._settings.references_are_answers
         return "scores answers; pairs_per_prompt is reached" if allowed else "scores answers; references_are_answers is off"
 
@@ -132,7 +138,7 @@ class _Case:
         if key not in self._clear:
             return "nothing: contradictory evidence on the answer"
         if reward < self._settings.rejected_max:
-            compared = (key[0], tier) in self._good
+            compared = (key[0], tier) in self._good or (key[0] in self._given and is_known_wrong(tier, right))
             return "nothing: limits of pairs" if compared else "nothing: no right answer to compare with"
         if reward < self._settings.chosen_min:
             return "nothing: neither right nor wrong"

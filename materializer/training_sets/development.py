@@ -12,7 +12,7 @@ from enum import Enum
 import orjson
 import polars as pl
 
-from contracts.data.records import DEVELOPMENT, PROMPTS
+from contracts.data.records import CROSS_VALIDATION, DEVELOPMENT, PROMPTS
 from contracts.ids import Digest, hash_share, root_id
 from materializer.lake.schemas import frame_of
 
@@ -62,8 +62,7 @@ def development_rows(prompts: pl.DataFrame, scorable: Iterable[str], shown: pl.D
     `scorable` are the ids of prompts whose new answers can be scored. `shown` (records.DEMONSTRATIONS) holds the answers that count as
     right; the one with the largest weight is taken. Prompts with neither are left out.
     """
-    best = shown.sort(["weight", "answer"], descending=[True, False]).unique("prompt_id", keep="first", maintain_order=True)
-    answers = dict(best.select("prompt_id", "answer").iter_rows())
+    answers = _answers(shown)
     able = set(scorable)
     rows = [
         {**row, "reference": row["reference"] if row["prompt_id"] in able else None, "answer": answers.get(row["prompt_id"])}
@@ -72,3 +71,28 @@ def development_rows(prompts: pl.DataFrame, scorable: Iterable[str], shown: pl.D
     ]
     rows.sort(key=lambda row: (hash_share("development prompt", salt, row["prompt_id"]), row["prompt_id"]))
     return frame_of(rows[:MOST], DEVELOPMENT)
+
+
+def cross_validation_rows(prompts: pl.DataFrame, scorable: Iterable[str], shown: pl.DataFrame, clusters: Mapping[str, str]) -> pl.DataFrame:
+    """Return records.CROSS_VALIDATION of the `prompts` (records.PROMPTS) that are trained on.
+
+    The other arguments are those of `development_rows`. `clusters` maps ids of prompts to clusters of near-duplicates; a prompt that it
+    lacks is a cluster of its own.
+    """
+    answers, able = _answers(shown), set(scorable)
+    rows = [
+        {
+            **row,
+            "reference": row["reference"] if row["prompt_id"] in able else None,
+            "answer": answers.get(row["prompt_id"]),
+            "cluster": clusters.get(row["prompt_id"], row["prompt_id"]),
+        }
+        for row in prompts.select([column.name for column in PROMPTS]).to_dicts()
+    ]
+    return frame_of(rows, CROSS_VALIDATION)
+
+
+def _answers(shown: pl.DataFrame) -> dict[str, str]:
+    """Map the ids of prompts to the right answer with the largest weight."""
+    best = shown.sort(["weight", "answer"], descending=[True, False]).unique("prompt_id", keep="first", maintain_order=True)
+    return dict(best.select("prompt_id", "answer").iter_rows())

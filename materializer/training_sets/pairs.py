@@ -1,19 +1,21 @@
 """Builds preference pairs: a better and a worse answer to one prompt, with a weight for their evidence.
 
 The rewards of both answers come from the same tier, are on their side of the thresholds, and differ by the margin. The margin must
-also hold on the scorers that scored both answers.
+also hold on the scorers that scored both answers. If a prompt has fewer of these pairs than its limit, a right answer that a person or
+the application gave is paired with answers that are known to be wrong.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
+from contracts.conversation import person_answer
 from contracts.data.datasets import ScorerVersion
 from contracts.data.records import PAIRS, Tier
 from contracts.ids import hash_share
@@ -25,6 +27,9 @@ from rewards.scorer_set import CORRECTION
 
 _CANDIDATES = 64
 """Maximum number of candidates per prompt before caps. Those with the widest margins are kept; more add no information."""
+_SIDES = ("prompt_id", "tier", "chosen", "rejected")
+_KNOWN_WRONG = (Tier.VERIFIABLE.value, Tier.FEEDBACK.value)
+"""Tiers whose wrong answers are compared with a given right answer, the more certain one first. A judge's score is no such knowledge."""
 
 
 @dataclass
@@ -48,8 +53,11 @@ def make_pairs(
     noise: float | None,
     salt: str,
     cluster: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
+    prompts: pl.DataFrame | None = None,
 ) -> Pairs:
     """Build pairs from `samples` (records.SAMPLES), with at most `pairs_per_prompt` per prompt and `pairs_per_person` per user.
+
+    `prompts` (records.PROMPTS) holds the references, which count as right answers if `references_are_answers` is on.
 
     `noise` is the share of single ratings that are wrong; None means not measured. `salt` fixes the order of equal candidates. The
     weight of a pair is P(the order is right) - P(it is reversed). For user ratings this is P(chosen right) - P(rejected right); for
@@ -61,24 +69,25 @@ def make_pairs(
     dropped: Counter[str] = Counter()
     taken = []
     persons: Counter[str] = Counter()
-    prompts: Counter[str] = Counter()
+    of_prompt: Counter[str] = Counter()
     weights = {(version.tier, version.name): version.weight for version in scorers}
     believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
     clear, contested = without_contradictions(believed, settings)
     dropped.update({"contested": contested} if contested else {})
-    for row in _candidates(clear, settings, salt).iter_rows(named=True):
+    compared = list(_candidates(clear, settings, salt).iter_rows(named=True))
+    for row in [*compared, *_with_given(clear, prompts, settings, salt, {tuple(row[name] for name in _SIDES) for row in compared})]:
         people = {row["user"], row["user_rejected"]} - {None}
         row["weight"] = row["right"] - row["right_rejected"] if row["tier"] == Tier.FEEDBACK else 1.0
-        if not _common_margin(row, settings.margin, weights):
+        if not row.get("given") and not _common_margin(row, settings.margin, weights):
             dropped["margin_on_common_parts"] += 1
         elif row["weight"] <= 0:
             dropped["noise"] += 1
-        elif prompts[row["prompt_id"]] >= settings.pairs_per_prompt:
+        elif of_prompt[row["prompt_id"]] >= settings.pairs_per_prompt:
             dropped["per_prompt"] += 1
         elif any(persons[person] >= settings.pairs_per_person for person in people):
             dropped["per_person"] += 1
         else:
-            prompts[row["prompt_id"]] += 1
+            of_prompt[row["prompt_id"]] += 1
             persons.update(people)
             taken.append(row)
     near = cluster({row["prompt_id"]: row["prompt"] for row in taken}) if cluster else None
@@ -127,6 +136,65 @@ def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) ->
         .sort("rank", "turn", "prompt_id")
         .rename({"answer": "chosen", "answer_rejected": "rejected"})
     )
+
+
+def _with_given(
+    samples: pl.DataFrame, prompts: pl.DataFrame | None, settings: SnapshotSettings, salt: str, known: Collection[tuple[Any, ...]]
+) -> list[dict[str, Any]]:
+    """Return candidates whose chosen answer was given as the right one: a correction, or a reference if `references_are_answers` is on.
+
+    The rejected answer is wrong by a verifiable score, or more likely wrong than right by its ratings. Its tier is that of the pair. A
+    given answer that is known to be wrong in the same way is not used. Candidates in `known`, a set of _SIDES, are left out. The order is
+    that of `_candidates`.
+    """
+    given = given_answers(samples, prompts, settings)
+    distinct: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in samples.sort("prompt_id", "answer", "origin", "trace", nulls_last=True).iter_rows(named=True):
+        wrong = is_known_wrong(row["tier"], row["right"]) and row["reward"] is not None and row["reward"] < settings.rejected_max
+        if wrong and 1.0 - row["reward"] >= settings.margin:
+            distinct.setdefault((row["prompt_id"], row["tier"], row["answer"]), row)
+    found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for (prompt, tier, answer), row in distinct.items():
+        for right in given.get(prompt, ()):
+            refuted = any((prompt, other, right["answer"]) in distinct for other in _KNOWN_WRONG)
+            if refuted or (prompt, tier, right["answer"], answer) in known:
+                continue
+            known_wrong = {**{f"{name}_rejected": row[name] for name in ("right", "user")}, "ours_rejected": _is_own(row)}
+            pair = {"rejected": answer, "tier": tier, "margin": 1.0 - row["reward"], "ours": False, "given": True}
+            draw = hash_share("pair", salt, f"{right['answer']}\x1f{answer}")
+            order = (_KNOWN_WRONG.index(tier), row["right"], row["origin"] != "probe", draw, right["answer"], answer)
+            found[prompt].append((*order, right | known_wrong | pair | {"chosen": right["answer"]}))
+    ranked = [
+        (rank, hash_share("prompt", salt, prompt), prompt, candidate[-1])
+        for prompt, candidates in found.items()
+        for rank, candidate in enumerate(sorted(candidates, key=lambda one: one[:-1])[:_CANDIDATES])
+    ]
+    return [row for *_, row in sorted(ranked, key=lambda one: one[:-1])]
+
+
+def given_answers(samples: pl.DataFrame, prompts: pl.DataFrame | None, settings: SnapshotSettings) -> dict[str, list[dict[str, Any]]]:
+    """Map the ids of prompts to the distinct right answers that were given for them, with the columns of a pair's chosen side."""
+    columns = ["prompt_id", "prompt", "slice", "tools", "answer", "user"]
+    corrected = samples.filter((pl.col("origin") == CORRECTION) & (pl.col("reward") >= settings.chosen_min))
+    rows = corrected.sort("prompt_id", "answer", "trace", nulls_last=True).select(columns).to_dicts()
+    if prompts is not None and settings.references_are_answers:
+        rows = [
+            {name: row[name] for name in columns if name in row} | {"answer": person_answer(row["reference"], row["tools"]), "user": None}
+            for row in prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"])).to_dicts()
+        ] + rows
+    found: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in rows:
+        found[row["prompt_id"]].setdefault(row["answer"], row | {"right": 1.0})
+    return {prompt: list(answers.values()) for prompt, answers in found.items()}
+
+
+def is_known_wrong(tier: str | None, right: float) -> bool:
+    """Return whether an answer with this tier and this P(right) is known to be wrong, so that a given right answer is better."""
+    return tier in _KNOWN_WRONG and right < 0.5
+
+
+def _is_own(row: Mapping[str, Any]) -> bool:
+    return row["origin"] == "probe" or row["model_version"] is not None
 
 
 def _common_margin(row: Mapping[str, Any], margin: float, weights: Mapping[tuple[Tier, str], float]) -> bool:

@@ -213,6 +213,8 @@ class RunFile(StrEnum):
     """Prompts, for GRPO."""
     DEVELOPMENT = "development.parquet"
     """Development prompts, for `steps = "auto"`."""
+    CROSS_VALIDATION = "cross_validation.parquet"
+    """Prompts that are trained on, for `steps = "auto"` with too few development prompts."""
     RESUME = "resume.json"
     """The `ResumePoint` from which the next incarnation resumes. Without it, the incarnation begins at the start model."""
     CACHE = "cache"

@@ -15,6 +15,7 @@ from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from runtime.jobs.job_protocol import PROCESSES
 from runtime.threads import threads_of
 from trainers.backends.job_spec import check_plan, job_spec
+from trainers.cross_validation import folds_of_run
 from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe, complete, measured
 
 
@@ -48,6 +49,8 @@ class _OnTRL:
         reads = self._reads(recipe)
         if recipe.steps == "auto" and plan.development is not None:
             reads = (*reads, "development")
+        if plan.cross_validation is not None and folds_of_run(recipe, attempt.nodes, attempt.gpus):
+            reads = (*reads, "cross_validation")
         return job_spec(plan, attempt, recipe, reads, more)
 
     def _reads(self, _recipe: Recipe) -> tuple[str, ...]:

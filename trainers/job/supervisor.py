@@ -207,7 +207,7 @@ class Wrapper:
         if sign != self._read_at:
             self._read_at = sign
             events = [event for event in self._events() if event.kind != "warning"]
-            self._steps = [event.at for event in events if event.kind == "progress"]
+            self._steps = [event.at for event in events if event.kind in ("progress", health_rules.FOLD)]
             self._last = events[-1].kind if events else ""
             self._saves = health_rules.seconds_of_saves(events)
         timeout = health_rules.stall_timeout(self._steps, health, self._last, self._saves)
@@ -217,6 +217,8 @@ class Wrapper:
         """What the run does between two steps, for a message."""
         if self._last == health_rules.MEASURING:
             return " of the measurement"
+        if self._last == health_rules.LOADING:
+            return " in loading the model"
         return " of the save" if self._last in health_rules.BETWEEN_STEPS else ""
 
     def _step(self) -> int:

@@ -45,10 +45,17 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
     if not found.probed:
         show("Without a probe of the start model, group coverage and headroom are unknown.")
     if cost is not None and found.recipe is not None:
-        show(f"A cycle would run {found.method.upper()} ({_length(found.recipe)}) on a model with {cost['parameters']:,} parameters.")
+        long = _length(found.recipe, bool(cost["folds"]))
+        show(f"A cycle would run {found.method.upper()} ({long}) on a model with {cost['parameters']:,} parameters.")
         spent = f"{cost['gpu_hours']:.2f} GPU hours" if cost["gpu_hours"] else "no GPU"
         spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
         show(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
+        if cost["folds"]:
+            show(
+                f"There are {found.data.development_prompts or 0} development prompts, so the run finds its number of steps by "
+                f"{cost['folds']}-fold cross-validation over {found.data.cross_validated_prompts} training prompts. "
+                f"These are {cost['folds']} runs more."
+            )
         _show_search(found, context)
         if cost["seconds"] > context.loop.training.timeout:
             show(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
@@ -68,10 +75,11 @@ def _show_search(found: Preview, context: LineContext) -> None:
         )
 
 
-def _length(recipe: Mapping[str, Any]) -> str:
+def _length(recipe: Mapping[str, Any], folds: bool) -> str:
     """Describe how long and at which rate a recipe trains."""
     steps, rate = recipe["steps"], recipe["learning_rate"]
-    long = f"at most {recipe['most_steps']} steps, ended by scores on development prompts" if steps == "auto" else f"steps {steps}"
+    by = "found by cross-validation" if folds else "ended by scores on development prompts"
+    long = f"at most {recipe['most_steps']} steps, {by}" if steps == "auto" else f"steps {steps}"
     return f"{long}, {'a learning rate for the width of the model' if rate == 'auto' else f'learning_rate {rate:g}'}"
 
 
@@ -80,7 +88,8 @@ def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
 
     if found.recipe is None or not context.loop.training.built_in(found.method):
         return None
-    return estimate_cost(context.loop, context.folder, found.method, found.recipe, found.parameters)
+    validated = found.data.cross_validation is not None and found.search is None
+    return estimate_cost(context.loop, context.folder, found.method, found.recipe, found.parameters, validated)
 
 
 def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:

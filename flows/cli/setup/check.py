@@ -216,13 +216,19 @@ DISCORDANCE = 0.3
 def _development(context: LineContext) -> list[Finding]:
     """Say what the development prompts of the newest training set can tell a run that ends by their scores."""
     from contracts.cycle import Step
+    from contracts.data.datasets import CROSS_VALIDATED_BELOW
     from flows.core.search import LEAST_PROMPTS
+    from trainers import cross_validation
     from trainers.length import LEAST
 
     planned = next((cycle.done[Step.PLAN] for cycle in reversed(_cycles(context)) if Step.PLAN in cycle.done), None)
     if planned is None or not context.loop.holdout.development:
         return []
     prompts = planned["dataset"].get("development_prompts", 0)
+    folded = planned["dataset"].get("cross_validated_prompts", 0)
+    if prompts < CROSS_VALIDATED_BELOW and folded >= cross_validation.LEAST:
+        text = f"{prompts} development prompts: runs of SFT and DPO find their number of steps by cross-validation over {folded} prompts"
+        return [("note", "training", f"{text}, if the recipe has folds")]
     if prompts < LEAST:
         return [("note", "training", f"{prompts} development prompts of {LEAST}: runs train for three passes and are not measured")]
     error = math.sqrt(DISCORDANCE / prompts)

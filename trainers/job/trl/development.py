@@ -1,13 +1,14 @@
-"""Scores of the model on the development prompts of its line, for `steps = "auto"`.
+"""Scores of the model on prompts that it is not trained on, for `steps = "auto"`: development prompts, or those of a fold.
 
 With a verifiable scorer, the model answers the prompts greedily and its answers are scored, as in the gate. Otherwise, and in a run of
-several processes, the score is the log-probability per token of the known right answers. The prompts are never trained on.
+several processes, the score is the log-probability per token of the known right answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from contracts.data.records import Tier
 from contracts.errors import Permanent
 from runtime.chat_template import read_answer
 from runtime.jobs.job_protocol import RunFile
+from trainers.cross_validation import LEAST as LEAST_FOLDED
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.prompt_length import own_call_format, rendered_prompt
@@ -34,10 +36,10 @@ ROWS_PER_MICRO_BATCH = 4
 
 
 class Development:
-    """The development prompts of a job, and how they are scored."""
+    """The development prompts of a job, or those of its cross-validation, and how they are scored."""
 
-    def __init__(self, job: Job, tokenizer: Any, recipe: Recipe) -> None:
-        """Read the prompts of `job`. Prompts of `max_length` tokens or more are left out. Without the file, there are no prompts."""
+    def __init__(self, job: Job, tokenizer: Any, recipe: Recipe, file: RunFile = RunFile.DEVELOPMENT) -> None:
+        """Read the prompts of `job` from `file`. Prompts of `max_length` tokens or more are left out. Without it, there are no prompts."""
         max_length = int(getattr(recipe, "max_length", 1 << 30))
         self._at_once = min(MOST_ROWS, ROWS_PER_MICRO_BATCH * recipe.micro_batch)
         self.by = "answers"
@@ -46,16 +48,23 @@ class Development:
         self._tokenizer = tokenizer
         self._tokens = job.plan.answer_tokens or 256
         self._max_length = max_length
-        found = _rows(job)
+        found = _rows(job, file)
         tools = shows_tools(tokenizer)
         usable = [row for row in found if (tools or not _example(row).needs_tools) and self._is_rendered(row)]
         asked = [row for row in usable if row["reference"] is not None or (self._scorers and self._scorers.without_reference())]
-        if self._scorers is None or len(asked) < LEAST or not parallel.alone():
+        least = LEAST if file is RunFile.DEVELOPMENT else LEAST_FOLDED
+        if self._scorers is None or len(asked) < least or not parallel.alone():
             self.by, asked = "likelihood", [row for row in usable if row["answer"] is not None]
         lengths = [len(self._ids(row)) for row in asked]
         self.rows = [row for row, length in zip(asked, lengths, strict=True) if length < max_length]
-        self.enough = len(self.rows) >= LEAST
+        self.enough = len(self.rows) >= least
         """Whether the prompts can decide how long to train."""
+
+    def only(self, prompts: Sequence[str]) -> Development:
+        """Return the prompts with these ids, in their order, which are scored in the same way. All of them must be usable."""
+        some, by_id = copy(self), {row["prompt_id"]: row for row in self.rows}
+        some.rows = [by_id[prompt] for prompt in prompts]
+        return some
 
     @property
     def slices(self) -> list[str | None]:
@@ -175,13 +184,13 @@ def _verifiable(job: Job) -> Any:
     return scorers if any(version.tier is Tier.VERIFIABLE for version in scorers.versions) else None
 
 
-def _rows(job: Job) -> list[dict[str, Any]]:
+def _rows(job: Job, file: RunFile) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    path = job.run / RunFile.DEVELOPMENT
+    path = job.run / file
     if not path.exists():
         return []
-    known = ["tools"] if "tools" in pq.read_schema(path).names else []
+    known = [name for name in ("tools", "prompt_id", "cluster") if name in pq.read_schema(path).names]
     rows = pq.read_table(path, columns=["prompt", "reference", "slice", "answer", *known]).to_pylist()
     return [
         {**row, "prompt": messages(row["prompt"], f"development prompt {n}"), "tools": tools_of(row, f"development prompt {n}")}

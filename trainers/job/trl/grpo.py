@@ -22,7 +22,8 @@ from trainers.job.job_folder import Job
 from trainers.job.online_rewards import comparable, scored
 from trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
 from trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
-from trainers.job.trl.runner import ABSTAINED, leave_out, lora, main
+from trainers.job.trl.figures import ABSTAINED
+from trainers.job.trl.runner import leave_out, lora, main
 from trainers.recipes import GRPORecipe
 
 

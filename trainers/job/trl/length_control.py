@@ -7,18 +7,22 @@ the model that would be published. So a resumed run continues as if it had not b
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
+from trainers.cross_validation import Chosen
 from trainers.health import MEASURING
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.trl.development import Development
+from trainers.job.trl.figures import STATE
 from trainers.length import (
     LEAST,
+    SLICE_ERRORS,
     Length,
     Measurement,
     cooldown_steps,
@@ -32,8 +36,8 @@ from trainers.length import (
 )
 from trainers.recipes import Recipe
 
-STATE = "trainer_state.json"
-"""File of a checkpoint with the state of the library's trainer."""
+LEAST_WATCHED = 5
+"""Minimum number of development prompts on which the result of a cross-validated run is compared with the start model."""
 SCORES = "development_scores"
 AGREEMENT = "development_agreement"
 """Keys of a measurement in the history of the library's trainer state."""
@@ -46,18 +50,24 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_
 class LengthControl:
     """Length of one run."""
 
-    def __init__(self, job: Job, recipe: Recipe, trainer: Any, resumed: Path | None) -> None:
-        """`resumed` is the folder of the checkpoint from which the run goes on. If the run had ended there, no further step is trained."""
+    def __init__(self, job: Job, recipe: Recipe, trainer: Any, resumed: Path | None, chosen: Chosen | None = None) -> None:
+        """`resumed` is the folder of the checkpoint from which the run goes on. If the run had ended there, no further step is trained.
+
+        `chosen` is the result of a cross-validation; None without one.
+        """
         self._job = job
         self._recipe = recipe
         self._most = recipe.last_step
         self._development = Development(job, trainer.processing_class, recipe)
         rows, batch = len(getattr(trainer, "pairs", trainer.train_dataset)), int(getattr(recipe, "batch", 1))
         together = parallel.alone() or not parallel.apart()  # all processes read the weights that are published
+        self._chosen = chosen
         self._fixed = None if self._development.enough and together else unmeasured_steps(rows, batch, self._most)
+        if chosen is not None:
+            self._fixed = chosen.steps
         self._why = (
             f"only {len(self._development.rows)} development prompts of {LEAST}" if together else "nodes without a shared file system"
-        )
+        ) + (", and a cross-validation needs one process" if job.plan.cross_validation and not parallel.alone() else "")
         self._points = points(self._most)
         self._trainer = trainer
         self._measured: list[Measurement] = []
@@ -76,9 +86,11 @@ class LengthControl:
         schedule.lr_lambdas = [lambda step: self._share(step) for _ in schedule.lr_lambdas]  # functions are not saved in checkpoints
         if self._fixed is not None:
             self.length = Length("train", 0, "")
+            if self._chosen is not None and self._development.rows and not self._measured:
+                self._measure(state)
             if int(state.global_step) >= self._fixed:
                 self.after(state)
-            elif parallel.rank() == 0:
+            elif parallel.rank() == 0 and self._chosen is None:
                 reason = f"{self._why}: trains for {self._fixed} steps, not measured"
                 self._job.events.write("warning", int(state.global_step), reason=reason)
         elif not self._measured:
@@ -104,7 +116,13 @@ class LengthControl:
         step = int(state.global_step)
         if self._fixed is not None:
             if step >= self._fixed:
-                self.length = Length("end", step, f"{self._fixed} steps, which were not measured: {self._why}")
+                if self._chosen is not None and self._development.rows and all(one.step < step for one in self._measured):
+                    self._measure(state, cooled=True)
+                    if self._is_worse() and parallel.rank() == 0:
+                        self._job.events.write(
+                            "warning", step, reason="the final model is worse on the development prompts than the start model"
+                        )
+                self.length = Length("end", step, self._reason())
             return self.finished
         cooled = self._cooling()
         if step in self._points and cooled is None:
@@ -115,19 +133,57 @@ class LengthControl:
             return False
         return True
 
-    def score_of(self, step: int) -> float | None:
-        """Return the mean score of the model after `step`; None if it was not measured."""
-        return next((mean(one) for one in self._measured if one.step == step), None)
+    def _reason(self) -> str:
+        """Why a run of a fixed number of steps has this number."""
+        if self._chosen is None:
+            return f"{self._fixed} steps, which were not measured: {self._why}"
+        reason = f"{self._chosen.reason}; then a cooldown of {self._chosen.cooldown} steps"
+        if len(self._measured) < 2:
+            return reason
+        gain, error = difference(self._measured[-1], self._measured[0])
+        known = sum(score is not None for score in self._measured[-1].scores)
+        shown = f"{gain:+.2f}" + (f" ± {error:.2f}" if math.isfinite(error) else "")
+        return f"{reason}; on {known} development prompts {shown} against the start model" + (
+            ", which is worse" if self._is_worse() else ""
+        )
+
+    def _is_worse(self) -> bool:
+        """Whether the final model is worse than the start model on the development prompts, beyond chance."""
+        lost, error = difference(self._measured[0], self._measured[-1])
+        return len(self._measured[0].scores) >= LEAST_WATCHED and lost > SLICE_ERRORS * error and lost > 0
+
+    def scores_of(self, step: int) -> dict[str, float]:
+        """Return the mean scores of the model after `step`, by the name of their figure. Those of folds are of their models."""
+        own = next((mean(one) for one in self._measured if one.step == step), None)
+        folds = None if self._chosen is None else self._chosen.score_of(step)
+        found = {"development_score": own, "cross_validated_score": folds}
+        return {name: value for name, value in found.items() if value is not None}
 
     def figures(self) -> dict[str, float]:
         """Return the figures of the finished run: the published step, its score and that of the start model."""
-        if self.length is None or not self._measured:
+        if self.length is None:
+            return {}
+        if self._chosen is not None:
+            return self._figures_of_folds(self._chosen)
+        if not self._measured:
             return {}
         kept = next(one for one in self._measured if one.step == self.length.kept)
         gain, error = difference(kept, self._measured[0])
         shown = {"published_step": float(kept.step), "development_score": mean(kept), "development_start": mean(self._measured[0])}
         prompts = {"development_prompts": float(len(kept.scores))}
         return shown | prompts | {"development_gain": gain, "development_gain_error": error}
+
+    def _figures_of_folds(self, chosen: Chosen) -> dict[str, float]:
+        gain, error = chosen.gain
+        found = {
+            "published_step": float(chosen.steps),
+            "cross_validated_steps": float(chosen.constant),
+            "cross_validated_folds": float(chosen.folds),
+            "cross_validated_prompts": float(chosen.prompts),
+            "cross_validated_gain": gain,
+            "cross_validated_gain_error": error,
+        }
+        return {name: value for name, value in found.items() if math.isfinite(value)}
 
     def carry(self, written: Path, step: int) -> None:
         """Add the weights of the model to publish to the checkpoint in `written`, unless it is its own."""
@@ -151,7 +207,7 @@ class LengthControl:
 
     def _cooling(self) -> tuple[int, int] | None:
         if self._fixed is not None:
-            steps = cooldown_steps(int(self._fixed / 1.2))
+            steps = cooldown_steps(int(self._fixed / 1.2)) if self._chosen is None else self._chosen.cooldown
             return self._fixed - steps, steps
         return cooling(self._measured, self._development.slices, self._most)
 
@@ -167,6 +223,8 @@ class LengthControl:
         self._measured.append(one)
         state.log_history.append({"step": one.step, SCORES: list(scores), AGREEMENT: list(agreement), "cooled": cooled})
         self.length = decide(self._measured, self._development.slices, self._most)
+        if self._fixed is not None:
+            self.length = Length("end" if cooled else "train", one.step, self._reason())
         if parallel.rank() == 0:
             self._job.events.write(
                 "measured",

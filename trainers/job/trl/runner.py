@@ -25,34 +25,13 @@ from trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memory, propo
 from trainers.job import checkpoints, parallel
 from trainers.job.fast_exit import brief, loaded
 from trainers.job.job_folder import Job, JobResult, here
+from trainers.job.trl.figures import STATE, figures
 from trainers.recipes import Recipe, adjusted
 from trainers.save_interval import Cadence, grace_shortfall, time_between
 
 if TYPE_CHECKING:
+    from trainers.job.trl.folds import Folds
     from trainers.job.trl.length_control import LengthControl
-
-ABSTAINED = "abstained"
-"""Metric name in the library for the share of a step's answers without a reward (online_rewards.py)."""
-FIGURES = {
-    "loss": "loss",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
-    "kl": "kl",
-    "entropy": "entropy",
-    "reward": "reward",
-    "reward_std": "reward_std",
-    "frac_reward_zero_std": "groups_without_signal",
-    ABSTAINED: "abstained",
-    "completions/mean_length": "answer_tokens",
-    "rewards/chosen": "chosen_reward",
-    "rewards/accuracies": "pairs_in_order",
-    "rewards/margins": "margin",
-    "logps/chosen": "chosen_logp",
-    "logps/rejected": "rejected_logp",
-    "rehearsal/rows": "rehearsed",
-    "rehearsal/logps": "rehearsed_logp",
-}
-"""Metric name of the library -> figure name in progress events and health rules."""
 
 
 class Stop:
@@ -137,14 +116,18 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
     _number_type(job.run / RunFile.MODEL)  # rejects weights that could not be published before the first step
     if recipe.lora is None or recipe.lora.quantize == "none":
         sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]  # PEFT would import it, and with it torch's compiler: 2 s
-    trainer = build(job, arguments(job, recipe))
-    if recipe.lora and recipe.lora.quantize != "none":
-        keep_exact(trainer.model)
+    folds = _folds(job, recipe, build, stop, folder)
+    if folds is not None:
+        if (end := folds.run()) is not None:
+            return end
+        folder = folder if folder is not None and (folder / STATE).exists() else None  # the folds have no weights to resume from
+    trainer = _built(build, job, recipe, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
     if recipe.steps == "auto":
         from trainers.job.trl.length_control import LengthControl
 
-        watcher.length = LengthControl(job, recipe, trainer, folder)
+        watcher.length = LengthControl(job, recipe, trainer, folder, folds.chosen if folds else None)
+        watcher.folds = folds if folds and folds.folds else None
     trainer.add_callback(watcher.callback(trainer))
     loaded()
     if parallel.agreed(trainer, stop.asked):
@@ -163,6 +146,25 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
         watcher.figures |= watcher.length.figures()
     save(trainer, job)
     return JobResult(Outcome.DONE, f"{step} steps" + (f"; {done.reason}" if done else ""), step, watcher.figures)
+
+
+def _folds(job: Job, recipe: Recipe, build: Build, stop: Stop, resumed: Path | None) -> Folds | None:
+    """Return the cross-validation of the run; None without one."""
+    if recipe.steps != "auto" or not (job.run / RunFile.CROSS_VALIDATION).exists() or not parallel.alone():
+        return None
+    from trainers.job.trl.folds import Folds
+
+    def trainer(part: Job) -> Any:
+        return _built(build, part, recipe, {**arguments(part, recipe), "save_strategy": "no"})
+
+    return Folds(job, recipe, trainer, lambda: stop.asked, resumed)
+
+
+def _built(build: Build, job: Job, recipe: Recipe, shared: dict[str, Any]) -> Any:
+    trainer = build(job, shared)
+    if recipe.lora and recipe.lora.quantize != "none":
+        keep_exact(trainer.model)
+    return trainer
 
 
 CONTROL = "with answers that contain special tokens of the model"
@@ -268,18 +270,6 @@ def _cadence(job: Job, recipe: Recipe) -> Cadence | None:
     return Cadence(time_between(recipe.interruption_hours * 3600, job.worked, job.incarnation - 1))
 
 
-def figures(logs: Mapping[str, Any], beta: float, seconds: float) -> dict[str, float]:
-    """Return the figures of a step under their names in Ratchet.
-
-    `seconds` is the duration of the step. The figure `chosen_fall` (nats per answer) is derived from the logged reward of the chosen
-    answers, which is `beta` times their gain in log-probability.
-    """
-    numbers = {ours: float(logs[theirs]) for theirs, ours in FIGURES.items() if logs.get(theirs) is not None}
-    if "chosen_reward" in numbers and beta:
-        numbers["chosen_fall"] = -numbers["chosen_reward"] / beta
-    return numbers | {"step_seconds": round(seconds, 6)}
-
-
 def take_rate(scheduler: Any, optimizer: Any, rate: float) -> None:
     """Set the learning rate of a resumed optimiser to `rate`, because its state holds the rate of the earlier attempt.
 
@@ -311,13 +301,15 @@ class _Watcher:
         self.figures: dict[str, float] = {}
         self.length: LengthControl | None = None
         """Controls the number of steps if the recipe does not name it."""
+        self.folds: Folds | None = None
+        """The cross-validation whose measurements the checkpoints contain."""
 
     def logged(self, step: int, logs: Mapping[str, Any]) -> None:
         if "loss" not in logs:  # the summary at the end of a run
             return
         numbers = figures(logs, self.watch.beta, time.monotonic() - self.began)
-        if self.length and (score := self.length.score_of(step)) is not None:
-            numbers["development_score"] = score
+        if self.length:
+            numbers |= self.length.scores_of(step)
         self.figures = {name: value for name, value in numbers.items() if math.isfinite(value) and name != "step_seconds"}
         if parallel.rank() == 0:
             self.job.events.write("progress", step, **numbers)
@@ -334,6 +326,8 @@ class _Watcher:
         (written / "training_args.bin").unlink(missing_ok=True)  # an unnecessary pickle: the recipe has all settings
         if self.length:
             self.length.carry(written, step)
+        if self.folds:
+            self.folds.carry(written)
         manifest = checkpoints.seal(written, folder)
         path = folder.relative_to(self.job.run.parent).as_posix()
         self.job.events.write("checkpoint", step, path=path, manifest=manifest)
@@ -378,6 +372,8 @@ class _Watcher:
                     control.should_save = True
                 if parallel.agreed(trainer, watcher.stop.asked):
                     control.should_save = control.should_training_stop = True
+                if watcher.folds and state.global_step <= watcher.folds.last_step:  # these steps name the checkpoints of the folds
+                    control.should_save = False
                 return control
 
             def on_log(self, _args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> Any:

@@ -18,7 +18,7 @@ from flows.core.folds import fold_rollout
 from flows.engine.line import cycle_requests
 from flows.engine.training_curves import accepted_line, read_event_logs
 from flows.report.page import render_report
-from flows.report.story import _notes, ledger_table, sampling, stopping, tell
+from flows.report.story import _length, _notes, ledger_table, sampling, stopping, tell
 from flows.report.timeline import _compared
 from tests.browser import PHONE, content_width
 from tests.simulation.simulated_line import Scenario, SimulatedLine
@@ -210,3 +210,11 @@ def test_text_from_operators_is_escaped() -> None:
     page = render_report(sim.ledger, sim.world.artifacts, "sim", NOW)
     assert "<script" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_a_number_of_steps_found_by_cross_validation_is_told_with_its_error() -> None:
+    folds = {"steps": 26.0, "folds": 4.0, "prompts": 62.0, "gain": 0.11, "gain_error": 0.04}
+    metrics = {f"cross_validated_{name}": value for name, value in folds.items()} | {"published_step": 32.0}
+    (text,) = _length(metrics)
+    assert "32 steps: 26 steps, chosen by 4-fold cross-validation over 62 prompts (+0.11 ± 0.04 against the start model)" in text
+    assert _length({name: value for name, value in metrics.items() if name != "cross_validated_gain"}) == []

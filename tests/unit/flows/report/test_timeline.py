@@ -8,7 +8,7 @@ from contracts.cycle import ApprovalKind, Entry
 from contracts.ids import approval_stream, rollout_stream
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
-from flows.report.timeline import timeline
+from flows.report.timeline import _event_text, timeline
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 
@@ -73,3 +73,12 @@ def test_a_row_of_an_unknown_kind_is_named() -> None:
     sim = lived()
     row = sim.ledger.read(sim.cycle_stream())[0].model_copy(update={"kind": "novelty", "key": "x", "seq": 99})
     assert [one.text for one in timeline([[row]], {})] == ["novelty x"]
+
+
+def test_a_cross_validation_is_told_with_its_folds_and_its_result() -> None:
+    data = {"fold": 2, "folds": 4, "score": 0.5, "prompts": 15}
+    fold = JobEvent(at=0.0, incarnation=1, kind="measured", step=26, total=160, data=data)
+    assert _event_text(fold) == "fold 2 of 4 measured at step 26: score 0.500 on 15 of its prompts"
+    reason = "26 steps, chosen by 4-fold cross-validation over 62 prompts: +0.11 ± 0.04 against the start model"
+    result = JobEvent(at=0.0, incarnation=1, kind="cross_validated", step=26, total=160, data={"reason": reason})
+    assert _event_text(result) == f"cross-validation: {reason}"

@@ -42,7 +42,7 @@ def accounted(rows: list[dict[str, Any]], references: list[dict[str, Any]] | Non
     parts = {Part.DEVELOPMENT: [p for p in every if p[0] == "d"], Part.NEITHER: [p for p in every if p[0] == "n"]}
     trained = ~pl.col("prompt_id").is_in([*parts[Part.DEVELOPMENT], *parts[Part.NEITHER]])
     evidence = pooled(samples).filter(trained)
-    pairs = make_pairs(evidence, given_settings, VERSIONS, 0.15, "salt").frame
+    pairs = make_pairs(evidence, given_settings, VERSIONS, 0.15, "salt", None, prompts.filter(trained)).frame
     shown = make_demonstrations(evidence, prompts.filter(trained), given_settings, VERSIONS, 0.15, "salt")
     return account(samples, evidence, prompts, parts, pairs, shown, given_settings, VERSIONS, 0.15)
 
@@ -97,6 +97,20 @@ def test_references_are_demonstrations_or_only_score_answers() -> None:
         "reference": {SHOWN: 1, "development prompt": 1}
     }
     assert accounted([], [reference("p")]) == {"reference": {"scores answers; references_are_answers is off": 1}}
+
+
+def test_a_reference_is_the_chosen_side_where_no_sampled_answer_is_right() -> None:
+    wrongs = [sample("p", f"wrong {n}", 0.0) for n in range(3)]
+    assert accounted(wrongs, [reference("p")], references_are_answers=True, pairs_per_prompt=2) == {
+        "answer scored by a verifiable reward": {PAIR_REJECTED: 2, "nothing: limits of pairs": 1},
+        "reference": {BOTH: 1},
+    }
+    assert accounted(wrongs, [reference("p")])["answer scored by a verifiable reward"] == {"nothing: no right answer to compare with": 3}
+
+
+def test_a_judged_answer_is_not_known_to_be_wrong() -> None:
+    found = accounted([sample("p", "wrong", 0.0, "judge")], [reference("p")], references_are_answers=True)
+    assert found["judged answer"] == {"nothing: no right answer to compare with": 1}
 
 
 ROWS = st.builds(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import TrainingSet
+from contracts.data.datasets import CROSS_VALIDATED_BELOW, TrainingSet
 from contracts.data.records import DEMONSTRATIONS, PROMPTS
 from contracts.errors import ConfigError
 from contracts.ids import hash_share, root_id
@@ -64,6 +64,33 @@ def test_a_share_of_the_prompts_is_never_trained_on(tmp_path: Path) -> None:
     assert development | trained == texts_of(datasets, snapshot.prompts)
     assert {row["answer"] for row in rows(datasets, str(training.development))} == {"A: 2"}
     assert {row["reference"] for row in rows(datasets, str(training.development))} == {"2"}
+
+
+def test_with_few_development_prompts_the_trained_prompts_are_stored_with_their_clusters(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    texts = [sentence(n) for n in range(40)]
+    datasets.ingest(asked([*texts, *(varied(text, n) for n, text in enumerate(texts[:20]))]))
+    training = assembled(datasets, "s")
+    assert training.development_prompts < CROSS_VALIDATED_BELOW
+    found = rows(datasets, str(training.cross_validation))
+    assert texts_of(datasets, training.cross_validation) == trained_on(datasets, training), (
+        "all of these and no other prompts are trained on"
+    )
+    assert {(row["reference"], row["answer"]) for row in found} == {("2", "A: 2")}
+    clusters = {json.loads(row["prompt"])[0]["content"]: row["cluster"] for row in found}
+    alike = [(text, varied(text, n)) for n, text in enumerate(texts[:20]) if text in clusters]
+    assert alike
+    assert all(clusters[text] == clusters[other] for text, other in alike)
+    assert training.cross_validated_prompts == len(set(clusters.values())) < len(clusters)
+
+
+def test_with_enough_development_prompts_none_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("materializer.datasets.CROSS_VALIDATED_BELOW", 3)
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(asked([sentence(n) for n in range(COUNT)]))
+    training = assembled(datasets, "s")
+    assert training.development_prompts >= 3
+    assert (training.cross_validation, training.cross_validated_prompts) == (None, 0)
 
 
 @pytest.mark.slow

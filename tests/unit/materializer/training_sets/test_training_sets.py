@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.data.datasets import ScorerVersion
-from contracts.data.records import SAMPLES, Tier
+from contracts.data.records import PROMPTS, SAMPLES, Tier
 from contracts.errors import ConfigError, Retryable
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.loop import SnapshotSettings
 from contracts.ports import Progress
 from materializer.lake.schemas import frame_of
 from materializer.training_sets.facts import off_policy
-from materializer.training_sets.pairs import make_pairs
+from materializer.training_sets.pairs import Pairs, make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 from tests.unit.materializer.small_datasets import LATER, TRAIN, VERSIONS, assembled, frozen, rows
@@ -190,6 +190,21 @@ def test_pairs_respect_margin_thresholds_and_caps(
     shuffled = make_pairs(frame.sample(fraction=1, shuffle=True, seed=3), settings, VERSIONS, noise, "salt")
     if len({(row["prompt_id"], row["tier"], row["answer"], row["reward"]) for row in rows}) == len(rows):
         assert shuffled.frame.sort(pl.all()).equals(made.frame.sort(pl.all()))
+    known = {"prompt": "[]", "reference": "given", "reference_kind": "logged", "slice": None}
+    references = frame_of([known | {"prompt_id": prompt} for prompt in ("p1", "p2")], PROMPTS)
+    more = make_pairs(frame, settings.model_copy(update={"references_are_answers": True}), VERSIONS, noise, "salt", None, references)
+    _check_added(made, more, per_prompt)
+
+
+def _check_added(made: Pairs, more: Pairs, per_prompt: int) -> None:
+    """Check the pairs that references add: they take no place of another pair, keep the caps, and reject only what is known to be wrong."""
+    assert more.frame.head(len(made.frame)).equals(made.frame)
+    added = more.frame.tail(len(more.frame) - len(made.frame))
+    assert added["tier"].is_in(["verifiable", "feedback"]).all()
+    assert more.frame.unique(["prompt_id", "tier", "chosen", "rejected"]).height == more.frame.height
+    assert not added.filter(~pl.col("weight").is_between(0, 1, closed="right")).height
+    assert added.filter(pl.col("tier") == "feedback")["weight"].gt(0.5).all()
+    assert (more.frame.group_by("prompt_id").len()["len"] <= per_prompt).all()
 
 
 def test_margin_must_hold_on_the_scorers_of_both_answers() -> None:

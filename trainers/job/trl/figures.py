@@ -1,0 +1,43 @@
+"""Figures of a training step: the library's names for them, and Ratchet's names in progress events and health rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+STATE = "trainer_state.json"
+"""File of a checkpoint with the state of the library's trainer."""
+ABSTAINED = "abstained"
+"""Metric name in the library for the share of a step's answers without a reward (online_rewards.py)."""
+FIGURES = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "kl": "kl",
+    "entropy": "entropy",
+    "reward": "reward",
+    "reward_std": "reward_std",
+    "frac_reward_zero_std": "groups_without_signal",
+    ABSTAINED: "abstained",
+    "completions/mean_length": "answer_tokens",
+    "rewards/chosen": "chosen_reward",
+    "rewards/accuracies": "pairs_in_order",
+    "rewards/margins": "margin",
+    "logps/chosen": "chosen_logp",
+    "logps/rejected": "rejected_logp",
+    "rehearsal/rows": "rehearsed",
+    "rehearsal/logps": "rehearsed_logp",
+}
+"""Metric name of the library -> figure name in progress events and health rules."""
+
+
+def figures(logs: Mapping[str, Any], beta: float, seconds: float) -> dict[str, float]:
+    """Return the figures of a step under their names in Ratchet.
+
+    `seconds` is the duration of the step. The figure `chosen_fall` (nats per answer) is derived from the logged reward of the chosen
+    answers, which is `beta` times their gain in log-probability.
+    """
+    numbers = {ours: float(logs[theirs]) for theirs, ours in FIGURES.items() if logs.get(theirs) is not None}
+    if "chosen_reward" in numbers and beta:
+        numbers["chosen_fall"] = -numbers["chosen_reward"] / beta
+    return numbers | {"step_seconds": round(seconds, 6)}
