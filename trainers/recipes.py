@@ -291,9 +291,10 @@ class GRPORecipe(Recipe):
     learning_rate: Rate = 1e-6
     """Peak learning rate of AdamW. Typical values: 5e-7 to 5e-6 for all weights of a model with billions of weights, ten times that for
     LoRA, and 1e-4 to 5e-4 for a tiny model."""
-    steps: Positive | Literal["auto"] = 200
+    steps: Positive | Literal["auto"] = "auto"
     """Number of optimiser steps of the whole run. auto: as for SFT and DPO, at most 200 steps unless `most_steps` says more. On NeMo RL,
-    the validation of the release measures the run, every `nemo.validate_every` steps, and the rate does not fall at the end."""
+    the validation of the release measures the run, every `nemo.validate_every` steps, and the rate does not fall at the end. Where nothing
+    can be measured, NeMo RL takes all steps, with the schedule."""
     loss: Literal["dapo", "grpo", "dr_grpo", "bnpo"] = "dapo"
     """Averaging of the token losses. dapo: over all tokens of the step (arXiv:2503.14476)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
@@ -343,6 +344,11 @@ class GRPORecipe(Recipe):
     def sampled_at_once(self) -> int:
         """Number of answers that are sampled at a time."""
         return self.generation_batch or self.answers
+
+    @property
+    def last_step(self) -> int:
+        """Maximum number of optimiser steps of the run."""
+        return GRPO_STEPS if self.steps == self.most_steps == "auto" else super().last_step
 
     @property
     def fixed_save_every(self) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from contracts.data.datasets import Facts
-from contracts.errors import ConfigError
 from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from runtime.jobs.job_protocol import BACKEND, TrainerBackend
 from trainers.backends.job_spec import check_plan, job_spec
@@ -39,8 +38,6 @@ class NemoGRPO:
         Raises ConfigError for an unknown key, an invalid value, or fewer prompts than one step needs.
         """
         recipe = measured(complete(GRPORecipe, changes), facts)
-        if recipe.steps == "auto" and recipe.nemo.validate_every == 0:
-            raise ConfigError('GRPO recipe: steps = "auto" needs a validation; remove nemo.validate_every = 0, or set steps to a number')
         if facts is not None:
             prompts = usable_prompts(facts)
             check_prompts(recipe, prompts - min(recipe.nemo.validation_prompts, prompts // 10))

@@ -62,13 +62,20 @@ def with_interval(job: Job, recipe: GRPORecipe) -> GRPORecipe:
     return recipe.model_copy(update={"save_every": fixed_interval(steps, costs, between, recipe.validated_every)})
 
 
+def with_end(job: Job, recipe: GRPORecipe) -> GRPORecipe:
+    """Return the recipe with a number as `steps` where nothing is measured that could end the run earlier."""
+    if recipe.steps != "auto" or (validate_every(recipe) and (job.run / RunFile.DEVELOPMENT).exists()):
+        return recipe
+    return recipe.model_copy(update={"steps": recipe.last_step})
+
+
 class ReleaseRun:
     """Executes one incarnation, from the preparation of its data to its result."""
 
     def __init__(self, job: Job, stop: Asked) -> None:
         self.job = job
         self.stop = stop
-        self.recipe = with_interval(job, job.recipe(GRPORecipe))
+        self.recipe = with_end(job, with_interval(job, job.recipe(GRPORecipe)))
         self.work = job.folder / IncarnationFile.WORK
         self.checkpoints = self.work / prepare.CHECKPOINTS
         self.resume = None if _holds_another_rate(job) else job.resume

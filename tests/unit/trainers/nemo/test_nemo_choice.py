@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError, Permanent
+from contracts.errors import Permanent
 from contracts.ids import Digest
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Checkpoint, JobSpec, ResumePoint
 from contracts.schema import parse
 from tests.unit.trainers.conftest import Workshop, store
-from trainers.backends.nemo.backend import NemoGRPO
 from trainers.job.nemo.choice import Choice
 from trainers.job.nemo.figures import Reader
 from trainers.job.nemo.steps import WEIGHTS
@@ -115,11 +114,6 @@ def test_scores_of_validations_are_told_apart(tmp_path: Path) -> None:
     assert reader.validations() == []
 
 
-def test_an_open_end_needs_a_validation() -> None:
-    with pytest.raises(ConfigError, match="needs a validation"):
-        NemoGRPO().recipe({"steps": "auto", "nemo": {"validate_every": 0}})
-
-
 @pytest.fixture
 def workshop(warm_workshop: Workshop) -> Workshop:
     return warm_workshop
@@ -170,6 +164,13 @@ def test_a_preempted_run_publishes_the_same_step(workshop: Any, job: Callable[..
     status = workshop.wait(spec)
     assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
     assert moved(workshop, spec, 2, tiny_model)[1] == 4
+
+
+def test_a_run_that_cannot_be_measured_takes_all_steps(workshop: Any, job: Callable[..., JobSpec]) -> None:
+    spec = job(stub="plain", steps="auto", most_steps=6)
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert (status.outcome, status.step) == (Outcome.DONE, 6), (status, workshop.log(spec))
 
 
 def test_an_open_end_stops_where_scores_no_longer_rise(

@@ -39,12 +39,13 @@ VARIANTS: dict[str, tuple[dict[str, Any], ClusterShape]] = {
         ClusterShape(1, 8),
     ),
     "constant, unvalidated": ({"schedule": "constant", "top_k": 50, "top_p": 0.9, "nemo": {"validate_every": 0}}, ClusterShape(1, 1)),
+    "open end": ({"steps": "auto", "warmup_steps": 5, "save_every": 10}, ClusterShape(1, 2)),
 }
 
 
 def recipe(name: str) -> GRPORecipe:
     """Return the recipe of a variant."""
-    return complete(GRPORecipe, VARIANTS[name][0])
+    return complete(GRPORecipe, {"steps": 200, **VARIANTS[name][0]})
 
 
 def config(name: str, dialect: Dialect = "0.7", base: str = PLACES.base, counts: RunCounts | None = None) -> dict[str, Any]:
