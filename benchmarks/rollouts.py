@@ -139,7 +139,7 @@ def run(draw: np.random.Generator, world: World) -> Run:
     decided: int | None = None  # requests until the step that decides has advanced
 
     def ended(end: str, why: str = "") -> Run:
-        return Run(end, why, used, candidate, int(traffic.rated[: decided or used].sum()))
+        return Run(end, why, used, candidate, int(traffic.rated[: decided if decided and end == "promoted" else used].sum()))
 
     for index, weight in enumerate(settings.steps):
         share, result = candidate_share(weight, settings), StepResult.WAIT

@@ -278,8 +278,8 @@ class TrainingSettings(Frozen):
     search: SearchSettings = SearchSettings()
     """Search over recipes."""
     window: Annotated[str | None, AfterValidator(checked_window)] = None
-    """Daily time in which jobs may begin, in trigger.timezone, for example "22:00-06:00". A further trial of a search ends with it. For a
-    GPU that also serves. None: at any time."""
+    """Daily time in which jobs may begin, in trigger.timezone, for example "22:00-06:00". A further trial of a search begins only if it
+    is likely to end in it. For a GPU that also serves. None: at any time."""
     nodes: Positive = 1
     """Number of nodes that train together."""
     gpus: int = Field(default=0, ge=0)

@@ -25,9 +25,15 @@ def seconds_left(window: str, zone: str, now: datetime) -> float:
     return max(((end - now).total_seconds() for begin, end in _around(window, zone, now) if begin <= now < end), default=0.0)
 
 
+def length(window: str) -> float:
+    """Return the seconds for which the window is open on a day without a change of the clocks."""
+    begin, end = (60 * int(text[:2]) + int(text[3:]) for text in window.split("-"))
+    return 60.0 * ((end - begin) % 1440)
+
+
 def opens_at(window: str, zone: str, now: datetime) -> datetime:
-    """Return the next begin of the window after `now`, in UTC."""
-    return min(begin for begin, _ in _around(window, zone, now) if begin > now)
+    """Return the next begin of the window after `now`, in UTC. A window that lies in an hour that the clocks skip does not open."""
+    return min(begin for begin, end in _around(window, zone, now) if now < begin < end)
 
 
 def _around(window: str, zone: str, now: datetime) -> Iterator[tuple[datetime, datetime]]:

@@ -366,7 +366,8 @@ def job_protocol_page() -> str:
     page += table(["variable", "meaning"], [[code(name), prose(text)] for name, text in variables_of_service().items()])
     page += "## Files\n\nPaths are relative to the folder `lines/LINE/jobs` of the installation. The folder `cluster` in it contains the "
     page += "submission records and cost meters of gangs; pods cannot write there.\n\n" + table(["path", "content"], job_files())
-    page += f"The kinds of events in `events.jsonl` are {listed(members(JobEvent)['kind'].split(' | '))}.\n\n"
+    kinds = [kind.strip() for kind in members(JobEvent)["kind"].split("|")]
+    page += f"The kinds of events in `events.jsonl` are {listed(kinds)}.\n\n"
     page += f"## Exit codes\n\n{prose(exit_codes.__doc__)}\n\n" + table(["code", "outcome", "meaning"], list(exit_code_rows()))
     return page + prose(exit_codes.outcome_of.__doc__) + f"\n\n## Outcomes\n\n{enumeration(exit_codes.Outcome)}"
 

@@ -42,7 +42,7 @@ def error_of_look(sizes: Sequence[int], planned: int, error: float, last: bool) 
     counted = tuple(sorted(set(sizes) - {0}))
     if not sizes or sizes[-1] == 0:
         raise ValueError("no boundary without observations")
-    return max(LEAST_ERROR, _errors(counted, planned, error, last)[-1])
+    return min(error, max(LEAST_ERROR, _errors(counted, planned, error, last)[-1]))
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,8 @@ def paired_interval(differences: Sequence[float], level: float) -> Interval | No
     """Return the mean of per-prompt differences with a two-sided Student t interval. None for fewer than two differences.
 
     Where few large losses stand against many small gains, the lower end is corrected (`_reach_if_skewed`), because a sample with too few
-    of the losses looks better and surer than it is. If all differences are equal, the sample variance is 0 and not informative. The
+    of the losses looks better and surer than it is. It is also at least as low as if losses of 1 were as frequent as they can be without
+    being in the sample. If all differences are equal, the sample variance is 0 and not informative. The
     half-width is then the limit for an event that did not occur in n trials (generalised "rule of three").
     """
     n = len(differences)
@@ -37,8 +38,8 @@ def paired_interval(differences: Sequence[float], level: float) -> Interval | No
     mean, error = float(values.mean()), float(values.std(ddof=1) / math.sqrt(n))
     half = float(_special().stdtrit(n - 1, (1 + level) / 2)) * error
     half = max(half, _never(n, level)) if error == 0 else half
-    low = mean - half if error == 0 else min(mean - half, mean - _reach_if_skewed(values, level) * error)
-    return Interval(estimate=mean, low=low, high=mean + half, level=level, n=n)
+    reach = max(half, _never(n, level), 0.0 if error == 0 else _reach_if_skewed(values, level) * error)
+    return Interval(estimate=mean, low=mean - reach, high=mean + half, level=level, n=n)
 
 
 SKEWED = -0.5

@@ -20,7 +20,8 @@ POINTS = 7
 PATIENCE = 2
 """The scores no longer rise if this many measurements in a row are not above the best earlier one."""
 SOON = 100
-"""Steps before which a run does not end for lack of a rise: a few dozen prompts can show a short rise or fall by chance."""
+"""Steps before which a run does not end for lack of a rise: a few dozen prompts can show a short rise or fall by chance. A run of
+at most four times as many steps may end after a quarter of them."""
 COOLDOWN = 0.2
 """Steps with a falling rate, as a share of the steps before."""
 LEAST = 10
@@ -115,13 +116,13 @@ def decide(measured: Sequence[Measurement], slices: Sequence[str | None], most: 
     if newest.cooled:
         return Length("end", kept.step, why)
     constant = [one for one in trained if not one.cooled]
-    rises = (
-        newest.step < SOON
+    rising = (
+        newest.step < min(SOON, most // 4)
         or len(constant) <= PATIENCE
-        or _rises([mean(one) for one in constant])
-        or _rises([_agreement(one) for one in constant])
+        or rises([mean(one) for one in constant])
+        or rises([_agreement(one) for one in constant])
     )
-    if rises and newest.step < points(most)[-1]:
+    if rising and newest.step < points(most)[-1]:
         return Length("train", kept.step, why)
     lost, error = difference(max(constant, key=mean), newest)
     if lost > error and lost > 0:
@@ -137,7 +138,7 @@ def cooling(measured: Sequence[Measurement], slices: Sequence[str | None], most:
     return constant[-1].step, cooldown_steps(constant[-1].step)
 
 
-def _rises(values: Sequence[float]) -> bool:
+def rises(values: Sequence[float]) -> bool:
     """Whether one of the last PATIENCE values is above all values before them."""
     best_before = max(values[:-PATIENCE], default=-math.inf)
     return any(value > best_before for value in values[-PATIENCE:])
@@ -188,7 +189,8 @@ def worse_slices(one: Measurement, start: Measurement, slices: Sequence[str | No
     worse = []
     for name, among in sorted(places.items()):
         lost, error = difference(start, one, among)
-        if len(among) >= LEAST_IN_SLICE and lost > SLICE_ERRORS * error and lost > 0:
+        known = sum(one.scores[place] is not None and start.scores[place] is not None for place in among)
+        if known >= LEAST_IN_SLICE and lost > SLICE_ERRORS * error and lost > 0:
             worse.append(name)
     return worse
 

@@ -15,9 +15,9 @@ from contracts.ids import Digest
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.search import Chosen, Trial
 from contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
-from contracts.time_window import opens_at, seconds_left
+from contracts.time_window import length, opens_at, seconds_left
 from flows.core.folds import AUTO, CycleView, Incarnation, train_key
-from flows.core.search import choice, next_trial
+from flows.core.search import choice, expected_seconds, next_trial
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ def _search(cycle: CycleView, seen: Observation) -> Decision:
 
 
 def _in_window(cycle: CycleView, decision: Decision, now: datetime) -> Decision:
-    """Let a job begin only in the window of the loop file. A further trial of a search must end with it."""
+    """Let a job begin only in the window of the loop file, and a further trial of a search only if it is likely to end in it."""
     window, zone = cycle.loop.training.window, cycle.loop.trigger.timezone
     starts = isinstance(decision, BeginTrial) or (isinstance(decision, Do) and decision.step is Step.TRAIN)
     if window is None or not starts:
@@ -281,9 +281,17 @@ def _in_window(cycle: CycleView, decision: Decision, now: datetime) -> Decision:
     left = seconds_left(window, zone, now)
     if not left:
         return Wait(f"training begins in the window {window} ({zone}), next at {opens_at(window, zone, now):%Y-%m-%d %H:%M} UTC")
-    if isinstance(decision, BeginTrial) and decision.trial.number > 1:
-        return BeginTrial(decision.trial.model_copy(update={"timeout": min(decision.trial.timeout, left)}))
-    return decision
+    trial = decision.trial if isinstance(decision, BeginTrial) else cycle.trials[-1].trial if cycle.trials else None
+    needed = expected_seconds(cycle.trials, trial) if trial is not None and trial.number > 1 else 0.0
+    if needed <= left:
+        return decision
+    if needed > length(window) and isinstance(decision, BeginTrial) and cycle.plan is not None:
+        chosen = choice(cycle.plan, cycle.trials, f"the next trial would take about {needed:.0f} s, longer than the window {window}")
+        return decision if chosen is None else Choose(chosen)
+    if needed > length(window):
+        return decision
+    opens = f"{opens_at(window, zone, now):%Y-%m-%d %H:%M} UTC"
+    return Wait(f"the next trial would take about {needed:.0f} s; the window {window} ({zone}) ends in {left:.0f} s, and opens at {opens}")
 
 
 def _train(cycle: CycleView, seen: Observation) -> Decision:

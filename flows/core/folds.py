@@ -330,7 +330,8 @@ class LineView:
     cycles: int = 0
     """Number of cycles opened so far."""
     evaluated: tuple[bool, ...] = ()
-    """For each ended cycle whose candidate was evaluated, oldest first: whether the candidate was promoted."""
+    """For each ended cycle whose candidate was evaluated, oldest first: whether the candidate was promoted, and neither rolled back nor
+    recalled since."""
     open_cycle: str | None = None
     last_opened: datetime | None = None
     last_traces: int = 0
@@ -364,7 +365,7 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
     view: dict[str, Any] = {"line": line, "seq": entries[-1].seq if entries else 0, "rows": tuple(entries)}
     served: list[ModelVersion] = []
     recalled: dict[str, str] = {}
-    evaluated: list[bool] = []
+    evaluated: list[str | None] = []  # tag of the version that was promoted, or None
     for entry in entries:
         data = entry.data
         match entry.kind:
@@ -377,13 +378,15 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
                 view["base"] = served[0]
             case "champion":
                 served.append(ModelVersion.model_validate(data["version"]))
+                evaluated = [served[-1].tag if tag == "" else tag for tag in evaluated]
                 view["promotions"] = view.get("promotions", 0) + 1
             case "rollback_asked":
                 view["rollback_asked"] = data["actor"]
             case "rolled_back":
                 view["rollback_asked"] = None
                 if data.get("to"):
-                    served.pop()  # a second rollback must not return to this version, but to an earlier one
+                    gone = served.pop()  # a second rollback must not return to this version, but to an earlier one
+                    evaluated = [None if tag == gone.tag else tag for tag in evaluated]
             case "cancel_asked":
                 view["cancel_asked"] = data["actor"]
             case "frozen":
@@ -400,10 +403,11 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
             case "cycle_ended":
                 view.update(open_cycle=None, cancel_asked=None, recall_asked=None)
                 if data.get("evaluated", False):
-                    evaluated.append(data.get("state") == State.PROMOTED)
+                    evaluated.append("" if data.get("state") == State.PROMOTED else None)  # the row of the champion follows
                 view["plan_again"] = data.get("plan_again", False)
     view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
-    return LineView(**view, recalled=recalled, evaluated=tuple(evaluated))
+    passed = tuple(tag is not None and tag not in recalled for tag in evaluated)
+    return LineView(**view, recalled=recalled, evaluated=passed)
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,11 @@ def _wanted(variants: int, tried: Sequence[Tried]) -> tuple[int, int | None, str
     return None
 
 
+def expected_seconds(tried: Sequence[Tried], trial: Trial) -> float:
+    """Return about how many seconds a trial after the first one needs. `tried` are the trials before it, and it may be the last of them."""
+    return _seconds([one for one in tried if one.trial.number < trial.number], trial.variant, trial.most_steps)
+
+
 def _seconds(tried: Sequence[Tried], variant: int, most_steps: int | None) -> float:
     """Return about how many seconds a trial needs, from the first trial and the same recipe's short one."""
     first = tried[0].end

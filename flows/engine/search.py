@@ -115,7 +115,9 @@ def trial_end(context: LineContext, cycle: CycleView, failed: str) -> TrialEnd:
     checkpoint = parse(Checkpoint, context.artifacts.get(bound))
     events = read_event_logs(cycle, context.artifacts).get(last.attempt, ())
     published = checkpoint.metrics.get("published_step")
-    measured = [event.data.get("scores") for event in events if event.kind == "measured" and event.step == published]
+    measured = [
+        event.data.get("scores") for event in events if event.kind == "measured" and event.step == published and "fold" not in event.data
+    ]
     return TrialEnd(
         succeeded=True,
         reason="",
@@ -128,13 +130,16 @@ def trial_end(context: LineContext, cycle: CycleView, failed: str) -> TrialEnd:
 
 MOST_SCORES = 10_000
 """Maximum number of scores that are read from an event of a job."""
+LEAST_SCORE, MOST_SCORE = -1e4, 1.0
+"""Limits of a score: in [0, 1], or a log-probability per token in nats. A job may claim any number, and sums of huge ones overflow."""
 
 
 def _scores(value: object) -> tuple[float | None, ...]:
-    """Return the scores of a `measured` event, which a job wrote: empty unless all are finite numbers or absent."""
+    """Return the scores of a `measured` event, which a job wrote: empty unless all are numbers that a score can be, or absent."""
     if not isinstance(value, list) or len(value) > MOST_SCORES:
         return ()
-    sound = all(one is None or (isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one)) for one in value)
+    numbers = [one for one in value if one is not None]
+    sound = all(isinstance(one, int | float) and not isinstance(one, bool) and LEAST_SCORE <= one <= MOST_SCORE for one in numbers)
     return tuple(None if one is None else float(one) for one in value) if sound else ()
 
 

@@ -284,8 +284,8 @@ def _gate(cycle: CycleView) -> Section | None:
     text += sampling(report.samples, report.temperature)
     text += stopping(report)
     if overall:
-        change = f"{overall.champion:.3f} → {overall.candidate:.3f}"
-        text.append(f"Mean reward {change}; difference {interval(overall.difference)}, confidence level {overall.difference.level:g}.")
+        change, error = f"{overall.champion:.3f} → {overall.candidate:.3f}", (1 - overall.difference.level) / 2
+        text.append(f"Mean reward {change}; difference {interval(overall.difference)}, error per side {error:.2g}.")
     rows = tuple((c.name, str(c.n), f"{c.champion:.3f}", f"{c.candidate:.3f}", interval(c.difference)) for c in report.comparisons)
     return Section(f"Gate: {cycle.candidate.tag} against {cycle.baseline.tag}", tuple(text), Table(GATE_COLUMNS, rows))
 
@@ -304,7 +304,9 @@ def sampling(samples: int, temperature: float) -> list[str]:
 def stopping(report: EvalReport) -> list[str]:
     """Return the sentences on an evaluation that stopped before its last prompt; none if it asked all."""
     overall = report.comparison("overall")
-    level = f" The interval over all prompts has the level of this look, {overall.difference.level:.6g}." if overall else ""
+    level = (
+        f" The interval over all prompts has the error of this look, {(1 - overall.difference.level) / 2:.1e} per side." if overall else ""
+    )
     return [f"The evaluation {report.stop}.{level}"] if report.stop else []
 
 

@@ -70,11 +70,12 @@ def _event_text(event: JobEvent) -> str:
         case "measured" if "fold" in event.data:
             fold = f"fold {event.data['fold']} of {event.data.get('folds')}"
             score = _number(event.data.get("score"))
-            return f"{fold} measured at step {event.step}: score {score} on {event.data.get('prompts')} of its prompts"
+            return f"{fold} measured at step {event.data.get('fold_step')}: score {score} on {event.data.get('prompts')} of its prompts"
         case "cross_validated":
             return f"cross-validation: {event.data.get('reason', '')}"
         case "measured":
-            return f"measured at {step}: development score {event.data['score']:.3f}; {event.data['reason']}"
+            reason = f"; {event.data['reason']}" if event.data.get("reason") else ""
+            return f"measured at {step}: development score {_number(event.data.get('score'))}{reason}"
         case "warning" | "stopped":
             return f"{event.kind} at {step}" + (f": {event.data['reason']}" if event.data.get("reason") else "")
         case kind:

@@ -103,7 +103,7 @@ class Job:
             if folder == self.folder:
                 continue
             logged = list(read_events(folder))
-            steps = [event.at for event in logged if event.kind == "progress"]
+            steps = [event.at for event in logged if event.kind in ("progress", "fold")]
             spent += max(0.0, max(event.at for event in logged) - steps[0]) if steps else 0.0
         return spent
 

@@ -73,9 +73,8 @@ def _shared_gpus(context: LineContext, here: int) -> list[Finding]:
         return []
     shares = f"a training job takes all {here} GPUs of this machine" if here > 1 else "a training job takes the only GPU of this machine"
     if training.window is not None:
-        return [
-            ("ok", "training.gpus", f"{shares}, which also serves, and begins between {training.window} ({context.loop.trigger.timezone})")
-        ]
+        told = f"begins between {training.window} ({context.loop.trigger.timezone}); a first training may go on for {training.timeout:g} s"
+        return [("ok", "training.gpus", f"{shares}, which also serves, and {told}")]
     if not training.search.budget:
         return [("note", "training.gpus", f"{shares}, which also serves; training.window can restrict it to a time of the day")]
     remedy = 'declare the time of the day in which both share it, for example training.window = "22:00-06:00", or set the budget to 0'

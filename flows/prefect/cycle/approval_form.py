@@ -129,7 +129,9 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
     rows = [_comparison(comparison) for comparison in report["comparisons"]]
     checks = [(f"{_MARKS.get(check['result'], check['result'])}: {check['check']}", check["reason"]) for check in verdict["checks"]]
     failures = ", ".join(f"{name} {count}" for name, count in report["failures"].items()) or "none"
-    level = report["comparisons"][-1]["difference"]["level"] if report["comparisons"] else 0.95
+    errors = {comparison["name"]: (1 - comparison["difference"]["level"]) / 2 for comparison in report["comparisons"]}
+    others = next((error for name, error in errors.items() if name != "overall"), 0.0)
+    errors_shown = f"error per side: overall {errors.get('overall', 0.0):.2g}, others {others:.2g}"
     return [
         f"**Gate: {_MARKS.get(verdict['result'], verdict['result'])}**",
         _points(checks),
@@ -137,7 +139,7 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
         f"prompts were answered by both; prompts with failed requests: {failures}.",
         *sampling(report.get("samples", 1), report.get("temperature", 0.0)),
         *(stopping(EvalReport.model_validate(report)) if report.get("looks") else ()),
-        table(["comparison", "prompts", "champion → candidate", f"difference ({level:.0%} interval)"], rows),
+        table(["comparison", "prompts", "champion → candidate", f"difference ({errors_shown})"], rows),
         *_searched(evidence.get("search")),
         "**Rollout plan**",
         table(["setting", "value"], _plan(plan)),

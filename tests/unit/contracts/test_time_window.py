@@ -43,12 +43,12 @@ def test_next_begin() -> None:
     st.sampled_from(["UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Apia"]),
     st.integers(0, 1000 * 1440),
 )
-def test_a_window_opens_within_two_days_and_is_open_then(pair: tuple[int, int], zone: str, minute: int) -> None:
+def test_a_window_is_open_when_it_opens(pair: tuple[int, int], zone: str, minute: int) -> None:
     now = at("2024-01-01T00:00") + timedelta(minutes=minute)
     window = "-".join(f"{minutes // 60:02d}:{minutes % 60:02d}" for minutes in pair)
     begin = opens_at(window, zone, now)
-    assert now < begin <= now + timedelta(hours=49)
-    assert seconds_left(window, zone, begin) > 0 or abs(pair[0] - pair[1]) <= 60  # a short one may lie in an hour that the clocks skip
+    assert now < begin <= now + timedelta(hours=73)
+    assert seconds_left(window, zone, begin) > 0
 
 
 @pytest.mark.parametrize("text", ["", "22-06", "24:00-06:00", "22:00-22:00", "22:00 - 06:00", "22:60-06:00"])

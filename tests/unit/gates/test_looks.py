@@ -128,7 +128,11 @@ def test_each_batch_has_its_part_of_every_set_and_slice() -> None:
     for batch in plan:
         groups = Counter(group for place in batch for group in questions[place].groups)
         assert {name: abs(groups[name] - whole / 5) <= 1.5 for name, whole in group_sizes(questions).items()} == dict.fromkeys(groups, True)
-    assert plan != batches(questions, held.model_copy(update={"number": 2}), 5), "another edition has another order"
+    other = batches(questions, held.model_copy(update={"prompts": "0" * 64}), 5)
+    assert plan != other, "another edition has another order"
+    first = {place for place in other[0] if place < 400}
+    spread = [len(first & {place for place in batch if place < 400}) for batch in plan]
+    assert max(spread) <= 30, "prompts that were chosen to be first in one edition are spread over the batches of another"
     assert batches(questions, held, 1) == [list(range(500))]
 
 
@@ -319,7 +323,6 @@ def test_a_shown_gain_stops_and_each_doubt_goes_on() -> None:
     failed = {"failures": {"candidate:HTTP 500": 8}, "answered_by_both": 352}
     counts = (count("holdout", 360, answered_by_both=352, candidate_failed=8),)
     assert stop(at_look(0.05, 0.2, **failed, counts=counts), WHOLE, FIVE) is None, "requests failed on more than 2 % so far"
-    assert stop(at_look(0.001, 0.02), WHOLE, FIVE) is None, "as many unseen losses of 1 as could be there would outweigh the gain"
 
 
 def test_conditional_power_grows_with_the_estimate_and_falls_with_the_looks() -> None:

@@ -55,15 +55,15 @@ def test_interval_contains_its_estimate_and_widens_with_its_level(values: list[f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lost", "n", "most"), [(0.05, 200, 0.01), (0.05, 600, 0.01), (0.1, 200, 0.01), (0.02, 600, 0.01)])
+@pytest.mark.parametrize("lost", [0.1, 0.05, 0.02, 0.01, 0.005])
+@pytest.mark.parametrize(("n", "most"), [(200, 0.01), (600, 0.01)])
 def test_many_small_gains_do_not_hide_few_large_losses(lost: float, n: int, most: float) -> None:
     draw, worlds, level = np.random.default_rng(n), 3000, 1 - 2 * 0.0064
     gain = lost / (1 - lost)
-    values = np.where(draw.random((worlds, n)) < lost, -1.0, gain)  # mean 0
+    noise = draw.uniform(-gain / 2, gain / 2, (worlds, n))
+    values = np.where(draw.random((worlds, n)) < lost, -1.0, gain + noise)  # mean 0
     passed = np.mean([found.low > 0 for row in values if (found := paired_interval(list(row), level))])
     assert passed <= most
-    mirrored = [found for row in values[:200] if (found := paired_interval(list(-row), level))]
-    assert all(one.estimate - one.low == pytest.approx(one.high - one.estimate) for one in mirrored), "gains are not corrected"
 
 
 def test_detectable_effect_is_detected_with_its_nominal_power() -> None:

@@ -18,13 +18,12 @@ from pathlib import Path
 from contracts.errors import Permanent, RatchetError
 from contracts.jobs.exit_codes import Outcome
 from runtime.jobs.job_protocol import GRACE, LOCK_FD, IncarnationFile, RunFile, step_folder, trainer_log
-from trainers.backends.nemo.arithmetic import validate_every
 from trainers.health import HealthVerdict, Watch, out_of_memory, proposed
 from trainers.job import checkpoints
 from trainers.job.fast_exit import brief, loaded
 from trainers.job.job_folder import Job, JobResult, here
-from trainers.job.nemo import data, export, launcher, prepare, release, steps
-from trainers.job.nemo.choice import Choice, slices_of
+from trainers.job.nemo import export, launcher, prepare, release, steps
+from trainers.job.nemo.choice import Choice, due, slices_of
 from trainers.job.nemo.figures import Reader
 from trainers.job.parallel import die_with_parent
 from trainers.job.trl.runner import Stop
@@ -62,20 +61,13 @@ def with_interval(job: Job, recipe: GRPORecipe) -> GRPORecipe:
     return recipe.model_copy(update={"save_every": fixed_interval(steps, costs, between, recipe.validated_every)})
 
 
-def with_end(job: Job, recipe: GRPORecipe) -> GRPORecipe:
-    """Return the recipe with a number as `steps` where nothing is measured that could end the run earlier."""
-    if recipe.steps != "auto" or (validate_every(recipe) and (job.run / RunFile.DEVELOPMENT).exists()):
-        return recipe
-    return recipe.model_copy(update={"steps": recipe.last_step})
-
-
 class ReleaseRun:
     """Executes one incarnation, from the preparation of its data to its result."""
 
     def __init__(self, job: Job, stop: Asked) -> None:
         self.job = job
         self.stop = stop
-        self.recipe = with_end(job, with_interval(job, job.recipe(GRPORecipe)))
+        self.recipe = with_interval(job, job.recipe(GRPORecipe))
         self.work = job.folder / IncarnationFile.WORK
         self.checkpoints = self.work / prepare.CHECKPOINTS
         self.resume = None if _holds_another_rate(job) else job.resume
@@ -96,11 +88,15 @@ class ReleaseRun:
         except RatchetError as error:  # a failure of the attempt, not of the plan: a further attempt starts from the beginning
             return JobResult(Outcome.FAILED, f"cannot resume: {error}", 0, {})
         self.kept_at = pinned
-        self._choose_from(pinned)
+        self.choice = Choice.read(pinned, self.recipe.last_step) if pinned is not None else None
         if self._complete:  # an earlier incarnation ended after its last checkpoint, before the export
             return self._export()
         found = release.find()
-        config = prepare.prepare(self.job, self.recipe, found, self.work)
+        config, self.recipe, validated = prepare.prepare(self.job, self.recipe, found, self.work)
+        if not validated:
+            self.choice = None
+        elif self.choice is None:
+            self.choice = Choice(slices_of(validated), self.recipe.last_step)
         loaded()
         steps.lay_down(pinned, self.kept, self.checkpoints)
         self._warn(found)
@@ -110,20 +106,10 @@ class ReleaseRun:
         code = self._follow(self._start(config, found))
         return self._derive(code)
 
-    def _choose_from(self, pinned: Path | None) -> None:
-        """Prepare the choice of a step to publish. Without a validation or development prompts, the last step is published."""
-        file = self.job.run / RunFile.DEVELOPMENT
-        if not file.exists() or not validate_every(self.recipe):
-            return
-        self.choice = Choice(slices_of(data.rows(file, without_reference=True)), self.recipe.last_step)
-        if pinned is not None:
-            self.choice.read(pinned)
-
     @property
     def _complete(self) -> bool:
         """Whether the run needs no further step: it has all of them, or its scores no longer rise."""
-        found = self.recipe.steps == "auto" and self.choice is not None and self.choice.ended
-        return self.kept >= self.recipe.last_step or found
+        return self.kept >= self.recipe.last_step or (self.recipe.steps == "auto" and self.choice is not None and self.choice.over)
 
     def _warn(self, found: release.Release) -> None:
         if self.resume is None and self.job.resume is not None:
@@ -153,8 +139,6 @@ class ReleaseRun:
                 run.kill()
             if self.stop.asked:
                 self._ask(run)
-            elif self._complete and self.stop.file is not None:
-                self.stop.file.touch()
             time.sleep(POLL)
         self._find_steps(reader)
         self._keep(None)
@@ -193,12 +177,18 @@ class ReleaseRun:
     def _measure(self, reader: Reader) -> None:
         """Decide after each validation. A resumed run may validate its first model as step 0 again, which says nothing about the start."""
         for step, scores in reader.validations():
-            saved = step % self.recipe.fixed_save_every == 0 or step == self.recipe.last_step
-            if self.choice is None or not saved or (step == 0 and self.resume is not None):
+            if self.choice is None or not self._counts(step) or (step == 0 and self.resume is not None):
                 continue
             told = self.choice.add(step, scores)
             if told is not None:
                 self.job.events.write("measured", step, **told)
+        if self._complete and self.stop.file is not None:
+            self.stop.file.touch()
+
+    def _counts(self, step: int) -> bool:
+        """Whether the choice may use this step: the release saves it and, with an open end, the measured steps about double."""
+        every, last = self.recipe.fixed_save_every, self.recipe.last_step
+        return step == 0 or (step in due(last, every) if self.recipe.steps == "auto" else step % every == 0 or step == last)
 
     def _check_grace(self, step: int, figures: Mapping[str, float]) -> None:
         """Warn once if a step and a checkpoint together take longer than the grace period. The first step includes compilation."""

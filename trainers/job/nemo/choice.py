@@ -1,8 +1,9 @@
-"""Which step of a run is published: the one that the release's validation on the development prompts shows to be best.
+"""Which step of a run is published, and when a run with an open end is over: by the release's validation on the development prompts.
 
-The rules are those of the TRL trainer (`trainers/length.py`), without a cooldown, because the schedule of the release is fixed when it
-starts. Each sealed checkpoint contains the measurements so far, and the weights of the model that would be published. So a resumed run
-chooses as if it had not been interrupted.
+The last step is published, unless an earlier one is better than the newest measured step by more than one standard error of the paired
+difference. So noise alone never gives up what a longer training gained. A step that is worse than the start model in a slice is published
+only if every step is. Each sealed checkpoint contains the measurements so far and the weights of the best step, for a run that resumes from
+it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,37 @@ from typing import Any
 
 from contracts.errors import Permanent
 from trainers.job.nemo.steps import CHOICE, WEIGHTS, link_tree
-from trainers.length import LEAST, Length, Measurement, decide, difference, mean
+from trainers.length import LEAST, PATIENCE, SOON, Measurement, difference, mean, points, rises, worse_slices
 
 MEASURED = "measured.json"
+TIE = 1 + 1e-9
+"""Factor on the error that a loss must exceed. If two steps differ on a single prompt, loss and error are equal, up to rounding."""
+
+
+def due(most: int, save_every: int) -> set[int]:
+    """Return the steps at which a run with an open end is measured: about doubling, each one that the release saves."""
+    return {min(most, -(-step // save_every) * save_every) for step in points(most)} | {most}
+
+
+def best_of(measured: Sequence[Measurement], slices: Sequence[str | None]) -> Measurement:
+    """Return the measurement with the highest mean; of equal ones, the newest. The first is the start model, and others follow."""
+    start, trained = measured[0], measured[1:]
+    able = [one for one in trained if not worse_slices(one, start, slices)] or list(trained)
+    return max(reversed(able), key=mean)
+
+
+def is_needed(measured: Sequence[Measurement], slices: Sequence[str | None]) -> bool:
+    """Return whether the best step is published although it is not the newest one."""
+    best, newest = best_of(measured, slices), measured[-1]
+    lost, error = difference(best, newest)
+    return best is not newest and (lost > error * TIE or bool(worse_slices(newest, measured[0], slices)))
+
+
+def is_over(measured: Sequence[Measurement], most: int) -> bool:
+    """Return whether the newest measurements of a run with an open end are not above the best earlier one."""
+    trained = measured[1:]
+    soon = min(SOON, most // 4)
+    return len(trained) > PATIENCE and trained[-1].step >= soon and not rises([mean(one) for one in trained])
 
 
 class Choice:
@@ -28,30 +57,26 @@ class Choice:
         self._slices = [slices[prompt] for prompt in self._prompts]
         self._most = most
         self._measured: list[Measurement] = []
-        self._kept: tuple[int, Path] | None = None  # the step whose weights are kept, and where
-        self.length: Length | None = None
-        """The newest decision; None before the start model and another step were measured, or with too few scores."""
+        self._weights: tuple[int, Path] | None = None  # the best step when it was sealed, and where its weights are
+        self.over = False
+        """Whether a run with an open end needs no further step. It stays so."""
 
-    @property
-    def ended(self) -> bool:
-        """Whether further steps would not raise the scores."""
-        return self.length is not None and self.length.action in ("end", "cool")
-
-    def read(self, folder: Path) -> None:
-        """Go on from the checkpoint in `folder`. One of an earlier release has no measurements. Raises Permanent if they are not valid."""
+    @classmethod
+    def read(cls, folder: Path, most: int) -> Choice | None:
+        """Return the choice that the checkpoint in `folder` contains, or None. Raises Permanent if it is not valid."""
         file = folder / CHOICE / MEASURED
         if not file.exists():
-            return
+            return None
         try:
             known = json.loads(file.read_bytes())
-            self._measured = [Measurement(int(one["step"]), tuple(one["scores"])) for one in known["measured"]]
-            kept = int(known["kept"])
-            if known["prompts"] != self._prompts:
-                raise ValueError("it is about other prompts")
-        except (ValueError, KeyError, TypeError) as error:
+            found = cls({str(prompt): part for prompt, part in known["prompts"].items()}, most)
+            for one in known["measured"]:
+                found._take(Measurement(int(one["step"]), tuple(one["scores"])))
+            best = int(known["best"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Permanent(f"{file} is not valid: {error}") from error
-        self._kept = (kept, folder / CHOICE if (folder / CHOICE / WEIGHTS).exists() else folder) if kept else None
-        self._decide()
+        found._weights = (best, folder / CHOICE if (folder / CHOICE / WEIGHTS).exists() else folder) if best else None
+        return found
 
     def add(self, step: int, scores: Mapping[str, float | None]) -> dict[str, Any] | None:
         """Add the scores of a validation after `step` and return the figures of the event; None if it says nothing.
@@ -63,52 +88,69 @@ class Choice:
         known = sum(score is not None for score in one.scores)
         if known < LEAST or any(earlier.step >= step for earlier in self._measured) or (step and not self._measured):
             return None
-        self._measured.append(one)
-        self._decide()
-        told = {"kept": self.length.kept, "action": self.length.action, "reason": self.length.reason} if self.length else {}
-        return {"score": mean(one), "by": "validation reward", "prompts": len(one.scores), "scores": list(one.scores), **told}
+        self._take(one)
+        told = {"kept": self._kept(step), "reason": self._reason(), "action": "end" if self.over else "train"}
+        return {"score": mean(one), "by": "validation reward", "prompts": known, "scores": list(one.scores), **told}
 
-    def _decide(self) -> None:
-        if len(self._measured) > 1:
-            self.length = decide(self._measured, self._slices, self._most)
+    def _kept(self, last: int) -> int:
+        """Return the step to publish if `last` is the last one."""
+        needed = len(self._measured) > 1 and is_needed(self._measured, self._slices)
+        return best_of(self._measured, self._slices).step if needed else last
+
+    def _reason(self) -> str:
+        newest, start = self._measured[-1], self._measured[0]
+        if newest is start:
+            return f"the start model scores {mean(start):.3f}"
+        best = best_of(self._measured, self._slices)
+        gain, error = difference(best, start)
+        return f"the best step, {best.step}, scores {mean(best):.3f} ({gain:+.3f} against the start model, standard error {error:.3f})"
+
+    def _take(self, one: Measurement) -> None:
+        self._measured.append(one)
+        self.over = self.over or is_over(self._measured, self._most)
 
     def carry(self, written: Path, step: int) -> None:
-        """Add the measurements, and the weights of the model to publish unless it is that of `step`, to the checkpoint in `written`."""
+        """Add the measurements, and the weights of the best step unless it is `step`, to the checkpoint in `written`."""
         if not self._measured:
             return
         folder = written / CHOICE
         folder.mkdir(parents=True)
         measured = [{"step": one.step, "scores": list(one.scores)} for one in self._measured]
-        kept = self._kept_at(step, written)
-        (folder / MEASURED).write_text(json.dumps({"prompts": self._prompts, "measured": measured, "kept": kept[0] if kept else 0}))
-        if kept is not None and kept[0] != step:
-            link_tree(kept[1] / WEIGHTS, folder / WEIGHTS)
+        best = self._best_at(step, written)
+        prompts = dict(zip(self._prompts, self._slices, strict=True))
+        (folder / MEASURED).write_text(json.dumps({"prompts": prompts, "measured": measured, "best": best[0] if best else 0}))
+        if best is not None and best[0] != step:
+            link_tree(best[1] / WEIGHTS, folder / WEIGHTS)
 
     def sealed(self, step: int, folder: Path) -> None:
-        """Remember where the weights of the model to publish are after the checkpoint of `step` was sealed in `folder`."""
-        kept = self._kept_at(step, folder)
-        self._kept = kept if kept is None or kept[0] == step else (kept[0], folder / CHOICE)
+        """Remember where the weights of the best step are after the checkpoint of `step` was sealed in `folder`."""
+        best = self._best_at(step, folder)
+        self._weights = best if best is None or best[0] == step else (best[0], folder / CHOICE)
 
-    def _kept_at(self, step: int, folder: Path) -> tuple[int, Path] | None:
-        """Return the step to publish and where its weights are, given those of `step` in `folder`; None if they were never sealed."""
-        if self.length is None:
+    def _best_at(self, step: int, folder: Path) -> tuple[int, Path] | None:
+        """Return the best step and where its weights are, given those of `step` in `folder`; None if they were never sealed."""
+        if len(self._measured) < 2:
             return None
-        if self.length.kept == step:
+        best = best_of(self._measured, self._slices).step
+        if best == step:
             return step, folder
-        return self._kept if self._kept is not None and self._kept[0] == self.length.kept else None
+        return self._weights if self._weights is not None and self._weights[0] == best else None
 
     def published(self, last: int, folder: Path) -> tuple[int, Path]:
-        """Return the step to publish and the folder with its weights; the step `last` in `folder` if there is none to prefer."""
-        return self._kept_at(last, folder) or (last, folder)
+        """Return the step to publish and the folder with its weights, given those of the step `last` in `folder`."""
+        best = self._best_at(last, folder)
+        return best if best is not None and best[0] == self._kept(last) else (last, folder)
 
     def figures(self, step: int) -> dict[str, float]:
-        """Return the figures of a finished run that publishes `step`: its score and that of the start model; empty if not measured."""
-        kept = next((one for one in self._measured if one.step == step), None)
-        if kept is None:
+        """Return the figures of a finished run that publishes `step`: the newest scores up to it, and those of the start model."""
+        known = [one for one in self._measured if 0 < one.step <= step]
+        if not known:
             return {}
-        gain, error = difference(kept, self._measured[0])
-        shown = {"published_step": float(step), "development_score": mean(kept), "development_start": mean(self._measured[0])}
-        return shown | {"development_prompts": float(len(kept.scores)), "development_gain": gain, "development_gain_error": error}
+        kept, start = known[-1], self._measured[0]
+        gain, error = difference(kept, start)
+        shown = {"published_step": float(step), "development_score": mean(kept), "development_start": mean(start)}
+        prompts = float(sum(score is not None for score in kept.scores))
+        return shown | {"development_prompts": prompts, "development_gain": gain, "development_gain_error": error}
 
 
 def slices_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:

@@ -10,34 +10,39 @@ from pathlib import Path
 from contracts.errors import ConfigError, Permanent
 from contracts.model import refuse_custom_code
 from runtime.jobs.job_protocol import NODES, TIMEOUT, RunFile
-from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic
+from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, validate_every
 from trainers.backends.nemo.config import Places, RunCounts, render_config
 from trainers.backends.nemo.keys import refuse_unknown
 from trainers.job.job_folder import Job
 from trainers.job.nemo import data, release
 from trainers.job.prompt_length import prompt_length
+from trainers.length import LEAST
 from trainers.recipes import GRPORecipe
 
 CHECKPOINTS, JOURNAL = "checkpoints", "rewards.jsonl"
 """Names in the work folder of the run: the folder for checkpoints, and the journal of the reward environment."""
 
 
-def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) -> Path:
-    """Write the data files and the configuration to `work`, and return the path of the configuration.
+def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) -> tuple[Path, GRPORecipe, list[data.Row]]:
+    """Write the data files and the configuration to `work`.
 
+    Return the path of the configuration, the recipe as it runs, and the development prompts that validation uses. Without enough of them,
+    the list is empty, and a recipe with an open end runs all its steps, with its schedule.
     Raises Permanent or ConfigError if the prompts, the recipe, the cluster and the release `found` do not fit together. The message
     names the remedy.
     """
     cluster = ClusterShape(NODES.get(os.environ), job.gpus)
-    counts = _data(job, recipe, cluster, work)
+    counts, validated = _data(job, recipe, cluster, work)
+    if recipe.steps == "auto" and not validated:
+        recipe = recipe.model_copy(update={"steps": recipe.last_step})
     check_arithmetic(recipe, cluster, counts.train)
     left = time_left(job, recipe)
     config = render_config(recipe, cluster, _places(job, found, work), counts, job.plan.seed, found.dialect, job.adjustment.memory, left)
     refuse_unknown(config, found.keys, f"the release at {found.root}")
-    return release.write(config, work / "config.yaml")
+    return release.write(config, work / "config.yaml"), recipe, validated
 
 
-def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> RunCounts:
+def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> tuple[RunCounts, list[data.Row]]:
     from rewards.scorer_set import planned_scorer_set
 
     rows = data.rows(job.run / RunFile.PROMPTS, planned_scorer_set(job.plan).without_reference())
@@ -48,19 +53,21 @@ def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> Ru
     _fits(job.run / RunFile.MODEL, recipe)
     length = _lengths(job.run / RunFile.MODEL)
     rows = data.short(rows, length, recipe.nemo.max_prompt)
-    return data.write(work / "data", *_parts(job, recipe, rows, length))
+    validated = _development(job, recipe, length)
+    parts = (rows, validated) if validated else data.split(rows, recipe.nemo.validation_prompts, job.plan.seed)
+    return data.write(work / "data", *parts), validated
 
 
-def _parts(job: Job, recipe: GRPORecipe, rows: list[data.Row], length: data.Length) -> tuple[list[data.Row], list[data.Row]]:
-    """Return the prompts for training and for validation. Development prompts that cannot be scored or are too long are left out."""
+def _development(job: Job, recipe: GRPORecipe, length: data.Length) -> list[data.Row]:
+    """Return the development prompts that can be scored and are not too long; none if they are too few, or nothing is validated."""
     from rewards.scorer_set import planned_scorer_set
 
     file = job.run / RunFile.DEVELOPMENT
-    if not file.exists():
-        return data.split(rows, recipe.nemo.validation_prompts, job.plan.seed)
+    if not file.exists() or not validate_every(recipe):
+        return []
     known = data.rows(file, planned_scorer_set(job.plan).without_reference())
     fitting = [row for row in known if length(row["prompt"], *([row["tools"]] if "tools" in row else [])) <= recipe.nemo.max_prompt]
-    return rows, fitting
+    return fitting if len(fitting) >= LEAST else []
 
 
 def _fits(model: Path, recipe: GRPORecipe) -> None:

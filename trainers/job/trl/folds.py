@@ -71,6 +71,8 @@ class Folds:
         """The result; None if there is none, or before the last fold has ended."""
         if not self.folds or len(self.done) < len(self.folds):
             return None
+        if min(len(fold) for fold in self.done) <= 2:  # the start model and one step: there is nothing to choose from
+            return None
         return choose(self.done, [name for fold in self.folds for name in self._prompts.only(fold.measured).slices])
 
     def run(self) -> JobResult | None:
@@ -203,8 +205,8 @@ class _Control:
         self._seconds = (deadline - self._since) / (len(folds.folds) + 2)
         self.measured: list[Measurement] = []
         self.wrong: HealthVerdict | None = None
-        self.ended = False
-        """Whether the last measurement was made."""
+        self.ended = self.late = False
+        """Whether the last measurement was made, and whether that is for lack of time."""
 
     def callback(self) -> Any:
         from transformers import TrainerCallback
@@ -251,20 +253,21 @@ class _Control:
         if self._until is not None:
             ends = step >= self._until
         else:
-            late = 2 * (time.time() - self._since) > self._seconds  # the next measurement is at twice as many steps
-            ends = late or decide(self.measured, slices, self._recipe.last_step).action != "train"
+            self.late = step > 0 and 2 * (time.time() - self._since) > self._seconds  # the next measurement is at twice as many steps
+            ends = self.late or decide(self.measured, slices, self._recipe.last_step).action != "train"
         self.ended = ends
         self._job.events.write(
             "measured",
-            step,
+            len(self._folds.done),
             fold=self._number,
+            fold_step=step,
             folds=len(self._folds.folds),
             score=_finite(mean(one)),
             by=self._prompts.by,
             prompts=len(scores),
             scores=list(scores),
             action="end" if ends else "train",
-            reason=f"fold {self._number} of {len(self._folds.folds)}",
+            reason=f"fold {self._number} of {len(self._folds.folds)}" + ("; no time is left for longer folds" if self.late else ""),
             seconds=round(time.monotonic() - began, 3),
         )
         return ends

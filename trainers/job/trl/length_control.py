@@ -59,7 +59,8 @@ class LengthControl:
         self._recipe = recipe
         self._most = recipe.last_step
         self._development = Development(job, trainer.processing_class, recipe)
-        rows, batch = len(getattr(trainer, "pairs", trainer.train_dataset)), int(getattr(recipe, "batch", 1))
+        rows = len(getattr(trainer, "pairs", trainer.train_dataset))
+        batch = int(getattr(recipe, "batch", 0) or getattr(recipe, "prompts_per_step", 1))
         together = parallel.alone() or not parallel.apart()  # all processes read the weights that are published
         self._chosen = chosen
         self._fixed = None if self._development.enough and together else unmeasured_steps(rows, batch, self._most)

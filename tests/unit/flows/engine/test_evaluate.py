@@ -11,6 +11,8 @@ from contracts.ids import cycle_stream, digest
 from contracts.serving import Route
 from flows.core.triggers import evaluation_level
 from flows.engine.effects import _earlier_champions
+from flows.engine.line import ask_rollback
+from flows.engine.reconcile import reconcile
 from tests.simulation.simulated_line import Scenario, SimulatedLine, nth_fault
 
 
@@ -45,6 +47,15 @@ def test_a_candidate_that_is_held_or_rolled_back_passes_nothing_on(how: dict[str
         sim.live()
     assert sim.context.line_view().evaluated == (False, False)
     assert sim.context.evaluator.levels == [evaluation_level(sim.context.loop)] * 2
+
+
+def test_a_promotion_that_is_rolled_back_later_passes_nothing_on() -> None:
+    sim = line()
+    sim.live()
+    assert sim.context.line_view().evaluated == (True,)
+    ask_rollback(sim.ledger, "sim", "ada", "", sim.clock.now())
+    reconcile(sim.context)
+    assert sim.context.line_view().evaluated == (False,)
 
 
 @pytest.mark.parametrize("dies", range(0, 60, 3))

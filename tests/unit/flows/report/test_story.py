@@ -71,7 +71,7 @@ def test_the_gate_says_where_the_evaluation_stopped() -> None:
     looks = Looks(planned=5, prompts=500, clusters=500, compared=(100, 200), level=level, stopped="futility")
     assert stopping(report(looks=looks)) == [
         "The evaluation stopped after look 2 of 5 (200 of 500 prompts): the rest would hardly show a gain; 600 requests saved. "
-        "The interval over all prompts has the level of this look, 0.95."
+        "The interval over all prompts has the error of this look, 2.5e-02 per side."
     ]
     content = found.model_dump(mode="json") | {"looks": looks.model_dump(mode="json")}
     assert _compared(content).endswith(
