@@ -11,14 +11,17 @@ estimates, and no adjustment for length.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+from scipy.special import stdtrit
 
 from contracts.evaluation import Comparison, EvalReport, Looks, PromptCount, Result
 from contracts.ids import digest, digest_file
@@ -55,6 +58,12 @@ def passes(values: Sequence[float], level: float) -> bool:
     """Return whether the interval is above 0."""
     found = paired_interval(values, level)
     return found is not None and found.low > 0
+
+
+def passes_student(values: np.ndarray, level: float) -> bool:
+    """Return whether Student's interval, without the product's corrections of its lower end, is above 0."""
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    return bool(values.mean() > float(stdtrit(len(values) - 1, (1 + level) / 2)) * error)
 
 
 @dataclass(frozen=True)
@@ -153,10 +162,14 @@ def skewed(draw: np.random.Generator, n: int) -> np.ndarray:
     return draw.beta(0.3, 0.1, n) - draw.beta(0.3, 0.1, n)
 
 
-def lopsided(draw: np.random.Generator, n: int) -> np.ndarray:
-    """Return differences with mean 0 of which most are a small gain and one in twenty is a loss of about 1."""
-    lost = draw.random(n) < 0.05
-    return np.where(lost, -0.95, 0.05) + draw.uniform(-0.05, 0.05, n)
+def lopsided(draw: np.random.Generator, n: int, share: float) -> np.ndarray:
+    """Return differences with mean 0 of which most are a small gain, and `share` are a loss of about 1."""
+    lost = draw.random(n) < share
+    return np.where(lost, -(1 - share), share) + draw.uniform(-share, share, n)
+
+
+LOST = (0.05, 0.02, 0.01, 0.005)
+"""Shares of large losses."""
 
 
 def equal(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
@@ -164,20 +177,26 @@ def equal(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
     kinds: dict[str, Callable[[int], np.ndarray]] = {
         "equal": lambda n: differences(draw, 0.0, (n,)),
         "equal, skewed rewards": lambda n: skewed(draw, n),
-        "many small gains and few large losses": lambda n: lopsided(draw, n),
+        **{f"a loss of 1 on {share:.1%} of the prompts": partial(_lopsided, draw, share) for share in LOST},
     }
     for what, values in kinds.items():
         for n in (200, 600):
             rows = []
-            for _ in range(worlds):
+            for _ in range(worlds if what.startswith("equal") else worlds // 4):
                 history: list[bool] = []
-                fixed = False
+                fixed = student = False
                 for _ in range(LOOP.holdout.rotate_after):
                     row = values(n)
                     history.append(decided(row, evaluation_level(LOOP, history)).quality)
                     fixed = fixed or passes(row, LEVEL)
-                rows.append((any(history), fixed))
-            yield f"{what}, {n} prompts", {"share": _mean([one for one, _ in rows]), "one_look": _mean([one for _, one in rows])}
+                    student = student or passes_student(row, LEVEL)
+                rows.append((any(history), fixed, student))
+            shares = [_mean([row[place] for row in rows]) for place in range(3)]
+            yield f"{what}, {n} prompts", dict(zip(("share", "one_look", "student"), shares, strict=True))
+
+
+def _lopsided(draw: np.random.Generator, share: float, n: int) -> np.ndarray:
+    return lopsided(draw, n, share)
 
 
 MIXED_GAIN = 0.05

@@ -98,6 +98,12 @@ def without(name: str) -> Changes:
     return {"comparisons": tuple(c for c in GOOD if c.name != name), "counts": counts_for(GOOD)}
 
 
+def stopped(why: str | None, **changes: Any) -> Changes:
+    """A report that stopped after two of five looks, whose intervals have the level of an evaluation without looks."""
+    fields = {"planned": 5, "prompts": 1000, "clusters": 1000, "compared": (100, 200), "level": GOOD[0].difference.level, "stopped": why}
+    return {"looks": fields | changes}
+
+
 def earlier(name: str, low: float, high: float, estimate: float = 0.0) -> dict[str, Any]:
     """The fields of a comparison with an earlier champion, valid or not."""
     difference = {"estimate": (low + high) / 2 + estimate, "low": low, "high": high, "level": 0.99, "n": 100}
@@ -120,7 +126,9 @@ OWN: dict[str, dict[str, list[Changes]]] = {
         "few": [bad("overall", 0.05, 0.15, n=3)],
         "error": [bad("overall", 0.0, 0.1), bad("overall", -0.2, -0.1)],
         "conflicting": [bad("overall", 0.15, 0.05), bad("overall", 0.05, 0.15, estimate=-0.3), bad("overall", 0.05, 0.15, n=201),
-                        {"comparisons": (*GOOD, comparison("overall", -0.2, -0.1))}],
+                        {"comparisons": (*GOOD, comparison("overall", -0.2, -0.1))},
+                        stopped("success"), stopped("futility"), stopped(None), stopped("success", compared=(300, 200)),
+                        stopped("success", compared=(100, 2000)), stopped("success", planned=1)],
     },
     "slices": {
         "missing": [without("slice:a")],
