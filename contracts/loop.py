@@ -370,6 +370,11 @@ class RolloutSettings(Frozen):
     min_people: Positive = 30
     """Minimum effective number of raters of each version before ratings decide anything. Users with unequal numbers of ratings count as
     fewer."""
+    mirror: Annotated[int, Field(ge=0)] = 0
+    """Maximum number of users' prompts per rollout that the service asks again at both versions, and scores with the scorers for new
+    answers. With it, the paired rewards decide `margin` instead of the ratings, so that a line with few raters can decide. Ratings still
+    roll back. Only prompts that may be used for evaluation are asked. Users do not see the answers, and nothing is trained on them. Each
+    prompt costs two requests and their scoring. 0: none."""
     min_requests: Positive = 100
     """Minimum number of requests of each version in each step before the rollout advances. The champion needs none if the route gives it
     no sessions. Refused requests do not count."""

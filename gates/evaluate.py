@@ -16,18 +16,20 @@ import numpy as np
 
 from contracts.data.datasets import HoldoutEdition, Label
 from contracts.data.records import Tier
-from contracts.errors import Inconclusive
+from contracts.errors import Inconclusive, Retryable
 from contracts.evaluation import (
     UNLIKE,
     ChatAnswer,
+    ChatRequest,
     Comparison,
     EarlierAnswers,
     EvalReport,
     Interval,
     PromptCount,
 )
-from contracts.ids import Digest, canonical
+from contracts.ids import Digest, canonical, digest
 from contracts.loop import GateSettings
+from contracts.mirror import MirrorOutcome, MirrorPrompt
 from contracts.model import ModelRef
 from contracts.ports import Artifacts, ModelClient, Progress, Rewards
 from gates.earlier import Answers, Earlier, Scored, best_earlier
@@ -148,6 +150,39 @@ class PairedEvaluator:
             latency_ms={side: _p95(answers) for side, answers in (("champion", old), ("candidate", new))},
             answers=self._artifacts.put(b"\n".join(_row(place % samples, self._decoding, *row) for place, row in enumerate(rows))),
         )
+
+    def mirror(
+        self, prompts: Sequence[MirrorPrompt], champion: ModelClient, candidate: ModelClient, progress: Progress
+    ) -> list[MirrorOutcome]:
+        """Let both models answer users' prompts once more with the decoding of the gate and the same seeds, and compare the rewards.
+
+        A request that failed for the candidate alone has reward 0. Nothing is stored, and no text is part of the result. Raises `Retryable`
+        if a model answers none of the prompts: its server is not available, which says nothing about the model.
+        """
+        questions = [Question("mirrored", one.messages, one.reference, None, one.tools) for one in prompts]
+        requests = [
+            ChatRequest(
+                messages=one.messages,
+                tools=one.tools,
+                temperature=self._settings.temperature,
+                max_tokens=self._settings.max_tokens,
+                seed=int(digest(one.key)[:8], 16) >> 1 if self._settings.temperature > 0 else None,
+            )
+            for one in prompts
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            old, new = pool.map(lambda client: client.chat(requests, progress), (champion, candidate))
+        for side, answers in (("champion", old), ("candidate", new)):
+            if answers and all(answer.text is None for answer in answers):
+                raise Retryable(f"the {side} answers no mirrored prompt ({answers[0].error})")
+        labels = {"champion": self._label(questions, old), "candidate": self._label(questions, new)}
+        self._prefer(questions, old, new, labels)
+        found = []
+        for row in zip(questions, old, new, labels["champion"], labels["candidate"], strict=True):
+            rewards = _Outcome.of(*row).rewards
+            difference = None if rewards is None else rewards[1] - rewards[0]
+            found.append(MirrorOutcome(difference=difference, failed=difference is None and row[1].text is None))
+        return found
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:
         sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), (GOLDEN, edition.golden)]
