@@ -10,6 +10,8 @@ from contracts.model import Count, Frozen
 
 MIRROR_PEOPLE = 8
 """Minimum effective number of people whose prompts were mirrored, before the pairs decide anything."""
+MIRROR_SHARE = 0.1
+"""Largest share of the chosen prompts that are of one person, apart from the first few. A few busy people would otherwise decide alone."""
 MIRROR_PAIRS = 50
 """Minimum number of scored pairs before they decide anything."""
 

@@ -74,12 +74,15 @@ def ratings_needed(settings: RolloutSettings) -> int:
     return math.ceil(information(settings) * 0.25 / (share * (1 - share)) / settings.margin**2)
 
 
-def pairs_needed(settings: RolloutSettings, deviation: float) -> int:
+def pairs_needed(settings: RolloutSettings, deviation: float, people: int) -> int:
     """Return the number of mirrored pairs that decide `rollout.margin` with probability 0.8 if both versions are equal.
 
-    `deviation` is the standard deviation of the difference of the two rewards of a pair.
+    `deviation` is the standard deviation of the difference of the two rewards of a pair, `people` the number of people with equally many
+    pairs. The test uses the larger one of two variances (`gates.sequential.mirrored_difference`). That of clusters has the relative
+    standard error sqrt(2 / (people - 1)), and the mean of the larger one exceeds the true variance by 0.4 of it.
     """
-    variance = max(deviation**2, settings.margin)  # as in gates.sequential.mirrored_difference
+    larger = 1 + 0.4 * math.sqrt(2 / max(1, people - 1))
+    variance = max(deviation**2 * larger, settings.margin)
     return max(MIRROR_PAIRS, math.ceil(information(settings) * variance / settings.margin**2))
 
 

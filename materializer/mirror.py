@@ -2,7 +2,8 @@
 
 A prompt may be asked if its content may be used for evaluation now: the rules of governance.py, with the present consent. The rules about
 the answer are left out, because the choice must not depend on what a version answered. If prompts that a version failed on were left out,
-nobody would see its failures. For the same reason users' corrections are no references here: users correct wrong answers.
+nobody would see its failures. Only requests with an empty answer are missing, because ingest does not store them. For the same reason
+users' corrections are no references here: users correct wrong answers.
 
 The order is a keyed hash. The key is random, known to nobody who sends requests, and deleted at the end of the rollout. People whose
 prompts were asked less often come first. Near-duplicates of a chosen prompt are left out, because their pairs are not independent.
@@ -25,7 +26,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 from contracts.data.records import FeedbackKind
 from contracts.ids import digest, prompt_id, root_text
 from contracts.loop import Loop
-from contracts.mirror import MirrorAsk, MirrorPrompt, MirrorPrompts
+from contracts.mirror import MIRROR_SHARE, MirrorAsk, MirrorPrompt, MirrorPrompts
 from contracts.schema import stamped, unstamped
 from materializer.consent import refusing_users, settle, spoken
 from materializer.governance import Governed, govern
@@ -123,6 +124,8 @@ class MirrorReader:
         here, left = Counter[str](), asks.limit
         while left and waiting:
             person = min(waiting, key=lambda name: (taken[name], waiting[name][-1][0]))
+            if taken[person] + 1 > _PER_PERSON + MIRROR_SHARE * (taken.total() + 1):
+                return  # the others have sent no more prompts yet
             one = waiting[person].pop()
             if not waiting[person]:
                 del waiting[person]

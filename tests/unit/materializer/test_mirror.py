@@ -62,9 +62,8 @@ def test_the_choice_does_not_depend_on_what_a_version_answered(tmp_path: Path) -
         call(1, "u1", prompt="a failed request?") | {"status": {"code": 2}},
         call(2, "u2", prompt="a refused request?", gen_ai__output__messages=None, ratchet__refused=True),
         call(3, "u3", prompt="a cut answer?", gen_ai__response__finish_reasons="length"),
-        call(4, "u4", prompt="an empty answer?", answer=""),
     ]
-    assert len(chosen(store(tmp_path, *items)).prompts) == 4
+    assert len(chosen(store(tmp_path, *items)).prompts) == 3
 
 
 def test_what_may_not_be_used_for_evaluation_is_not_asked(tmp_path: Path) -> None:
@@ -106,9 +105,18 @@ def test_people_have_turns_and_a_batch_has_few_prompts_of_one(tmp_path: Path) ->
     first = chosen(datasets, limit=8)
     assert sorted(Counter(one.person for one in first.prompts).values()) == [1, 1, 1, 1, 2], "the batch is not filled by one person"
     asked, turns = frozenset(one.key for one in first.prompts), Counter(one.person for one in first.prompts)
-    again = chosen(datasets, limit=8, asked=asked, turns=dict(turns))
+    others = dict.fromkeys((f"p{n}" for n in range(9)), 9)
+    again = chosen(datasets, limit=8, asked=asked, turns={**turns, **others})
     assert not asked & {one.key for one in again.prompts}
     assert len({one.person for one in again.prompts}) == 1
+
+
+def test_a_busy_person_waits_until_others_have_sent_more(tmp_path: Path) -> None:
+    datasets = store(tmp_path, *(call(n, "busy") for n in range(1, 60)))
+    (busy,) = {one.person for one in chosen(datasets).prompts}
+    others = {f"p{n}": 10 for n in range(9)}
+    for turns, prompts in ((15, 0), (2, 2)):
+        assert len(chosen(datasets, turns={**others, busy: turns}).prompts) == prompts
 
 
 def test_requests_without_user_and_session_are_one_person(tmp_path: Path) -> None:
