@@ -354,7 +354,8 @@ class RolloutSettings(Frozen):
     """What stays with one version during a rollout. session: all requests of a session; a user's sessions are compared with each other.
     user: all requests of a user; decisions need far more users. A request that does not name it is assigned by the other one."""
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Non-inferiority margin of the mean rating. It is decided at the largest weight below 100."""
+    """Non-inferiority margin of the mean rating; with `mirror`, also of the mean reward of mirrored prompts. It is decided at the largest
+    weight below 100."""
     error_margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Maximum increase of the error share, and of the share of refused requests. At the largest weight below 100, the rollout advances only
     if a larger increase of the error share is excluded."""

@@ -246,14 +246,13 @@ class Datasets(Protocol):
     def mirror_prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
         """Return prompts of users that both versions of a rollout may be asked again, with the consent at the time of the call.
 
-        Only requests of the window [since, until) that the router has signed as answered by one of `versions` (tags) count. Which of them
-        are returned depends on nothing that the versions answered. Stores nothing but the rollout's secret key for hashes of people.
+        Only requests in the window [since, until) count that the router has signed as answered by one of `versions` (tags). The choice does
+        not depend on their answers. Stores nothing but the rollout's secret key for hashes of people.
         """
         ...
 
     def forget_mirror(self) -> None:
         """Delete the secret key of the last rollout with mirrored prompts, so that no row about them can be joined to a person."""
-        ...
 
     def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
         """Build the training set from the snapshot and, if available, the probe, without data whose consent was withdrawn since."""
@@ -377,9 +376,8 @@ class Evaluator(Protocol):
     ) -> list[MirrorOutcome]:
         """Let both models answer users' prompts again, and compare the rewards of each pair. Stores nothing.
 
-        Returns one outcome per prompt, in order. Raises `Retryable` if a model answers none of them.
+        Returns one outcome per prompt, in order. Raises `Retryable` if a model answers none of them, or no pair has rewards.
         """
-        ...
 
 
 class Check(Protocol):

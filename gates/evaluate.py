@@ -157,7 +157,8 @@ class PairedEvaluator:
         """Let both models answer users' prompts once more with the decoding of the gate and the same seeds, and compare the rewards.
 
         A request that failed for the candidate alone has reward 0. Nothing is stored, and no text is part of the result. Raises `Retryable`
-        if a model answers none of the prompts: its server is not available, which says nothing about the model.
+        if a model answers none of the prompts or no pair has rewards: a server or a scorer is not available, which says nothing about the
+        models.
         """
         questions = [Question("mirrored", one.messages, one.reference, None, one.tools) for one in prompts]
         requests = [
@@ -182,6 +183,8 @@ class PairedEvaluator:
             rewards = _Outcome.of(*row).rewards
             difference = None if rewards is None else rewards[1] - rewards[0]
             found.append(MirrorOutcome(difference=difference, failed=difference is None and row[1].text is None))
+        if found and all(one.difference is None and not one.failed for one in found):
+            raise Retryable("no pair of mirrored answers has comparable rewards; a scorer may be unavailable")
         return found
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:

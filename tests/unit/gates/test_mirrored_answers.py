@@ -93,3 +93,8 @@ def test_judges_compare_the_two_answers() -> None:
 def test_a_version_that_answers_nothing_says_nothing(sides: tuple[str | None, str | None]) -> None:
     with pytest.raises(Retryable, match="answers no mirrored prompt"):
         asked(lambda _: sides[0], lambda _: sides[1])
+
+
+def test_a_scorer_that_scores_nothing_says_nothing() -> None:
+    with pytest.raises(Retryable, match="no pair of mirrored answers has comparable rewards"):
+        asked(lambda _: "odd", lambda _: "good", rewards=Judges())
