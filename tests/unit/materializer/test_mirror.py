@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -131,6 +132,13 @@ def test_near_duplicates_of_a_chosen_prompt_are_left_out(tmp_path: Path) -> None
     found = chosen(datasets)
     assert len(found.prompts) == 1
     assert chosen(datasets, asked=frozenset({found.prompts[0].key})).prompts == ()
+
+
+def test_one_turn_of_a_conversation_is_asked(tmp_path: Path) -> None:
+    said = [{"role": "user", "parts": [{"type": "text", "content": "Is the red house near the sea?"}]}]
+    later = [*said, {"role": "assistant", "parts": [{"type": "text", "content": "no"}]}, said[0]]
+    turns = [call(n, f"u{n}", gen_ai__input__messages=json.dumps(asked)) for n, asked in enumerate((said, later), 1)]
+    assert len(chosen(store(tmp_path, *turns)).prompts) == 1
 
 
 def test_hashes_name_nobody_and_end_with_the_rollout(tmp_path: Path) -> None:

@@ -262,3 +262,33 @@ def test_the_prompts_are_those_of_both_versions_since_the_first_step() -> None:
     assert since == line.view.steps[0].since
     assert (line.sim.clock.now() - until).total_seconds() == line.sim.context.loop.rollout.maturity
     assert asks.limit == BATCH
+
+
+def test_a_crash_at_any_point_loses_no_pair_and_repeats_at_most_one_batch() -> None:
+    points = 0
+
+    def run(crash_at: int) -> Line:
+        nonlocal points
+        line, points = Line(), 0
+
+        def faults(_where: str) -> None:
+            nonlocal points
+            points += 1
+            if points == crash_at:
+                raise Crash
+
+        line.sim.world.faults = line.sim.ledger.faults = faults
+        for _ in range(7):
+            try:
+                line.tick()
+            except Crash:
+                line.sim.ledger.leases.clear()
+        return line
+
+    run(0)
+    every = points
+    assert every > 10
+    for point in range(1, every + 1):
+        line = run(point)
+        assert (line.evidence, len(line.asked)) == (MOST, MOST), f"crash at point {point}"
+        assert sum(n - 1 for n in line.asked.values()) <= BATCH, f"crash at point {point}"
