@@ -4,15 +4,15 @@ The product's own `EvidenceJudge` judges simulated traffic at every look. Users 
 the requests is rated, and a session of three requests stays with one version. The figures of the former rule (confidence sequences per step
 over the means of users; steps 1, 5, 25, 100) were measured in the same world, and stand beside.
 
-`python benchmarks/rollouts.py [--worlds 400] [--seed 1] [--quick]`
+`python benchmarks/rollouts.py [--worlds 400] [--seed 1] [--only SECTION] [--quick]`
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ import numpy as np
 
 from contracts.ids import digest, digest_file
 from contracts.loop import RolloutSettings
+from contracts.mirror import MIRROR_SHARE, Mirrored
 from contracts.serving import LATENCY_BASE, Arm, Evidence, StepResult, Stratum
-from flows.core.rollout import candidate_share, is_largest_concurrent
+from flows.core.mirror import BATCH, is_wanted
+from flows.core.rollout import candidate_share, is_largest_concurrent, largest_concurrent
 from gates.rollout_judge import METRICS, EvidenceJudge
 from gates.sequential import rating_difference
 from gates.statistics import normal_quantile
@@ -56,6 +58,14 @@ class World:
     slow: float = 0.0
     """Share of the candidate's answers that take 20 times as long."""
     unit: str = "session"
+    mirror: int = 0
+    """Maximum number of prompts that are asked again at both versions."""
+    exact: bool = False
+    """Whether the mean loss of the users of a world is exactly `loss`: they are all the users that a small line has."""
+    noise: float = 0.7
+    """Share of the mirrored prompts whose two answers are good or bad by chance alone. The others are equally hard for both versions."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of the rollout."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,8 @@ class Run:
     """Requests that the candidate got."""
     ratings: int
     """Ratings until the test that decides has ended. The ramp to the last weight, which follows a success, is not counted."""
+    pairs: int = 0
+    """Mirrored prompts."""
 
 
 class Traffic:
@@ -82,6 +94,7 @@ class Traffic:
         satisfaction = world.correlation * often + math.sqrt(1 - world.correlation**2) * draw.normal(size=users)
         level = np.clip(0.7 + world.spread * satisfaction, 0, 1)  # before the loss, which would be smaller for the most satisfied users
         loss = world.loss + world.uneven * draw.normal(size=users)
+        loss += world.loss - loss.mean() if world.exact else 0.0
         whose = draw.choice(users, sessions, p=activity / activity.sum())
         places = draw.random(users)[whose] if world.unit == "user" else draw.random(sessions)
         self.user, self.place = (np.repeat(one, PER_SESSION)[: world.requests] for one in (whose, places))
@@ -94,6 +107,11 @@ class Traffic:
         ms = 500 * np.exp(LATENCY_SPREAD * draw.normal(size=n))
         late = draw.random(n) < world.slow
         self.ms = np.array([ms, np.where(late, 20 * ms, ms)])
+        again = draw.random(n) < world.noise if world.mirror else np.zeros(n, dtype=bool)
+        same, apart = (draw.random(n), draw.random((2, n))) if world.mirror else (np.zeros(n), np.zeros((2, n)))
+        chances = np.where(again, apart, same)
+        reward = [chances[side] < np.clip(level - side * loss, 0, 1)[self.user] for side in (0, 1)]
+        self.difference = reward[1].astype(float) - reward[0]
         self.bucket = np.floor(np.log(self.ms) / math.log(LATENCY_BASE)).astype(int)
 
 
@@ -132,14 +150,45 @@ def arm(traffic: Traffic, which: np.ndarray, side: int) -> Arm:
     )
 
 
+class Mirror:
+    """Prompts that are asked again, in turns of people as the product chooses them (`materializer/mirror.py`)."""
+
+    def __init__(self, traffic: Traffic, users: int) -> None:
+        self._traffic = traffic
+        self._turns = [0] * users
+        self._waiting: list[list[int]] = [[] for _ in range(users)]
+        self._known = 0
+        self.pairs: list[tuple[str, float]] = []
+
+    def ask(self, used: int, most: int) -> bool:
+        """Ask one batch of the first `used` requests, at most up to `most` prompts in all. Return whether there was any to ask."""
+        for place in range(self._known, used):
+            self._waiting[self._traffic.user[place]].append(place)
+        self._known, begin = used, len(self.pairs)
+        while len(self.pairs) < min(begin + BATCH, most) and any(self._waiting):
+            able = [one for one, left in enumerate(self._waiting) if left]
+            person = min(able, key=lambda one: (self._turns[one], self._waiting[one][-1]))
+            if self._turns[person] + 1 > 2 + MIRROR_SHARE * (len(self.pairs) + 1):
+                break
+            self.pairs.append((str(person), float(self._traffic.difference[self._waiting[person].pop()])))
+            self._turns[person] += 1
+        return len(self.pairs) > begin
+
+    def evidence(self) -> Mirrored:
+        """Return the evidence of all pairs so far, without the validation."""
+        return Mirrored.model_construct(asked=len(self.pairs), failed=0, unscored=0, pairs=tuple(self.pairs))
+
+
 def run(draw: np.random.Generator, world: World) -> Run:
     """Roll out a candidate in a simulated world until it is promoted, rolled back, or the requests are used up."""
-    settings = RolloutSettings(margin=world.margin, unit=world.unit)  # type: ignore[arg-type]
+    settings = RolloutSettings(margin=world.margin, unit=world.unit, mirror=world.mirror, **world.settings)  # type: ignore[arg-type]
     traffic, judge, strata, begin, used, candidate = Traffic(draw, world), EvidenceJudge(settings), [], 0, 0, 0
+    mirror = Mirror(traffic, world.users)
     decided: int | None = None  # requests until the step that decides has advanced
 
     def ended(end: str, why: str = "") -> Run:
-        return Run(end, why, used, candidate, int(traffic.rated[: decided if decided and end == "promoted" else used].sum()))
+        until = decided if decided and end == "promoted" else used
+        return Run(end, why, used, candidate, int(traffic.rated[:until].sum()), len(mirror.pairs))
 
     for index, weight in enumerate(settings.steps):
         share, result = candidate_share(weight, settings), StepResult.WAIT
@@ -149,7 +198,10 @@ def run(draw: np.random.Generator, world: World) -> Run:
             used = min(used + LOOK, world.requests)
             seen = [*strata, window(traffic, begin, used, share)]
             candidate = sum(one.fresh.candidate.requests for one in seen)
-            judgement = judge.judge(is_largest_concurrent(settings, index), used - begin, seen)
+            largest = is_largest_concurrent(settings, index)
+            judgement = judge.judge(largest, used - begin, seen, mirror.evidence())
+            while is_wanted(settings, judgement, index, largest_concurrent(settings)) and mirror.ask(used, world.mirror):
+                judgement = judge.judge(largest, used - begin, seen, mirror.evidence())
             result = judgement.result
             if result is StepResult.ROLL_BACK:
                 return ended("rolled back", judgement.reasons[0])
@@ -196,6 +248,30 @@ def decisions(seed: int, worlds: int) -> Iterator[tuple[str, Any]]:
         mean = {what: round(float(np.mean([getattr(one, what) for one in runs]))) for what in ("requests", "ratings")}
         reasons = sorted({one.why.split(":")[0] for one in runs if one.why})
         yield name, {**shares, **mean, "candidate_requests_to_rollback": [median, most], "reasons": reasons, "former": former}
+
+
+SMALL = {"steps": (50, 100), "min_requests": 50, "holdback": 10}
+"""Settings of a line with few requests: with the default ones, the first and the last step alone take 2,000 requests each."""
+
+
+def mirrored(seed: int, worlds: int) -> Iterator[tuple[str, Any]]:
+    """Yield the ends of rollouts on small lines, by ratings and by mirrored prompts, and the pairs that a decision took.
+
+    The scorers are assumed to measure what people rate. With `uneven`, the loss differs between people by 0.1.
+    """
+    for users, margin in ((12, 0.1), (30, 0.1), (30, 0.05)):
+        for loss, uneven in ((0.0, 0.0), (margin, 0.0), (2 * margin, 0.0), (margin, 0.1)):
+            for mirror in (0, 3000):
+                case = {"margin": margin, "loss": loss, "uneven": uneven, "users": users, "mirror": mirror}
+                world = World(**case, requests=3000, exact=True, settings=SMALL)
+                draw = np.random.default_rng(seed)
+                runs = [run(draw, world) for _ in range(worlds)]
+                shares = {end: round(float(np.mean([one.end == end for one in runs])), 4) for end in ENDS}
+                pairs = [one.pairs for one in runs if one.end != "undecided"]
+                median, most = (round(float(one)) for one in np.quantile(pairs, [0.5, 0.95])) if pairs and mirror else (None, None)
+                reasons = sorted({one.why.split(":")[0] for one in runs if one.why})
+                name = f"{users} people, margin {margin:g}, loss {loss:g}{' that differs by 0.1' if uneven else ''}"
+                yield f"{name}, {'mirrored' if mirror else 'ratings'}", {**shares, "pairs": [median, most], "reasons": reasons}
 
 
 def ratings(seed: int, worlds: int) -> Iterator[tuple[str, Any]]:
@@ -248,14 +324,20 @@ def _fixed(draw: np.random.Generator, world: World, *, steps: bool) -> int:
 @click.option("--worlds", default=400, help="Simulated rollouts per figure.")
 @click.option("--seed", default=1)
 @click.option("--quick", is_flag=True, help="Two rollouts per figure, to see that the program works; writes nothing.")
+@click.option(
+    "--only", type=click.Choice(["decisions", "ratings", "mirrored"]), help="Measure one section and keep the others of the file."
+)
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "results" / "rollouts.json")
-def main(worlds: int, seed: int, quick: bool, out: Path) -> None:
-    """Simulate, print the figures and write them."""
+def main(worlds: int, seed: int, quick: bool, only: str | None, out: Path) -> None:
+    """Simulate, print the figures and write them. A section that was measured alone has a date, code and worlds of its own."""
     worlds = 2 if quick else worlds
     code = digest({path.name: digest_file(path) for path in sorted((ROOT.parent / "gates").glob("*.py"))})[:12]
-    result: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "code": code, "worlds": worlds}
-    for section in (decisions, ratings):
-        result[section.__name__] = {}
+    stamp: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "code": code, "worlds": worlds}
+    result: dict[str, Any] = json.loads(out.read_bytes()) if only and out.exists() else dict(stamp)
+    for section in (decisions, ratings, mirrored):
+        if only not in (None, section.__name__):
+            continue
+        result[section.__name__] = {"measured": stamp} if only else {}
         for name, figures in section(seed, worlds):
             result[section.__name__][name] = figures
             click.echo(f"{section.__name__}: {name}: {json.dumps(figures)}")

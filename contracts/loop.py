@@ -358,7 +358,8 @@ class RolloutSettings(Frozen):
     """What stays with one version during a rollout. session: all requests of a session; a user's sessions are compared with each other.
     user: all requests of a user; decisions need far more users. A request that does not name it is assigned by the other one."""
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Non-inferiority margin of the mean rating. It is decided at the largest weight below 100."""
+    """Non-inferiority margin of the mean rating; with `mirror`, also of the mean reward of mirrored prompts. It is decided at the largest
+    weight below 100."""
     error_margin: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Maximum increase of the error share, and of the share of refused requests. At the largest weight below 100, the rollout advances only
     if a larger increase of the error share is excluded."""
@@ -374,6 +375,11 @@ class RolloutSettings(Frozen):
     min_people: Positive = 30
     """Minimum effective number of raters of each version before ratings decide anything. Users with unequal numbers of ratings count as
     fewer."""
+    mirror: Annotated[int, Field(ge=0)] = 0
+    """Maximum number of users' prompts per rollout that the service asks again at both versions, and scores with the scorers for new
+    answers. With it, the paired rewards decide `margin` instead of the ratings, so that a line with few raters can decide. Ratings still
+    roll back. Only prompts that may be used for evaluation are asked. Users do not see the answers, and nothing is trained on them. Each
+    prompt costs two requests and their scoring. 0: none."""
     min_requests: Positive = 100
     """Minimum number of requests of each version in each step before the rollout advances. The champion needs none if the route gives it
     no sessions. Refused requests do not count."""

@@ -32,6 +32,7 @@ from contracts.data.records import Tier
 from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, EarlierAnswers, EvalReport
 from contracts.ids import Digest
 from contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, StepFigures, TrainingPlan
+from contracts.mirror import MirrorAsk, Mirrored, MirrorOutcome, MirrorPrompt, MirrorPrompts
 from contracts.model import ModelRef
 from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, Stratum
 
@@ -242,6 +243,17 @@ class Datasets(Protocol):
         """Let the model behind `client` answer training prompts of the snapshot that still have consent, and score the answers."""
         ...
 
+    def mirror_prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
+        """Return prompts of users that both versions of a rollout may be asked again, with the consent at the time of the call.
+
+        Only requests in the window [since, until) count that the router has signed as answered by one of `versions` (tags). The choice does
+        not depend on their answers. Stores nothing but the rollout's secret key for hashes of people.
+        """
+        ...
+
+    def forget_mirror(self) -> None:
+        """Delete the secret key of the last rollout with mirrored prompts, so that no row about them can be joined to a person."""
+
     def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
         """Build the training set from the snapshot and, if available, the probe, without data whose consent was withdrawn since."""
         ...
@@ -362,6 +374,14 @@ class Evaluator(Protocol):
         """
         ...
 
+    def mirror(
+        self, prompts: Sequence[MirrorPrompt], champion: ModelClient, candidate: ModelClient, progress: Progress
+    ) -> list[MirrorOutcome]:
+        """Let both models answer users' prompts again, and compare the rewards of each pair. Stores nothing.
+
+        Returns one outcome per prompt, in order. Raises `Retryable` if a model answers none of them, or no pair has rewards.
+        """
+
 
 class Check(Protocol):
     """One rule of the gate, without side effects."""
@@ -449,11 +469,12 @@ class Metrics(Protocol):
 class RolloutJudge(Protocol):
     """Judges one rollout step, without side effects."""
 
-    def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum]) -> StepJudgement:
+    def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum], mirrored: Mirrored | None = None) -> StepJudgement:
         """Decide whether the rollout advances, waits or rolls back.
 
         `largest` is true for the step with the largest weight below 100, which decides quality. `seconds` is the time since the step
-        began. `strata` is the evidence of the steps so far, in their order; the last one is the current step.
+        began. `strata` is the evidence of the steps so far, in their order; the last one is the current step. `mirrored` is the evidence
+        of the mirrored prompts; None if the rollout asks none.
         """
 
 

@@ -217,10 +217,10 @@ class SequentialTest(Frozen):
     harm_at: Finite
     """Evidence of harm from which the candidate is rolled back, with this metric's part of `rollout.alpha`."""
     n: Count
-    """Number of ratings, requests or answers of both versions."""
+    """Number of ratings, requests or answers of both versions, or of mirrored pairs."""
     people: Magnitude | None = None
-    """Effective number of raters of the version that has fewer: users with equal numbers of ratings that would be as informative. None for
-    other metrics than the ratings."""
+    """Effective number of raters of the version that has fewer: users with equal numbers of ratings that would be as informative. For
+    mirrored pairs, the effective number of people whose prompts were asked. None for other metrics."""
 
 
 class StepJudgement(Frozen):
@@ -240,4 +240,5 @@ class StepJudgement(Frozen):
     refusals: Interval | None = None
     """Share of refused requests of the candidate minus that of the champion, as `quality`."""
     tests: dict[str, SequentialTest] = Field(default_factory=dict)
-    """The tests over all steps so far: `ratings`, `errors`, `refused`, `slow`. Earlier releases stored none."""
+    """The tests over all steps so far: `ratings`, `errors`, `refused`, `slow`, and `mirrored` if the rollout asks prompts again. Earlier
+    releases stored none."""

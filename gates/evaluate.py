@@ -18,10 +18,11 @@ import numpy as np
 
 from contracts.data.datasets import HoldoutEdition, Label
 from contracts.data.records import Tier
-from contracts.errors import Inconclusive
+from contracts.errors import Inconclusive, Retryable
 from contracts.evaluation import (
     UNLIKE,
     ChatAnswer,
+    ChatRequest,
     Comparison,
     EarlierAnswers,
     EvalReport,
@@ -32,6 +33,7 @@ from contracts.evaluation import (
 )
 from contracts.ids import Digest, canonical, digest
 from contracts.loop import GateSettings
+from contracts.mirror import MirrorOutcome, MirrorPrompt
 from contracts.model import ModelRef
 from contracts.ports import Artifacts, ModelClient, Progress, Rewards
 from gates.earlier import Answers, Earlier, Scored, best_earlier
@@ -250,6 +252,42 @@ class PairedEvaluator:
         columns = [by_prompt(column, samples) for column in (old, new, labels["champion"], labels["candidate"])]
         rows = zip(questions, *columns, strict=True)
         return [_Asked(question, (one, two), (three, four)) for question, one, two, three, four in rows], golden
+
+    def mirror(
+        self, prompts: Sequence[MirrorPrompt], champion: ModelClient, candidate: ModelClient, progress: Progress
+    ) -> list[MirrorOutcome]:
+        """Let both models answer users' prompts once more with the decoding of the gate and the same seeds, and compare the rewards.
+
+        A request that failed for the candidate alone has reward 0. Nothing is stored, and no text is part of the result. Raises `Retryable`
+        if a model answers none of the prompts or no pair has rewards: a server or a scorer is not available, which says nothing about the
+        models.
+        """
+        questions = [Question("mirrored", one.messages, one.reference, None, one.tools) for one in prompts]
+        requests = [
+            ChatRequest(
+                messages=one.messages,
+                tools=one.tools,
+                temperature=self._settings.temperature,
+                max_tokens=self._settings.max_tokens,
+                seed=int(digest(one.key)[:8], 16) >> 1 if self._settings.temperature > 0 else None,
+            )
+            for one in prompts
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            old, new = pool.map(lambda client: client.chat(requests, progress), (champion, candidate))
+        for side, answers in (("champion", old), ("candidate", new)):
+            if answers and all(answer.text is None for answer in answers):
+                raise Retryable(f"the {side} answers no mirrored prompt ({answers[0].error})")
+        labels = {"champion": self._label(questions, old), "candidate": self._label(questions, new)}
+        self._prefer(questions, old, new, labels)
+        found = []
+        for row in zip(questions, old, new, labels["champion"], labels["candidate"], strict=True):
+            rewards = _Outcome.of(*row).rewards
+            difference = None if rewards is None else rewards[1] - rewards[0]
+            found.append(MirrorOutcome(difference=difference, failed=difference is None and row[1].text is None))
+        if found and all(one.difference is None and not one.failed for one in found):
+            raise Retryable("no pair of mirrored answers has comparable rewards; a scorer may be unavailable")
+        return found
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:
         sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), (GOLDEN, edition.golden)]

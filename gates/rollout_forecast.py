@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from contracts.loop import RolloutSettings
+from contracts.mirror import MIRROR_PAIRS
 from gates.sequential import MOST_RATINGS
 from gates.statistics import normal_share
 
@@ -71,6 +72,18 @@ def ratings_needed(settings: RolloutSettings) -> int:
     """Return the number of ratings that decide `rollout.margin` if each is of another user, and half of them are good."""
     share = deciding_share(settings)
     return math.ceil(information(settings) * 0.25 / (share * (1 - share)) / settings.margin**2)
+
+
+def pairs_needed(settings: RolloutSettings, deviation: float, people: int) -> int:
+    """Return the number of mirrored pairs that decide `rollout.margin` with probability 0.8 if both versions are equal.
+
+    `deviation` is the standard deviation of the difference of the two rewards of a pair, `people` the number of people with equally many
+    pairs. The test uses the larger one of two variances (`gates.sequential.mirrored_difference`). That of clusters has the relative
+    standard error sqrt(2 / (people - 1)), and the mean of the larger one exceeds the true variance by 0.4 of it.
+    """
+    larger = 1 + 0.4 * math.sqrt(2 / max(1, people - 1))
+    variance = max(deviation**2 * larger, settings.margin)
+    return max(MIRROR_PAIRS, math.ceil(information(settings) * variance / settings.margin**2))
 
 
 def deciding_share(settings: RolloutSettings) -> float:

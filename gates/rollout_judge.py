@@ -4,7 +4,10 @@ Ratings, errors, refused requests and slow answers are tested with sequential pr
 test that shows harm rolls back. The step with the largest weight below 100 advances only if a loss of the margin is excluded for ratings,
 errors and slow answers.
 
-The error budget alpha is divided evenly over the four metrics. Errors, refused requests and slow answers are also tested for the current
+With `rollout.mirror`, the pairs of mirrored prompts are a fifth metric. They then exclude the loss of the margin instead of the ratings,
+which only show harm. Pairs that are left out may hide a loss, so a large share of them makes the step wait.
+
+The error budget alpha is divided evenly over the metrics. Errors, refused requests and slow answers are also tested for the current
 step alone, because a version may fail only under more load. These tests share the budget of their metric.
 
 Median and 95th percentile of the latency are compared by ratios without a test, and are not part of the budget. No step advances on
@@ -19,12 +22,24 @@ from itertools import pairwise
 
 from contracts.evaluation import Interval
 from contracts.loop import RolloutSettings
+from contracts.mirror import MIRROR_PAIRS, MIRROR_PEOPLE, Mirrored
 from contracts.serving import Arm, Evidence, SequentialTest, StepJudgement, StepResult, Stratum, latency_bucket
-from gates.sequential import Share, harm_evidence, mean_evidence, rating_difference, share_difference, share_evidence
+from gates.sequential import (
+    Difference,
+    Share,
+    harm_evidence,
+    mean_evidence,
+    mirrored_difference,
+    rating_difference,
+    share_difference,
+    share_evidence,
+)
 from gates.statistics import sample_ratio_p
 
 METRICS = 4
-"""Number of metrics that are tested: ratings, errors, refused requests and slow answers."""
+"""Number of metrics that are tested without mirrored prompts: ratings, errors, refused requests and slow answers."""
+MOST_LEFT_OUT = 0.1
+"""Largest share of mirrored prompts without a comparable pair with which a step may advance."""
 _ALL_STEPS = 0.5
 """Part of a metric's error budget for the test over all steps. The tests of single steps share the rest."""
 _SAMPLE_RATIO = 1e-4
@@ -36,7 +51,13 @@ _QUANTILE = 1.6448536269514722
 """Level of the shown intervals, and its quantile of the normal distribution."""
 _LEAST_FOR_P95 = 20
 """Answers of the champion below which its 95th percentile says nothing."""
-_WORDS = {"ratings": "mean rating", "errors": "error share", "refused": "share of refused requests", "slow": "share of slow answers"}
+_WORDS = {
+    "ratings": "mean rating",
+    "mirrored": "mean reward of the mirrored prompts",
+    "errors": "error share",
+    "refused": "share of refused requests",
+    "slow": "share of slow answers",
+}
 
 
 _Pair = Callable[[Evidence], tuple[Share, Share]]
@@ -48,13 +69,13 @@ class EvidenceJudge:
 
     def __init__(self, settings: RolloutSettings) -> None:
         self._settings = settings
-        alpha = settings.alpha / METRICS
+        alpha = settings.alpha / (METRICS + (settings.mirror > 0))
         self._equal = math.log(1 / settings.beta)
-        self._harm_of_ratings = math.log(1 / alpha)
+        self._harm_of_means = math.log(1 / alpha)
         self._harm = math.log(1 / (alpha * _ALL_STEPS))
         self._harm_of_step = math.log(max(1, len(settings.steps) - 1) / (alpha * (1 - _ALL_STEPS)))
 
-    def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum]) -> StepJudgement:
+    def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum], mirrored: Mirrored | None = None) -> StepJudgement:
         """Roll back on evidence of harm, wait while evidence is missing or invalid, otherwise advance."""
         fresh = strata[-1].fresh
         counts = {"requests": fresh.champion.requests + fresh.candidate.requests, "candidate_requests": fresh.candidate.requests}
@@ -63,10 +84,14 @@ class EvidenceJudge:
             return StepJudgement(result=StepResult.WAIT, reasons=(flaw,), **counts)
         shares = {name: [one(stratum.fresh) for stratum in strata] for name, one in self._shares().items()}
         tests = {name: test for name, pairs in shares.items() if (test := self._share_test(name, pairs)) is not None}
-        ratings = self._rating_test(strata)
-        tests |= {"ratings": ratings} if ratings else {}
+        pairs = mirrored.pairs if mirrored is not None and self._settings.mirror else ()
+        means = {
+            "ratings": rating_difference([(stratum.mature.champion, stratum.mature.candidate) for stratum in strata]),
+            "mirrored": mirrored_difference(pairs, self._settings.margin),
+        }
+        tests |= {name: self._mean_test(found) for name, found in means.items() if found is not None}
         harm = self._harms(tests, shares, fresh)
-        missing = self._missing(largest, seconds, strata[-1], tests)
+        missing = self._missing(largest, seconds, strata[-1], tests, mirrored)
         result = StepResult.ROLL_BACK if harm else StepResult.WAIT if missing else StepResult.ADVANCE
         reasons = harm or missing or self._summary(largest, fresh, tests)
         intervals = {field: _interval(tests[name]) for name, field in _INTERVALS.items() if name in tests}
@@ -90,23 +115,29 @@ class EvidenceJudge:
         found = {"estimate": estimate, "error": error, "margin": margin, "n": sum(old[1] + new[1] for old, new in pairs)}
         return SequentialTest(equal=equal, equal_at=self._equal, harm=harm, harm_at=self._harm, **found)
 
-    def _rating_test(self, strata: Sequence[Stratum]) -> SequentialTest | None:
-        found = rating_difference([(stratum.mature.champion, stratum.mature.candidate) for stratum in strata])
-        if found is None:
-            return None
+    def _mean_test(self, found: Difference) -> SequentialTest:
         margin = self._settings.margin
         equal = mean_evidence(found.estimate, found.variance, margin)
-        limits = {"margin": margin, "equal": equal, "equal_at": self._equal, "harm": -equal, "harm_at": self._harm_of_ratings}
+        limits = {"margin": margin, "equal": equal, "equal_at": self._equal, "harm": -equal, "harm_at": self._harm_of_means}
         return SequentialTest(estimate=found.estimate, error=math.sqrt(found.variance), n=found.ratings, people=found.people, **limits)
 
-    def _enough_people(self, test: SequentialTest) -> bool:
-        return test.people is not None and test.people >= self._settings.min_people
+    def _few(self, name: str, test: SequentialTest | None) -> str | None:
+        """Return why a test of a mean decides nothing yet, or None."""
+        if test is None or test.people is None:
+            return "no ratings on both sides" if name == "ratings" else "no pairs of two people"
+        if name == "ratings":
+            least = self._settings.min_people
+            return None if test.people >= least else f"{test.people:.0f} of {least} effective people have rated"
+        if test.n >= MIRROR_PAIRS and test.people >= MIRROR_PEOPLE:
+            return None
+        return f"{test.n} of at least {MIRROR_PAIRS} mirrored pairs, of {test.people:.0f} of at least {MIRROR_PEOPLE} effective people"
 
     def _harms(self, tests: dict[str, SequentialTest], shares: dict[str, list[tuple[Share, Share]]], fresh: Evidence) -> list[str]:
         harm = []
-        ratings = tests.get("ratings")
-        if ratings and self._enough_people(ratings) and ratings.harm >= ratings.harm_at:
-            harm.append(f"the mean rating is lower: {_show(ratings)}")
+        for name in ("ratings", "mirrored"):
+            mean = tests.get(name)
+            if mean is not None and self._few(name, mean) is None and mean.harm >= mean.harm_at:
+                harm.append(f"the {_WORDS[name]} is lower: {_show(mean, name)}")
         for name, pairs in shares.items():
             test, least = tests.get(name), self._settings.min_requests if name == "slow" else 1
             if test is None or sum(new[1] for _, new in pairs) < least:
@@ -121,7 +152,9 @@ class EvidenceJudge:
         slow = _slower(fresh, self._settings.latency_ratio, self._settings.min_requests)
         return [*harm, slow] if slow else harm
 
-    def _missing(self, largest: bool, seconds: float, stratum: Stratum, tests: dict[str, SequentialTest]) -> list[str]:
+    def _missing(
+        self, largest: bool, seconds: float, stratum: Stratum, tests: dict[str, SequentialTest], mirrored: Mirrored | None
+    ) -> list[str]:
         settings, fresh, share = self._settings, stratum.fresh, stratum.share
         n = fresh.candidate.served
         missing = []
@@ -134,8 +167,18 @@ class EvidenceJudge:
         if seconds < settings.min_seconds:
             missing.append(f"{seconds:.0f} of {settings.min_seconds:g} s elapsed")
         if largest:
-            missing += self._not_shown(tests)
+            missing += [*self._not_shown(tests), *self._left_out(mirrored)]
         return missing
+
+    def _left_out(self, mirrored: Mirrored | None) -> list[str]:
+        """Return a reason to wait if too many mirrored prompts have no comparable pair, because these may be those of a loss."""
+        if not self._settings.mirror or mirrored is None:
+            return []
+        out = mirrored.failed + mirrored.unscored
+        if out <= MOST_LEFT_OUT * mirrored.asked:
+            return []
+        told = f"{mirrored.failed} without an answer of the champion, {mirrored.unscored} without comparable rewards"
+        return [f"{out} of {mirrored.asked} mirrored prompts are left out, more than {MOST_LEFT_OUT:.0%}: {told}"]
 
     def _split(self, fresh: Evidence, share: float) -> list[str]:
         """Return a reason to wait if sessions or users are not split as the route says."""
@@ -151,13 +194,13 @@ class EvidenceJudge:
 
     def _not_shown(self, tests: dict[str, SequentialTest]) -> list[str]:
         """Return what is not shown yet at the step that decides."""
-        settings, ratings, missing = self._settings, tests.get("ratings"), []
-        if ratings is None:
-            missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: no ratings on both sides")
-        elif not self._enough_people(ratings):
-            missing.append(f"{ratings.people:.0f} of {settings.min_people} effective people have rated")
-        elif ratings.equal < ratings.equal_at:
-            missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: {_show(ratings)}")
+        settings, missing, decides = self._settings, [], self._decides
+        mean = tests.get(decides)
+        few = self._few(decides, mean)
+        if few is not None and mean is not None:
+            missing.append(few)
+        elif mean is None or mean.equal < mean.equal_at:
+            missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: {few or _show(tests[decides], decides)}")
         for name in ("errors", "slow"):
             test = tests.get(name)
             if test is None:
@@ -166,12 +209,21 @@ class EvidenceJudge:
                 missing.append(f"an increase of the {_WORDS[name]} by {test.margin:g} is not excluded yet: {_show(test)}")
         return missing
 
+    @property
+    def _decides(self) -> str:
+        """Name of the test that excludes a loss of `rollout.margin`."""
+        return "mirrored" if self._settings.mirror else "ratings"
+
     def _summary(self, largest: bool, fresh: Evidence, tests: dict[str, SequentialTest]) -> list[str]:
         old, new = fresh.champion, fresh.candidate
         errors = f"errors {new.errors}/{new.served} against {old.errors}/{old.served}"
         if new.refused or old.refused:
             errors += f"; refused {new.refused}/{new.requests} against {old.refused}/{old.requests}"
-        return [errors + (f"; ratings {_show(tests['ratings'])}, a loss of {self._settings.margin:g} is excluded" if largest else "")]
+        if not largest:
+            return [errors]
+        name = self._decides
+        shown = f"{'mirrored prompts' if self._settings.mirror else name} {_show(tests[name], name)}"
+        return [f"{errors}; {shown}, a loss of {self._settings.margin:g} is excluded"]
 
 
 _INTERVALS = {"ratings": "quality", "errors": "errors", "refused": "refusals"}
@@ -244,8 +296,9 @@ def _interval(test: SequentialTest) -> Interval:
     return Interval(estimate=test.estimate, low=test.estimate - half, high=test.estimate + half, level=_LEVEL, n=n)
 
 
-def _show(test: SequentialTest) -> str:
+def _show(test: SequentialTest, name: str = "") -> str:
     """Show a test in words: its estimate with the standard error, its size, and its evidence beside the limits."""
-    size = f"{test.n} requests" if test.people is None else f"{test.n} ratings, {test.people:.0f} effective people"
+    unit = "pairs" if name == "mirrored" else "ratings"
+    size = f"{test.n} requests" if test.people is None else f"{test.n} {unit}, {test.people:.0f} effective people"
     limits = f"evidence of equality {test.equal:.1f} of {test.equal_at:.1f}, of harm {test.harm:.1f} of {test.harm_at:.1f}"
     return f"{test.estimate:+.3f} ± {test.error:.3f} ({size}; {limits})"

@@ -1,4 +1,4 @@
-"""Statistics of a rollout: the difference of mean ratings, and sequential probability ratio tests for ratings and shares.
+"""Statistics of a rollout: the differences of mean ratings and of mirrored pairs, and sequential probability ratio tests.
 
 A test compares two hypotheses, no difference and a loss of the margin, by the logarithm of their likelihood ratio. By Ville's inequality, a
 limit of log(1 / error) holds for all evaluations together, however often the evidence is looked at. Source of the test: Wald, Sequential
@@ -21,14 +21,14 @@ MOST_RATINGS = 40
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean rating of the candidate minus that of the champion."""
+    """Mean rating, or mean reward of mirrored pairs, of the candidate minus that of the champion."""
 
     estimate: float
     variance: float
     people: float
-    """Effective number of raters of the version that has fewer."""
+    """Effective number of raters of the version that has fewer, or of the people with mirrored pairs."""
     ratings: int
-    """Number of ratings of both versions."""
+    """Number of ratings of both versions, or of pairs."""
 
 
 def rating_difference(strata: Sequence[tuple[Arm, Arm]]) -> Difference | None:
@@ -83,6 +83,25 @@ def _table(strata: Sequence[tuple[Arm, Arm]]) -> tuple[np.ndarray, np.ndarray, n
         stratum_, side_, place, n_, total_ = (np.array(column) for column in zip(*cells, strict=True))
         counts[stratum_, side_, place], sums[stratum_, side_, place] = n_, total_
     return counts, sums, np.array([isinstance(name, str) for name in places], dtype=bool)
+
+
+def mirrored_difference(pairs: Sequence[tuple[str, float]], margin: float) -> Difference | None:
+    """Return the mean of the differences (person, candidate minus champion) of mirrored pairs. None for fewer than two people.
+
+    The variance is that of clusters of people, with the correction n / (n - 1) for few of them. Its lower limit is the variance of
+    independent pairs, in which one difference has at least the variance `margin`: a loss of the margin by answers that fail completely is
+    such a difference in a share `margin` of the pairs. Pairs without any difference would otherwise be certain at once.
+    """
+    places: dict[str, int] = {}
+    people = np.array([places.setdefault(person, len(places)) for person, _ in pairs], dtype=int)
+    if len(places) < 2:
+        return None
+    values = np.array([difference for _, difference in pairs])
+    estimate, n = float(values.mean()), len(values)
+    sizes, apart = np.bincount(people), np.bincount(people, values - estimate)
+    clustered = float((apart**2).sum()) / n**2 * len(places) / (len(places) - 1)
+    independent = max(margin, float(values.var(ddof=1))) / n
+    return Difference(estimate, max(clustered, independent), n**2 / float((sizes**2).sum()), n)
 
 
 def mean_evidence(estimate: float, variance: float, margin: float) -> float:

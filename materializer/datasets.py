@@ -32,6 +32,7 @@ from contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT
 from contracts.errors import ConfigError, Inconclusive, Permanent
 from contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from contracts.loop import Loop
+from contracts.mirror import MirrorAsk, MirrorPrompts
 from contracts.model import Frozen
 from contracts.ports import Artifacts, Clock, Dialect, ModelClient, Progress
 from contracts.schema import parse, stamped
@@ -45,6 +46,7 @@ from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.ingest import ingest_batch
 from materializer.lake.schemas import empty_frame, parquet, read_parquet
 from materializer.lake.tables import Lake
+from materializer.mirror import MirrorReader, forget_key
 from materializer.privacy.masking import Masker
 from materializer.privacy.summary import masked_data
 from materializer.quarantine.replay import LakeQuarantine, Rules
@@ -108,6 +110,7 @@ class LakeDatasets:
         self._masker = Masker(loop.privacy)
         self._split = Split(loop, artifacts, self.lake)
         self._settled = SettledReader(self.lake, self._pseudonyms)
+        self._mirror = MirrorReader(self.lake, loop, rewards)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Commit one batch to the lake, exactly once.
@@ -200,6 +203,14 @@ class LakeDatasets:
         Samples and prompts whose users have withdrawn their consent since the freeze are left out.
         """
         return self._once(name, TrainingSet, lambda: self._assemble(name, self._current(snapshot), probe))
+
+    def mirror_prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
+        """Return prompts of the rollout's traffic that may be asked again, as mirror.py chooses them."""
+        return self._mirror.prompts(rollout, versions, window, asks)
+
+    def forget_mirror(self) -> None:
+        """Delete the key of the last rollout with mirrored prompts."""
+        forget_key(self.lake)
 
     def _once(self, name: str, kind: type[Result], make: Callable[[], Result]) -> Result:
         known = self.artifacts.resolve(name)

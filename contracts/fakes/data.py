@@ -9,6 +9,7 @@ from contracts.data.datasets import Cursor, Facts, HoldoutEdition, IngestReport,
 from contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
 from contracts.fakes.state import FakeWorld
 from contracts.ids import Digest, canonical, digest
+from contracts.mirror import MirrorAsk, MirrorPrompt, MirrorPrompts
 from contracts.ports import ModelClient, Progress
 from contracts.schema import parse, stamped
 
@@ -63,6 +64,8 @@ class FakeDatasets:
         self.development = development
         self.reports: dict[Digest, IngestReport] = {}
         self.traces = 0
+        self.mirrored: Sequence[MirrorPrompt] = ()
+        self.secret = ""
         self.quarantine = FakeQuarantine()
 
     def ingest(self, batch: RawBatch) -> IngestReport:
@@ -112,6 +115,18 @@ class FakeDatasets:
             best_of_k=self.facts.best_of_k,
         )
         return parse(ProbeReport, self.world.once(name, lambda: stamped(made)))
+
+    def mirror_prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
+        """Return prompts of `mirrored` that were not chosen before, or those that `asks` names."""
+        del versions, window
+        self.secret = self.secret or f"secret of {rollout}"
+        known = [one for one in self.mirrored if one.key not in asks.asked]
+        chosen = known[: asks.limit] if asks.only is None else [one for one in known if one.key in asks.only]
+        return MirrorPrompts(secret=self.secret, prompts=tuple(chosen))
+
+    def forget_mirror(self) -> None:
+        """Forget the key."""
+        self.secret = ""
 
     def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
         """Return a training set with the configured facts, once per name."""

@@ -14,6 +14,7 @@ from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Compariso
 from contracts.fakes.state import FakeWorld
 from contracts.ids import digest
 from contracts.jobs.training import StepFigures
+from contracts.mirror import Mirrored, MirrorOutcome, MirrorPrompt
 from contracts.model import ModelRef
 from contracts.ports import ModelClient, Progress
 from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult, Stratum
@@ -64,6 +65,7 @@ class FakeEvaluator:
         self.world = world
         self.difference = difference
         self.levels: list[float] = []
+        self.outcome: Callable[[MirrorPrompt], MirrorOutcome] = lambda _prompt: MirrorOutcome(difference=0.0)
 
     def evaluate(
         self,
@@ -89,6 +91,18 @@ class FakeEvaluator:
             comparisons=(overall,),
             answers=digest("answers"),
         )
+
+    def mirror(
+        self, prompts: Sequence[MirrorPrompt], champion: ModelClient, candidate: ModelClient, progress: Progress
+    ) -> list[MirrorOutcome]:
+        """Ask both clients, and return the outcome that the function `outcome` computes. Without it, all answers are equally good."""
+        self.world.faults("before mirror")
+        requests = [ChatRequest(messages=one.messages, tools=one.tools) for one in prompts]
+        for client in (champion, candidate):
+            client.chat(requests, progress)
+        self.world.effects.update(f"mirror/{one.key}" for one in prompts)
+        self.world.faults("after mirror")
+        return [self.outcome(one) for one in prompts]
 
 
 class FakeCheck:
@@ -199,7 +213,13 @@ class FakeJudge:
         self.enough = enough
         self.bad = roll_back_when_largest
 
-    def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum]) -> StepJudgement:  # noqa: ARG002
+    def judge(
+        self,
+        largest: bool,
+        seconds: float,  # noqa: ARG002
+        strata: Sequence[Stratum],
+        mirrored: Mirrored | None = None,  # noqa: ARG002
+    ) -> StepJudgement:
         """Judge by the number of candidate requests of the current step only."""
         fresh = strata[-1].fresh
         n = fresh.candidate.requests

@@ -18,6 +18,11 @@ from flows.ledger.sql import SqlLedger
 from runtime.artifacts import FolderArtifacts
 from runtime.secrets.keyring import KeyFile, ensure_keyring
 
+MIRROR_REQUESTS = 4
+"""Number of mirrored prompts that a model server answers at a time."""
+MIRROR_TIMEOUT = 60.0
+"""Seconds after which the request of a mirrored prompt has failed. A tick of the rollout waits for it."""
+
 
 class SystemClock:
     """A clock that uses the machine's time."""
@@ -84,6 +89,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
         executor=open_executor(loop, folder, home),
         server=opened.server,
         client=HttpModelClient,
+        mirror_client=lambda endpoint: HttpModelClient(endpoint, MIRROR_REQUESTS, MIRROR_TIMEOUT),
         evaluator=PairedEvaluator(artifacts, rewards, gate, may_pass_early=len(opened.checks) == len(BUILT_IN_CHECKS)),
         checks=opened.checks,
         registry=MlflowRegistry(home.mlflow_url, home.root / "mlflow"),

@@ -432,6 +432,8 @@ class RolloutView:
     done: frozenset[str] = frozenset()
     steps: tuple[RolloutStep, ...] = ()
     judgements: tuple[Entry, ...] = ()
+    mirrored: tuple[Entry, ...] = ()
+    """The rows about mirrored prompts (`flows/core/mirror.py`). Earlier releases wrote none."""
     end: str | None = None
     """promoted | rolled_back"""
     reason: str = ""
@@ -472,6 +474,7 @@ def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
         done=frozenset(entry.key for entry in entries if entry.kind == "done"),
         steps=steps,
         judgements=tuple(entry for entry in entries if entry.kind == "judged"),
+        mirrored=tuple(entry for entry in entries if entry.kind in ("mirror_intended", "mirrored")),
         end=ended.key if ended else None,
         reason=ended.data["reason"] if ended else "",
     )

@@ -72,8 +72,13 @@ def _all_reasons(view: RolloutView, last: StepJudgement) -> str:
 
 def is_largest_concurrent(settings: RolloutSettings, index: int) -> bool:
     """Whether this step has the largest weight below 100, where quality is decided. Without such a step, it is the last one."""
+    return index == largest_concurrent(settings)
+
+
+def largest_concurrent(settings: RolloutSettings) -> int:
+    """Return the position of the step with the largest weight below 100; without such a step, of the last one."""
     below = [i for i, weight in enumerate(settings.steps) if weight < 100]
-    return index == (below[-1] if below else len(settings.steps) - 1)
+    return below[-1] if below else len(settings.steps) - 1
 
 
 def windows(steps: Sequence[RolloutStep], now: datetime) -> list[tuple[float, datetime, datetime]]:

@@ -89,6 +89,8 @@ class LineContext:
     """Estimates the cost of one attempt at a plan. None, also as its result: no estimate, and no check against time and budget."""
     versions: Mapping[str, tuple[ExtensionVersion, ...]] = field(default_factory=dict)
     """Kind of extension (dialect, check, metrics, trainer) -> code versions, which are recorded with the decisions."""
+    mirror_client: Callable[[Endpoint], ModelClient] | None = None
+    """Client for mirrored prompts, with few requests at a time, because users wait for the same servers. None: `client`."""
     new_salt: Callable[[], str] = secrets.token_hex
     """Returns a new random text, for the assignment of sessions during a rollout."""
     heartbeat: bool = True

@@ -12,6 +12,7 @@ from contracts.errors import Permanent, RatchetError, Retryable
 from contracts.loop import RolloutSettings
 from contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult, Stratum
 from flows.core.folds import RolloutView
+from flows.core.mirror import batches, mirrored
 from flows.core.rollout import (
     Delivery,
     Finish,
@@ -29,6 +30,7 @@ from flows.core.rollout import (
 )
 from flows.engine.context import LineContext, leased
 from flows.engine.effects import sole_route
+from flows.engine.mirror import ask_batch
 
 SMALL_CORRECTION = 60.0
 """Seconds by which the clock may be set back during a step without a rollback."""
@@ -55,7 +57,7 @@ def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
             case Finish():
                 _finish(decision, view, context, lease)
             case Hold():
-                pass
+                ask_batch(view, settings, judgement, context, lease)  # after the decision, which must not wait for answers
         return decision
 
 
@@ -97,6 +99,7 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
     try:
         strata = [_stratum(view, settings, context, (since, until, now), weight) for weight, since, until in windows(view.steps, now)]
         deliveries = _deliveries(view, settings, context, strata[-1].fresh) if seconds > settings.dark else ()
+        pairs = mirrored(batches(view.mirrored)) if settings.mirror else None
     except Exception as error:
         if isinstance(error, RatchetError) and not isinstance(error, Retryable):
             raise
@@ -107,7 +110,7 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
     darkness = dark(deliveries, settings.dark)
     if darkness:
         return StepJudgement(result=StepResult.ROLL_BACK, reasons=(darkness,))
-    judgement = context.judge.judge(is_largest_concurrent(settings, step.index), seconds, strata)
+    judgement = context.judge.judge(is_largest_concurrent(settings, step.index), seconds, strata, pairs)
     gap = incomplete(deliveries)
     if gap and judgement.result is StepResult.ADVANCE:
         return judgement.model_copy(update={"result": StepResult.WAIT, "reasons": (gap,)})
@@ -184,6 +187,8 @@ def _finish(decision: Finish, view: RolloutView, context: LineContext, lease: Le
             view = _append(view, context, lease, Row(kind="intended", key="back"))
         context.router.set(sole_route(context, context.line_view().champion or view.champion, f"{view.id}/back"))
         view = _append(view, context, lease, Row(kind="done", key="back"))
+    if view.opened["settings"].get("mirror"):
+        context.datasets.forget_mirror()
     _append(view, context, lease, Row(kind="ended", key=decision.end, data={"reason": decision.reason}))
 
 

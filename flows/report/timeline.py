@@ -210,5 +210,7 @@ _ROLLOUT: dict[str, _Sentence] = {
     "intended": _none,
     "done": _weight,
     "judged": _judged,
+    "mirror_intended": _none,
+    "mirrored": _none,
     "ended": lambda row: f"the rollout ended {row.key.replace('_', ' ')}: {row.data['reason']}",
 }

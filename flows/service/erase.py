@@ -56,6 +56,7 @@ ALWAYS_LEFT = (
     "files that were exported, for example by `ratchet judge` and `ratchet report --out`",
     "an MLflow server, a bucket or a cluster's volume outside of the home folder",
     "hashes in lake/seen.sqlite, lake/prompts.sqlite and judgements.db, which contain no text",
+    "differences of mirrored prompts in the ledger, by hashes whose key is deleted",
 )
 
 

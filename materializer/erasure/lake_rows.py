@@ -24,6 +24,7 @@ from materializer.lake.dedup_index import DedupIndex
 from materializer.lake.deletion import Change
 from materializer.lake.schemas import arrow_table
 from materializer.lake.tables import TABLES, Lake, TableName
+from materializer.mirror import forget_key
 from materializer.quarantine.kept import KeptRecords
 
 _TRACE_KEY = ["source", "id"]
@@ -129,6 +130,7 @@ class LineRows:
         self._lake.rewrite("quarantine", self._quarantine())
         if self._target.names_people:
             KeptRecords(self._lake.root).forget_people(self._target.users | self._target.sessions)
+            forget_key(self._lake)  # rows of an open rollout name people by hashes with this key
 
     def _quarantine(self) -> Change:
         """Return the deletion of quarantined records that are old or name one of the users. Tables of earlier releases name none."""

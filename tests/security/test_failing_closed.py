@@ -22,6 +22,7 @@ from contracts.evaluation import Result
 from contracts.fakes import fake_model
 from contracts.ids import digest, rollout_stream
 from contracts.loop import GateSettings, RolloutSettings
+from contracts.mirror import MirrorAsk, MirrorOutcome, MirrorPrompt, MirrorPrompts
 from contracts.serving import Arm, Evidence, ModelVersion
 from flows.core.rollout import candidate_share
 from flows.engine.advance import advance
@@ -362,11 +363,11 @@ BAD_TRAFFIC: dict[str, dict[str, Fault]] = {
 ROLLOUT_CELLS = [(kind, name, index) for kind, faults in BAD_TRAFFIC.items() for name in faults for index in range(len(STEPS))]
 
 
-def rolling(index: int) -> tuple[SimulatedLine, Traffic, str]:
+def rolling(index: int, settings: RolloutSettings = SETTINGS) -> tuple[SimulatedLine, Traffic, str]:
     """Return a line whose rollout has reached the step `index` with good evidence, its traffic, and the id of the rollout."""
     sim, traffic = SimulatedLine(Scenario(seed=1, people="auto")), Traffic()
-    loop = sim.context.loop.model_copy(update={"rollout": SETTINGS})
-    sim.context = replace(sim.context, loop=loop, metrics=traffic, judge=EvidenceJudge(SETTINGS))
+    loop = sim.context.loop.model_copy(update={"rollout": settings})
+    sim.context = replace(sim.context, loop=loop, metrics=traffic, judge=EvidenceJudge(settings))
     cycle = open_cycle(sim.context, "a test")
     rollout = rollout_stream(cycle)
     while (view := sim.context.rollout_view(rollout)) is None:
@@ -411,3 +412,106 @@ def test_bad_evidence_advances_no_rollout(kind: str, name: str, index: int) -> N
     view = sim.context.rollout_view(rollout)
     assert view is not None
     assert (view.end, len(view.steps)) == ("rolled_back", index + 1), "neither promoted nor at the next weight"
+
+
+# ---- mirrored prompts ----
+
+MIRROR = SETTINGS.model_copy(update={"mirror": 1000})
+Outcomes = Callable[[int], MirrorOutcome]
+"""Returns the outcome of the n-th prompt that is asked."""
+
+
+class Mirror:
+    """Prompts without end, and what becomes of them. The versions get no ratings, so that nothing else can show the quality."""
+
+    def __init__(self, outcome: Outcomes, people: int = 12, secret: Callable[[int], str] = lambda _: "one", prompts: int = 10_000) -> None:
+        self.outcome, self.people, self.secret, self.prompts = outcome, people, secret, prompts
+        self.calls = self.asked = 0
+
+    def choose(self, _rollout: str, _versions: Any, _window: Any, asks: MirrorAsk) -> MirrorPrompts:
+        self.calls += 1
+        keys = asks.only or [f"k{n}" for n in range(len(asks.asked), min(self.prompts, len(asks.asked) + asks.limit))]
+        found = [MirrorPrompt(key=key, person=f"p{int(key[1:]) % self.people}", messages=()) for key in keys]
+        return MirrorPrompts(secret=self.secret(self.calls), prompts=tuple(found))
+
+    def ask(self, prompts: Any, *_: Any) -> list[MirrorOutcome]:
+        self.asked += len(prompts)
+        return [self.outcome(int(one.key[1:])) for one in prompts]
+
+
+def equal(_n: int) -> MirrorOutcome:
+    return MirrorOutcome(difference=0.0)
+
+
+def every(step: int, outcome: Outcomes) -> Outcomes:
+    return lambda n: outcome(n) if n % step == 0 else equal(n)
+
+
+def lost(failed: bool) -> Outcomes:
+    return lambda _: MirrorOutcome(difference=None, failed=failed)
+
+
+def raises(error: Exception) -> Outcomes:
+    def outcome(_n: int) -> MirrorOutcome:
+        raise error
+
+    return outcome
+
+
+BAD_PAIRS: dict[str, dict[str, Mirror]] = {
+    "missing": {
+        "no prompts": Mirror(equal, prompts=0),
+        "no rewards": Mirror(lost(False)),
+        "no answers of the champion": Mirror(lost(True)),
+    },
+    "not a number": {
+        "difference": Mirror(lambda _: MirrorOutcome(difference=NAN)),
+        "infinite": Mirror(lambda _: MirrorOutcome(difference=INFINITE)),
+        "above 1": Mirror(lambda _: MirrorOutcome(difference=1.5)),
+        "in some pairs": Mirror(every(3, lambda _: MirrorOutcome(difference=NAN))),
+    },
+    "few": {"pairs": Mirror(equal, prompts=49), "people": Mirror(equal, people=7), "one person": Mirror(equal, people=1)},
+    "stale": {"the key is lost again and again": Mirror(equal, secret=str)},
+    "error": {
+        "server": Mirror(raises(Retryable("the server is down"))),
+        "scorer": Mirror(raises(ZeroDivisionError("a scorer"))),
+        "worse": Mirror(every(4, lambda _: MirrorOutcome(difference=-1.0))),
+        "worse by the margin": Mirror(every(10, lambda _: MirrorOutcome(difference=-1.0))),
+        "the candidate fails on half of the prompts": Mirror(every(2, lambda _: MirrorOutcome(difference=-0.8))),
+    },
+    "conflicting": {
+        "a failed pair with a difference": Mirror(lambda _: MirrorOutcome(difference=0.5, failed=True)),
+        "gains that hide what is left out": Mirror(every(6, lost(False))),
+    },
+    "vanished slice": {"a sixth of the prompts has no answer of the champion": Mirror(every(6, lost(True)))},
+}
+
+
+def mirroring(mirror: Mirror) -> tuple[SimulatedLine, Traffic, str]:
+    """Return a line in the first step of a rollout with mirrored prompts and without ratings."""
+    sim, traffic, rollout = rolling(0, MIRROR)
+    traffic.fault = lambda fields: (change("champion", rated=())(fields), change("candidate", rated=())(fields), None)[-1]
+    mirror.calls = mirror.asked = 0
+    sim.context.datasets.mirror_prompts = mirror.choose  # type: ignore[method-assign]
+    sim.context.evaluator.mirror = mirror.ask  # type: ignore[method-assign]
+    return sim, traffic, rollout
+
+
+def test_good_pairs_promote_without_ratings() -> None:
+    mirror = Mirror(equal)
+    sim, traffic, rollout = mirroring(mirror)
+    run_until(sim, traffic, rollout, len(STEPS))
+    view = sim.context.rollout_view(rollout)
+    assert view is not None
+    assert view.end == "promoted", view.reason
+    assert "a loss of 0.1 is excluded" in view.reason
+    assert mirror.asked < 80, "no more is asked than the decision needs"
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, mirrors in BAD_PAIRS.items() for name in mirrors])
+def test_bad_pairs_promote_no_candidate(kind: str, name: str) -> None:
+    sim, traffic, rollout = mirroring(BAD_PAIRS[kind][name])
+    run_until(sim, traffic, rollout, len(STEPS))
+    view = sim.context.rollout_view(rollout)
+    assert view is not None
+    assert (view.end, len(view.steps) <= 2) == ("rolled_back", True), "not beyond the step that decides"

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import click
 
 from contracts.errors import ConfigError, RatchetError
+from contracts.mirror import MIRROR_PEOPLE, MIRROR_SHARE
 from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
 from flows.cli.terminal import say
 
 if TYPE_CHECKING:
+    from contracts.serving import Arm
     from flows.core.folds import CycleView
     from flows.engine.context import LineContext
 
@@ -243,17 +245,22 @@ def decidable(context: LineContext) -> Iterator[Finding]:
     settings = context.loop.rollout
     context.progress("reading the lake …", 0, 0)
     days = settings.max_seconds / 86_400
-    rated = _rated(context, settings.max_seconds)
+    live = _live(context, settings.max_seconds)
+    if settings.mirror:
+        yield _mirrored(context, live)
+        return
+    rated = live.rated if live else ()
     found = forecast(settings, rated)
+    mirror = _mirror_remedy(context, live)
     if found is None:
-        needed = f"a margin of {settings.margin:g} needs about {ratings_needed(settings):,} ratings if each is of another user"
+        needed = f"a margin of {settings.margin:g} needs about {ratings_needed(settings):,} ratings if each is of another user{mirror}"
         yield "note", "rollout", f"fewer than two users have rated live answers in the last {days:.3g} days; {needed}"
         return
     who = f"{found.people:,} users gave {found.ratings:,.0f} ratings in the last {days:.3g} days"
     if not found.enough_people:
         enough = f"they count as {found.effective:.0f} of rollout.min_people = {settings.min_people} effective people per version"
         level, remedy = ("error", 'set rollout.unit = "session", or wait') if settings.unit == "user" else ("warning", "wait")
-        yield level, "rollout", f"{who}; {enough}, so no rollout can be decided; {remedy} until more users rate"
+        yield level, "rollout", f"{who}; {enough}, so no rollout can be decided; {remedy} until more users rate{mirror}"
         return
     smallest = math.ceil(found.margin * 1000) / 1000
     decided = f"a step of rollout.max_seconds decides margins of {smallest:g} and more, if both versions are equal (probability 0.8)"
@@ -263,19 +270,78 @@ def decidable(context: LineContext) -> Iterator[Finding]:
     times = time_needed(settings, rated)
     longer = f", or rollout.max_seconds to {times * settings.max_seconds:,.0f}" if times else ""
     by_session = ', or rollout.unit to "session"' if settings.unit == "user" else ""
-    remedy = f"set rollout.margin to {smallest:g} or more{longer}{by_session}"
+    remedy = f"set rollout.margin to {smallest:g} or more{longer}{by_session}{mirror}"
     yield "warning", "rollout", f"{who}; {decided}, not rollout.margin = {settings.margin:g}; {remedy}"
 
 
-def _rated(context: LineContext, seconds: float) -> tuple[tuple[int, float], ...]:
-    """Return (number of ratings, sum) per user of the champion's live answers in the last `seconds`. Empty if that cannot be measured."""
+def _pairs(context: LineContext, live: Arm | None) -> tuple[int, str]:
+    """Return the number of mirrored pairs that decide `rollout.margin`, and the assumed spread of their differences in words.
+
+    The number of people is that of the live traffic; without any, the least one that can decide.
+    """
+    from flows.report.story import report_of
+    from gates.rollout_forecast import pairs_needed
+    from gates.statistics import deviation_of
+
+    newest = next((report for cycle in reversed(_cycles(context)) if (report := report_of(cycle))), None)
+    overall = newest.comparison("overall") if newest else None
+    known = overall is not None and overall.n > 1
+    deviation = deviation_of(overall.difference) if overall is not None and known else math.sqrt(DISCORDANCE)
+    spread = f"if the rewards of a pair differ with a standard deviation of {deviation:.2f}"
+    people = max(MIRROR_PEOPLE, (live.users or 0) if live else 0)
+    return pairs_needed(context.loop.rollout, deviation, people), spread + (", as in the newest evaluation" if known else ", assumed")
+
+
+def _mirror_remedy(context: LineContext, live: Arm | None) -> str:
+    """Return the setting of mirrored prompts that decides the margin, as the end of a remedy. Empty if it would not decide either."""
+    if not context.rewards.unseen() or _few_people(live):
+        return ""
+    pairs, spread = _pairs(context, live)
+    return f"; or set rollout.mirror to {pairs} or more: so many users' prompts, asked again at both versions, decide it ({spread})"
+
+
+def _mirrored(context: LineContext, live: Arm | None) -> Finding:
+    """Say whether the mirrored prompts of a rollout can decide `rollout.margin`."""
+    settings = context.loop.rollout
+    if not context.rewards.unseen():
+        return "error", "rollout", "rollout.mirror needs a scorer for unseen answers; add one to [[rewards]], or set rollout.mirror to 0"
+    pairs, spread = _pairs(context, live)
+    needed = f"about {pairs:,} mirrored prompts decide rollout.margin = {settings.margin:g}, if both versions are equal ({spread})"
+    if settings.mirror < pairs:
+        return (
+            "warning",
+            "rollout",
+            f"rollout.mirror = {settings.mirror} is too few: {needed}; set it to {pairs} or more, or widen rollout.margin",
+        )
+    if live is None:
+        return "note", "rollout", f"{needed}; there is no live traffic yet"
+    days, people = settings.max_seconds / 86_400, live.users or 0
+    who = f"{people:,} users sent {live.requests:,} requests in the last {days:.3g} days"
+    if _few_people(live):
+        return (
+            "warning",
+            "rollout",
+            f"{who}; mirrored prompts of fewer than {1 / MIRROR_SHARE:.0f} people decide nothing; wait for more users",
+        )
+    if live.requests < pairs:
+        longer = f"set rollout.max_seconds to {pairs / max(1, live.requests) * settings.max_seconds:,.0f} or more, or widen rollout.margin"
+        return "warning", "rollout", f"{who}; {needed}; {longer}"
+    return "ok", "rollout", f"{who}; {needed}; near-duplicates and prompts that may not be used are not asked"
+
+
+def _few_people(live: Arm | None) -> bool:
+    return live is not None and live.users is not None and live.users < 1 / MIRROR_SHARE
+
+
+def _live(context: LineContext, seconds: float) -> Arm | None:
+    """Return the evidence of the champion's live answers in the last `seconds`. None if that cannot be measured."""
     champion, now = context.line_view().champion, context.clock.now()
     if champion is None:
-        return ()
+        return None
     try:
-        return context.metrics.evidence(champion.tag, "-", now - timedelta(seconds=seconds), now).champion.rated
+        return context.metrics.evidence(champion.tag, "-", now - timedelta(seconds=seconds), now).champion
     except (RatchetError, ValueError):
-        return ()
+        return None
 
 
 def _visible_gains(context: LineContext) -> Iterator[str]:

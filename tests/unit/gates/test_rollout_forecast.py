@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from contracts.loop import RolloutSettings
-from gates.rollout_forecast import deciding_share, forecast, information, ratings_needed, time_needed
+from contracts.mirror import MIRROR_PAIRS
+from gates.rollout_forecast import deciding_share, forecast, information, pairs_needed, ratings_needed, time_needed
+from gates.sequential import mean_evidence, mirrored_difference
 
 SETTINGS = RolloutSettings()
 
@@ -68,3 +70,20 @@ def test_information_decides_with_the_stated_probability() -> None:
     paths = np.cumsum(draw.normal(size / looks / 2, math.sqrt(size / looks), (4000, looks)), axis=1)
     reached = float((paths.max(axis=1) >= math.log(1 / SETTINGS.beta)).mean())
     assert reached == pytest.approx(0.8, abs=0.04)
+
+
+@pytest.mark.parametrize("deviation", [0.0, 0.3, 0.6])
+def test_the_forecast_of_mirrored_pairs_is_decided_by_four_of_five_equal_candidates(deviation: float) -> None:
+    settings = RolloutSettings(margin=0.1)
+    n, draw = pairs_needed(settings, deviation, 20), np.random.default_rng(5)
+    decided = 0
+    for _ in range(400):
+        differences = np.round(np.clip(draw.normal(0, deviation, n), -1, 1), 6)
+        pairs = [(f"p{number % 20}", float(one)) for number, one in enumerate(differences)]
+        for looked in range(24, n + 1, 8):
+            found = mirrored_difference(pairs[:looked], settings.margin)
+            assert found is not None
+            if looked >= MIRROR_PAIRS and mean_evidence(found.estimate, found.variance, settings.margin) >= math.log(1 / settings.beta):
+                decided += 1
+                break
+    assert decided / 400 > 0.74

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from contracts.loop import RolloutSettings
+from contracts.mirror import Mirrored
 from contracts.serving import Arm, Evidence, StepJudgement, StepResult, Stratum, latency_buckets
 from gates.rollout_judge import EvidenceJudge
 from gates.statistics import sample_ratio_p
@@ -303,3 +304,88 @@ def test_wrong_split_is_found_with_few_sessions() -> None:
     draw = np.random.default_rng(6)
     found = [sample_ratio_p(60 - new, new, 0.05) < 1e-4 for new in draw.binomial(60, 0.5, 200)]
     assert all(found)
+
+
+def mirrored_pairs(n: int, loss: float = 0.0, people: int = 12, failed: int = 0, unscored: int = 0) -> Mirrored:
+    """Pairs of which a share 0.2 + `loss` is a loss and a share 0.2 a gain, the same for each person."""
+    lost, gained = round(n * (0.2 + loss)), round(n * 0.2)
+    differences = [-1.0] * lost + [1.0] * gained + [0.0] * (n - lost - gained)
+    pairs = tuple((f"p{number % people}", one) for number, one in enumerate(differences))
+    return Mirrored(asked=n + failed + unscored, failed=failed, unscored=unscored, pairs=pairs)
+
+
+def mirror_judged(
+    mirrored: Mirrored | None, rated: tuple[tuple[tuple[int, float], ...], ...] = ((), ()), largest: bool = True, **changes: object
+) -> StepJudgement:
+    seen = evidence(*(arm(tag, 1000, rated=one) for tag, one in zip(("old", "new"), rated, strict=True)))
+    judge = EvidenceJudge(SETTINGS.model_copy(update={"mirror": 1000, **changes}))
+    return judge.judge(largest, LONG, [Stratum(share=50, fresh=seen, mature=seen)], mirrored)
+
+
+def test_mirrored_pairs_decide_without_ratings() -> None:
+    found = mirror_judged(mirrored_pairs(400))
+    assert found.result is StepResult.ADVANCE
+    assert "mirrored prompts +0.000 ± 0.03" in found.reasons[0]
+    assert "(400 pairs, 12 effective people; evidence of equality" in found.reasons[0]
+    assert "a loss of 0.1 is excluded" in found.reasons[0]
+    assert (found.tests["mirrored"].n, found.tests["mirrored"].margin) == (400, SETTINGS.margin)
+
+
+def test_without_the_setting_mirrored_pairs_decide_nothing() -> None:
+    found = mirror_judged(mirrored_pairs(400), mirror=0)
+    assert found.result is StepResult.WAIT
+    assert "mirrored" not in found.tests
+    assert mirror_judged(mirrored_pairs(400, 0.5), mirror=0).result is StepResult.WAIT
+
+
+@pytest.mark.parametrize(
+    ("pairs", "reason"),
+    [
+        (None, "no pairs of two people"),
+        (mirrored_pairs(0), "no pairs of two people"),
+        (mirrored_pairs(400, people=1), "no pairs of two people"),
+        (mirrored_pairs(400, people=7), "of 7 of at least 8 effective people"),
+        (mirrored_pairs(49, people=40), "49 of at least 50 mirrored pairs"),
+        (mirrored_pairs(100), "is not shown yet"),
+        (mirrored_pairs(400, failed=60), "60 of 460 mirrored prompts are left out, more than 10%"),
+        (mirrored_pairs(400, unscored=60), "60 without comparable rewards"),
+    ],
+)
+def test_missing_few_or_incomplete_pairs_wait_at_the_step_that_decides(pairs: Mirrored | None, reason: str) -> None:
+    found = mirror_judged(pairs)
+    assert found.result is StepResult.WAIT
+    assert reason in "; ".join(found.reasons)
+    assert mirror_judged(pairs, largest=False).result is StepResult.ADVANCE, "an earlier step does not need them"
+
+
+def test_good_ratings_do_not_replace_the_pairs() -> None:
+    assert mirror_judged(mirrored_pairs(100), (RATED, RATED)).result is StepResult.WAIT
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_harm_in_the_pairs_or_in_the_ratings_rolls_back_at_any_step(largest: bool) -> None:
+    worse = mirror_judged(mirrored_pairs(400, 0.2), largest=largest)
+    assert worse.result is StepResult.ROLL_BACK
+    assert "the mean reward of the mirrored prompts is lower: -0.200" in worse.reasons[0]
+    bad = tuple((1, 0.0) for _ in range(400))
+    disliked = mirror_judged(mirrored_pairs(400), (RATED, bad), largest=largest)
+    assert disliked.result is StepResult.ROLL_BACK
+    assert "the mean rating is lower" in disliked.reasons[0]
+    assert mirror_judged(mirrored_pairs(400, 0.2, people=7)).result is StepResult.WAIT, "few people show no harm"
+
+
+def test_the_error_budget_is_split_over_five_metrics_with_mirrored_prompts() -> None:
+    found = mirror_judged(mirrored_pairs(400), (RATED, RATED))
+    assert found.tests["mirrored"].harm_at == pytest.approx(math.log(5 / SETTINGS.alpha))
+    assert found.tests["ratings"].harm_at == pytest.approx(math.log(5 / SETTINGS.alpha))
+    assert found.tests["mirrored"].equal_at == pytest.approx(math.log(1 / SETTINGS.beta))
+    without = mirror_judged(None, (RATED, RATED), mirror=0)
+    assert without.tests["ratings"].harm_at == pytest.approx(math.log(4 / SETTINGS.alpha))
+
+
+def test_errors_and_slow_answers_must_still_be_excluded() -> None:
+    seen = evidence(arm("old", 60), arm("new", 60))
+    judge = EvidenceJudge(SETTINGS.model_copy(update={"mirror": 1000}))
+    found = judge.judge(True, LONG, [Stratum(share=50, fresh=seen, mature=seen)], mirrored_pairs(400))
+    assert found.result is StepResult.WAIT
+    assert all("error share" in reason or "slow" in reason for reason in found.reasons)

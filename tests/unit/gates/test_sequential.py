@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contracts.serving import Arm
 from gates.sequential import (
@@ -13,6 +15,7 @@ from gates.sequential import (
     Difference,
     harm_evidence,
     mean_evidence,
+    mirrored_difference,
     rating_difference,
     share_below,
     share_difference,
@@ -160,3 +163,47 @@ def test_mean_evidence_is_the_ratio_of_two_normal_likelihoods() -> None:
         return -((0.01 - mean) ** 2) / (2 * 0.0004)
 
     assert mean_evidence(0.01, 0.0004, 0.05) == pytest.approx(likelihood(0.0) - likelihood(-0.05))
+
+
+def test_mirrored_pairs_of_one_person_are_no_evidence() -> None:
+    assert mirrored_difference([], 0.05) is None
+    assert mirrored_difference([("p", 0.0)] * 500, 0.05) is None
+
+
+def test_people_with_equal_numbers_of_pairs_count_fully_and_a_busy_one_does_not() -> None:
+    even = mirrored_difference([(f"p{n % 10}", 0.0) for n in range(100)], 0.05)
+    busy = mirrored_difference([("p", 0.0)] * 91 + [(f"p{n}", 0.0) for n in range(9)], 0.05)
+    assert even is not None
+    assert busy is not None
+    assert (even.people, even.ratings) == (pytest.approx(10), 100)
+    assert busy.people < 1.3
+
+
+@pytest.mark.parametrize("margin", [0.02, 0.05, 0.2])
+def test_pairs_without_any_difference_are_not_certain(margin: float) -> None:
+    """A loss of the margin in prompts that are not asked yet looks the same in the first pairs."""
+    found = mirrored_difference([(f"p{n % 10}", 0.0) for n in range(30)], margin)
+    assert found is not None
+    assert mean_evidence(found.estimate, found.variance, margin) == pytest.approx(margin * 30 / 2)
+
+
+def test_a_loss_of_some_people_alone_makes_the_estimate_less_precise() -> None:
+    spread = mirrored_difference([(f"p{n % 10}", -1.0 if n % 7 == 0 else 0.0) for n in range(200)], 0.05)
+    of_one = mirrored_difference([(f"p{n % 10}", -1.0 if n % 10 == 0 else 0.0) for n in range(200)], 0.05)
+    assert spread is not None
+    assert of_one is not None
+    assert of_one.variance > 3 * spread.variance
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(-1, 1)), min_size=2, max_size=60))
+def test_the_order_of_pairs_changes_nothing_and_a_swap_of_the_versions_the_sign(pairs: list[tuple[str, float]]) -> None:
+    found, turned = mirrored_difference(pairs, 0.1), mirrored_difference(pairs[::-1], 0.1)
+    swapped = mirrored_difference([(person, -difference) for person, difference in pairs], 0.1)
+    if found is None or turned is None or swapped is None:
+        assert found is turned is swapped is None
+        return
+    assert turned.estimate == pytest.approx(found.estimate)
+    assert (turned.variance, turned.people) == (pytest.approx(found.variance), pytest.approx(found.people))
+    assert swapped.estimate == pytest.approx(-found.estimate)
+    assert swapped.variance == pytest.approx(found.variance)
+    assert found.variance >= 0.1 / len(pairs) * (1 - 1e-9)

@@ -17,13 +17,13 @@ from tests.simulation.simulated_line import Scenario, SimulatedLine
 class Ratings:
     """Metrics that know the ratings of the champion."""
 
-    def __init__(self, rated: tuple[tuple[int, float], ...]) -> None:
-        self.rated = rated
+    def __init__(self, rated: tuple[tuple[int, float], ...], users: int | None = None, requests: int | None = None) -> None:
+        self.rated, self.users, self.requests = rated, users, requests
 
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
-        n = sum(count for count, _ in self.rated)
+        n = sum(count for count, _ in self.rated) if self.requests is None else self.requests
         figures: dict[str, Any] = {"errors": 0, "refused": 0, "latency_p50_ms": None, "latency_p95_ms": None}
-        old = Arm(tag=champion, requests=n, sessions=n, rated=self.rated, **figures)
+        old = Arm(tag=champion, requests=n, sessions=n, users=self.users, rated=self.rated, **figures)
         return Evidence(since=since, until=until, champion=old, candidate=Arm(tag=candidate, requests=0, sessions=0, rated=(), **figures))
 
 
@@ -61,6 +61,54 @@ def test_without_ratings_the_needed_number_is_told() -> None:
     assert level == "note"
     assert "fewer than two users have rated" in text
     assert "a margin of 0.05 needs about 3," in text
+
+
+def mirror_findings(
+    users: int | None, requests: int, rated: tuple[tuple[int, float], ...] = (), unseen: bool = True, **changes: Any
+) -> list[tuple[str, str, str]]:
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+    settings = context.loop.rollout.model_copy(update={"margin": 0.1, "max_seconds": 7 * 86_400.0, "steps": (5.0, 50.0, 100.0), **changes})
+    context = replace(context, loop=context.loop.model_copy(update={"rollout": settings}), metrics=Ratings(rated, users, requests))
+    context.rewards.unseen = lambda: unseen  # type: ignore[method-assign]
+    return list(decidable(context))
+
+
+@pytest.mark.parametrize("rated", [(), ((5, 3.0),) * 12])
+def test_a_line_with_few_raters_is_offered_mirrored_prompts(rated: tuple[tuple[int, float], ...]) -> None:
+    [(_, _, text)] = mirror_findings(12, 3000, rated)
+    assert "or set rollout.mirror to 302 or more" in text
+    assert "a standard deviation of 0.55, assumed" in text
+
+
+def test_mirrored_prompts_are_not_offered_where_they_cannot_decide() -> None:
+    for users, unseen in ((9, True), (12, False)):
+        [(_, _, text)] = mirror_findings(users, 3000, ((5, 3.0),) * 7, unseen)
+        assert "rollout.mirror" not in text
+
+
+@pytest.mark.parametrize(
+    ("mirror", "users", "requests", "unseen", "level", "part"),
+    [
+        (
+            310,
+            12,
+            3000,
+            True,
+            "ok",
+            "3,000 requests in the last 7 days; about 302 mirrored prompts decide rollout.margin = 0.1",
+        ),
+        (100, 12, 3000, True, "warning", "rollout.mirror = 100 is too few"),
+        (400, 7, 3000, True, "warning", "fewer than 10 people decide nothing"),
+        (310, 12, 100, True, "warning", "set rollout.max_seconds to 1,826,496 or more"),
+        (310, 12, 3000, False, "error", "needs a scorer for unseen answers"),
+    ],
+)
+def test_a_line_with_mirrored_prompts_is_told_what_they_decide(
+    mirror: int, users: int, requests: int, unseen: bool, level: str, part: str
+) -> None:
+    [(found, about, text)] = mirror_findings(users, requests, unseen=unseen, mirror=mirror)
+    assert (found, about) == (level, "rollout")
+    assert part in text
 
 
 @pytest.mark.parametrize(

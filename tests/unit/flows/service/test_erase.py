@@ -309,6 +309,15 @@ def test_a_session_is_erased_without_the_other_sessions_of_its_user(tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_the_key_of_mirrored_prompts_is_deleted_so_that_their_rows_name_nobody(tmp_path: Path) -> None:
+    installation, _ = install(tmp_path, 2)
+    key = installation.home.lake(LINE) / "mirror.json"
+    key.write_text("{}")
+    erase(installation, 1)
+    assert not key.exists()
+
+
+@pytest.mark.slow
 def test_another_line_keeps_rows_with_the_same_texts_and_its_versions(tmp_path: Path) -> None:
     """Artifacts are shared by all lines, and two lines may have got equal texts from different people."""
     installation, context = install(tmp_path, 6)

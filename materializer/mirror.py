@@ -1,0 +1,166 @@
+"""Chooses the prompts of a rollout that both versions are asked again.
+
+A prompt may be asked if its content may be used for evaluation now: the rules of governance.py, with the present consent. The rules about
+the answer are left out, because the choice must not depend on what a version answered. If prompts that a version failed on were left out,
+nobody would see its failures. Only requests with an empty answer are missing, because ingest does not store them. For the same reason
+users' corrections are no references here: users correct wrong answers.
+
+The order is a keyed hash. The key is random, known to nobody who sends requests, and deleted at the end of the rollout. People whose
+prompts were asked less often come first. Near-duplicates of a chosen prompt are left out, because their pairs are not independent.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+
+from contracts.data.records import FeedbackKind
+from contracts.ids import digest, prompt_id, root_text
+from contracts.loop import Loop
+from contracts.mirror import MIRROR_SHARE, MirrorAsk, MirrorPrompt, MirrorPrompts
+from contracts.schema import stamped, unstamped
+from materializer.consent import refusing_users, settle, spoken
+from materializer.governance import Governed, govern
+from materializer.labels.scores import attach, references
+from materializer.lake.tables import Lake, preferred
+from materializer.training_sets.near_duplicates import NearIndex, shingles, signature
+from rewards.scorer_set import ScorerSet
+from runtime.artifacts import write_atomic
+
+_KEY = "mirror.json"
+"""File beside the tables with the rollout's key."""
+_ANYONE = "anonymous"
+"""Person of all requests without user and session. They count as one, because anybody can send many of them."""
+_PER_PERSON = 2
+"""Maximum number of prompts of one person in a batch."""
+
+_Known = tuple[str, str, dict[str, Any]]
+"""(key, person, row) of a prompt."""
+
+
+class MirrorReader:
+    """Reads the prompts of a line's rollout from its lake. `rewards` are the scorers of the loop file."""
+
+    def __init__(self, lake: Lake, loop: Loop, rewards: ScorerSet) -> None:
+        self._lake = lake
+        self._loop = loop
+        self._rewards = rewards
+
+    def prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
+        """Return the prompts that `asks` wants (see the port `Datasets`)."""
+        key = self._key(rollout)
+        name = digest(key)[:12]
+        rows = self._rows(versions, window)
+        if rows.is_empty():
+            return MirrorPrompts(secret=name)
+        known = [
+            (_hash(key, "trace", f"{row['source']}\x1f{row['id']}"), _hash(key, "person", row["person"] or _ANYONE), row)
+            for row in rows.iter_rows(named=True)
+        ]
+        if asks.only is not None:
+            only = frozenset(asks.only)
+            chosen: Iterator[_Known] = (one for one in known if one[0] in only)
+        else:
+            chosen = self._chosen(sorted(known, key=lambda one: one[0]), asks)
+        return MirrorPrompts(secret=name, prompts=tuple(_prompt(*one) for one in chosen))
+
+    def _key(self, rollout: str) -> bytes:
+        """Return the key of a rollout. The first call for it makes the key, and replaces that of an earlier rollout."""
+        path: Path = self._lake.root / _KEY
+        try:
+            stored = unstamped(path.read_bytes(), "mirror key")
+        except (FileNotFoundError, ValueError):
+            stored = {}
+        if stored.get("rollout") != rollout:
+            stored = {"rollout": rollout, "key": secrets.token_hex(32)}
+            write_atomic(path, stamped(stored))
+        return bytes.fromhex(stored["key"])
+
+    def _rows(self, versions: tuple[str, str], window: tuple[datetime, datetime]) -> pl.DataFrame:
+        """Return source, id, person, messages, tools and reference of the prompts that may be used and scored, one per distinct prompt."""
+        since, until = (time.astimezone(UTC).isoformat() for time in window)
+        within = And(GreaterThanOrEqual("time", since), LessThan("time", until))
+        statements = self._lake.scan("consent")
+        traces = preferred(settle(self._lake.scan("traces", where=And(within, EqualTo("origin", "traffic"))), statements))
+        live = traces.filter(pl.col("verified").fill_null(False) & pl.col("model_version").is_in(versions).fill_null(False))
+        blind = live.with_columns(status=pl.lit("ok"), answer=pl.lit("-"), finish_reason=pl.lit(None, dtype=pl.String))
+        governed = govern(blind, self._loop.governance)
+        if governed.used.is_empty():
+            return governed.used
+        return self._with_references(live, governed, since, refusing_users(statements))
+
+    def _with_references(self, live: pl.DataFrame, governed: Governed, since: str, refusing: list[str]) -> pl.DataFrame:
+        distinct = governed.used.select("messages", "tools")
+        ids = [prompt_id(orjson.loads(text), orjson.loads(tools) if tools else ()) for text, tools in distinct.iter_rows()]
+        identified = distinct.with_columns(pl.Series("prompt_id", ids, dtype=pl.String))
+        admitted = live.join(governed.merged, on=["source", "id"], how="semi")
+        said = And(EqualTo("kind", FeedbackKind.REFERENCE.value), GreaterThanOrEqual("time", since))
+        feedback, _ = attach(spoken(self._lake.scan("feedback", where=said), refusing), admitted, governed)
+        known = references(_joined(admitted, identified), feedback).select("prompt_id", "reference")
+        found = _joined(governed.used.drop("reference"), identified).join(known, on="prompt_id", how="left", maintain_order="left")
+        scorable = found if self._rewards.without_reference() else found.filter(pl.col("reference").is_not_null())
+        return scorable.select("source", "id", pl.coalesce("user", "session").alias("person"), "messages", "tools", "reference")
+
+    def _chosen(self, known: list[_Known], asks: MirrorAsk) -> Iterator[_Known]:
+        """Yield prompts in turns of people, those with the fewest turns first, and for each person in the order of the keys."""
+        taken, index = Counter(asks.turns), NearIndex(self._loop.holdout.similarity)
+        for key, _, row in known:
+            if key in asks.asked:
+                text = _text(row)
+                index.add(key, signature(shingles(text)), text)
+        waiting: dict[str, list[_Known]] = {}
+        for one in reversed(known):
+            if one[0] not in asks.asked:
+                waiting.setdefault(one[1], []).append(one)
+        here, left = Counter[str](), asks.limit
+        while left and waiting:
+            person = min(waiting, key=lambda name: (taken[name], waiting[name][-1][0]))
+            if taken[person] + 1 > _PER_PERSON + MIRROR_SHARE * (taken.total() + 1):
+                return  # the others have sent no more prompts yet
+            one = waiting[person].pop()
+            if not waiting[person]:
+                del waiting[person]
+            text = _text(one[2])
+            signed = signature(shingles(text))
+            if index.near(text, signed):
+                continue
+            index.add(one[0], signed, text)
+            taken[person] += 1
+            here[person] += 1
+            left -= 1
+            if here[person] == _PER_PERSON:
+                waiting.pop(person, None)
+            yield one
+
+
+def forget_key(lake: Lake) -> None:
+    """Delete the key of the last rollout. Its rows in the ledger can then be joined to nobody any more."""
+    (lake.root / _KEY).unlink(missing_ok=True)
+
+
+def _hash(key: bytes, kind: str, text: str) -> str:
+    return hmac.digest(key, f"{kind}\x1f{text}".encode(), "sha256").hex()[:16]
+
+
+def _joined(rows: pl.DataFrame, identified: pl.DataFrame) -> pl.DataFrame:
+    return rows.join(identified, on=["messages", "tools"], how="left", nulls_equal=True, maintain_order="left")
+
+
+def _text(row: dict[str, Any]) -> str:
+    return root_text(orjson.loads(row["messages"]))
+
+
+def _prompt(key: str, person: str, row: dict[str, Any]) -> MirrorPrompt:
+    tools = orjson.loads(row["tools"]) if row["tools"] else ()
+    return MirrorPrompt(
+        key=key, person=person, messages=tuple(orjson.loads(row["messages"])), tools=tuple(tools), reference=row["reference"]
+    )
