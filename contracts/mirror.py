@@ -8,12 +8,14 @@ from pydantic import Field, model_validator
 
 from contracts.model import Count, Frozen
 
-MIRROR_PEOPLE = 8
+MIRROR_PEOPLE = 10
 """Minimum effective number of people whose prompts were mirrored, before the pairs decide anything."""
 MIRROR_SHARE = 0.1
 """Largest share of the chosen prompts that are of one person, apart from the first few. A few busy people would otherwise decide alone."""
 MIRROR_PAIRS = 50
 """Minimum number of scored pairs before they decide anything."""
+MOST_FAILED = 0.1
+"""Largest share of mirrored prompts that the champion did not answer, with which a step may advance."""
 
 
 class MirrorPrompt(Frozen):
@@ -22,7 +24,7 @@ class MirrorPrompt(Frozen):
     key: str
     """Identity of the trace within the rollout: a keyed hash (see `MirrorPrompts.secret`)."""
     person: str
-    """Identity of the user within the rollout: a keyed hash. All prompts without user and session have the same one."""
+    """Identity of the user within the rollout: a keyed hash. All prompts without user have the same one."""
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...] = ()
     reference: str | None = None
@@ -76,6 +78,13 @@ class Mirrored(Frozen):
     """Number of prompts that are left out because their two answers have no comparable rewards."""
     pairs: tuple[tuple[str, Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]], ...]
     """(person, reward of the candidate minus that of the champion) of the other prompts. `person` is no user id."""
+
+    def too_many_left_out(self, margin: float) -> bool:
+        """Return whether the prompts without a pair could hide a loss of `margin`.
+
+        The candidate can influence which answers have no comparable rewards, so these may cause half of such a loss at the most.
+        """
+        return self.failed > MOST_FAILED * self.asked or self.unscored > margin / 2 * self.asked
 
     @model_validator(mode="after")
     def _complete(self) -> Mirrored:

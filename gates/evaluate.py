@@ -18,7 +18,7 @@ import numpy as np
 
 from contracts.data.datasets import HoldoutEdition, Label
 from contracts.data.records import Tier
-from contracts.errors import Inconclusive, Retryable
+from contracts.errors import Inconclusive
 from contracts.evaluation import (
     UNLIKE,
     ChatAnswer,
@@ -258,9 +258,8 @@ class PairedEvaluator:
     ) -> list[MirrorOutcome]:
         """Let both models answer users' prompts once more with the decoding of the gate and the same seeds, and compare the rewards.
 
-        A request that failed for the candidate alone has reward 0. Nothing is stored, and no text is part of the result. Raises `Retryable`
-        if a model answers none of the prompts or no pair has rewards: a server or a scorer is not available, which says nothing about the
-        models.
+        A request that failed for the candidate alone has reward 0, and so has an answer of the candidate alone that no scorer can score.
+        Nothing is stored, and no text is part of the result. Raises `Retryable` if a server refuses connections or a scorer is away.
         """
         questions = [Question("mirrored", one.messages, one.reference, None, one.tools) for one in prompts]
         requests = [
@@ -275,18 +274,16 @@ class PairedEvaluator:
         ]
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda client: client.chat(requests, progress), (champion, candidate))
-        for side, answers in (("champion", old), ("candidate", new)):
-            if answers and all(answer.text is None for answer in answers):
-                raise Retryable(f"the {side} answers no mirrored prompt ({answers[0].error})")
         labels = {"champion": self._label(questions, old), "candidate": self._label(questions, new)}
         self._prefer(questions, old, new, labels)
         found = []
         for row in zip(questions, old, new, labels["champion"], labels["candidate"], strict=True):
             rewards = _Outcome.of(*row).rewards
             difference = None if rewards is None else rewards[1] - rewards[0]
+            before, after = row[3].reward, row[4].reward
+            if difference is None and before is not None and after is None:
+                difference = -before
             found.append(MirrorOutcome(difference=difference, failed=difference is None and row[1].text is None))
-        if found and all(one.difference is None and not one.failed for one in found):
-            raise Retryable("no pair of mirrored answers has comparable rewards; a scorer may be unavailable")
         return found
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:

@@ -29,11 +29,13 @@ class HttpModelClient:
     says nothing about its model.
     """
 
-    def __init__(self, endpoint: Endpoint, concurrency: int = 16, timeout: float = 120.0) -> None:
+    def __init__(self, endpoint: Endpoint, concurrency: int = 16, timeout: float = 120.0, timeouts: int = _TRIES) -> None:
+        """`timeouts` is the number of tries of a request that times out."""
         self._endpoint = endpoint
         self._concurrency = concurrency
         self._limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         self._timeout = timeout
+        self._timeouts = timeouts
 
     def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:
         """Send all requests and return their answers in order. `progress` is called after every 20 answers and at the end.
@@ -76,6 +78,11 @@ class HttpModelClient:
             except httpx.ConnectError as problem:
                 if attempt == _TRIES - 1:
                     raise Unreachable(f"the model server of {self._endpoint.tag} at {self._endpoint.url} refuses connections") from problem
+                continue
+            except httpx.TimeoutException as problem:
+                error = f"{type(problem).__name__}: {problem}"
+                if attempt + 1 >= self._timeouts:
+                    break
                 continue
             except httpx.HTTPError as problem:  # includes responses that cannot be decoded
                 error = f"{type(problem).__name__}: {problem}"

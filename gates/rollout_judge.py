@@ -38,8 +38,6 @@ from gates.statistics import sample_ratio_p
 
 METRICS = 4
 """Number of metrics that are tested without mirrored prompts: ratings, errors, refused requests and slow answers."""
-MOST_LEFT_OUT = 0.1
-"""Largest share of mirrored prompts without a comparable pair with which a step may advance."""
 _ALL_STEPS = 0.5
 """Part of a metric's error budget for the test over all steps. The tests of single steps share the rest."""
 _SAMPLE_RATIO = 1e-4
@@ -174,11 +172,10 @@ class EvidenceJudge:
         """Return a reason to wait if too many mirrored prompts have no comparable pair, because these may be those of a loss."""
         if not self._settings.mirror or mirrored is None:
             return []
-        out = mirrored.failed + mirrored.unscored
-        if out <= MOST_LEFT_OUT * mirrored.asked:
+        if not mirrored.too_many_left_out(self._settings.margin):
             return []
         told = f"{mirrored.failed} without an answer of the champion, {mirrored.unscored} without comparable rewards"
-        return [f"{out} of {mirrored.asked} mirrored prompts are left out, more than {MOST_LEFT_OUT:.0%}: {told}"]
+        return [f"too many of {mirrored.asked} mirrored prompts are left out: {told}"]
 
     def _split(self, fresh: Evidence, share: float) -> list[str]:
         """Return a reason to wait if sessions or users are not split as the route says."""

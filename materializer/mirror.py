@@ -15,13 +15,13 @@ import hmac
 import secrets
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 import polars as pl
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
 
 from contracts.data.records import FeedbackKind
 from contracts.ids import digest, prompt_id, root_text
@@ -39,7 +39,7 @@ from runtime.artifacts import write_atomic
 _KEY = "mirror.json"
 """File beside the tables with the rollout's key."""
 _ANYONE = "anonymous"
-"""Person of all requests without user and session. They count as one, because anybody can send many of them."""
+"""Person of all requests without user. They count as one, because anybody can send many of them, with sessions of his own choice."""
 _PER_PERSON = 2
 """Maximum number of prompts of one person in a batch."""
 
@@ -54,6 +54,8 @@ class MirrorReader:
         self._lake = lake
         self._loop = loop
         self._rewards = rewards
+        self._known: set[str] = set()  # users who do not wait any more
+        self._begin: Any = None  # when the line's first trace was ingested
 
     def prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
         """Return the prompts that `asks` wants (see the port `Datasets`)."""
@@ -93,10 +95,25 @@ class MirrorReader:
         traces = preferred(settle(self._lake.scan("traces", where=And(within, EqualTo("origin", "traffic"))), statements))
         live = traces.filter(pl.col("verified").fill_null(False) & pl.col("model_version").is_in(versions).fill_null(False))
         blind = live.with_columns(status=pl.lit("ok"), answer=pl.lit("-"), finish_reason=pl.lit(None, dtype=pl.String))
-        governed = govern(blind, self._loop.governance)
+        governed = govern(self._settled_in(blind, window[1]), self._loop.governance)
         if governed.used.is_empty():
             return governed.used
         return self._with_references(live, governed, since, refusing_users(statements))
+
+    def _settled_in(self, traces: pl.DataFrame, until: datetime) -> pl.DataFrame:
+        """Return the traces without those of new users, whose ratings would wait, too (`snapshot.newcomer_days`).
+
+        Otherwise somebody with many new ids could send most of the prompts that are asked. Users who came within this time after the line's
+        first trace do not wait.
+        """
+        wait = timedelta(days=self._loop.snapshot.newcomer_days)
+        users = [user for user in traces["user"].drop_nulls().unique().sort().to_list() if user not in self._known]
+        if users:
+            first = self._lake.scan("traces", ("user", "ingested"), where=In("user", users)).group_by("user").agg(pl.col("ingested").min())
+            begin = self._begin = self._begin or self._lake.scan("traces", ("ingested",))["ingested"].min()
+            old = first.filter((pl.col("ingested") <= until - wait) | (pl.col("ingested") <= pl.lit(begin) + wait))
+            self._known |= set(old["user"].to_list())
+        return traces.filter(pl.col("user").is_null() | pl.col("user").is_in(sorted(self._known)))
 
     def _with_references(self, live: pl.DataFrame, governed: Governed, since: str, refusing: list[str]) -> pl.DataFrame:
         distinct = governed.used.select("messages", "tools")
@@ -108,7 +125,7 @@ class MirrorReader:
         known = references(_joined(admitted, identified), feedback).select("prompt_id", "reference")
         found = _joined(governed.used.drop("reference"), identified).join(known, on="prompt_id", how="left", maintain_order="left")
         scorable = found if self._rewards.without_reference() else found.filter(pl.col("reference").is_not_null())
-        return scorable.select("source", "id", pl.coalesce("user", "session").alias("person"), "messages", "tools", "reference")
+        return scorable.select("source", "id", pl.col("user").alias("person"), "messages", "tools", "reference")
 
     def _chosen(self, known: list[_Known], asks: MirrorAsk) -> Iterator[_Known]:
         """Yield prompts in turns of people, those with the fewest turns first, and for each person in the order of the keys."""

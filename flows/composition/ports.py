@@ -18,9 +18,9 @@ from flows.ledger.sql import SqlLedger
 from runtime.artifacts import FolderArtifacts
 from runtime.secrets.keyring import KeyFile, ensure_keyring
 
-MIRROR_REQUESTS = 4
+MIRROR_REQUESTS = 8
 """Number of mirrored prompts that a model server answers at a time."""
-MIRROR_TIMEOUT = 60.0
+MIRROR_TIMEOUT = 30.0
 """Seconds after which the request of a mirrored prompt has failed. A tick of the rollout waits for it."""
 
 
@@ -89,7 +89,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
         executor=open_executor(loop, folder, home),
         server=opened.server,
         client=HttpModelClient,
-        mirror_client=lambda endpoint: HttpModelClient(endpoint, MIRROR_REQUESTS, MIRROR_TIMEOUT),
+        mirror_client=lambda endpoint: HttpModelClient(endpoint, MIRROR_REQUESTS, MIRROR_TIMEOUT, timeouts=1),
         evaluator=PairedEvaluator(artifacts, rewards, gate, may_pass_early=len(opened.checks) == len(BUILT_IN_CHECKS)),
         checks=opened.checks,
         registry=MlflowRegistry(home.mlflow_url, home.root / "mlflow"),

@@ -56,8 +56,8 @@ def mirrored(known: Sequence[Batch]) -> Mirrored:
 
 
 def turns(known: Sequence[Batch]) -> Counter[str]:
-    """Return how many prompts of each person were chosen so far."""
-    return Counter(person for batch in known for _, person in batch.prompts)
+    """Return how many prompts of each person were chosen so far, under the key of the last batch."""
+    return Counter(person for batch in known if batch.secret == known[-1].secret for _, person in batch.prompts)
 
 
 def left(known: Sequence[Batch], settings: RolloutSettings) -> int:
@@ -65,12 +65,15 @@ def left(known: Sequence[Batch], settings: RolloutSettings) -> int:
     return max(0, min(BATCH, settings.mirror - sum(len(batch.prompts) for batch in known)))
 
 
-def is_wanted(settings: RolloutSettings, judgement: StepJudgement | None, index: int, largest: int) -> bool:
+def is_wanted(settings: RolloutSettings, judgement: StepJudgement | None, index: int, largest: int, known: Sequence[Batch] = ()) -> bool:
     """Whether more prompts are to be asked at step `index`: while the step waits and the pairs have not excluded a loss of the margin.
 
-    `largest` is the position of the step that decides. After it, the pairs decide nothing more.
+    They have not, as long as too many prompts are left out. `known` are the batches so far, and `largest` is the position of the step that
+    decides. After it, the pairs decide nothing more.
     """
     if not settings.mirror or judgement is None or judgement.result is not StepResult.WAIT or index > largest:
         return False
     test = judgement.tests.get("mirrored")
+    if known and mirrored(known).too_many_left_out(settings.margin):
+        return True
     return test is None or test.n < MIRROR_PAIRS or (test.people or 0) < MIRROR_PEOPLE or test.equal < test.equal_at

@@ -26,9 +26,9 @@ def ask_batch(view: RolloutView, settings: RolloutSettings, judgement: StepJudge
     If prompts cannot be read, asked or scored, nothing is recorded, and the next tick tries again. The step then waits, and ends after
     `rollout.max_seconds` at the latest. Raises Permanent if the settings or files of the line must be corrected.
     """
-    if not view.steps or not is_wanted(settings, judgement, view.steps[-1].index, largest_concurrent(settings)):
-        return
     known = batches(view.mirrored)
+    if not view.steps or not is_wanted(settings, judgement, view.steps[-1].index, largest_concurrent(settings), known):
+        return
     batch = known[-1] if known and known[-1].result is None else None
     try:
         found = _prompts(view, settings, known, batch, context)

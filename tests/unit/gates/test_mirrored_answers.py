@@ -9,7 +9,6 @@ import pytest
 
 from contracts.data.datasets import Label
 from contracts.data.records import Tier
-from contracts.errors import Retryable
 from contracts.evaluation import ChatAnswer, ChatRequest
 from contracts.fakes import FakeClient, FakeRewards
 from contracts.loop import GateSettings
@@ -79,22 +78,20 @@ def test_a_failure_of_the_candidate_alone_is_reward_0_and_one_of_the_champion_is
     assert [(one.difference, one.failed) for one in found] == [(None, True), (-1.0, False), (0.0, False)]
 
 
-def test_answers_without_comparable_rewards_are_left_out() -> None:
-    found, *_ = asked(lambda _: "good", only(1, "odd", "good"), rewards=Judges())
-    assert [(one.difference, one.failed) for one in found] == [(0.0, False), (None, False), (0.0, False)]
-
-
 def test_judges_compare_the_two_answers() -> None:
     found, *_ = asked(only(0, "good", "bad"), only(1, "good", "bad"), rewards=Judges())
     assert [one.difference for one in found] == [-1.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize("sides", [(None, "yes"), ("yes", None), (None, None)])
-def test_a_version_that_answers_nothing_says_nothing(sides: tuple[str | None, str | None]) -> None:
-    with pytest.raises(Retryable, match="answers no mirrored prompt"):
-        asked(lambda _: sides[0], lambda _: sides[1])
+def test_a_version_that_answers_nothing_is_judged_by_it() -> None:
+    found, *_ = asked(lambda _: "yes", lambda _: None, count=1)
+    assert [(one.difference, one.failed) for one in found] == [(-1.0, False)], "also in a batch of one prompt"
+    found, *_ = asked(lambda _: None, lambda _: "yes")
+    assert [(one.difference, one.failed) for one in found] == [(None, True)] * 3
 
 
-def test_a_scorer_that_scores_nothing_says_nothing() -> None:
-    with pytest.raises(Retryable, match="no pair of mirrored answers has comparable rewards"):
-        asked(lambda _: "odd", lambda _: "good", rewards=Judges())
+def test_an_answer_of_the_candidate_alone_that_cannot_be_scored_is_reward_0() -> None:
+    found, *_ = asked(lambda _: "good", only(1, "odd", "good"), rewards=Judges())
+    assert [(one.difference, one.failed) for one in found] == [(0.0, False), (-0.5, False), (0.0, False)]
+    found, *_ = asked(only(1, "odd", "good"), lambda _: "good", rewards=Judges())
+    assert [(one.difference, one.failed) for one in found] == [(0.0, False), (None, False), (0.0, False)]

@@ -344,10 +344,10 @@ def test_without_the_setting_mirrored_pairs_decide_nothing() -> None:
         (None, "no pairs of two people"),
         (mirrored_pairs(0), "no pairs of two people"),
         (mirrored_pairs(400, people=1), "no pairs of two people"),
-        (mirrored_pairs(400, people=7), "of 7 of at least 8 effective people"),
+        (mirrored_pairs(400, people=7), "of 7 of at least 10 effective people"),
         (mirrored_pairs(49, people=40), "49 of at least 50 mirrored pairs"),
         (mirrored_pairs(100), "is not shown yet"),
-        (mirrored_pairs(400, failed=60), "60 of 460 mirrored prompts are left out, more than 10%"),
+        (mirrored_pairs(400, failed=60), "too many of 460 mirrored prompts are left out: 60 without"),
         (mirrored_pairs(400, unscored=60), "60 without comparable rewards"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from contracts.data.senders import Role, Sender
+from contracts.fakes import FakeClock
 from contracts.mirror import MirrorAsk, MirrorPrompts
 from materializer.datasets import LakeDatasets
 from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of, signed
@@ -162,3 +163,14 @@ def test_a_damaged_key_is_replaced_so_that_earlier_pairs_do_not_count(tmp_path: 
     found = chosen(datasets)
     (tmp_path / "lake" / "mirror.json").write_bytes(damage)
     assert chosen(datasets).secret != found.secret
+
+
+def test_new_users_wait_as_their_ratings_do(tmp_path: Path) -> None:
+    datasets = store(tmp_path, *(call(n, "ann") for n in range(1, 5)))
+    start, known = datasets.clock.now(), {one.person for one in chosen(datasets).prompts}
+    datasets.clock = FakeClock(start + timedelta(days=30))
+    datasets.ingest(batch(spans(*(signed(tmp_path, call(n, f"new{n}")) for n in range(5, 30)))))
+    assert {one.person for one in chosen(datasets).prompts} == known, "users who came after the line's first days wait"
+    window = SINCE, start + timedelta(days=38)
+    later = datasets.mirror_prompts("rollout/math/0001", ("old", "new"), window, MirrorAsk(limit=100))
+    assert len({one.person for one in later.prompts}) > 10

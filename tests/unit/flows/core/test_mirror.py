@@ -72,7 +72,7 @@ def test_all_chosen_prompts_count_towards_the_limit_also_those_that_were_not_ask
 
 def judgement(result: StepResult = StepResult.WAIT, **test: Any) -> StepJudgement:
     limits = {"equal": 4.0, "equal_at": 3.0, "harm": -4.0, "harm_at": 4.0}
-    figures = {"estimate": 0.0, "error": 0.1, "margin": 0.05, "n": 100, "people": 9, **limits}
+    figures = {"estimate": 0.0, "error": 0.1, "margin": 0.05, "n": 100, "people": 12, **limits}
     tests = {"mirrored": SequentialTest(**(figures | test))} if test else {}
     return StepJudgement(result=result, reasons=("waits",), tests=tests)
 

@@ -35,7 +35,7 @@ class WaitingJudge:
     def judge(self, _largest: bool, _seconds: float, _strata: Any, found: Any = None) -> StepJudgement:
         self.seen.append(None if found is None else found.asked)
         limits = {"equal": 4.0, "equal_at": 3.0, "harm": -4.0, "harm_at": 4.0}
-        test = SequentialTest(estimate=0.0, error=0.1, margin=0.05, n=60, people=9, **limits)
+        test = SequentialTest(estimate=0.0, error=0.1, margin=0.05, n=60, people=12, **limits)
         return StepJudgement(result=self.result, reasons=("a test",), tests={"mirrored": test} if self.decided else {})
 
 
