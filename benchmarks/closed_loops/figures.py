@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
@@ -141,12 +142,20 @@ def _reasons(cycle: dict[str, Any]) -> list[str]:
     return reasons + ["judge refused" for name, text in out.items() if name.startswith("judge") and str(text).startswith("refused")]
 
 
+def is_shown(difference: float, loss: float, tests: float) -> bool:
+    """Return whether so many paired tests show (99 %, normal approximation) a loss above `loss`, if only losses occurred."""
+    error = math.sqrt(abs(difference) * (1 - abs(difference)) / tests)
+    return difference + 2.576 * error < -loss
+
+
 def goals(rows: Sequence[dict[str, Any]], margin: float = MARGIN) -> str:
     """Return the harm over all loops: promotions that are shown to lose, and worse candidates that got traffic."""
+    sizes = {id(cycle): row["tests"] / max(1, len(cycle.get("slices", ()))) for row in rows for cycle in row["cycles"]}
     trained = [cycle for row in rows for cycle in row["cycles"] if "difference" in cycle]
     promoted = [cycle for cycle in trained if cycle["state"] == "promoted"]
     lost = [cycle for cycle in promoted if cycle["difference"][2] < -0.02]
     in_slice = [cycle for cycle in promoted if min(cycle["slices"].values()) < -0.1]
+    shown = [cycle for cycle in in_slice if is_shown(min(cycle["slices"].values()), 0.1, sizes[id(cycle)])]
     small = [cycle for cycle in promoted if -0.1 <= min(cycle["slices"].values()) < -0.02]
     worse = [cycle for cycle in trained if cycle["difference"][1] < -margin]
     past = [cycle for cycle in worse if cycle["rollout_steps"] > 1]
@@ -163,7 +172,8 @@ def goals(rows: Sequence[dict[str, Any]], margin: float = MARGIN) -> str:
             f"{len(rows)} loops, {sum(len(row['cycles']) for row in rows)} cycles, {len(trained)} candidates, {len(promoted)} promotions; "
             f"{sum(row['cpu_seconds'] for row in rows) / 3600:.1f} CPU hours",
             f"share of the gain on the tasks that nothing was tuned on: {told_shares or 'no oracles'}",
-            f"promotions shown (99 %) to lose more than 2 points: {len(lost)}; with a slice more than 10 points lower: {len(in_slice)}; "
+            f"promotions shown (99 %) to lose more than 2 points: {len(lost)}; shown to lose more than 10 in a slice: {len(shown)}; "
+            f"with a slice estimated more than 10 points lower: {len(in_slice)}; "
             f"with a slice 2 to 10 points lower: {len(small)}",
             f"candidates worse by more than the margin {margin:g}: {len(worse)}; past the first canary step: {len(past)}; promoted: "
             f"{sum(cycle['state'] == 'promoted' for cycle in worse)}",
