@@ -249,7 +249,6 @@ class Datasets(Protocol):
         Only requests in the window [since, until) count that the router has signed as answered by one of `versions` (tags). The choice does
         not depend on their answers. Stores nothing but the rollout's secret key for hashes of people.
         """
-        ...
 
     def forget_mirror(self) -> None:
         """Delete the secret key of the last rollout with mirrored prompts, so that no row about them can be joined to a person."""
@@ -377,10 +376,7 @@ class Evaluator(Protocol):
     def mirror(
         self, prompts: Sequence[MirrorPrompt], champion: ModelClient, candidate: ModelClient, progress: Progress
     ) -> list[MirrorOutcome]:
-        """Let both models answer users' prompts again, and compare the rewards of each pair. Stores nothing.
-
-        Returns one outcome per prompt, in order. Raises `Retryable` if a model answers none of them, or no pair has rewards.
-        """
+        """Let both models answer prompts again. Return the outcomes in order. Raises `Retryable` if a server refuses connections."""
 
 
 class Check(Protocol):

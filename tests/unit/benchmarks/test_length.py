@@ -29,7 +29,7 @@ def test_a_task_has_distinct_questions_with_one_answer_each(name: str) -> None:
 def test_the_table_shows_each_setting_beside_the_others() -> None:
     row = {"task": "sort", "seed": 5, "method": "sft", "base": 0.4, "trained": 60, "published": 30}
     rows = [{**row, "steps": name, "accuracy": 0.5} for name in SETTINGS]
-    assert table(rows).splitlines()[2] == "| sort | sft | 0.400 | 0.500 | 0.500 | 0.500 | 0.500 | 0.500 | 60, 30 |"
+    assert table(rows).splitlines()[2] == "| 400 | sort | sft | 0.400 " + "| 0.500 " * len(SETTINGS) + "| 60, 30 |"
     assert "–" in table(rows[:1])
 
 

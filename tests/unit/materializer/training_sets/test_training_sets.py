@@ -201,7 +201,9 @@ def _check_added(made: Pairs, more: Pairs, per_prompt: int) -> None:
     assert more.frame.head(len(made.frame)).equals(made.frame)
     added = more.frame.tail(len(more.frame) - len(made.frame))
     assert added["tier"].is_in(["verifiable", "feedback"]).all()
-    assert more.frame.unique(["prompt_id", "tier", "chosen", "rejected"]).height == more.frame.height
+    sides = ["prompt_id", "tier", "chosen", "rejected"]
+    assert added.unique(sides).height == added.height
+    assert added.join(made.frame, on=sides, how="semi").is_empty()
     assert not added.filter(~pl.col("weight").is_between(0, 1, closed="right")).height
     assert added.filter(pl.col("tier") == "feedback")["weight"].gt(0.5).all()
     assert (more.frame.group_by("prompt_id").len()["len"] <= per_prompt).all()

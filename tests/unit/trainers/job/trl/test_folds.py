@@ -64,7 +64,11 @@ def planned(
 
 
 def of_folds(events: list[JobEvent]) -> dict[tuple[int, int], list[float]]:
-    return {(event.data["fold"], event.step): event.data["scores"] for event in events if event.kind == "measured" and "fold" in event.data}
+    return {
+        (event.data["fold"], event.data["fold_step"]): event.data["scores"]
+        for event in events
+        if event.kind == "measured" and "fold" in event.data
+    }
 
 
 def chosen(events: list[JobEvent]) -> JobEvent:
